@@ -1,0 +1,53 @@
+# Fencelock. `make` or `make help` lists the targets.
+
+SHELL       := bash
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOFUMPT     := mvdan.cc/gofumpt@v0.12.0
+GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+.DEFAULT_GOAL := help
+.PHONY: help build install test test-short test-memory setup images lint fmt cross fuzz bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build the command into bin/
+	go build -o bin/fencelock ./cmd/fencelock
+
+install: ## install the command
+	go install ./cmd/fencelock
+
+test: ## set up what the tests need, and run all of them with the race detector
+	@scripts/test.sh
+
+test-short: ## the same with smaller numbers
+	@scripts/test.sh -short
+
+setup: ## install the servers that the tests run (Debian or Ubuntu as root; else it says what is missing)
+	@scripts/setup-tests.sh redis
+
+images: ## build the servers' Docker images from Debian packages, for machines that can pull none
+	@scripts/build-images.sh redis
+
+lint: ## go vet, gofumpt and staticcheck
+	go vet ./...
+	@files="$$(go run $(GOFUMPT) -l .)"; if [ -n "$$files" ]; then echo "not formatted (make fmt):"; echo "$$files"; exit 1; fi
+	go run $(STATICCHECK) ./...
+
+lint-all: ## golangci-lint with .golangci.yml (builds it first, which takes minutes)
+	go run $(GOLANGCI) run
+
+fmt: ## format all Go files
+	go run $(GOFUMPT) -w .
+
+cross: ## build for Linux, macOS and Windows
+	@for os in linux darwin windows; do echo "build for $$os"; GOOS=$$os GOARCH=amd64 go build -o /dev/null ./cmd/fencelock && GOOS=$$os GOARCH=amd64 go vet ./... || exit 1; done
+
+fuzz: ## fuzz what reads foreign data, FUZZTIME each (default 20s)
+	@scripts/fuzz.sh
+
+bench: ## benchmarks against the raw store, named for benchstat
+	go test -run '^$$' -bench . ./redis
+
+clean: ## remove what was built
+	rm -rf bin

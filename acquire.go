@@ -1,0 +1,189 @@
+package fencelock
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// tryMost bounds a TryLock whose store does not answer.
+const tryMost = 5 * time.Second
+
+// errTryMost is the cause of a TryLock that took too long.
+var errTryMost = errors.New("no answer within " + tryMost.String())
+
+// mutex is the Mutex of a Locker.
+type mutex struct {
+	l    *Locker
+	name string
+	set  *settings
+	err  error // a bad name or option
+}
+
+func (m *mutex) Name() string { return m.name }
+
+func (m *mutex) Lock(ctx context.Context) (*Lease, error) { return m.acquire(ctx, "lock", true) }
+
+func (m *mutex) TryLock(ctx context.Context) (*Lease, error) { return m.acquire(ctx, "trylock", false) }
+
+// acquire is Lock and TryLock, with the event and the wrapping of the error.
+func (m *mutex) acquire(ctx context.Context, op string, wait bool) (*Lease, error) {
+	began := time.Now()
+	le, joined, err := m.take(ctx, wait)
+	if err != nil {
+		err = m.l.wrap(op, m.name, err)
+		m.l.emit(ctx, Event{Kind: NotAcquired, Name: m.name, Owner: m.set.owner, Took: time.Since(began), Err: err})
+		return nil, err
+	}
+	if !joined {
+		e := le.h.event(Acquired)
+		e.Took = time.Since(began)
+		m.l.emit(ctx, e)
+	}
+	return le, nil
+}
+
+// take checks what needs no store, and takes the caller's place in line.
+// joined: the lease is another one on a hold that ctx carries.
+func (m *mutex) take(ctx context.Context, wait bool) (le *Lease, joined bool, err error) {
+	if m.err != nil {
+		return nil, false, m.err
+	}
+	if ctx.Err() != nil {
+		return nil, false, ctxError(ctx, false, nil)
+	}
+	if err := m.l.enter(); err != nil {
+		return nil, false, err
+	}
+	defer m.l.exit()
+	if h := m.l.carried(ctx, m.name); h != nil {
+		if m.set.reentrant {
+			if le := h.join(); le != nil {
+				return le, true, nil
+			}
+		}
+		if !wait {
+			return nil, false, ErrLocked
+		}
+		return nil, false, ErrDeadlock
+	}
+	// The wait ends with ctx, with the Locker, and for TryLock after a while.
+	limited, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer m.l.endWithClose(cancel)()
+	if !wait {
+		if m.l.lined(m.name) {
+			return nil, false, ErrLocked
+		}
+		stop := time.AfterFunc(tryMost, func() { cancel(errTryMost) })
+		defer stop.Stop()
+	} else {
+		if err := m.l.queue(limited, m.name); err != nil {
+			return nil, false, m.why(ctx, limited, err)
+		}
+		defer m.l.leave(m.name)
+	}
+	le, err = m.ask(limited, wait)
+	if err != nil {
+		return nil, false, m.why(ctx, limited, err)
+	}
+	return le, false, nil
+}
+
+// ask asks the store until there is a grant that may be handed out.
+func (m *mutex) ask(ctx context.Context, wait bool) (*Lease, error) {
+	var late time.Time // when the first late grant was seen
+	for {
+		h := m.request(wait)
+		asked := backend.Now()
+		g, err := m.l.driver.Acquire(ctx, &h.Request)
+		if err != nil {
+			if wait || !errors.Is(err, ErrLocked) {
+				m.l.janitor.add(&h.Request)
+			}
+			return nil, err
+		}
+		if le, ok := h.accept(g, asked); ok {
+			return le, nil
+		}
+		// The reply came after the deadline that it would have set. The grant is
+		// given back; a store so slow is as good as unavailable.
+		m.l.janitor.add(&h.Request)
+		if late.IsZero() {
+			late = time.Now()
+		}
+		if !wait || time.Since(late) >= backend.Patience {
+			return nil, backend.Unavailable(fmt.Errorf("the grant came only after its own deadline (TTL %v)", h.TTL))
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// request makes the hold of a new acquisition, with its Request.
+func (m *mutex) request(wait bool) *hold {
+	var raw [16]byte
+	_, _ = rand.Read(raw[:]) // never fails
+	h := &hold{l: m.l, set: m.set, unlocking: make(chan struct{}, 1)}
+	h.Request = backend.Request{
+		Name:  m.name,
+		Nonce: hex.EncodeToString(raw[:]),
+		Owner: m.set.owner,
+		TTL:   m.set.ttl,
+		Grace: m.set.grace,
+		Floor: m.set.floor,
+		Wait:  wait,
+		Auto:  !m.set.manual && m.set.maxHold == 0 && m.set.grace == 0,
+		Lost:  h.lost,
+	}
+	h.bh.Request = &h.Request
+	return h
+}
+
+// why says why an acquisition failed: ctx is the caller's, limited the one that
+// also ends with the Locker and with TryLock's own bound.
+func (m *mutex) why(ctx, limited context.Context, err error) error {
+	switch {
+	case context.Cause(limited) == error(ErrClosed):
+		return ErrClosed
+	case context.Cause(limited) == errTryMost:
+		return backend.Unavailable(errTryMost)
+	case errors.Is(err, ErrLocked) && limited.Err() == nil, backend.Final(err) && !errors.Is(err, ErrLocked):
+		return err
+	case over(ctx):
+		return ctxError(ctx, errors.Is(err, ErrLocked), err)
+	}
+	return answered(err)
+}
+
+// over reports whether ctx has ended, or is just about to: a network timeout
+// made from its deadline may be seen a moment earlier.
+func over(ctx context.Context) bool {
+	if d, ok := ctx.Deadline(); ok && time.Until(d) <= time.Millisecond {
+		<-ctx.Done()
+	}
+	return ctx.Err() != nil
+}
+
+// ctxError is the error of a call that its ctx ended: it matches ctx.Err(),
+// context.Cause(ctx), ErrLocked if locked, and ErrUnavailable if the store's last answer, err,
+// was no answer.
+func ctxError(ctx context.Context, locked bool, err error) error {
+	res := ctx.Err()
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(res, cause) {
+		res = fmt.Errorf("%w: %w", res, cause)
+	}
+	if locked {
+		res = fmt.Errorf("%w (%w)", res, ErrLocked)
+	}
+	if errors.Is(err, ErrUnavailable) {
+		res = fmt.Errorf("%w (%w)", res, err)
+	}
+	return res
+}

@@ -1,0 +1,58 @@
+package backend
+
+import "time"
+
+// An Entry of the catalog describes a backend of this library, whether or not
+// the program imports it.
+type Entry struct {
+	Traits  Traits
+	Schemes []string // the URL schemes that choose it
+	Import  string   // the package that registers them
+}
+
+// Catalog returns the backends of this library with their traits: the one place
+// from which drivers take their Traits, messages say who has what is missing,
+// and the documents render their tables. The caller may change what it gets.
+func Catalog() []Entry {
+	const module = "github.com/fencelock/fencelock/"
+	return []Entry{
+		{
+			Traits: Traits{
+				Name: "memory", Fencing: Anchored, FIFO: true, Grace: true,
+				DeadWaiter: 0, MinTTL: 50 * time.Millisecond, Resolution: time.Millisecond,
+				Revoked: 100 * time.Millisecond,
+			},
+			Schemes: []string{"memory"},
+			Import:  module + "backend/memory",
+		},
+		{
+			Traits: Traits{
+				Name: "file", Fencing: Anchored, FIFO: true, Grace: true,
+				DeadWaiter: 2 * time.Second, MinTTL: 100 * time.Millisecond, Resolution: time.Millisecond,
+				Revoked: time.Second,
+			},
+			Schemes: []string{"file"},
+			Import:  module + "backend/file",
+		},
+		{
+			Traits: Traits{
+				Name: "redis", Fencing: Anchored, FIFO: true, Grace: true,
+				DeadWaiter: 5 * time.Second, MinTTL: 100 * time.Millisecond, Resolution: time.Millisecond,
+				Revoked: time.Second,
+			},
+			Schemes: []string{"redis", "rediss", "redis+sentinel", "redis+cluster"},
+			Import:  module + "redis",
+		},
+	}
+}
+
+// TraitsOf returns the traits of a backend of this library by name. It panics
+// if there is none: a driver calls it with its own name.
+func TraitsOf(name string) Traits {
+	for _, e := range Catalog() {
+		if e.Traits.Name == name {
+			return e.Traits
+		}
+	}
+	panic("backend: no traits of " + name + " in the catalog")
+}

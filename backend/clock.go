@@ -1,0 +1,39 @@
+package backend
+
+import "time"
+
+// An Instant is a moment from which elapsed time can be told even if the
+// machine was suspended in between, where the system can tell (Linux: from
+// CLOCK_BOOTTIME; elsewhere the monotonic clock alone, which stops while the
+// machine sleeps). The wall clock plays no part. The zero value is no moment.
+type Instant struct {
+	at    time.Time     // with its monotonic reading
+	slept time.Duration // how long the machine had been suspended since it booted
+}
+
+// Now returns the present moment.
+func Now() Instant { return Instant{time.Now(), suspended()} }
+
+// IsZero reports whether i is no moment.
+func (i Instant) IsZero() bool { return i.at.IsZero() }
+
+// Elapsed returns the time since i, the machine's sleep included.
+func (i Instant) Elapsed() time.Duration { return Now().Sub(i) }
+
+// Sub returns the time from j to i, the machine's sleep included.
+func (i Instant) Sub(j Instant) time.Duration {
+	d := i.at.Sub(j.at)
+	// The two readings behind suspended are not taken at the same moment, so a
+	// tiny difference is noise and no sleep.
+	if s := i.slept - j.slept; s > 2*time.Millisecond {
+		d += s
+	}
+	return d
+}
+
+// Add returns the moment d after i. It does not foresee sleep.
+func (i Instant) Add(d time.Duration) Instant { return Instant{i.at.Add(d), i.slept} }
+
+// Time returns i as a time on the scale of time.Now, with a monotonic reading:
+// comparable with it as long as the machine does not sleep.
+func (i Instant) Time() time.Time { return i.at }

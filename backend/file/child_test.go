@@ -1,0 +1,214 @@
+package file
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// The tests start their own binary again as another process, with its job and directory
+// in the environment. It prints a line for each thing that the test waits for.
+const (
+	jobEnv = "FENCELOCK_FILE_TEST_JOB"
+	dirEnv = "FENCELOCK_FILE_TEST_DIR"
+)
+
+var jobs = map[string]func(ctx context.Context, d *Driver){
+	"count": func(ctx context.Context, d *Driver) { count(ctx, d, 4, 25) },
+	"hold":  func(ctx context.Context, d *Driver) { childHold(ctx, d, try("x", 300*time.Millisecond)) },
+	"wait":  func(ctx context.Context, d *Driver) { childHold(ctx, d, wait("x", time.Minute)) },
+	"write": childWrite,
+	"stuck": func(ctx context.Context, d *Driver) {
+		if err := d.bucket("x").enter(ctx); err != nil {
+			fail(err)
+		}
+		fmt.Println("inside")
+		select {}
+	},
+	"half": func(ctx context.Context, d *Driver) { // a kill in the middle of a write
+		b := d.bucket("x")
+		if err := b.enter(ctx); err != nil {
+			fail(err)
+		}
+		if err := os.WriteFile(b.spare, []byte("fencelock sta"), 0o600); err != nil {
+			fail(err)
+		}
+		fmt.Println("inside")
+		select {}
+	},
+}
+
+func child(job string) {
+	d, err := New(os.Getenv(dirEnv))
+	if err != nil {
+		fail(err)
+	}
+	jobs[job](context.Background(), d)
+	if err := d.Close(); err != nil {
+		fail(err)
+	}
+	os.Exit(0)
+}
+
+func fail(err error) {
+	fmt.Println("error:", err)
+	os.Exit(1)
+}
+
+// childHold acquires, prints the token, and renews until it is lost.
+func childHold(ctx context.Context, d *Driver, r *backend.Request) {
+	g, err := d.Acquire(ctx, r)
+	if err != nil {
+		fail(err)
+	}
+	fmt.Println("token", g.Token)
+	h := &backend.Hold{Request: r, Grant: g}
+	for range time.Tick(r.TTL / 3) {
+		if err := d.Renew(ctx, []*backend.Hold{h})[0]; errors.Is(err, backend.ErrLost) {
+			fmt.Println("lost")
+			return
+		}
+	}
+}
+
+// count adds to a number in a file, which only the lock guards.
+func count(ctx context.Context, d *Driver, workers, rounds int) {
+	path := filepath.Join(d.ears.dir, "counter")
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() {
+			for range rounds {
+				r := wait("counter", 10*time.Second)
+				g, err := d.Acquire(ctx, r)
+				if err != nil {
+					fail(err)
+				}
+				raw, _ := os.ReadFile(path) // missing at first
+				n, _ := strconv.Atoi(string(raw))
+				if err := os.WriteFile(path, []byte(strconv.Itoa(n+1)), 0o600); err != nil {
+					fail(err)
+				}
+				if err := d.Release(ctx, &backend.Hold{Request: r, Grant: g}); err != nil {
+					fail(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// childWrite changes the state all the time, until it is killed.
+func childWrite(ctx context.Context, d *Driver) {
+	fmt.Println("writing")
+	for {
+		name := "n" + strconv.Itoa(rand.IntN(5))
+		r := try(name, 100*time.Millisecond)
+		r.Wait = rand.IntN(4) == 0
+		g, err := d.Acquire(ctx, r)
+		h := &backend.Hold{Request: r, Grant: g}
+		switch {
+		case errors.Is(err, backend.ErrLocked):
+			err = d.Abandon(ctx, r)
+		case err != nil:
+		case rand.IntN(4) == 0:
+			err = d.Break(ctx, name)
+		case rand.IntN(2) == 0:
+			err = errors.Join(d.Renew(ctx, []*backend.Hold{h})[0], d.Release(ctx, h))
+		default:
+			err = d.Release(ctx, h)
+		}
+		if err != nil && !errors.Is(err, backend.ErrLost) {
+			fail(err)
+		}
+	}
+}
+
+// process is a child that runs.
+type process struct {
+	cmd   *exec.Cmd
+	lines chan string
+}
+
+func start(t testing.TB, dir, job string) *process {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), jobEnv+"="+job, dirEnv+"="+dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &process{cmd, make(chan string, 100)}
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		defer close(p.lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			p.lines <- s.Text()
+		}
+	})
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		reader.Wait()
+		_ = cmd.Wait() // it was killed
+	})
+	return p
+}
+
+// line returns the next line, which must begin with want.
+func (p *process) line(t testing.TB, want string) string {
+	t.Helper()
+	select {
+	case l, ok := <-p.lines:
+		if !ok || !strings.HasPrefix(l, want) {
+			t.Fatalf("the child said %q, want %q", l, want)
+		}
+		return l
+	case <-time.After(20 * time.Second):
+		t.Fatalf("the child did not say %q within 20 s", want)
+	}
+	return ""
+}
+
+// end waits until the child has ended by itself, without a word.
+func (p *process) end(t testing.TB) {
+	t.Helper()
+	for l := range p.lines {
+		t.Errorf("the child said %q", l)
+	}
+}
+
+func (p *process) token(t testing.TB) backend.Token {
+	t.Helper()
+	n, err := strconv.ParseInt(strings.TrimPrefix(p.line(t, "token "), "token "), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (p *process) signal(t testing.TB, s syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,152 @@
+package file
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+func TestMain(m *testing.M) {
+	if job := os.Getenv(jobEnv); job != "" {
+		child(job)
+	}
+	os.Exit(m.Run())
+}
+
+// newDriver returns a driver with sockets.
+func newDriver(t testing.TB, dir string) *Driver {
+	t.Helper()
+	return newWith(t, dir, Options{Prefix: backend.DefaultPrefix})
+}
+
+// newQuiet returns a driver without sockets, for virtual time.
+func newQuiet(t testing.TB, dir string) *Driver {
+	t.Helper()
+	return newWith(t, dir, Options{Prefix: backend.DefaultPrefix, NoSockets: true})
+}
+
+func newWith(t testing.TB, dir string, o Options) *Driver {
+	t.Helper()
+	d, err := NewWith(dir, o)
+	if err != nil {
+		t.Fatalf("NewWith(%q, %+v): %v", dir, o, err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return d
+}
+
+func nonce() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+func try(name string, ttl time.Duration) *backend.Request {
+	return &backend.Request{Name: name, Nonce: nonce(), Owner: "tester", TTL: ttl}
+}
+
+func wait(name string, ttl time.Duration) *backend.Request {
+	r := try(name, ttl)
+	r.Wait = true
+	return r
+}
+
+// take acquires, and fails the test if it cannot.
+func take(t testing.TB, d *Driver, r *backend.Request) *backend.Hold {
+	t.Helper()
+	g, err := d.Acquire(t.Context(), r)
+	if err != nil {
+		t.Fatalf("Acquire(%.40q): %v", r.Name, err)
+	}
+	return &backend.Hold{Request: r, Grant: g}
+}
+
+func release(t testing.TB, d *Driver, h *backend.Hold) {
+	t.Helper()
+	if err := d.Release(t.Context(), h); err != nil {
+		t.Fatalf("Release(%.40q): %v", h.Name, err)
+	}
+}
+
+func wantErr(t testing.TB, what string, got, want error) {
+	t.Helper()
+	if !errors.Is(got, want) {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+func inspect(t testing.TB, d *Driver, name string) backend.Info {
+	t.Helper()
+	i, err := d.Inspect(t.Context(), name)
+	if err != nil {
+		t.Fatalf("Inspect(%.40q): %v", name, err)
+	}
+	return i
+}
+
+type granted struct {
+	h   *backend.Hold
+	err error
+}
+
+// later acquires in a goroutine.
+func later(ctx context.Context, d *Driver, r *backend.Request) <-chan granted {
+	c := make(chan granted, 1)
+	go func() {
+		g, err := d.Acquire(ctx, r)
+		c <- granted{&backend.Hold{Request: r, Grant: g}, err}
+	}()
+	return c
+}
+
+// soon returns what c brings, in real time.
+func soon(t testing.TB, c <-chan granted) *backend.Hold {
+	t.Helper()
+	select {
+	case g := <-c:
+		if g.err != nil {
+			t.Fatalf("Acquire: %v", g.err)
+		}
+		return g.h
+	case <-time.After(20 * time.Second):
+		t.Fatal("not granted within 20 s")
+	}
+	return nil
+}
+
+// eventually looks at the store until cond holds, in real time.
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within 20 s", what)
+		}
+	}
+}
+
+// queued waits until n processes wait for a name.
+func queued(t testing.TB, d *Driver, name string, n int) {
+	t.Helper()
+	eventually(t, "the queue", func() bool { return inspect(t, d, name).Waiters == n })
+}
+
+// files returns the names in a directory that match a pattern.
+func files(t testing.TB, dir, pattern string) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}

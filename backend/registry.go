@@ -1,0 +1,173 @@
+package backend
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// An Opener makes a driver from a URL. It takes its keys from q; what it leaves
+// is refused by [Open], which also closes the driver then. u has no query any more, but its host
+// may be a list: "h1:6379,h2:6379" ([Hosts] splits it). Opening connects: an
+// opener returns an error if the store does not answer within ctx.
+type Opener func(ctx context.Context, u *url.URL, q *Query) (Driver, error)
+
+var registry struct {
+	sync.RWMutex
+	openers map[string]Opener
+}
+
+// Register makes a URL scheme known. Drivers call it from init. It panics if
+// the scheme is taken or open is nil, as database/sql does.
+func Register(scheme string, open Opener) {
+	registry.Lock()
+	defer registry.Unlock()
+	if open == nil {
+		panic("backend: Register of " + scheme + " without an opener")
+	}
+	if _, dup := registry.openers[scheme]; dup {
+		panic("backend: Register called twice for scheme " + scheme)
+	}
+	if registry.openers == nil {
+		registry.openers = map[string]Opener{}
+	}
+	registry.openers[scheme] = open
+}
+
+// Schemes returns the registered URL schemes, sorted.
+func Schemes() []string {
+	registry.RLock()
+	defer registry.RUnlock()
+	return slices.Sorted(maps.Keys(registry.openers))
+}
+
+// Open makes the driver that rawURL names. engine takes the keys that are not
+// the driver's from the query first; it may be nil. The error matches
+// [ErrInvalid] for a bad URL, an unknown scheme or an unknown key, and never
+// shows a password.
+func Open(ctx context.Context, rawURL string, engine func(*Query)) (Driver, error) {
+	u, err := ParseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	registry.RLock()
+	open := registry.openers[u.Scheme]
+	registry.RUnlock()
+	if open == nil {
+		return nil, unknownScheme(u.Scheme)
+	}
+	q, err := newQuery(u)
+	if err != nil {
+		return nil, err
+	}
+	u.RawQuery = ""
+	if engine != nil {
+		engine(q)
+	}
+	// Bad values among the engine's keys are found before anything is dialled; a
+	// driver does the same for its own with q.Err.
+	if q.bad != nil {
+		return nil, q.bad
+	}
+	d, err := open(ctx, u, q)
+	if err != nil {
+		return nil, err
+	}
+	if err := q.Err(); err != nil {
+		_ = d.Close() // the URL's error is the one to report
+		return nil, err
+	}
+	return d, nil
+}
+
+func unknownScheme(scheme string) error {
+	known := Schemes()
+	have := "none is registered"
+	if len(known) > 0 {
+		have = "registered are " + strings.Join(known, ", ")
+	}
+	var add []string
+	for _, e := range Catalog() {
+		for _, s := range e.Schemes {
+			if s == scheme {
+				return Invalid("URL scheme %q: %s; import _ %q to add it", scheme, have, e.Import)
+			}
+			if !slices.Contains(known, s) {
+				add = append(add, fmt.Sprintf("%s by import _ %q", s, e.Import))
+			}
+		}
+	}
+	if len(add) > 0 {
+		have += "; this version could also have " + strings.Join(add, ", ")
+	}
+	return Invalid("URL scheme %q: %s", scheme, have)
+}
+
+// ParseURL splits a backend's URL. Unlike url.Parse it takes a list of hosts,
+// and its error never quotes the URL, which may hold a password.
+func ParseURL(rawURL string) (*url.URL, error) {
+	scheme, rest, ok := strings.Cut(rawURL, "://")
+	if !ok {
+		return nil, Invalid("the URL has no scheme: want scheme://[user:password@]host[:port][,host…]/path?key=value, such as redis://localhost:6379/0 or file:///var/lib/locks")
+	}
+	if !isScheme(scheme) {
+		return nil, Invalid("the URL's scheme is not one: want letters, digits, + - . before ://")
+	}
+	end := strings.IndexAny(rest, "/?#")
+	if end < 0 {
+		end = len(rest)
+	}
+	authority, tail := rest[:end], rest[end:]
+	user, hosts := "", authority
+	if i := strings.LastIndexByte(authority, '@'); i >= 0 {
+		user, hosts = authority[:i+1], authority[i+1:]
+	}
+	u, err := url.Parse(scheme + "://" + user + "host" + tail)
+	if err != nil {
+		// url.Parse quotes what it could not read.
+		return nil, Invalid("the URL of scheme %q cannot be read: want scheme://[user:password@]host[:port][,host…]/path?key=value with reserved characters (such as : / ? # @ %% in a password) percent-encoded", scheme)
+	}
+	u.Scheme = strings.ToLower(scheme)
+	u.Host = hosts
+	for h := range strings.SplitSeq(hosts, ",") {
+		// The parts are checked one by one, for url.Parse knows no lists.
+		if _, err := url.Parse("x://" + h + "/"); err != nil || (h == "" && hosts != "") || strings.Count(h[strings.LastIndexByte(h, ']')+1:], ":") > 1 {
+			return nil, Invalid("the hosts of the %q URL cannot be read: want host[:port][,host[:port]…], an IPv6 address in brackets", u.Scheme)
+		}
+	}
+	if u.Fragment != "" || strings.Contains(tail, "#") {
+		return nil, Invalid("the %q URL has a fragment (#…): percent-encode # as %%23", u.Scheme)
+	}
+	return u, nil
+}
+
+// Hosts returns the host:port pairs of a URL, with port added where none is given.
+// Without a host it returns localhost.
+func Hosts(u *url.URL, port string) []string {
+	var hosts []string
+	for h := range strings.SplitSeq(u.Host, ",") {
+		one := url.URL{Host: h}
+		name := one.Hostname()
+		if name == "" {
+			name = "localhost"
+		}
+		if strings.Contains(name, ":") {
+			name = "[" + name + "]"
+		}
+		p := one.Port()
+		if p == "" {
+			p = port
+		}
+		hosts = append(hosts, name+":"+p)
+	}
+	return hosts
+}
+
+// isScheme keeps what may be a mistyped secret out of messages.
+func isScheme(s string) bool {
+	return s != "" && strings.Trim(strings.ToLower(s), "abcdefghijklmnopqrstuvwxyz0123456789+-.") == ""
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// feed is an output whose lines can be waited for.
+type feed struct {
+	lines chan string
+	mu    sync.Mutex
+	rest  string
+}
+
+func newFeed() *feed { return &feed{lines: make(chan string, 1000)} }
+
+func (f *feed) Write(p []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rest += string(p)
+	for {
+		line, rest, ok := strings.Cut(f.rest, "\n")
+		if !ok {
+			return len(p), nil
+		}
+		f.lines <- line
+		f.rest = rest
+	}
+}
+
+func (f *feed) next(t *testing.T) string {
+	t.Helper()
+	select {
+	case line := <-f.lines:
+		return line
+	case <-time.After(patience):
+		t.Fatalf("no line after %v", patience)
+		return ""
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"frobnicate"},
+		{"--nope"},
+		{"ls", "--nope"},
+		{"ls", "a", "b"},
+		{"version", "x"},
+		{"--url", "", "ls"},
+		{"--url"},
+	} {
+		got := invoke(t, on("memory://"), args...)
+		if got.code != exitUsage || !strings.HasPrefix(got.err, "fencelock: ") || !strings.Contains(got.err, "\nusage: fencelock") || got.out != "" {
+			t.Errorf("%q: got %+v, want code 64 and the usage on stderr", args, got)
+		}
+	}
+	if got := invoke(t, nil); got.code != 0 || !strings.Contains(got.out, "Available Commands:") {
+		t.Errorf("without arguments: got %+v, want the help", got)
+	}
+}
+
+func TestErrorsAsJSON(t *testing.T) {
+	t.Parallel()
+	got := invoke(t, on("nosuch://x"), "ls", "--json")
+	e := decode[struct {
+		Error string
+		Code  int
+	}](t, got.err)
+	if got.code != 64 || e.Code != 64 || !strings.Contains(e.Error, `"nosuch"`) || strings.Contains(e.Error, "fencelock: ") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestNoPassword(t *testing.T) {
+	t.Parallel()
+	const url = "redis://user:s3cr@t@127.0.0.1:1/0"
+	for _, c := range []struct {
+		args []string
+		code int
+	}{
+		{[]string{"--url", url, "ls"}, 69},
+		{[]string{"--url", url + "?nope=1", "ls"}, 64},
+		{[]string{"--url", "redis://user:s3cr%t@h/", "ls"}, 64},
+		{[]string{"--url", "redis:/user:s3cr@t", "ls"}, 64},
+		{[]string{"--url", "s3cr@t://h", "ls"}, 64},
+		{[]string{url}, 64},
+		{[]string{"--" + url}, 64},
+		{[]string{"ls", "--" + url}, 64},
+		{[]string{"ls", "a", url}, 64},
+		{[]string{"run", "--wait", url, "n", "true"}, 64},
+		{[]string{"run", "n", url}, 127},
+	} {
+		got := invoke(t, map[string]string{"FENCELOCK_URL": "memory://"}, c.args...)
+		if got.code != c.code || strings.Contains(got.out+got.err, "s3cr") {
+			t.Errorf("%q: got %+v, want code %d and no password", c.args, got, c.code)
+		}
+	}
+}
+
+func TestFlagWins(t *testing.T) {
+	t.Parallel()
+	url := fileStore(t)
+	hold(t, url, "n")
+	got := invoke(t, on("nosuch://x"), "--url", url, "ls")
+	if got.code != 0 || !strings.Contains(got.out, "n ") {
+		t.Errorf("got %+v, want the store of --url", got)
+	}
+}

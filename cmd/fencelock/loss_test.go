@@ -1,0 +1,186 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock/internal/servers"
+)
+
+// beating is a script that ignores TERM and writes the time into a file, again
+// and again; its grandchild does so too. Should nothing end it, it ends by itself.
+func beating(beats string) string {
+	return fmt.Sprintf(`trap "" TERM; beat() { i=0; while [ $((i+=1)) -lt 20000 ]; do date +%%s%%N >>%s; done; }; beat & beat`, beats)
+}
+
+// lastBeat returns the last time in the file.
+func lastBeat(t *testing.T, beats string) time.Time {
+	t.Helper()
+	var last int64
+	for _, line := range lines(beats) {
+		ns, err := strconv.ParseInt(line, 10, 64)
+		if err != nil {
+			t.Fatalf("beat %q: %v", line, err)
+		}
+		last = max(last, ns)
+	}
+	return time.Unix(0, last)
+}
+
+// endOf returns until when a lease of this TTL may have been trusted that was
+// granted at granted and not renewed since at: the first renewal is later than a
+// quarter of the TTL.
+func endOf(granted, at time.Time, ttl time.Duration) time.Time {
+	if at.Sub(granted) < ttl/4 {
+		return granted.Add(ttl)
+	}
+	return at.Add(ttl)
+}
+
+// deadBy checks that the command beat, but not after end, and says how long before it was dead.
+func deadBy(t *testing.T, beats string, end time.Time) {
+	t.Helper()
+	before := end.Sub(lastBeat(t, beats))
+	if before <= 0 {
+		t.Errorf("the command was alive %v after the end of the lease", -before)
+	}
+	t.Logf("dead %v before the end of the lease", before.Round(time.Millisecond))
+	count := len(lines(beats))
+	time.Sleep(50 * time.Millisecond) // nothing to wait for: a beat would be the fault
+	if got := len(lines(beats)); got != count {
+		t.Errorf("it beats on: %d lines, then %d", count, got)
+	}
+}
+
+// lostWith checks how the run of a lost lease ended.
+func lostWith(t *testing.T, p *proc, reason string) {
+	t.Helper()
+	p.exits(exitLost)
+	if e := p.await("lost"); e.Reason != reason {
+		t.Errorf("lost with reason %q, want %q", e.Reason, reason)
+	}
+	if want := "lease lost: " + reason + "; the command was ended"; !strings.Contains(p.text(), want) {
+		t.Errorf("stderr lacks %q", want)
+	}
+	if e := p.await("exit"); *e.Code != exitLost {
+		t.Errorf("exit event with code %d, want %d", *e.Code, exitLost)
+	}
+}
+
+func TestLossServerPaused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for a TTL and for a server that does not answer")
+	}
+	t.Parallel()
+	const ttl = 2 * time.Second
+	s := servers.Redis(t, servers.RedisOptions{})
+	beats := filepath.Join(t.TempDir(), "beats")
+	p := run(t, s.URL(), beating(beats), "--ttl", ttl.String(), "n")
+	granted := p.await("acquired").At
+	awaitLines(t, beats, 1)
+	if err := s.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	end := endOf(granted, time.Now(), ttl)
+	lostWith(t, p, "expired")
+	deadBy(t, beats, end)
+	if err := s.Resume(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLossRunStopped(t *testing.T) {
+	t.Parallel()
+	const ttl = 2500 * time.Millisecond
+	beats := filepath.Join(t.TempDir(), "beats")
+	p := run(t, fileStore(t), beating(beats), "--ttl", ttl.String(), "n")
+	granted := p.await("acquired").At
+	awaitLines(t, beats, 1)
+	p.signal(syscall.SIGSTOP)
+	end := endOf(granted, time.Now(), ttl)
+	await(t, "the end of the lease", func() bool { return time.Now().After(end) })
+	deadBy(t, beats, end) // while run still stands
+	p.signal(syscall.SIGCONT)
+	lostWith(t, p, "expired")
+}
+
+func TestLossMaxHold(t *testing.T) {
+	t.Parallel()
+	const most = 1200 * time.Millisecond
+	beats := filepath.Join(t.TempDir(), "beats")
+	p := run(t, fileStore(t), beating(beats), "--max-hold", most.String(), "n")
+	granted := p.await("acquired").At
+	awaitLines(t, beats, 1)
+	lostWith(t, p, "maximum hold reached")
+	deadBy(t, beats, granted.Add(most))
+}
+
+func TestLossBroken(t *testing.T) {
+	t.Parallel()
+	const killAfter = 600 * time.Millisecond
+	eachStore(t, func(t *testing.T, url string) {
+		dir := t.TempDir()
+		beats, term := filepath.Join(dir, "beats"), filepath.Join(dir, "term")
+		script := fmt.Sprintf(`trap "date +%%s%%N >>%s" TERM; while :; do date +%%s%%N >>%s; done`, term, beats)
+		p := run(t, url, script, "--kill-after", killAfter.String(), "n")
+		awaitLines(t, beats, 1)
+		if got := invoke(t, on(url), "break", "--yes", "n"); got.code != 0 {
+			t.Fatalf("break: %+v", got)
+		}
+		broken := time.Now()
+		lostWith(t, p, "revoked")
+		told := p.await("lost").At
+		if took := told.Sub(broken); took > 1500*time.Millisecond {
+			t.Errorf("it learnt of the break only after %v", took)
+		}
+		if took := lastBeat(t, term).Sub(told); took > killAfter {
+			t.Errorf("TERM came %v after the loss was known", took)
+		}
+		if lived := p.await("exit").At.Sub(told); lived < killAfter-50*time.Millisecond {
+			t.Errorf("the command had ended %v after TERM, it has %v", lived, killAfter)
+		}
+		if lived := lastBeat(t, beats).Sub(told); lived > killAfter+500*time.Millisecond {
+			t.Errorf("the command lived on for %v after TERM, it has %v", lived, killAfter)
+		}
+	})
+}
+
+func TestLossGentleEnd(t *testing.T) {
+	t.Parallel()
+	url := fileStore(t)
+	dir := t.TempDir()
+	ready, ended := filepath.Join(dir, "ready"), filepath.Join(dir, "ended")
+	script := fmt.Sprintf(`trap "echo >%s; exit 0" TERM; echo >%s; while :; do sleep .02; done`, ended, ready)
+	p := run(t, url, script, "--kill-after", "10s", "n")
+	awaitLines(t, ready, 1)
+	if got := invoke(t, on(url), "break", "--yes", "n"); got.code != 0 {
+		t.Fatalf("break: %+v", got)
+	}
+	lostWith(t, p, "revoked") // sooner than after 10 s: it does not wait for what has ended
+	if got := len(lines(ended)); got != 1 {
+		t.Errorf("the command was not asked to end before it was killed")
+	}
+}
+
+func TestMargins(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ killAfter, span, term, kill time.Duration }{
+		{2 * time.Second, 30 * time.Second, 2250 * time.Millisecond, 250 * time.Millisecond},
+		{2 * time.Second, 3 * time.Second, time.Second, 250 * time.Millisecond},
+		{2 * time.Second, 900 * time.Millisecond, 300 * time.Millisecond, 90 * time.Millisecond},
+		{0, 30 * time.Second, 250 * time.Millisecond, 250 * time.Millisecond},
+		{time.Hour, 30 * time.Second, 10 * time.Second, 250 * time.Millisecond},
+		{2 * time.Second, 0, 0, 0},
+	} {
+		if term, kill := margins(c.killAfter, c.span); term != c.term || kill != c.kill {
+			t.Errorf("margins(%v, %v) = %v, %v; want %v, %v", c.killAfter, c.span, term, kill, c.term, c.kill)
+		}
+	}
+}

@@ -1,0 +1,22 @@
+package backends
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/fencelock/fencelock/conformance"
+)
+
+func TestMain(m *testing.M) {
+	logging.Disable() // go-redis reports every dial that a fault makes fail
+	conformance.Child()
+	// A rule waits for most of its time, so more of them fit at once than there are cores.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "12"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}

@@ -1,0 +1,363 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+)
+
+// basics is group A.
+var basics = []Rule{
+	{Name: "A1", What: "one holder per name", Why: "Two holders is what a lock is there to prevent.", Check: oneHolder},
+	{Name: "A2", What: "different names are independent", Why: "A lock that blocks strangers stops programs that have nothing to do with each other.", Check: independentNames},
+	{Name: "A3", What: "lock and unlock ten times in a row", Why: "State that a release leaves behind shows in the next acquire.", Check: tenTimes},
+	{Name: "A4", What: "re-entry: ErrDeadlock, or another lease on the same hold", Why: "A call that waits for its own caller never ends.", Check: reentry},
+	{Name: "A5", What: "TryLock on a held name answers at once", Why: "A try that waits for the holder is no try.", Check: promptTry},
+	{Name: "A6", What: "a wait ends with its ctx and says why", Why: "A caller with a deadline must get its time back, and tell a busy lock from a broken store.", Check: boundedWait},
+	{Name: "A7", What: "a ctx that is done sends nothing and leaves nothing", Why: "A request of a caller that has gone can only do harm.", Needs: Needs{Link: true}, Check: doneCtx},
+	{Name: "A8", What: "a cancelled waiter leaves the queue, and the next one goes on", Why: "A place that nobody stands in blocks everybody behind it.", Check: cancelledWaiter},
+	{Name: "A9", What: "bad arguments fail before any request", Why: "A name that one store refuses and another cuts short is two different locks.", Needs: Needs{Link: true}, Check: badArguments},
+	{Name: "A10", What: "hostile names work and never meet", Why: "Two names that meet lock each other out; a name that is refused on one store cannot move to it.", Check: hostileNames},
+	{Name: "A11", What: "many contenders count exactly", Why: "The plainest proof of exclusion is a counter that needs it.", Check: exactCounter},
+	{Name: "A12", What: "prefixes isolate", Why: "Two programs that share a store must not share locks by accident.", Check: prefixesIsolate},
+	{Name: "A13", What: "a dead lock is taken by TryLock too", Why: "A program that only tries would find the lock taken for ever.", Needs: Needs{Link: true}, Check: deadLockByTry},
+}
+
+func oneHolder(ctx context.Context, e *Env) error {
+	a, b, err := e.Two(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	if err := held(ctx, b, name, "held by the first client"); err != nil {
+		return err
+	}
+	if err := held(ctx, a, name, "held by the same client"); err != nil {
+		return err
+	}
+	if le.Token() <= 0 && e.traits.Fencing != backend.NoFencing {
+		return fmt.Errorf("token: got %d, want a positive one", le.Token())
+	}
+	if err := le.Err(); err != nil {
+		return fmt.Errorf("the Err of a held lease: got %w, want nil", err)
+	}
+	if err := unlock(ctx, le, "the first client"); err != nil {
+		return err
+	}
+	le, err = try(ctx, b, name, "after the unlock")
+	if err != nil {
+		return err
+	}
+	return unlock(ctx, le, "the second client")
+}
+
+func independentNames(ctx context.Context, e *Env) error {
+	a, b, err := e.Two(ctx)
+	if err != nil {
+		return err
+	}
+	for _, l := range []*fencelock.Locker{a, b, a, b} {
+		le, err := try(ctx, l, e.Name(), "a name of its own")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = le.Unlock(ctx) }()
+	}
+	return nil
+}
+
+func tenTimes(ctx context.Context, e *Env) error {
+	a, b, err := e.Two(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	for i := range 10 {
+		if _, err := cycle(ctx, a, name, fmt.Sprintf("round %d", i+1)); err != nil {
+			return err
+		}
+	}
+	_, err = cycle(ctx, b, name, "another client after ten rounds")
+	return err
+}
+
+func reentry(ctx context.Context, e *Env) error {
+	a, b, err := e.Two(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	inside, cancel := le.Context(ctx)
+	defer cancel()
+	began := time.Now()
+	_, err = a.Mutex(name).Lock(inside)
+	if err := want(err, fencelock.ErrDeadlock, "Lock inside"); err != nil {
+		return err
+	}
+	if took := time.Since(began); took > e.Slack() {
+		return fmt.Errorf("ErrDeadlock took %v, want at once", took)
+	}
+	again, err := a.Mutex(name, fencelock.WithReentrancy()).Lock(inside)
+	if err != nil {
+		return fmt.Errorf("Lock inside with re-entry: got %w, want a lease", err)
+	}
+	if again.Token() != le.Token() {
+		return fmt.Errorf("token of the second lease: got %d, want %d", again.Token(), le.Token())
+	}
+	if err := unlock(ctx, le, "the first lease"); err != nil {
+		return err
+	}
+	if err := held(ctx, b, name, "one of two leases unlocked"); err != nil {
+		return err
+	}
+	if err := unlock(ctx, again, "the second lease"); err != nil {
+		return err
+	}
+	if err := want(again.Unlock(ctx), fencelock.ErrReleased, "Unlock once more"); err != nil {
+		return err
+	}
+	_, err = try(ctx, b, name, "both unlocked")
+	return err
+}
+
+func promptTry(ctx context.Context, e *Env) error {
+	a, b, err := e.Two(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	if _, err := try(ctx, a, name, "a free lock"); err != nil {
+		return err
+	}
+	most := time.Duration(0)
+	for range 5 {
+		began := time.Now()
+		if err := held(ctx, b, name, "held"); err != nil {
+			return err
+		}
+		most = max(most, time.Since(began))
+	}
+	if most > e.Slack() {
+		return fmt.Errorf("TryLock on a held name took %v, want at most %v", most, e.Slack())
+	}
+	return nil
+}
+
+func boundedWait(ctx context.Context, e *Env) error {
+	a, b, err := e.Two(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	if _, err := try(ctx, a, name, "a free lock"); err != nil {
+		return err
+	}
+	why := errors.New("the caller's own reason")
+	bound := 400 * time.Millisecond
+	began := time.Now()
+	limited, cancel := context.WithTimeoutCause(ctx, bound, why)
+	defer cancel()
+	_, err = b.Mutex(name).Lock(limited)
+	took := time.Since(began)
+	for _, target := range []error{context.DeadlineExceeded, why, fencelock.ErrLocked} {
+		if err := want(err, target, "a wait whose ctx ended"); err != nil {
+			return err
+		}
+	}
+	if took < bound || took > bound+350*time.Millisecond {
+		return fmt.Errorf("a wait bounded by %v took %v, want at most 350ms more", bound, took)
+	}
+	return nil
+}
+
+func doneCtx(ctx context.Context, e *Env) error {
+	l, link, err := e.OpenThrough(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	if _, err := cycle(ctx, l, name, "before"); err != nil {
+		return err
+	}
+	done, cancel := context.WithCancel(ctx)
+	cancel()
+	before := link.Counts().Requests
+	for _, lock := range []func(context.Context) (*fencelock.Lease, error){l.Mutex(name).Lock, l.Mutex(name).TryLock} {
+		_, err := lock(done)
+		if err := want(err, context.Canceled, "with a ctx that is done"); err != nil {
+			return err
+		}
+	}
+	if err := quiet(ctx, link, before, e.TTL()/4); err != nil {
+		return err
+	}
+	_, err = try(ctx, l, name, "afterwards")
+	return err
+}
+
+// quiet returns an error if more than a connection's own upkeep was sent since before.
+func quiet(ctx context.Context, link Link, before int64, d time.Duration) error {
+	if err := sleep(ctx, d); err != nil {
+		return err
+	}
+	if sent := link.Counts().Requests - before; sent > 0 {
+		return fmt.Errorf("requests sent: got %d, want none", sent)
+	}
+	return nil
+}
+
+func cancelledWaiter(ctx context.Context, e *Env) error {
+	a, b, err := e.Two(ctx)
+	if err != nil {
+		return err
+	}
+	c, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	impatient, cancel := context.WithCancel(ctx)
+	defer cancel()
+	first := locking(impatient, b, name)
+	if err := waiting(ctx, a, name, 1); err != nil {
+		return err
+	}
+	second := locking(ctx, c, name)
+	if err := waiting(ctx, a, name, 2); err != nil {
+		return err
+	}
+	began := time.Now()
+	cancel()
+	r := <-first
+	if err := want(r.err, context.Canceled, "the cancelled waiter"); err != nil {
+		return err
+	}
+	if took := r.at.Sub(began); took > time.Second {
+		return fmt.Errorf("the cancelled waiter came back after %v, want within 1s", took)
+	}
+	if err := until(ctx, time.Second+e.Slack(), "the cancelled waiter has left the queue", func() (bool, error) {
+		info, err := a.Inspect(ctx, name)
+		return info.Waiters <= 1, err
+	}); err != nil {
+		return err
+	}
+	if err := unlock(ctx, le, "the holder"); err != nil {
+		return err
+	}
+	r, err = granted(ctx, second, time.Second+e.Slack()+e.traits.DeadWaiter, "the next waiter")
+	if err != nil {
+		return err
+	}
+	return unlock(ctx, r.lease, "the next waiter")
+}
+
+func badArguments(ctx context.Context, e *Env) error {
+	l, link, err := e.OpenThrough(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := cycle(ctx, l, e.Name(), "before"); err != nil {
+		return err
+	}
+	before := link.Counts().Requests
+	for _, bad := range []fencelock.Mutex{
+		l.Mutex(""), l.Mutex("a\x00b"), l.Mutex("\xff"), l.Mutex(strings.Repeat("x", 513)),
+		l.Mutex("n", fencelock.WithTTL(-1)), l.Mutex("n", fencelock.WithTTL(1)), l.Mutex("n", fencelock.WithMaxHold(-1)),
+		l.Mutex("n", fencelock.WithOwner("\x00")),
+	} {
+		for _, lock := range []func(context.Context) (*fencelock.Lease, error){bad.Lock, bad.TryLock} {
+			_, err := lock(ctx)
+			if err := want(err, fencelock.ErrInvalid, fmt.Sprintf("name %.20q", bad.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return quiet(ctx, link, before, 50*time.Millisecond)
+}
+
+func exactCounter(ctx context.Context, e *Env) error {
+	const clients, contenders = 4, 100
+	name := e.Name()
+	var counter, inside atomic.Int64 // loads and stores, no Add: an update can be lost
+	done := make(chan error, contenders)
+	for range clients {
+		l, err := e.Open(ctx, fencelock.WithTTL(30*time.Second))
+		if err != nil {
+			return err
+		}
+		for range contenders / clients {
+			go func() {
+				done <- l.Do(ctx, name, func(ctx context.Context, _ *fencelock.Lease) error {
+					if n := inside.Add(1); n != 1 {
+						return fmt.Errorf("%d holders at once", n)
+					}
+					defer inside.Add(-1)
+					read := counter.Load()
+					if err := sleep(ctx, time.Millisecond); err != nil {
+						return err
+					}
+					counter.Store(read + 1)
+					return nil
+				})
+			}()
+		}
+	}
+	var errs []error
+	for range contenders {
+		errs = append(errs, <-done)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if got := counter.Load(); got != contenders {
+		return fmt.Errorf("counter: got %d, want %d", got, contenders)
+	}
+	return nil
+}
+
+func deadLockByTry(ctx context.Context, e *Env) error {
+	a, link, err := e.OpenThrough(ctx)
+	if err != nil {
+		return err
+	}
+	b, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	if _, err := try(ctx, a, name, "a free lock"); err != nil {
+		return err
+	}
+	link.Set(blackHole) // the holder is never heard of again
+	began := time.Now()
+	err = until(ctx, 2*e.TTL()+e.Slack(), "a TryLock takes the dead lock", func() (bool, error) {
+		le, err := b.Mutex(name).TryLock(ctx)
+		if errors.Is(err, fencelock.ErrLocked) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		return true, le.Unlock(ctx)
+	})
+	e.Notef("taken by TryLock %v after the holder went silent (TTL %v)", time.Since(began).Round(time.Millisecond), e.TTL())
+	return err
+}

@@ -1,0 +1,214 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fencelock/fencelock"
+)
+
+func grace(ctx context.Context, e *Env) error {
+	delay := e.TTL()
+	a, link, err := e.OpenThrough(ctx, fencelock.WithGrace(delay))
+	if err != nil {
+		return err
+	}
+	b, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	next := locking(ctx, b, name)
+	link.Set(blackHole)
+	told, err := ended(ctx, le, e.TTL()+e.Slack())
+	if err != nil {
+		return err
+	}
+	link.Cut()        // a renewal that was held on its way would set the expiry anew
+	link.Set(passAll) // the old holder's clean-up must respect the grace too
+	r, err := granted(ctx, next, delay+e.TTL()+time.Second+e.Slack(), "the next")
+	if err != nil {
+		return err
+	}
+	if got := r.at.Sub(told); got < delay-e.traits.Resolution {
+		return fmt.Errorf("granted %v after the holder was told, want at least the grace, %v", got, delay)
+	}
+	if err := unlock(ctx, r.lease, "the next"); err != nil {
+		return err
+	}
+	// An Unlock frees it without grace.
+	le, err = try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	if err := unlock(ctx, le, "the holder"); err != nil {
+		return err
+	}
+	_, err = try(ctx, b, name, "after an Unlock under WithGrace")
+	return err
+}
+
+func ownTTL(ctx context.Context, e *Env) error {
+	a, err := e.Open(ctx, fencelock.WithManualRenew())
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	long, err := try(ctx, a, name, "a free lock", fencelock.WithTTL(10*e.TTL()))
+	if err != nil {
+		return err
+	}
+	short, err := try(ctx, a, e.Name(), "a free lock")
+	if err != nil {
+		return err
+	}
+	if _, err := ended(ctx, short, e.TTL()+e.Slack()); err != nil {
+		return fmt.Errorf("the short lease: %w", err)
+	}
+	if err := sleep(ctx, e.TTL()/2); err != nil {
+		return err
+	}
+	if err := long.Err(); err != nil {
+		return fmt.Errorf("the long lease: got %w, want it held", err)
+	}
+	b, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	if err := held(ctx, b, name, "the long lease"); err != nil {
+		return err
+	}
+	return unlock(ctx, long, "the long lease")
+}
+
+func maxHold(ctx context.Context, e *Env) error {
+	most := e.TTL() * 4 / 3
+	for _, opts := range [][]fencelock.Option{nil, {fencelock.WithManualRenew()}} {
+		// The TTL is so much longer that its expiry cannot pass for the freeing.
+		a, b, err := e.Two(ctx, append(opts, fencelock.WithTTL(4*e.TTL()))...)
+		if err != nil {
+			return err
+		}
+		name := e.Name()
+		began := time.Now()
+		le, err := try(ctx, a, name, "a free lock", fencelock.WithMaxHold(most))
+		if err != nil {
+			return err
+		}
+		grantedBy := time.Now()
+		next := locking(ctx, b, name)
+		if len(opts) > 0 {
+			if err := sleep(ctx, e.TTL()/2); err != nil {
+				return err
+			}
+			if err := le.Renew(ctx); err != nil {
+				return fmt.Errorf("Renew: got %w, want nil", err)
+			}
+		}
+		told, err := ended(ctx, le, 2*e.TTL()+e.Slack())
+		if err != nil {
+			return err
+		}
+		if err := lostBy(le, "at the bound", fencelock.MaxHold); err != nil {
+			return err
+		}
+		if le.Deadline().After(grantedBy.Add(most)) {
+			return fmt.Errorf("the Deadline lies %v after the grant, want at most %v", le.Deadline().Sub(grantedBy), most)
+		}
+		if got := told.Sub(began); got < most/2 {
+			return fmt.Errorf("ended after %v, want about %v", got, most)
+		}
+		r, err := granted(ctx, next, time.Second+e.Slack(), "the next, after the bound")
+		if err != nil {
+			return err
+		}
+		if err := unlock(ctx, r.lease, "the next"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func acquireCtxEnds(ctx context.Context, e *Env) error {
+	a, b, err := e.Two(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	first, err := try(ctx, b, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	acquire, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ch := locking(acquire, a, name)
+	if err := waiting(ctx, b, name, 1); err != nil {
+		return err
+	}
+	if err := unlock(ctx, first, "the first holder"); err != nil {
+		return err
+	}
+	r, err := granted(ctx, ch, time.Second+e.Slack(), "the waiter")
+	if err != nil {
+		return err
+	}
+	cancel()
+	if err := sleep(ctx, e.TTL()*3/2); err != nil {
+		return err
+	}
+	if err := r.lease.Err(); err != nil {
+		return fmt.Errorf("after the acquire ctx ended: got %w, want the lease held", err)
+	}
+	if err := held(ctx, b, name, "after the acquire ctx ended"); err != nil {
+		return err
+	}
+	return unlock(ctx, r.lease, "the holder")
+}
+
+func lateGrant(ctx context.Context, e *Env) error {
+	a, link, err := e.OpenThrough(ctx)
+	if err != nil {
+		return err
+	}
+	b, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := cycle(ctx, a, e.Name(), "before"); err != nil { // a held first reply must be the grant
+		return err
+	}
+	name := e.Name()
+	m := passAll
+	m.HoldReplies = true
+	link.Set(m)
+	late := trying(ctx, a, name)
+	if err := sleep(ctx, e.TTL()+e.Slack()); err != nil {
+		return err
+	}
+	link.Set(passAll)
+	r := <-late
+	if r.err == nil {
+		left := r.lease.Deadline().Sub(r.at)
+		alone := held(ctx, b, name, "handed out late")
+		_ = r.lease.Unlock(ctx)
+		if alone != nil {
+			return alone
+		}
+		if left <= 0 {
+			return fmt.Errorf("handed out %v after its own deadline", -left)
+		}
+		e.Notef("asked again: granted with %v left", left.Round(time.Millisecond))
+	} else if err := want(r.err, fencelock.ErrUnavailable, "TryLock with a late reply"); err != nil {
+		return err
+	}
+	// Given back, or undone: nothing is left.
+	if err := until(ctx, time.Second+e.TTL()+e.Slack(), "the late grant is given back", freeFor(ctx, b, name)); err != nil {
+		return err
+	}
+	return e.noGhost(ctx, a, b, link)
+}

@@ -1,0 +1,262 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/conformance/faultproxy"
+)
+
+// CallLink is a Link for a store without a network: it stands between the
+// engine and a driver, and takes one call of the driver for one request. Delay
+// and Jitter are not supported; Refuse fails new calls.
+type CallLink struct {
+	mu      sync.Mutex
+	mode    faultproxy.Mode
+	changed chan struct{} // closed at the next change of mode
+	cut     chan struct{} // closed by Cut
+	lose    int
+	counts  faultproxy.Counts
+	open    map[*backend.Request]*backend.Request // the copies that the driver was given
+}
+
+// errCut is the error of a call whose connection would have been reset.
+var errCut = errors.New("connection reset")
+
+// NewCallLink returns a link that passes everything.
+func NewCallLink() *CallLink {
+	return &CallLink{
+		changed: make(chan struct{}), cut: make(chan struct{}),
+		open: map[*backend.Request]*backend.Request{},
+	}
+}
+
+// Set implements Link.
+func (c *CallLink) Set(m faultproxy.Mode) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mode = m
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// Cut implements Link.
+func (c *CallLink) Cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.cut)
+	c.cut = make(chan struct{})
+}
+
+// LoseReplies implements Link.
+func (c *CallLink) LoseReplies(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lose = n
+}
+
+// Counts implements Link: Requests and LostReplies only.
+func (c *CallLink) Counts() faultproxy.Counts {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.counts
+}
+
+// Close implements Link.
+func (c *CallLink) Close() error {
+	c.Set(faultproxy.Mode{})
+	return nil
+}
+
+// Wrap returns d behind the link; d itself if link is nil.
+func Wrap(d backend.Driver, link Link) backend.Driver {
+	c, _ := link.(*CallLink)
+	if c == nil {
+		return d
+	}
+	return &linked{Driver: d, link: c}
+}
+
+// pass waits while held says so.
+func (c *CallLink) pass(ctx context.Context, held func(faultproxy.Mode) bool) error {
+	for {
+		c.mu.Lock()
+		m, changed, cut := c.mode, c.changed, c.cut
+		c.mu.Unlock()
+		if !held(m) {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-cut:
+			return errCut
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// call is one request and its reply. The request is done even if its caller has
+// gone meanwhile: a network delivers what was sent.
+func call[T any](ctx context.Context, c *CallLink, do func(context.Context) (T, error)) (T, error) {
+	var none T
+	if err := ctx.Err(); err != nil {
+		return none, err
+	}
+	c.mu.Lock()
+	if c.mode.Refuse {
+		c.mu.Unlock()
+		return none, errCut
+	}
+	c.counts.Requests++
+	c.mu.Unlock()
+	type reply struct {
+		v   T
+		err error
+	}
+	ch := make(chan reply, 1)
+	go func() {
+		if err := c.pass(context.Background(), func(m faultproxy.Mode) bool { return m.HoldRequests }); err != nil {
+			ch <- reply{err: err}
+			return
+		}
+		v, err := do(ctx)
+		c.mu.Lock()
+		lost := c.lose > 0
+		if lost {
+			c.lose--
+			c.counts.LostReplies++
+		}
+		c.mu.Unlock()
+		if lost {
+			v, err = none, errCut
+		} else if held := c.pass(context.Background(), func(m faultproxy.Mode) bool { return m.HoldReplies }); held != nil {
+			v, err = none, held
+		}
+		ch <- reply{v, err}
+	}()
+	select {
+	case r := <-ch:
+		return r.v, r.err
+	case <-ctx.Done():
+		return none, ctx.Err()
+	}
+}
+
+// linked is a driver behind a CallLink.
+type linked struct {
+	backend.Driver
+	link *CallLink
+}
+
+// request returns the copy of r whose pushes come through the link.
+func (l *linked) request(r *backend.Request) *backend.Request {
+	l.link.mu.Lock()
+	defer l.link.mu.Unlock()
+	if mine := l.link.open[r]; mine != nil {
+		return mine
+	}
+	mine := *r
+	mine.Lost = func(err error) {
+		go func() {
+			if l.link.pass(context.Background(), func(m faultproxy.Mode) bool { return m.HoldReplies }) == nil {
+				r.Lost(err)
+			}
+		}()
+	}
+	l.link.open[r] = &mine
+	return &mine
+}
+
+func (l *linked) forget(r *backend.Request) {
+	l.link.mu.Lock()
+	defer l.link.mu.Unlock()
+	delete(l.link.open, r)
+}
+
+func (l *linked) hold(h *backend.Hold) *backend.Hold {
+	return &backend.Hold{Request: l.request(h.Request), Grant: h.Grant}
+}
+
+// Acquire implements backend.Driver. Done late, without its caller, it is done with a ctx that has ended:
+// what it left in the queue is the caller's Abandon to remove.
+func (l *linked) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+	mine := l.request(r)
+	asked := backend.Now()
+	g, err := call(ctx, l.link, func(ctx context.Context) (backend.Grant, error) { return l.Driver.Acquire(ctx, mine) })
+	for r.Wait && errors.Is(err, errCut) && time.Since(asked.Time()) < backend.Patience {
+		if sleep(ctx, 20*time.Millisecond) != nil { // a driver rides out an outage while it waits
+			break
+		}
+		g, err = call(ctx, l.link, func(ctx context.Context) (backend.Grant, error) { return l.Driver.Acquire(ctx, mine) })
+	}
+	if !r.Wait && err == nil {
+		g.Asked = asked // the driver stamped it when the request arrived
+	}
+	return g, err
+}
+
+// Renew implements backend.Driver.
+func (l *linked) Renew(ctx context.Context, hs []*backend.Hold) []error {
+	mine := make([]*backend.Hold, len(hs))
+	for i, h := range hs {
+		mine[i] = l.hold(h)
+	}
+	return each(hs, func() ([]error, error) {
+		return call(ctx, l.link, func(ctx context.Context) ([]error, error) { return l.Driver.Renew(ctx, mine), nil })
+	})
+}
+
+// each makes one error for each hold of one for all.
+func each(hs []*backend.Hold, do func() ([]error, error)) []error {
+	errs, err := do()
+	if err != nil {
+		errs = make([]error, len(hs))
+		for i := range errs {
+			errs[i] = err
+		}
+	}
+	return errs
+}
+
+// Release implements backend.Driver.
+func (l *linked) Release(ctx context.Context, h *backend.Hold) error {
+	mine := l.hold(h)
+	_, err := call(ctx, l.link, func(ctx context.Context) (struct{}, error) { return struct{}{}, l.Driver.Release(ctx, mine) })
+	if err == nil {
+		l.forget(h.Request)
+	}
+	return err
+}
+
+// Abandon implements backend.Driver.
+func (l *linked) Abandon(ctx context.Context, r *backend.Request) error {
+	mine := l.request(r)
+	_, err := call(ctx, l.link, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, l.Driver.Abandon(ctx, mine)
+	})
+	if err == nil {
+		l.forget(r)
+	}
+	return err
+}
+
+// Inspect implements backend.Driver.
+func (l *linked) Inspect(ctx context.Context, name string) (backend.Info, error) {
+	return call(ctx, l.link, func(ctx context.Context) (backend.Info, error) { return l.Driver.Inspect(ctx, name) })
+}
+
+// List implements backend.Driver.
+func (l *linked) List(ctx context.Context, prefix string) iter.Seq2[backend.Info, error] {
+	return l.Driver.List(ctx, prefix)
+}
+
+// Break implements backend.Driver.
+func (l *linked) Break(ctx context.Context, name string) error {
+	_, err := call(ctx, l.link, func(ctx context.Context) (struct{}, error) { return struct{}{}, l.Driver.Break(ctx, name) })
+	return err
+}

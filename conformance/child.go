@@ -1,0 +1,252 @@
+package conformance
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock"
+)
+
+// childEnv is set in the second process to the URL that it opens.
+const childEnv = "FENCELOCK_CONFORMANCE_CHILD"
+
+// Child turns this process into the second process of a rule if it was started
+// as one: then it does not return but exits. A test binary calls it first thing in
+// TestMain, a program first thing in main, if its Harness has a URL. The driver must be imported.
+func Child() {
+	url := os.Getenv(childEnv)
+	if url == "" {
+		return
+	}
+	err := serve(context.Background(), url, os.Stdin, os.Stdout)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "conformance: second process:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// serve obeys the commands on in, one a line, each on a goroutine of its own, and answers on out with
+// "id ok …" or "id error …". Lines of the test runner may stand between.
+func serve(ctx context.Context, url string, in io.Reader, out io.Writer) error {
+	l, err := fencelock.Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	c := &child{l: l, leases: map[string]*fencelock.Lease{}}
+	for lines := bufio.NewScanner(in); lines.Scan(); {
+		words := strings.Fields(lines.Text())
+		if len(words) < 2 {
+			continue
+		}
+		go func() {
+			answer, err := c.obey(ctx, words[1], words[2:])
+			if err != nil {
+				answer = "error " + strings.ReplaceAll(err.Error(), "\n", " ")
+			} else {
+				answer = "ok " + answer
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			fmt.Fprintf(out, "%s%s %s\n", answerMark, words[0], answer)
+		}()
+	}
+	return l.Close()
+}
+
+// answerMark begins an answer's line.
+const answerMark = "\n@conformance "
+
+// child is the state of a second process.
+type child struct {
+	l      *fencelock.Locker
+	mu     sync.Mutex
+	leases map[string]*fencelock.Lease
+}
+
+func (c *child) obey(ctx context.Context, verb string, args []string) (string, error) {
+	switch verb {
+	case "lock", "try": // name ttl-ms
+		ms, err := strconv.Atoi(args[1])
+		if err != nil {
+			return "", err
+		}
+		m := c.l.Mutex(args[0], fencelock.WithTTL(time.Duration(ms)*time.Millisecond))
+		lock := m.Lock
+		if verb == "try" {
+			lock = m.TryLock
+		}
+		le, err := lock(ctx)
+		if err != nil {
+			return "", err
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.leases[args[0]] = le
+		return strconv.FormatInt(le.Token(), 10), nil
+	case "unlock": // name
+		return "", c.lease(args[0]).Unlock(ctx)
+	case "err": // name: what the first look says
+		if err := c.lease(args[0]).Err(); err != nil {
+			return err.Error(), nil
+		}
+		return "held", nil
+	case "add": // name file times: an unsynchronised counter under the lock
+		return "", c.add(ctx, args)
+	case "exit":
+		os.Exit(0)
+	}
+	return "", fmt.Errorf("unknown command %q", verb)
+}
+
+func (c *child) lease(name string) *fencelock.Lease {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leases[name]
+}
+
+func (c *child) add(ctx context.Context, args []string) error {
+	times, err := strconv.Atoi(args[2])
+	if err != nil {
+		return err
+	}
+	for range times {
+		if err := c.l.Do(ctx, args[0], func(context.Context, *fencelock.Lease) error { return addOne(args[1]) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addOne adds one to the number in a file, so slowly that two at once lose one.
+func addOne(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	n, _ := strconv.Atoi(string(text)) // an empty file is 0
+	time.Sleep(time.Millisecond)       // the window in which an update gets lost
+	return os.WriteFile(file, []byte(strconv.Itoa(n+1)), 0o600)
+}
+
+// Process is a second process, seen from the first.
+type Process struct {
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	done chan struct{} // closed when it has ended
+
+	mu      sync.Mutex
+	next    int
+	answers map[string]chan string
+}
+
+// Process starts a second process on the same store.
+func (e *Env) Process(ctx context.Context) (*Process, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(exe, "-test.run=^$") // in case a TestMain forgot Child
+	cmd.Env = append(os.Environ(), childEnv+"="+e.h.URL(Client{Prefix: e.prefix}))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p := &Process{cmd: cmd, in: in, done: make(chan struct{}), answers: map[string]chan string{}}
+	go p.read(out)
+	e.onClose(func() error {
+		_ = p.Continue()
+		p.Kill()
+		return nil
+	})
+	return p, nil
+}
+
+func (p *Process) read(out io.Reader) {
+	mark := strings.TrimSpace(answerMark) + " "
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		id, answer, ok := strings.Cut(strings.TrimPrefix(lines.Text(), mark), " ")
+		if !ok || !strings.HasPrefix(lines.Text(), mark) {
+			continue
+		}
+		p.mu.Lock()
+		ch := p.answers[id]
+		delete(p.answers, id)
+		p.mu.Unlock()
+		if ch != nil {
+			ch <- answer
+		}
+	}
+	_ = p.cmd.Wait() // how it ended does not matter
+	close(p.done)
+}
+
+// Send gives the process a command; its answer comes on the channel.
+func (p *Process) Send(words ...string) <-chan string {
+	p.mu.Lock()
+	p.next++
+	id := strconv.Itoa(p.next)
+	ch := make(chan string, 1)
+	p.answers[id] = ch
+	p.mu.Unlock()
+	if _, err := fmt.Fprintf(p.in, "%s %s\n", id, strings.Join(words, " ")); err != nil {
+		ch <- "error " + err.Error()
+	}
+	return ch
+}
+
+// Ask gives the process a command and waits for its answer.
+func (p *Process) Ask(ctx context.Context, words ...string) (string, error) {
+	return p.await(ctx, p.Send(words...), words[0])
+}
+
+func (p *Process) await(ctx context.Context, ch <-chan string, what string) (string, error) {
+	select {
+	case answer := <-ch:
+		kind, rest, _ := strings.Cut(answer, " ")
+		if kind != "ok" {
+			return "", fmt.Errorf("the second process: %s: %s", what, rest)
+		}
+		return strings.TrimSpace(rest), nil
+	case <-p.done:
+		return "", fmt.Errorf("the second process ended during %s", what)
+	case <-ctx.Done():
+		return "", fmt.Errorf("the second process: %s: %w", what, ctx.Err())
+	}
+}
+
+// Lock makes the process lock a name and returns the token.
+func (p *Process) Lock(ctx context.Context, name string, ttl time.Duration) (fencelock.Token, error) {
+	return token(p.Ask(ctx, "lock", name, strconv.FormatInt(ttl.Milliseconds(), 10)))
+}
+
+func token(text string, err error) (fencelock.Token, error) {
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(text, 10, 64)
+}
+
+// Kill ends the process as if by SIGKILL and waits until it has ended.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill() // it may have ended by itself
+	<-p.done
+}

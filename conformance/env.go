@@ -1,0 +1,162 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Env is what one rule works with. Everything that it opens is closed when the
+// rule is done.
+type Env struct {
+	h      *Harness
+	traits backend.Traits
+	prefix string
+	names  int
+
+	mu      sync.Mutex
+	closers []func() error
+	notes   []string
+}
+
+// runs makes prefixes of different rules and runs different.
+var runs atomic.Int64
+
+// started keeps the prefixes of one process apart from those of another.
+var started = time.Now().UnixNano()
+
+func newEnv(h *Harness, t backend.Traits, rule string) *Env {
+	return &Env{h: h, traits: t, prefix: fmt.Sprintf("conf-%x-%d-%s:", started, runs.Add(1), rule)}
+}
+
+// Name returns a fresh name.
+func (e *Env) Name() string {
+	e.names++
+	return fmt.Sprintf("lock-%d", e.names)
+}
+
+// count chooses the number of a run's size.
+func (e *Env) count(short, normal, full int) int {
+	switch {
+	case e.h.Short:
+		return short
+	case e.h.Full:
+		return full
+	}
+	return normal
+}
+
+// TTL is the TTL that rules use: long enough for the backend and for a busy machine.
+func (e *Env) TTL() time.Duration { return max(time.Second, e.traits.MinTTL, 20*e.traits.Resolution) }
+
+// Slack is what a bound allows a busy machine and the store's resolution.
+func (e *Env) Slack() time.Duration { return 300*time.Millisecond + 2*e.traits.Resolution }
+
+// Notef keeps a measurement for the report.
+func (e *Env) Notef(format string, args ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.notes = append(e.notes, fmt.Sprintf(format, args...))
+}
+
+// onClose adds what is to be done at the end, last first.
+func (e *Env) onClose(f func() error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closers = append(e.closers, f)
+}
+
+func (e *Env) close() error {
+	var errs []error
+	for {
+		e.mu.Lock()
+		if len(e.closers) == 0 {
+			e.mu.Unlock()
+			return errors.Join(errs...)
+		}
+		last := e.closers[len(e.closers)-1]
+		e.closers = e.closers[:len(e.closers)-1]
+		e.mu.Unlock()
+		if err := last(); err != nil {
+			errs = append(errs, fmt.Errorf("at the end: %w", err))
+		}
+	}
+}
+
+// Driver returns a new client of the store as a bare driver.
+func (e *Env) Driver(ctx context.Context) (backend.Driver, error) {
+	d, err := e.h.Driver(ctx, Client{Prefix: e.prefix})
+	if err != nil {
+		return nil, fmt.Errorf("a new client: %w", err)
+	}
+	e.onClose(d.Close)
+	return d, nil
+}
+
+// Open returns a new client of the store. Its TTL is e.TTL unless opts say otherwise.
+func (e *Env) Open(ctx context.Context, opts ...fencelock.Option) (*fencelock.Locker, error) {
+	return e.open(ctx, Client{Prefix: e.prefix}, opts...)
+}
+
+// OpenThrough returns a new client and the link that it uses.
+func (e *Env) OpenThrough(ctx context.Context, opts ...fencelock.Option) (*fencelock.Locker, Link, error) {
+	link, err := e.Link(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := e.open(ctx, Client{Prefix: e.prefix, Link: link}, opts...)
+	return l, link, err
+}
+
+// Link returns a new link. It passes everything again before the clients that use it are closed.
+func (e *Env) Link(ctx context.Context) (Link, error) {
+	link, err := e.h.Link(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("a new link: %w", err)
+	}
+	e.onClose(link.Close)
+	return link, nil
+}
+
+func (e *Env) open(ctx context.Context, c Client, opts ...fencelock.Option) (*fencelock.Locker, error) {
+	d, err := e.h.Driver(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("a new client: %w", err)
+	}
+	l, err := fencelock.New(d, append([]fencelock.Option{fencelock.WithTTL(e.TTL())}, opts...)...)
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	// What a rule leaves unconfirmed on purpose is no error of Close.
+	e.onClose(func() error {
+		if c.Link != nil {
+			c.Link.Set(passAll)
+		}
+		_ = l.Close()
+		return nil
+	})
+	return l, nil
+}
+
+// Two returns two clients of the store.
+func (e *Env) Two(ctx context.Context, opts ...fencelock.Option) (a, b *fencelock.Locker, err error) {
+	if a, err = e.Open(ctx, opts...); err != nil {
+		return nil, nil, err
+	}
+	b, err = e.Open(ctx, opts...)
+	return a, b, err
+}
+
+// Request returns a request for a bare driver.
+func (e *Env) Request(name string, wait bool) *backend.Request {
+	return &backend.Request{
+		Name: name, Nonce: nonce(), Owner: "conformance", TTL: e.TTL(), Wait: wait, Auto: true,
+		Lost: func(error) {},
+	}
+}

@@ -1,0 +1,282 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+)
+
+// leases is group C.
+var leases = []Rule{
+	{Name: "C1", What: "a lock expires without release", Why: "A dead holder must not hold for ever.", Check: expires},
+	{Name: "C2", What: "held for many TTLs by renewal", Why: "A lease that is lost while its holder works well is no lease.", Check: renewedLong},
+	{Name: "C3", What: "renewed by hand, three times", Why: "A program that paces itself needs the full TTL from each renewal.", Check: renewedByHand},
+	{Name: "C4", What: "a renewal after release, expiry or re-grant changes nothing", Why: "A renewal that revives a lost lock makes two holders.", Check: renewTooLate},
+	{Name: "C5", What: "lost replies and cut connections keep the lease", Why: "One lost packet must not throw away a lock that is ours.", Needs: Needs{Link: true}, Check: rideOutFaults},
+	{Name: "C6", What: "no renewal after Unlock", Why: "A renewal that overtakes the unlock makes a lock that nobody can free.", Needs: Needs{Link: true, Store: true}, Check: noRenewalAfterUnlock},
+	{Name: "C7", What: "the Deadline is never later than the store's expiry", Why: "A holder that trusts longer than the store keeps others out overlaps with the next.", Needs: Needs{Store: true}, Check: deadlineFirst},
+	{Name: "C8", What: "WithGrace keeps others out after a loss", Why: "A lock delay gives the old holder's last writes time to arrive.", Needs: Needs{Link: true}, Trait: func(t backend.Traits) string {
+		if !t.Grace {
+			return "Traits.Grace is false"
+		}
+		return ""
+	}, Check: grace},
+	{Name: "C9", What: "each lease has its own TTL", Why: "One short lease must not shorten a long one.", Check: ownTTL},
+	{Name: "C10", What: "WithMaxHold ends a hold", Why: "A bounded hold is what stops a stuck holder that renews and renews.", Check: maxHold},
+	{Name: "C11", What: "the end of the acquire ctx ends nothing", Why: "The ctx of the call that locked is over long before the work is.", Check: acquireCtxEnds},
+	{Name: "C12", What: "a grant that comes after its own deadline is not handed out", Why: "A lease that is over when its holder gets it was never one.", Needs: Needs{Link: true}, Check: lateGrant},
+}
+
+func expires(ctx context.Context, e *Env) error {
+	d, err := e.Driver(ctx)
+	if err != nil {
+		return err
+	}
+	l, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	r := e.Request(e.Name(), false)
+	r.Auto = false
+	began := time.Now()
+	if _, err := d.Acquire(ctx, r); err != nil { // and never heard of again
+		return fmt.Errorf("Acquire: %w", err)
+	}
+	got, err := granted(ctx, locking(ctx, l, r.Name), 2*e.TTL()+time.Second+e.Slack(), "a waiter")
+	if err != nil {
+		return err
+	}
+	took := got.at.Sub(began)
+	if took < e.TTL()-e.traits.Resolution-time.Millisecond {
+		return fmt.Errorf("granted %v after the acquire, want no sooner than the TTL, %v", took, e.TTL())
+	}
+	e.Notef("granted %v after the dead holder's acquire (TTL %v)", took.Round(time.Millisecond), e.TTL())
+	return unlock(ctx, got.lease, "the waiter")
+}
+
+func renewedLong(ctx context.Context, e *Env) error {
+	a, b, err := e.Two(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	token := le.Token()
+	for range 8 {
+		if err := sleep(ctx, e.TTL()/2); err != nil {
+			return err
+		}
+		if err := le.Err(); err != nil {
+			return fmt.Errorf("a renewed lease: got %w, want it held", err)
+		}
+		if err := held(ctx, b, name, "renewed"); err != nil {
+			return err
+		}
+	}
+	if le.Token() != token {
+		return fmt.Errorf("token after renewals: got %d, want %d", le.Token(), token)
+	}
+	return unlock(ctx, le, "after four TTLs")
+}
+
+func renewedByHand(ctx context.Context, e *Env) error {
+	a, b, err := e.Two(ctx, fencelock.WithManualRenew())
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	for i := range 3 {
+		if err := sleep(ctx, e.TTL()*6/10); err != nil {
+			return err
+		}
+		before := le.Deadline()
+		if err := le.Renew(ctx); err != nil {
+			return fmt.Errorf("Renew %d: got %w, want nil", i+1, err)
+		}
+		if !le.Deadline().After(before) {
+			return fmt.Errorf("Renew %d did not move the Deadline", i+1)
+		}
+	}
+	if err := held(ctx, b, name, "renewed by hand"); err != nil {
+		return err
+	}
+	if _, err := ended(ctx, le, e.TTL()+e.Slack()); err != nil {
+		return fmt.Errorf("without a renewal: %w", err)
+	}
+	return lostBy(le, "without a renewal", fencelock.Expired)
+}
+
+func renewTooLate(ctx context.Context, e *Env) error {
+	d, err := e.Driver(ctx)
+	if err != nil {
+		return err
+	}
+	b, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	// Released.
+	one := e.Request(e.Name(), false)
+	g, err := d.Acquire(ctx, one)
+	if err != nil {
+		return fmt.Errorf("Acquire: %w", err)
+	}
+	h := &backend.Hold{Request: one, Grant: g}
+	if err := d.Release(ctx, h); err != nil {
+		return fmt.Errorf("Release: %w", err)
+	}
+	if err := want(d.Renew(ctx, []*backend.Hold{h})[0], backend.ErrLost, "Renew after Release"); err != nil {
+		return err
+	}
+	if info, err := b.Inspect(ctx, one.Name); err != nil || info.Held {
+		return fmt.Errorf("Renew after Release: Inspect: got %+v, %v; want it free", info, err)
+	}
+	// Expired, and granted again.
+	two := e.Request(e.Name(), false)
+	two.Auto = false
+	if g, err = d.Acquire(ctx, two); err != nil {
+		return fmt.Errorf("Acquire: %w", err)
+	}
+	h = &backend.Hold{Request: two, Grant: g}
+	if err := sleep(ctx, e.TTL()+e.Slack()); err != nil {
+		return err
+	}
+	if err := want(d.Renew(ctx, []*backend.Hold{h})[0], backend.ErrLost, "Renew after expiry"); err != nil {
+		return err
+	}
+	le, err := try(ctx, b, two.Name, "after the expiry and a late renewal")
+	if err != nil {
+		return err
+	}
+	if err := want(d.Renew(ctx, []*backend.Hold{h})[0], backend.ErrLost, "Renew after a re-grant"); err != nil {
+		return err
+	}
+	return unlock(ctx, le, "the next holder, after a stranger's renewal")
+}
+
+func rideOutFaults(ctx context.Context, e *Env) error {
+	a, link, err := e.OpenThrough(ctx)
+	if err != nil {
+		return err
+	}
+	le, err := try(ctx, a, e.Name(), "a free lock")
+	if err != nil {
+		return err
+	}
+	hand, err := try(ctx, a, e.Name(), "a free lock", fencelock.WithManualRenew(), fencelock.WithTTL(10*e.TTL()))
+	if err != nil {
+		return err
+	}
+	for round, fault := range []func(){
+		func() { link.LoseReplies(1) },
+		link.Cut,
+		func() { down(link); time.AfterFunc(e.TTL()/4, func() { link.Set(passAll) }) },
+	} {
+		fault()
+		if err := sleep(ctx, e.TTL()*8/10); err != nil {
+			return err
+		}
+		if err := le.Err(); err != nil {
+			return fmt.Errorf("after fault %d of 3: got %w, want the lease held", round+1, err)
+		}
+	}
+	// A renewal whose reply was lost was applied or not; sent again it is nil.
+	link.LoseReplies(1)
+	if err := hand.Renew(ctx); err != nil && !errors.Is(err, fencelock.ErrUnavailable) {
+		return fmt.Errorf("Renew with its reply lost: got %w, want nil or ErrUnavailable", err)
+	}
+	if err := hand.Renew(ctx); err != nil {
+		return fmt.Errorf("Renew after a lost reply: got %w, want nil", err)
+	}
+	// And an acquire and a release whose replies were lost.
+	link.LoseReplies(1)
+	name := e.Name()
+	got, err := granted(ctx, locking(ctx, a, name), 5*time.Second, "Lock with its reply lost")
+	if err != nil {
+		return err
+	}
+	link.LoseReplies(1)
+	if err := got.lease.Unlock(ctx); err != nil {
+		if !errors.Is(err, fencelock.ErrUnavailable) {
+			return fmt.Errorf("an Unlock with its reply lost: got %w, want nil or ErrUnavailable", err)
+		}
+		if err := unlock(ctx, got.lease, "again, after a lost reply"); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(unlock(ctx, le, "after all faults"), unlock(ctx, hand, "after all faults")); err != nil {
+		return err
+	}
+	return e.sentAgain(ctx)
+}
+
+func noRenewalAfterUnlock(ctx context.Context, e *Env) error {
+	a, link, err := e.OpenThrough(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	if err := sleep(ctx, e.TTL()/2); err != nil {
+		return err
+	}
+	if err := unlock(ctx, le, "the holder"); err != nil {
+		return err
+	}
+	before := link.Counts().Requests
+	for range 6 {
+		if err := sleep(ctx, e.TTL()/2); err != nil {
+			return err
+		}
+		if held, _, err := e.h.Store.Look(ctx, e.prefix, name); err != nil || held {
+			return fmt.Errorf("after Unlock the store says held=%v (%v), want free", held, err)
+		}
+	}
+	// The upkeep of an idle connection is a few requests; renewals would be nine.
+	if sent := link.Counts().Requests - before; sent > 4 {
+		return fmt.Errorf("requests in 3 TTLs after Unlock: got %d, want none but the connection's upkeep", sent)
+	}
+	return nil
+}
+
+func deadlineFirst(ctx context.Context, e *Env) error {
+	a, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	for i := range 6 {
+		left := time.Until(le.Deadline())
+		looked := time.Now()
+		held, expires, err := e.h.Store.Look(ctx, e.prefix, name)
+		if err != nil || !held {
+			return fmt.Errorf("look %d: the store says held=%v (%v), want held", i+1, held, err)
+		}
+		// What the store says is at least as much as it was when it was asked.
+		if trust := left - time.Since(looked); expires > 0 && trust > expires+e.traits.Resolution {
+			return fmt.Errorf("look %d: the Deadline is %v away, the store's expiry %v: trusted for too long", i+1, trust, expires)
+		}
+		if err := sleep(ctx, e.TTL()/4); err != nil {
+			return err
+		}
+	}
+	return unlock(ctx, le, "the holder")
+}

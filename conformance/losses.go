@@ -1,0 +1,301 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+)
+
+// losses is group D.
+var losses = []Rule{
+	{Name: "D1", What: "no loss on a clean release", Why: "An alarm that rings without cause is switched off.", Check: noFalseLoss},
+	{Name: "D2", What: "taken away behind the library's back: told in time, with the reason", Why: "A holder that is not told works on beside the next one.", Check: revoked},
+	{Name: "D3", What: "a black-holed holder is told before another is granted the lock", Why: "This is what a lease is for; most libraries tell too late.", Needs: Needs{Link: true}, Alone: true, Check: toldFirst},
+	{Name: "D4", What: "a short silence of the network ends nothing", Why: "A lease that one lost packet ends is worth nothing on a real network.", Needs: Needs{Link: true}, Check: shortSilence},
+	{Name: "D5", What: "a stopped holder sees the loss on its first look", Why: "A process that was paused must not go on as if nothing had happened.", Needs: Needs{Process: true}, Trait: cannotStop, Check: stoppedHolder},
+	{Name: "D6", What: "the deadline does not depend on the wall clock", Why: "A clock that is set must neither lose a lock nor keep one.", Check: monotonicDeadline},
+	{Name: "D7", What: "the server restarts, with and without its data", Why: "A holder whose lock is gone with the data must be told; one whose lock is there goes on.", Needs: Needs{Server: true}, Alone: true, Check: serverRestarts},
+	{Name: "D8", What: "after a loss the same Mutex locks again", Why: "A worker that lost its lock once must be able to go on.", Check: lockAfterLoss},
+	{Name: "D9", What: "a waiter that was cut off gets the lock or an error, never a false lock", Why: "A waiter whose place is gone must not believe that it holds.", Needs: Needs{Link: true}, Check: waiterCutOff},
+}
+
+func cannotStop(backend.Traits) string {
+	if !canStop {
+		return "processes cannot be stopped on this system"
+	}
+	return ""
+}
+
+func noFalseLoss(ctx context.Context, e *Env) error {
+	a, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	for range 5 {
+		le, err := try(ctx, a, e.Name(), "a free lock")
+		if err != nil {
+			return err
+		}
+		if err := sleep(ctx, e.TTL()/3); err != nil {
+			return err
+		}
+		select {
+		case <-le.Done():
+			return fmt.Errorf("the lease was done before Unlock: %w", le.Err())
+		default:
+		}
+		if err := unlock(ctx, le, "the holder"); err != nil {
+			return err
+		}
+		select {
+		case <-le.Done():
+		default:
+			return errors.New("after Unlock Done is open")
+		}
+		if err := want(le.Err(), fencelock.ErrReleased, "Err after Unlock"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func revoked(ctx context.Context, e *Env) error {
+	a, b, err := e.Two(ctx, fencelock.WithTTL(30*e.TTL()))
+	if err != nil {
+		return err
+	}
+	bound := e.traits.Revoked + e.Slack()
+	take := map[string]func(name string) error{
+		"Break by another client": func(name string) error { return b.Break(ctx, name) },
+		"Break by the same":       func(name string) error { return a.Break(ctx, name) },
+	}
+	if e.h.Store != nil {
+		take["taken behind the library's back"] = func(name string) error { return e.h.Store.Take(ctx, e.prefix, name) }
+	}
+	for how, do := range take {
+		for _, opts := range [][]fencelock.Option{nil, {fencelock.WithManualRenew()}} {
+			name := e.Name()
+			le, err := try(ctx, a, name, "a free lock", opts...)
+			if err != nil {
+				return err
+			}
+			bystander, err := try(ctx, a, e.Name(), "a free lock", opts...)
+			if err != nil {
+				return err
+			}
+			began := time.Now()
+			if err := do(name); err != nil {
+				return fmt.Errorf("%s: %w", how, err)
+			}
+			told, err := ended(ctx, le, bound)
+			if err != nil {
+				return fmt.Errorf("%s: %w", how, err)
+			}
+			if err := lostBy(le, how, fencelock.Revoked, fencelock.SessionLost); err != nil {
+				return err
+			}
+			e.Notef("%s: told after %v", how, told.Sub(began).Round(time.Millisecond))
+			if err := want(le.Unlock(ctx), fencelock.ErrLost, how+": Unlock"); err != nil {
+				return err
+			}
+			if _, err := cycle(ctx, b, name, how+": the next"); err != nil {
+				return err
+			}
+			// Break is about one lock; what takes it away otherwise may end a session with all its locks.
+			if err := bystander.Err(); err != nil && strings.HasPrefix(how, "Break") {
+				return fmt.Errorf("%s: another lease of its holder: got %w, want it held", how, err)
+			}
+		}
+	}
+	return b.Break(ctx, e.Name()) // a free one is no error
+}
+
+func toldFirst(ctx context.Context, e *Env) error {
+	worst := time.Duration(1<<63 - 1)
+	for range 3 {
+		told := make(chan time.Time, 1)
+		a, link, err := e.OpenThrough(ctx, fencelock.WithObserver(lossAt(told)))
+		if err != nil {
+			return err
+		}
+		b, err := e.Open(ctx)
+		if err != nil {
+			return err
+		}
+		name := e.Name()
+		le, err := try(ctx, a, name, "a free lock")
+		if err != nil {
+			return err
+		}
+		next := locking(ctx, b, name)
+		if err := waiting(ctx, b, name, 1); err != nil {
+			return err
+		}
+		link.Set(blackHole)
+		r, err := granted(ctx, next, 2*e.TTL()+time.Second+e.Slack(), "the next")
+		if err != nil {
+			return err
+		}
+		var at time.Time
+		select {
+		case at = <-told:
+		default:
+			return errors.New("the next was granted the lock and the old holder has not been told")
+		}
+		margin := r.at.Sub(at)
+		worst = min(worst, margin)
+		if margin <= 0 {
+			return fmt.Errorf("the old holder was told %v after the next was granted the lock", -margin)
+		}
+		if err := lostBy(le, "black-holed", fencelock.Expired, fencelock.SessionLost); err != nil {
+			return err
+		}
+		link.Set(passAll)
+		if err := unlock(ctx, r.lease, "the next"); err != nil {
+			return err
+		}
+	}
+	e.Notef("the black-holed holder was told %v before the takeover, the worst of 3 (TTL %v)", worst.Round(time.Millisecond), e.TTL())
+	return nil
+}
+
+// lossAt is an Observer that sends when a lease was lost: the moment just after Done was closed.
+type lossAt chan<- time.Time
+
+func (ch lossAt) Observe(_ context.Context, e fencelock.Event) {
+	if e.Kind == fencelock.Lost {
+		select {
+		case ch <- e.At:
+		default:
+		}
+	}
+}
+
+func shortSilence(ctx context.Context, e *Env) error {
+	a, link, err := e.OpenThrough(ctx)
+	if err != nil {
+		return err
+	}
+	le, err := try(ctx, a, e.Name(), "a free lock")
+	if err != nil {
+		return err
+	}
+	silence := e.TTL() * 3 / 8 // longer than from one renewal to the next
+	for round := range 3 {
+		if err := sleep(ctx, e.TTL()/3); err != nil {
+			return err
+		}
+		link.Set(blackHole)
+		if err := sleep(ctx, silence); err != nil {
+			return err
+		}
+		if round == 1 { // what was on its way is lost
+			link.Cut()
+		}
+		link.Set(passAll)
+		if err := sleep(ctx, e.TTL()/2); err != nil {
+			return err
+		}
+		if err := le.Err(); err != nil {
+			return fmt.Errorf("after a silence of %v: got %w, want the lease held", silence, err)
+		}
+	}
+	return unlock(ctx, le, "the holder")
+}
+
+func stoppedHolder(ctx context.Context, e *Env) error {
+	p, err := e.Process(ctx)
+	if err != nil {
+		return err
+	}
+	b, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	old, err := p.Lock(ctx, name, e.TTL())
+	if err != nil {
+		return err
+	}
+	if err := p.Stop(); err != nil {
+		return err
+	}
+	stopped := time.Now()
+	r, err := granted(ctx, locking(ctx, b, name), 2*e.TTL()+time.Second+e.Slack(), "the next")
+	if err != nil {
+		return err
+	}
+	if err := sleep(ctx, 2*e.TTL()-time.Since(stopped)); err != nil {
+		return err
+	}
+	answer := p.Send("err", name)
+	if err := p.Continue(); err != nil {
+		return err
+	}
+	first, err := p.await(ctx, answer, "err")
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(first, backend.ErrLost.Error()) {
+		return fmt.Errorf("the first look of a holder that was stopped for two TTLs: got %q, want a loss", first)
+	}
+	if r.lease.Token() <= old {
+		return fmt.Errorf("token of the next: got %d, want more than %d", r.lease.Token(), old)
+	}
+	return unlock(ctx, r.lease, "the next")
+}
+
+func monotonicDeadline(ctx context.Context, e *Env) error {
+	a, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	le, err := try(ctx, a, e.Name(), "a free lock")
+	if err != nil {
+		return err
+	}
+	for _, when := range []string{"granted", "renewed"} {
+		// A time with a monotonic reading is compared by it alone, and prints it. (In virtual time none has.)
+		if m := " m="; strings.Contains(time.Now().String(), m) && !strings.Contains(le.Deadline().String(), m) {
+			return fmt.Errorf("%s: the Deadline %v has no monotonic reading", when, le.Deadline())
+		}
+		if err := le.Renew(ctx); err != nil {
+			return fmt.Errorf("Renew: got %w, want nil", err)
+		}
+	}
+	return unlock(ctx, le, "the holder")
+}
+
+func lockAfterLoss(ctx context.Context, e *Env) error {
+	a, b, err := e.Two(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	m := a.Mutex(name)
+	for range 3 {
+		le, err := m.Lock(ctx)
+		if err != nil {
+			return fmt.Errorf("Lock: got %w, want a lease", err)
+		}
+		if err := b.Break(ctx, name); err != nil {
+			return err
+		}
+		if _, err := ended(ctx, le, e.traits.Revoked+e.Slack()); err != nil {
+			return err
+		}
+		again, err := granted(ctx, locking(ctx, a, name), time.Second+e.Slack(), "the same Mutex after a loss")
+		if err != nil {
+			return err
+		}
+		if err := unlock(ctx, again.lease, "the same Mutex after a loss"); err != nil {
+			return err
+		}
+	}
+	return nil
+}

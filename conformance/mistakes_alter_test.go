@@ -1,0 +1,357 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// The mistakes that a driver makes, over a sound store. Each returns d with one behaviour changed.
+
+// only makes a mistake under one rule alone: for rules that the engine keeps, which no mistake of a
+// driver's own breaks without breaking most others.
+func only(rule string, alter alteration) alteration {
+	return func(r *rig, d backend.Driver, c Client) backend.Driver {
+		if strings.HasSuffix(c.Prefix, "-"+rule+":") {
+			return alter(r, d, c)
+		}
+		return d
+	}
+}
+
+// slowTry asks again and again before it says that the lock is taken.
+func slowTry(_ *rig, d backend.Driver, _ Client) backend.Driver {
+	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+		g, err := d.Acquire(ctx, r)
+		for range 10 {
+			if r.Wait || !errors.Is(err, backend.ErrLocked) || sleep(ctx, 50*time.Millisecond) != nil {
+				break
+			}
+			g, err = d.Acquire(ctx, r)
+		}
+		return g, err
+	}}
+}
+
+// deafWait looks at its ctx only when its poll of 900 ms comes round.
+func deafWait(_ *rig, d backend.Driver, _ Client) backend.Driver {
+	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+		began := time.Now()
+		g, err := d.Acquire(ctx, r)
+		if r.Wait && ctx.Err() != nil {
+			round := 900 * time.Millisecond
+			time.Sleep(round - time.Since(began)%round)
+		}
+		return g, err
+	}}
+}
+
+// nilOnCancel returns no lock and no error when its ctx ends.
+func nilOnCancel(_ *rig, d backend.Driver, _ Client) backend.Driver {
+	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+		g, err := d.Acquire(ctx, r)
+		if r.Wait && ctx.Err() != nil {
+			return backend.Grant{}, nil
+		}
+		return g, err
+	}}
+}
+
+// falseLoss reports every lock as lost.
+func falseLoss(_ *rig, d backend.Driver, _ Client) backend.Driver {
+	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+		g, err := d.Acquire(ctx, r)
+		if err == nil {
+			time.AfterFunc(time.Microsecond, func() { r.Lost(backend.ErrLost) })
+			defer time.Sleep(time.Microsecond) // the engine has accepted the grant by then, or never does
+		}
+		return g, err
+	}}
+}
+
+// upkeep asks the store 25 times a second whether it is still there.
+func upkeep(_ *rig, d backend.Driver, c Client) backend.Driver {
+	if c.Link == nil {
+		return d
+	}
+	stop := inBackground(func(ctx context.Context) {
+		for sleep(ctx, 40*time.Millisecond) == nil {
+			_, _ = d.Inspect(ctx, "upkeep")
+		}
+	})
+	return &changed{Driver: d, close: stop}
+}
+
+// inBackground runs f until the returned function is called, which waits for its end.
+func inBackground(f func(context.Context)) (stop func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { f(ctx) })
+	return func() error { cancel(); wg.Wait(); return nil }
+}
+
+// slowRelease takes longer than an Unlock whose ctx is done has.
+func slowRelease(_ *rig, d backend.Driver, _ Client) backend.Driver {
+	return &changed{Driver: d, release: func(ctx context.Context, h *backend.Hold) error {
+		if err := sleep(ctx, 1500*time.Millisecond); err != nil {
+			return err
+		}
+		return d.Release(ctx, h)
+	}}
+}
+
+// swallowed takes a release that did not arrive for one that did.
+func swallowed(_ *rig, d backend.Driver, _ Client) backend.Driver {
+	return &changed{Driver: d, release: func(ctx context.Context, h *backend.Hold) error {
+		if err := d.Release(ctx, h); backend.Final(err) {
+			return err
+		}
+		return nil
+	}}
+}
+
+// deliveredTwice delivers a release once more with the client's next request, and frees whoever holds.
+func deliveredTwice(r *rig, d backend.Driver, c Client) backend.Driver {
+	var mu sync.Mutex
+	var last *backend.Hold
+	return &changed{
+		Driver: d,
+		acquire: func(ctx context.Context, req *backend.Request) (backend.Grant, error) {
+			mu.Lock()
+			h := last
+			last = nil
+			mu.Unlock()
+			if h != nil {
+				r.store.freeAnybody(&order{Prefix: c.Prefix, Name: h.Name})
+			}
+			return d.Acquire(ctx, req)
+		},
+		release: func(ctx context.Context, h *backend.Hold) error {
+			err := d.Release(ctx, h)
+			mu.Lock()
+			defer mu.Unlock()
+			last = h
+			return err
+		},
+	}
+}
+
+// freeAnybody frees a lock without a look at its holder.
+func (s *toy) freeAnybody(o *order) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.locks[s.key(o)]; l != nil {
+		l.order = nil
+		s.serve(s.key(o), l)
+	}
+}
+
+// stopsAtFailure gives up its connection after one lock was lost: nothing can be released any more.
+// (A failing Release alone would not show: the engine abandons what it could not release.)
+func stopsAtFailure(_ *rig, d backend.Driver, _ Client) backend.Driver {
+	var failed atomic.Bool
+	return &changed{
+		Driver: d,
+		acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+			mine := *r
+			mine.Lost = func(err error) { failed.Store(true); r.Lost(err) }
+			return d.Acquire(ctx, &mine)
+		},
+		release: func(ctx context.Context, h *backend.Hold) error {
+			if failed.Load() {
+				return errCut
+			}
+			return d.Release(ctx, h)
+		},
+		abandon: func(ctx context.Context, r *backend.Request) error {
+			if failed.Load() {
+				return errCut
+			}
+			return d.Abandon(ctx, r)
+		},
+	}
+}
+
+// unknownIsLost takes every failed renewal for a loss.
+func unknownIsLost(_ *rig, d backend.Driver, _ Client) backend.Driver {
+	return &changed{Driver: d, renew: func(ctx context.Context, hs []*backend.Hold) []error {
+		errs := d.Renew(ctx, hs)
+		for i, err := range errs {
+			if err != nil {
+				errs[i] = backend.ErrLost
+			}
+		}
+		return errs
+	}}
+}
+
+// hundredOnly renews the first hundred of a batch.
+func hundredOnly(_ *rig, d backend.Driver, _ Client) backend.Driver {
+	return &changed{Driver: d, renew: func(ctx context.Context, hs []*backend.Hold) []error {
+		errs := make([]error, len(hs))
+		copy(errs, d.Renew(ctx, hs[:min(100, len(hs))]))
+		return errs
+	}}
+}
+
+// renewsOn goes on renewing after the release.
+func renewsOn(_ *rig, d backend.Driver, c Client) backend.Driver {
+	if c.Link == nil {
+		return d
+	}
+	holds := make(chan *backend.Hold, 1000)
+	stop := inBackground(func(ctx context.Context) {
+		var released []*backend.Hold
+		for {
+			select {
+			case h := <-holds:
+				released = append(released, h)
+			case <-time.After(300 * time.Millisecond):
+				d.Renew(ctx, released)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return &changed{Driver: d, close: stop, release: func(ctx context.Context, h *backend.Hold) error {
+		err := d.Release(ctx, h)
+		holds <- h
+		return err
+	}}
+}
+
+// askedLate counts the lease from the reply.
+func askedLate(_ *rig, d backend.Driver, _ Client) backend.Driver {
+	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+		g, err := d.Acquire(ctx, r)
+		g.Asked = backend.Now()
+		return g, err
+	}}
+}
+
+// stalePush takes the late news of its own release for the loss of the next lock.
+func stalePush(_ *rig, d backend.Driver, _ Client) backend.Driver {
+	var mu sync.Mutex
+	var newest *backend.Request
+	return &changed{
+		Driver: d,
+		acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+			mu.Lock()
+			newest = r
+			mu.Unlock()
+			return d.Acquire(ctx, r)
+		},
+		release: func(ctx context.Context, h *backend.Hold) error {
+			time.AfterFunc(100*time.Millisecond, func() {
+				mu.Lock()
+				defer mu.Unlock()
+				if newest != h.Request {
+					newest.Lost(backend.ErrLost)
+				}
+			})
+			return d.Release(ctx, h)
+		},
+	}
+}
+
+// neverAgain cannot lock a name that it has lost once.
+func neverAgain(_ *rig, d backend.Driver, _ Client) backend.Driver {
+	var mu sync.Mutex
+	lost := map[string]bool{}
+	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+		mu.Lock()
+		over := lost[r.Name]
+		mu.Unlock()
+		if over {
+			return backend.Grant{}, errors.New("session closed")
+		}
+		mine := *r
+		mine.Lost = func(err error) {
+			mu.Lock()
+			lost[r.Name] = true
+			mu.Unlock()
+			r.Lost(err)
+		}
+		return d.Acquire(ctx, &mine)
+	}}
+}
+
+// secondTrip reads the token by a command of its own.
+func secondTrip(_ *rig, d backend.Driver, _ Client) backend.Driver {
+	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+		g, err := d.Acquire(ctx, r)
+		if err != nil {
+			return g, err
+		}
+		info, err := d.Inspect(ctx, r.Name)
+		g.Token = info.Token
+		return g, err
+	}}
+}
+
+// storm wakes every waiter for a name at each release of it, and each asks again.
+func storm(r *rig, d backend.Driver, c Client) backend.Driver {
+	type sleeper struct{ prefix, name, nonce string }
+	return &changed{
+		Driver: d,
+		acquire: func(ctx context.Context, req *backend.Request) (backend.Grant, error) {
+			me := sleeper{c.Prefix, req.Name, req.Nonce}
+			for {
+				woken, cancel := context.WithCancel(ctx)
+				r.crowd.Store(me, cancel)
+				g, err := d.Acquire(woken, req)
+				again := err != nil && woken.Err() != nil && ctx.Err() == nil
+				cancel()
+				r.crowd.Delete(me)
+				if !again {
+					return g, err
+				}
+			}
+		},
+		release: func(ctx context.Context, h *backend.Hold) error {
+			err := d.Release(ctx, h)
+			r.crowd.Range(func(who, wake any) bool {
+				if s := who.(sleeper); s.prefix == c.Prefix && s.name == h.Name {
+					wake.(context.CancelFunc)()
+				}
+				return true
+			})
+			return err
+		},
+	}
+}
+
+// leaks starts a goroutine for each lock, and forgets it.
+func leaks(r *rig, d backend.Driver, _ Client) backend.Driver {
+	return &changed{Driver: d, acquire: func(ctx context.Context, req *backend.Request) (backend.Grant, error) {
+		go func() { <-r.store.stop }()
+		return d.Acquire(ctx, req)
+	}}
+}
+
+// poisoned keeps the connections that broke: the next three requests fail.
+func poisoned(_ *rig, d backend.Driver, c Client) backend.Driver {
+	link, _ := c.Link.(*CallLink)
+	if link == nil {
+		return d
+	}
+	dead, cut := 0, link.cut
+	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+		link.mu.Lock()
+		if link.cut != cut {
+			dead, cut = 3, link.cut
+		}
+		bad := dead > 0
+		dead--
+		link.mu.Unlock()
+		if bad {
+			return backend.Grant{}, errCut
+		}
+		return d.Acquire(ctx, r)
+	}}
+}

@@ -1,0 +1,111 @@
+package conformance
+
+// mistakes is the table: for every rule at least one behaviour that differs from a sound one and that
+// the rule catches. Those of mistakesOverWire need a wire or a second process.
+var mistakes = []mistake{
+	// Acquire.
+	{flaw: sessionShares, catches: "A1 A11 E9", says: "a second request of the holder's own session is granted too (etcd: two mutexes on one session)"},
+	{flaw: threeAtOnce, catches: "A2 J2", says: "a lock costs a connection, and the pool has three"},
+	{flaw: triesUsedUp, catches: "A3", says: "the state of retries is shared and never reset, so a name is locked nine times at most (redislock)"},
+	{name: "ctx's lease not known", alter: only("A4", falseLoss), catches: "A4", says: "the driver reports each lock as lost, so that a re-entry meets none (the engine keeps A4: made under it alone)"},
+	{name: "try waits", alter: slowTry, catches: "A5", says: "TryLock asks ten times before it says that the lock is taken"},
+	{name: "wait deaf to its ctx", alter: deafWait, catches: "A6", says: "the end of the ctx is seen at the next poll (pglock, a hung Redlock node)"},
+	{name: "nil, nil on cancel", alter: nilOnCancel, catches: "A6 A8", says: "a cancelled wait returns no lock and no error (consul)"},
+	{name: "busy upkeep", alter: upkeep, catches: "A7 A9 C6", says: "the driver asks the store 25 times a second whether it is there"},
+	{flaw: placeKept, catches: "A8", says: "Abandon leaves the place in the queue (etcd TryLock leaves its key)"},
+	{flaw: checkThenSet, catches: "A11", says: "looking and taking are two steps"},
+	{flaw: deadForTry, catches: "A13", says: "only a waiter takes over a dead lock (pglock, dynamolock)"},
+	{flaw: resentIsTaken, catches: "C5", says: "an acquire sent again after a lost reply finds its own lock taken (redsync over go-redis)"},
+	{flaw: resentNewToken, catches: "C5", says: "an acquire sent again draws another token"},
+	{flaw: abandonForgotten, catches: "C5", says: "a request that arrives after it was abandoned is granted"},
+	{flaw: ghost, catches: "C10 C12", says: "a grant that nobody wants stays until its TTL (redsync)"},
+	{flaw: abandonAnybody, catches: "A8 B2 B6", says: "Abandon frees the lock whoever holds it"},
+
+	// Names.
+	{flaw: nameFolded, catches: "A10", says: "names differ by case only and meet"},
+	{flaw: nameCut, catches: "A10", says: "names are cut at 255 bytes"},
+	{flaw: nameIsPath, catches: "A10", says: "a collides with a/b (etcd concurrency)"},
+	{flaw: nameNormal, catches: "A10", says: "the store normalises Unicode"},
+	{flaw: nameTagged, catches: "A10", says: "what stands in braces is taken for the name (Redis Cluster slots)"},
+	{flaw: nameTrimmed, catches: "A10", says: "the store trims spaces"},
+	{flaw: prefixCut, catches: "A12", says: "the prefix counts up to its first separator"},
+
+	// Release.
+	{name: "release delivered twice", alter: deliveredTwice, catches: "B1 C11 F1", says: "a release comes again with the client's next request and frees the next holder (etcd#22082)"},
+	{flaw: releaseAnybody, catches: "B2 B6", says: "DEL without a look at the holder: release without owner check"},
+	{flaw: releaseByPrefix, catches: "B2 B6", says: "the owner is compared and not the nonce (companyinfo/glock, redislock)"},
+	{name: "slow release", alter: only("B3", slowRelease), catches: "B3", says: "the release outlasts what an Unlock with a done ctx has (the engine keeps B3: made under it alone)"},
+	{flaw: releaseLater, catches: "B4", says: "a release is swept up later"},
+	{name: "release error swallowed", alter: swallowed, catches: "B5", says: "a release that did not arrive is taken for one that did"},
+	{flaw: releasedTwiceLost, catches: "B6", says: "a release repeated after a lost reply is told ErrLost"},
+	{name: "one failure fails the rest", alter: stopsAtFailure, catches: "B7", says: "after one lost lock no release works any more"},
+	{flaw: releaseSaysYes, catches: "B8", says: "releasing a lock that was lost returns nil (etcd)"},
+	{flaw: graceAtRelease, catches: "C8", says: "an Unlock starts the grace"},
+
+	// Hold.
+	{flaw: neverExpires, catches: "A13 C1", says: "the store keeps a dead holder's lock"},
+	{flaw: expiresEarly, catches: "C1 C7 D3", says: "the store's expiry is shorter than the TTL"},
+	{flaw: expiresLate, catches: "A13 C1 C4", says: "the store raises the TTL and nobody reads it (etcd)"},
+	{flaw: graceIgnored, catches: "C8", says: "the store frees the lock at the TTL whatever the grace"},
+	{flaw: sharedTTL, catches: "C9", says: "all leases of a session have the shortest TTL"},
+	{flaw: lifetime, catches: "C2", says: "the session under the lock has a bounded lifetime"},
+	{flaw: renewNoManual, catches: "C3", says: "renewals by hand do not reach the store"},
+	{flaw: renewRevives, catches: "C4", says: "a renewal resurrects what has expired"},
+	{flaw: renewCreates, catches: "C4", says: "a renewal creates what is gone (SET instead of PEXPIRE)"},
+	{flaw: renewAnybody, catches: "C4", says: "a renewal prolongs the lock whoever holds it"},
+	{flaw: renewSaysYes, catches: "C4", says: "a renewal answers nil when the lock is not ours"},
+	{flaw: renewTooSoon, catches: "D6", says: "a second renewal at once is refused (that a Deadline has its monotonic reading is the engine's)"},
+	{name: "failed renewal is a loss", alter: unknownIsLost, catches: "C5 D4", says: "one failed heartbeat ends the lock (pglock#41, consul#830, dynamolock#280)"},
+	{name: "renews after release", alter: renewsOn, catches: "C6", says: "a renewal goes on after the unlock (redisson#7272)"},
+	{flaw: heartbeatOfWait, catches: "C11", says: "the ctx of the wait owns the heartbeat (pglock, valkeyrie)"},
+	{name: "counted from the reply", alter: askedLate, catches: "C12", says: "the lease counts from the reply and not from before the request"},
+	{name: "hundred renewed at once", alter: hundredOnly, catches: "J2", says: "a batch of renewals is cut at a hundred"},
+
+	// Loss.
+	{name: "release taken for a loss", alter: stalePush, catches: "D1", says: "the late news of an own release is reported as the next lock's loss"},
+	{flaw: breakSilent, catches: "D2", says: "the holder is not told of Break (consul#18271)"},
+	{flaw: tellsAll, catches: "D2", says: "a revocation is reported to all holders of the process"},
+	{flaw: forgetsLocks, catches: "D7", says: "a restart loses the locks although the data is kept"},
+	{name: "never again after a loss", alter: neverAgain, catches: "D8", says: "after a loss the same object cannot lock (go-zookeeper, consul#2371)"},
+	{flaw: waitEndsHold, catches: "D9", says: "a waiter whose session died is told that it holds (etcd#11456)"},
+
+	// Token.
+	{flaw: counterPerLock, catches: "E1 E4 E9", says: "the counter is deleted at release (madelson on MongoDB)"},
+	{flaw: counterPlain, catches: "E2", says: "a plain counter starts again with the store"},
+	{flaw: tokenSeconds, catches: "E1 E4", says: "the token is the time in seconds, the same for two"},
+	{flaw: tokenNanos, catches: "E6", says: "the token is above 2^53"},
+	{flaw: tokenRandom, catches: "E1", says: "the token is a random secret"},
+	{flaw: tokenEarly, catches: "E1", says: "the number is drawn before the lock is won (pglock)"},
+	{name: "token by a second request", alter: secondTrip, catches: "E3", says: "the token is read by a separate command (Redisson)"},
+	{flaw: renewNewToken, catches: "E3", says: "the store counts a renewal as a grant"},
+	{flaw: rowPerName, catches: "E8 J1", says: "a counter for each name that can never be deleted (redisson#6510)"},
+	{flaw: floorIgnored, catches: "E9", says: "the floor of a request is ignored"},
+
+	// Waiting and resources.
+	{flaw: lifo, catches: "F1", says: "the last in line is the first"},
+	{flaw: overtaking, catches: "F1", says: "a try takes the lock before the waiters look again"},
+	{name: "all waiters woken", alter: storm, catches: "F5", says: "a release wakes every waiter and each asks"},
+	{flaw: holderWaits, catches: "F6", says: "the holder keeps a place among the waiters"},
+	{flaw: waitLeavesRow, catches: "F6 J1", says: "a wait leaves its queue behind"},
+	{flaw: failedTryWrites, catches: "J1", says: "every failed try writes a row (pglock)"},
+	{name: "a goroutine a lock", alter: leaks, catches: "J1", says: "each lock starts a goroutine that nobody ends"},
+	{name: "dead connections kept", alter: poisoned, catches: "J3", says: "broken connections stay in the pool"},
+	{flaw: closesGiven, catches: "J4", says: "Close closes a client that was given"},
+	{flaw: changesGiven, catches: "J4", says: "the driver changes the client's timeout"},
+}
+
+// mistakesOverWire are checked on a toy over TCP, with a second process: under the rules that must catch them and a sample of
+// the others, for this takes real time.
+var mistakesOverWire = []mistake{
+	{flaw: trustsAhead, catches: "D5", says: "a grant with Wait is stamped by a clock that is ahead of the request (absolute times)"},
+	{flaw: tokenConstant, catches: "D5 E1 E3 E4 E5 E9 G1 G2 G3", says: "the token is the same for all, so that no guard can tell them apart"},
+	{flaw: deadStalls, catches: "F2", says: "a dead waiter whose turn has come stalls the queue (redisson#3730)"},
+	{flaw: nextTakesOver, catches: "F3", says: "a waiter takes the end of the one before it for the end of the holder"},
+	{flaw: pushOnly, catches: "F4", says: "a waiter swallows the error of its connection and waits for a push that was lost (rueidislock)"},
+	{flaw: checkThenSet, catches: "G1", says: "looking and taking are two steps"},
+	{flaw: expiresLate, catches: "A13 C4 D5 G2 G3", says: "the store raises the TTL and nobody reads it (etcd)"},
+}
+
+// sample are the rules that a mistake over the wire is checked under besides: quick ones, of which it must leave nine in ten
+// whole.
+const sample = "A1 A2 A3 A4 A5 A6 A7 A8 A9 A10 A12 B1 B3 B4 B6 B8 C3 C9 D1 D2 D5 D6 D8 E1 E3 E4 E6 E9 F1 F2 F3 F4 G1 G3 J4"

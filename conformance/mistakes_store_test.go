@@ -1,0 +1,297 @@
+package conformance
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// toy is a small sound store in memory with one switch: with a flaw set it
+// makes that one mistake. It is reached by calls in virtual time, and by toyServer over TCP.
+type toy struct {
+	flaw flaw
+
+	mu      sync.Mutex
+	down    bool
+	locks   map[string]*toyLock
+	ended   map[string]flaw          // nonces that were released or abandoned
+	rows    map[string]bool          // what a flaw leaves behind, by prefix
+	counter map[string]backend.Token // by prefix: the floors of one rule push no other's tokens ahead of the clock
+	cached  map[string]backend.Token // numbers that a flaw took too early
+	uses    map[string]int           // grants by client and name
+	stop    chan struct{}            // closed at the end
+}
+
+// order is a request for one name, flat so that it can go over a wire.
+type order struct {
+	Op, Prefix, Name, Nonce, Owner, Client string
+
+	TTL, Grace time.Duration
+	Floor      backend.Token
+	Wait, Auto bool
+}
+
+// toyLock is one name that is held or waited for.
+type toyLock struct {
+	order     *order // of the holder; nil: free
+	lost      func(error)
+	began     time.Time
+	waited    bool // the holder came out of the queue
+	prefix    string
+	name      string
+	token     backend.Token
+	expires   time.Time
+	queue     []*toyWaiter
+	timer     *time.Timer
+	releasing bool
+}
+
+type toyWaiter struct {
+	order *order
+	lost  func(error)
+	since time.Time
+	gone  bool               // its connection ended while it waited
+	grant chan backend.Token // of size 1
+}
+
+// How a nonce ended.
+const (
+	wasReleased  flaw = "released"
+	wasAbandoned flaw = "abandoned"
+)
+
+func newToy(f flaw) *toy {
+	return &toy{
+		flaw: f, locks: map[string]*toyLock{}, ended: map[string]flaw{}, rows: map[string]bool{},
+		cached: map[string]backend.Token{}, uses: map[string]int{}, stop: make(chan struct{}), counter: map[string]backend.Token{},
+	}
+}
+
+// ask puts the order into the queue, serves the queue, and returns the waiter
+// whose grant may be there already: nil if the nonce has ended. A try that was not served has left again.
+func (s *toy) ask(o *order, lost func(error)) *toyWaiter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := &toyWaiter{order: o, lost: lost, since: time.Now(), grant: make(chan backend.Token, 1)}
+	key := s.key(o)
+	l := s.locks[key]
+	if s.ended[o.Nonce] == wasReleased || (s.ended[o.Nonce] == wasAbandoned && s.flaw != abandonForgotten) {
+		return nil
+	}
+	if l == nil {
+		l = &toyLock{prefix: o.Prefix, name: o.Name}
+		s.locks[key] = l
+	}
+	if s.mine(l, o.Nonce) && s.flaw != resentIsTaken {
+		if s.flaw == resentNewToken {
+			l.token = s.next(l, w)
+		}
+		s.grantTo(l, w)
+		return w
+	}
+	if s.askBadly(key, l, w) {
+		return w
+	}
+	s.join(l, w)
+	s.serve(key, l)
+	if !o.Wait && len(w.grant) == 0 {
+		if s.flaw == failedTryWrites {
+			s.rows[o.Prefix+"row of "+o.Nonce] = true
+		}
+		if s.flaw == tokenEarly {
+			s.counter[o.Prefix]++
+			s.cached[o.Client+o.Name] = max(s.counter[o.Prefix], time.Now().UnixMicro())
+		}
+		l.drop(o.Nonce)
+		s.serve(key, l)
+	}
+	return w
+}
+
+// askBadly makes the mistakes of an acquire that is no queueing; true: w was dealt with.
+func (s *toy) askBadly(key string, l *toyLock, w *toyWaiter) bool {
+	o := w.order
+	l.until(s)
+	switch s.flaw {
+	case sessionShares:
+		if l.order != nil && l.order.Client == o.Client {
+			s.give(l, w)
+			return true
+		}
+	case checkThenSet:
+		if l.order == nil && len(l.queue) == 0 {
+			s.mu.Unlock() // the other round trip
+			time.Sleep(5 * time.Millisecond)
+			s.mu.Lock()
+			s.locks[key] = l
+			s.give(l, w)
+			return true
+		}
+	case threeAtOnce:
+		n := 0
+		for _, other := range s.locks {
+			if other.prefix == o.Prefix && other.order != nil {
+				n++
+			}
+		}
+		return n >= 3 && l.order == nil && !o.Wait
+	case triesUsedUp:
+		s.uses[o.Client+o.Name]++
+		return s.uses[o.Client+o.Name] > 9
+	case deadForTry:
+		return !o.Wait && l.order != nil
+	case overtaking:
+		if !o.Wait && l.order == nil && len(l.queue) > 0 {
+			s.give(l, w)
+			return true
+		}
+	}
+	return false
+}
+
+// serve ends a hold that has expired, gives a free lock to the first in the
+// queue, forgets a lock that nobody wants, and sets the timer.
+func (s *toy) serve(key string, l *toyLock) {
+	l.until(s)
+	if l.order == nil && len(l.queue) > 0 {
+		i := 0
+		if s.flaw == lifo {
+			i = len(l.queue) - 1
+		}
+		w := l.queue[i]
+		l.queue = slices.Delete(l.queue, i, i+1)
+		s.give(l, w)
+		l.waited = w.order.Wait && time.Since(w.since) > 0 || w.order.Wait && s.flaw == heartbeatOfWait
+		if s.flaw == waitLeavesRow && w.order.Wait {
+			s.rows[w.order.Prefix+"queue of "+w.order.Name] = true
+		}
+	}
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+	switch {
+	case l.order == nil:
+		if s.locks[key] == l {
+			delete(s.locks, key)
+		}
+	case len(l.queue) > 0:
+		l.timer = time.AfterFunc(time.Until(l.expires), func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.locks[key] == l {
+				s.serve(key, l)
+			}
+		})
+	}
+}
+
+// give makes w the holder, with a new token.
+func (s *toy) give(l *toyLock, w *toyWaiter) {
+	l.order, l.lost, l.waited, l.releasing = w.order, w.lost, false, false
+	l.began = time.Now()
+	l.token = s.next(l, w)
+	if s.flaw == sharedTTL {
+		for _, other := range s.locks {
+			if end := time.Now().Add(w.order.TTL); other.order != nil && other.order.Client == w.order.Client && other.expires.After(end) {
+				other.expires = end
+			}
+		}
+	}
+	s.grantTo(l, w)
+}
+
+// grantTo sets the expiry and sends the grant.
+func (s *toy) grantTo(l *toyLock, w *toyWaiter) {
+	if l.token <= w.order.Floor && s.flaw != floorIgnored {
+		s.counter[l.prefix] = max(s.counter[l.prefix], w.order.Floor) + 1
+		l.token = s.counter[l.prefix]
+	}
+	l.expires = time.Now().Add(s.span(w.order))
+	if s.flaw == deadStalls && w.gone {
+		l.expires = l.expires.Add(time.Hour)
+	}
+	w.grant <- l.token
+}
+
+// span is how long the store keeps a hold.
+func (s *toy) span(o *order) time.Duration {
+	switch s.flaw {
+	case neverExpires:
+		return 24 * time.Hour
+	case expiresEarly:
+		return o.TTL * 8 / 10
+	case expiresLate:
+		return o.TTL + o.Grace + 3*time.Second
+	case graceIgnored:
+		return o.TTL
+	}
+	return o.TTL + o.Grace
+}
+
+// until ends the hold if its time is over.
+func (l *toyLock) until(s *toy) {
+	if l.order != nil && !time.Now().Before(l.expires) && !(s.flaw == deadForTry && len(l.queue) == 0) {
+		l.order = nil
+	}
+}
+
+// join puts w at the end of the queue, or in its own place if it is there already.
+func (s *toy) join(l *toyLock, w *toyWaiter) {
+	for i, other := range l.queue {
+		if other.order.Nonce == w.order.Nonce && s.flaw != resentIsTaken {
+			w.since = other.since
+			l.queue[i] = w
+			return
+		}
+	}
+	l.queue = append(l.queue, w)
+	if s.flaw == waitEndsHold && w.order.Wait {
+		time.AfterFunc(w.order.TTL*3/2, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if slices.Contains(l.queue, w) {
+				l.drop(w.order.Nonce)
+				w.grant <- s.next(l, w) // told that it holds
+			}
+		})
+	}
+}
+
+// drop takes a nonce out of the queue.
+func (l *toyLock) drop(nonce string) {
+	l.queue = slices.DeleteFunc(l.queue, func(w *toyWaiter) bool { return w.order.Nonce == nonce })
+}
+
+// mine reports whether the nonce holds the lock.
+func (s *toy) mine(l *toyLock, nonce string) bool {
+	return l != nil && l.order != nil && l.order.Nonce == nonce && time.Now().Before(l.expires)
+}
+
+// list returns what a prefix has, for Inspect, List and the look behind the library's back.
+func (s *toy) list(prefix, name string) (all []backend.Info, left []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, l := range s.locks {
+		if l.prefix != prefix || !strings.HasPrefix(l.name, name) {
+			continue
+		}
+		s.serve(key, l)
+		if l.order != nil {
+			info := backend.Info{Name: l.name, Held: true, Owner: l.order.Owner, Token: l.token, ExpiresIn: time.Until(l.expires), Waiters: len(l.queue)}
+			if s.flaw == holderWaits {
+				info.Waiters++
+			}
+			all, left = append(all, info), append(left, l.name)
+		}
+	}
+	for row := range s.rows {
+		if strings.HasPrefix(row, prefix) {
+			left = append(left, row)
+		}
+	}
+	return all, left
+}

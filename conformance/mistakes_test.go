@@ -1,0 +1,217 @@
+package conformance
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// mistake is one behaviour in which a driver or its store differs from a sound one.
+type mistake struct {
+	name    string     // of a flaw: the flaw's
+	says    string     // what is done wrong, and where it was seen
+	catches string     // the rules that must fail
+	flaw    flaw       // made by the store,
+	alter   alteration // or by the driver
+}
+
+// alteration returns d with one behaviour changed.
+type alteration func(r *rig, d backend.Driver, c Client) backend.Driver
+
+func (m *mistake) String() string {
+	if m.name == "" {
+		return string(m.flaw)
+	}
+	return m.name
+}
+
+// outcome is what became of the rules under one mistake.
+type outcome map[string]Result
+
+// verdict is the rules that failed, those that should have and did not, and how many others passed.
+func (m *mistake) verdict(o outcome) (missed, others []string, share float64) {
+	should := strings.Fields(m.catches)
+	checked, passed := 0, 0
+	for _, r := range Rules() {
+		res, ok := o[r.Name]
+		switch {
+		case !ok || res.Excluded != "":
+			if slices.Contains(should, r.Name) {
+				missed = append(missed, r.Name)
+			}
+		case slices.Contains(should, r.Name):
+			if res.Err == nil {
+				missed = append(missed, r.Name)
+			}
+		default:
+			checked++
+			if res.Err == nil {
+				passed++
+			} else {
+				others = append(others, r.Name)
+			}
+		}
+	}
+	if checked == 0 {
+		return missed, others, 1
+	}
+	return missed, others, float64(passed) / float64(checked)
+}
+
+// inVirtualTime checks every rule that needs no wire and no process.
+func inVirtualTime(t *testing.T, m *mistake) outcome {
+	o := outcome{}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(m)
+		for res := range Report(t.Context(), r.harness()) {
+			o[res.Rule] = res
+		}
+		close(r.store.stop)
+	})
+	return o
+}
+
+// row renders one line of the table: X caught as it must, x failed besides, · passed, blank not checked.
+func row(m *mistake, o outcome) string {
+	var b strings.Builder
+	should := strings.Fields(m.catches)
+	for i, r := range Rules() {
+		if i > 0 && Rules()[i-1].Name[0] != r.Name[0] {
+			b.WriteByte(' ')
+		}
+		res, ok := o[r.Name]
+		switch {
+		case !ok || res.Excluded != "":
+			b.WriteByte(' ')
+		case res.Err == nil:
+			b.WriteString("·")
+		case slices.Contains(should, r.Name):
+			b.WriteByte('X')
+		default:
+			b.WriteByte('x')
+		}
+	}
+	return b.String()
+}
+
+// head is the line above the rows: the letter of each group over its first rule.
+func head() string {
+	var b strings.Builder
+	last := byte(0)
+	for _, r := range Rules() {
+		switch {
+		case r.Name[0] == last:
+			b.WriteByte(' ')
+		case last != 0:
+			b.WriteByte(' ')
+			fallthrough
+		default:
+			b.WriteByte(r.Name[0])
+			last = r.Name[0]
+		}
+	}
+	return b.String()
+}
+
+// judge fails the test where the mistake was not caught, or where it is more than one mistake.
+func judge(t *testing.T, m *mistake, o outcome) {
+	t.Helper()
+	missed, others, share := m.verdict(o)
+	if len(missed) > 0 {
+		t.Errorf("%s: %s: not caught by %v", m, m.says, missed)
+	}
+	if share < 0.9 {
+		t.Errorf("%s: only %.0f %% of the other rules passed, failed: %v", m, 100*share, others)
+		for _, name := range others {
+			t.Log(o[name].Err)
+		}
+	}
+}
+
+// TestSoundDriversPass shows that what the mistakes are made in is sound without them.
+func TestSoundDriversPass(t *testing.T) {
+	sound := &mistake{name: "sound"}
+	t.Run("virtual", func(t *testing.T) {
+		for _, res := range inVirtualTime(t, sound) {
+			if res.Err != nil {
+				t.Error(res.Err)
+			}
+		}
+	})
+	t.Run("wire", func(t *testing.T) {
+		only := strings.Fields(sample)
+		for _, m := range mistakesOverWire {
+			only = append(only, strings.Fields(m.catches)...)
+		}
+		for _, res := range overWire(t, sound, only...) {
+			if res.Err != nil {
+				t.Error(res.Err)
+			}
+		}
+	})
+}
+
+func TestMistakes(t *testing.T) {
+	lines := []string{fmt.Sprintf("%-30s %s", "", head())}
+	for i := range mistakes {
+		m := &mistakes[i]
+		o := inVirtualTime(t, m)
+		judge(t, m, o)
+		lines = append(lines, line(m, o))
+	}
+	t.Log("mistakes × rules: X caught, x failed besides, · passed, blank not checked\n" + strings.Join(lines, "\n"))
+}
+
+// TestMistakesOverWire is TestMistakes for what needs a wire or a second process. -short leaves out the sample of
+// other rules.
+func TestMistakesOverWire(t *testing.T) {
+	lines := make([]string, len(mistakesOverWire))
+	t.Run("all", func(t *testing.T) {
+		for i := range mistakesOverWire {
+			m := &mistakesOverWire[i]
+			t.Run(m.String(), func(t *testing.T) {
+				t.Parallel()
+				only := strings.Fields(m.catches)
+				if !testing.Short() {
+					only = append(only, strings.Fields(sample)...)
+				}
+				o := overWire(t, m, only...)
+				// A mistake that is a race shows by chance: it gets two more.
+				for range 2 {
+					missed, _, _ := m.verdict(o)
+					if len(missed) == 0 {
+						break
+					}
+					maps.Copy(o, overWire(t, m, missed...))
+				}
+				judge(t, m, o)
+				lines[i] = line(m, o)
+			})
+		}
+	})
+	t.Log("over the wire\n" + fmt.Sprintf("%-30s %s", "", head()) + "\n" + strings.Join(lines, "\n"))
+}
+
+func line(m *mistake, o outcome) string {
+	return fmt.Sprintf("%-30s %s  %s", m, row(m, o), m.catches)
+}
+
+// TestEveryRuleHasAMistake: a rule that nothing is known to break may be one that cannot fail.
+func TestEveryRuleHasAMistake(t *testing.T) {
+	caught := map[string]bool{}
+	for _, m := range slices.Concat(mistakes, mistakesOverWire) {
+		for _, name := range strings.Fields(m.catches) {
+			caught[name] = true
+		}
+	}
+	for _, r := range Rules() {
+		if !caught[r.Name] {
+			t.Errorf("%s (%s): no mistake that it catches", r.Name, r.What)
+		}
+	}
+}

@@ -1,0 +1,349 @@
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"iter"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/conformance/faultproxy"
+)
+
+// TestMain lets this binary be the second process of a rule.
+func TestMain(m *testing.M) {
+	Child()
+	flag.Parse()
+	if err := flag.Set("test.parallel", "3"); err != nil { // most of the time over the wire is waiting
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// A toy over TCP: one connection for each request and its reply, both one JSON value. A waiter's request is
+// answered at once the first time ("join"), and then when the lock is granted, or after a second with
+// "not yet", and it asks again.
+
+const pollMost = time.Second
+
+// reply answers an order.
+type reply struct {
+	Code  string // "", "locked" or "lost"
+	Token backend.Token
+	Infos []backend.Info
+}
+
+// toyServer serves a toy.
+type toyServer struct {
+	store    *toy
+	listener net.Listener
+	running  sync.WaitGroup
+	ctx      context.Context
+	cancel   context.CancelFunc
+}
+
+func newToyServer(t *testing.T, f flaw) *toyServer {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &toyServer{store: newToy(f), listener: l}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.running.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s.running.Go(func() { s.serve(c) })
+		}
+	})
+	t.Cleanup(func() { s.cancel(); _ = l.Close(); s.running.Wait() })
+	return s
+}
+
+// serve answers the one order of a connection.
+func (s *toyServer) serve(c net.Conn) {
+	defer c.Close()
+	stop := context.AfterFunc(s.ctx, func() { _ = c.Close() })
+	defer stop()
+	var o order
+	if json.NewDecoder(c).Decode(&o) != nil {
+		return
+	}
+	var r reply
+	var err error
+	switch o.Op {
+	case "join", "acquire", "listen":
+		r, err = s.acquire(c, &o)
+	case "renew":
+		err = s.store.renew(&o)
+	case "check":
+		err = s.store.check(&o)
+	case "release":
+		err = s.store.release(&o)
+	case "abandon":
+		err = s.store.abandon(&o)
+	case "break":
+		s.store.breakLock(&o)
+	case "list":
+		r.Infos, _ = s.store.list(o.Prefix, o.Name)
+	}
+	switch {
+	case errors.Is(err, backend.ErrLocked):
+		r.Code = "locked"
+	case errors.Is(err, backend.ErrLost):
+		r.Code = "lost"
+	case err != nil:
+		return
+	}
+	_ = json.NewEncoder(c).Encode(r) // to a client that may have gone
+}
+
+// acquire waits for the grant of a waiter; the place is kept when its connection ends.
+func (s *toyServer) acquire(c net.Conn, o *order) (reply, error) {
+	w := s.store.ask(o, nil)
+	if w == nil {
+		return reply{}, backend.ErrLost
+	}
+	var poll <-chan time.Time // never, for "listen"
+	if o.Op == "acquire" {
+		timer := time.NewTimer(pollMost)
+		defer timer.Stop()
+		poll = timer.C
+	}
+	if o.Op == "join" {
+		select {
+		case t := <-w.grant:
+			return reply{Token: t}, nil
+		default:
+			return reply{}, backend.ErrLocked
+		}
+	}
+	gone := make(chan struct{})
+	s.running.Go(func() { // nothing comes any more but the end
+		_, _ = c.Read(make([]byte, 1))
+		close(gone)
+	})
+	select {
+	case t := <-w.grant:
+		return reply{Token: t}, nil
+	case <-poll:
+		return reply{}, backend.ErrLocked
+	case <-gone:
+		s.store.waiterGone(w)
+		return reply{}, errDown
+	}
+}
+
+// waiterGone is told that a waiter's connection ended while it waited. A sound store waits for the waiter to come
+// back, and gives it no more than a TTL.
+func (s *toy) waiterGone(w *toyWaiter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.gone = true
+	l := s.locks[s.key(w.order)]
+	if s.flaw != nextTakesOver || l == nil {
+		return
+	}
+	for i, other := range l.queue {
+		if other == w && i+1 < len(l.queue) {
+			next := l.queue[i+1]
+			l.drop(next.order.Nonce)
+			l.drop(w.order.Nonce)
+			s.give(l, next)
+			return
+		}
+	}
+}
+
+// toyClient is the driver of a toyServer.
+type toyClient struct {
+	addr string
+	flaw flaw
+	toyDriver
+}
+
+func init() {
+	backend.Register("toy", func(_ context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
+		return newToyClient(u.Host, flaw(q.String("flaw", "")), q.Prefix()), nil
+	})
+}
+
+func newToyClient(addr string, f flaw, prefix string) *toyClient {
+	return &toyClient{addr: addr, flaw: f, toyDriver: toyDriver{prefix: prefix, id: nonce()}}
+}
+
+// ask sends an order and returns the answer.
+func (d *toyClient) ask(ctx context.Context, o *order) (reply, error) {
+	var dialer net.Dialer
+	var r reply
+	c, err := dialer.DialContext(ctx, "tcp", d.addr)
+	if err != nil {
+		return r, errors.Join(ctx.Err(), err)
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
+	if err = json.NewEncoder(c).Encode(o); err == nil {
+		err = json.NewDecoder(c).Decode(&r)
+	}
+	switch {
+	case err != nil:
+		return r, errors.Join(ctx.Err(), err)
+	case r.Code == "locked":
+		return r, backend.ErrLocked
+	case r.Code == "lost":
+		return r, backend.ErrLost
+	}
+	return r, nil
+}
+
+func (d *toyClient) Traits() backend.Traits {
+	t := d.toyDriver.Traits()
+	t.DeadWaiter, t.Revoked = 2*time.Second, time.Second
+	return t
+}
+
+func (d *toyClient) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+	var g backend.Grant
+	op := "join"
+	look := func(ctx context.Context) (bool, time.Duration, error) {
+		asked := backend.Now()
+		if d.flaw == trustsAhead && r.Wait {
+			asked = asked.Add(10 * time.Second)
+		}
+		rep, err := d.ask(ctx, d.order(op, r))
+		op = "acquire"
+		g = backend.Grant{Token: rep.Token, Asked: asked}
+		if r.Wait && errors.Is(err, backend.ErrLocked) {
+			return false, 0, nil
+		}
+		return err == nil, 0, err
+	}
+	switch {
+	case !r.Wait:
+		_, _, err := look(ctx)
+		return g, err
+	case d.flaw == pushOnly:
+		rep, err := d.ask(ctx, d.order("listen", r))
+		if err != nil {
+			<-ctx.Done()
+			return g, backend.Ended(ctx, true, nil)
+		}
+		return backend.Grant{Token: rep.Token, Asked: backend.Now()}, nil
+	}
+	err := backend.Wait(ctx, nil, look)
+	return g, err
+}
+
+// each asks for every hold.
+func (d *toyClient) each(ctx context.Context, op string, hs []*backend.Hold) []error {
+	errs := make([]error, len(hs))
+	for i, h := range hs {
+		_, errs[i] = d.ask(ctx, d.order(op, h.Request))
+	}
+	return errs
+}
+
+func (d *toyClient) Renew(ctx context.Context, hs []*backend.Hold) []error {
+	return d.each(ctx, "renew", hs)
+}
+
+// Check implements backend.Checker.
+func (d *toyClient) Check(ctx context.Context, hs []*backend.Hold) []error {
+	return d.each(ctx, "check", hs)
+}
+
+func (d *toyClient) Release(ctx context.Context, h *backend.Hold) error {
+	_, err := d.ask(ctx, d.order("release", h.Request))
+	return err
+}
+
+func (d *toyClient) Abandon(ctx context.Context, r *backend.Request) error {
+	_, err := d.ask(ctx, d.order("abandon", r))
+	return err
+}
+
+func (d *toyClient) Break(ctx context.Context, name string) error {
+	_, err := d.ask(ctx, &order{Op: "break", Prefix: d.prefix, Name: name})
+	return err
+}
+
+func (d *toyClient) Inspect(ctx context.Context, name string) (backend.Info, error) {
+	for info, err := range d.List(ctx, name) {
+		if err != nil || info.Name == name {
+			return info, err
+		}
+	}
+	return backend.Info{Name: name}, nil
+}
+
+func (d *toyClient) List(ctx context.Context, prefix string) iter.Seq2[backend.Info, error] {
+	return func(yield func(backend.Info, error) bool) {
+		r, err := d.ask(ctx, &order{Op: "list", Prefix: d.prefix, Name: prefix})
+		if err != nil {
+			yield(backend.Info{}, err)
+			return
+		}
+		for _, info := range r.Infos {
+			if !yield(info, nil) {
+				return
+			}
+		}
+	}
+}
+
+// wireHarness reaches a toy over TCP, through fault proxies and from other processes.
+func wireHarness(t *testing.T, m *mistake) Harness {
+	t.Helper()
+	s := newToyServer(t, m.flaw)
+	direct := s.listener.Addr().String()
+	return Harness{
+		Name: m.String(),
+		Driver: func(_ context.Context, c Client) (backend.Driver, error) {
+			addr := direct
+			if p, ok := c.Link.(*faultproxy.Proxy); ok {
+				addr = p.Addr()
+			}
+			return newToyClient(addr, m.flaw, c.Prefix), nil
+		},
+		Link:  func(context.Context) (Link, error) { return faultproxy.New(direct) },
+		Store: &rig{store: s.store},
+		URL: func(c Client) string {
+			return "toy://" + direct + "?flaw=" + url.QueryEscape(string(m.flaw)) + "&prefix=" + url.QueryEscape(c.Prefix)
+		},
+		Short:    true,
+		tiny:     true,
+		Parallel: 12,
+	}
+}
+
+// overWire checks the rules that only names, in real time. A rule that failed without having to is
+// checked once more, so that a busy machine does not count as a mistake.
+func overWire(t *testing.T, m *mistake, only ...string) outcome {
+	t.Helper()
+	o := outcome{}
+	run := func(only []string) (failed []string) {
+		for res := range Report(t.Context(), wireHarness(t, m), only...) {
+			o[res.Rule] = res
+			if res.Err != nil && !slices.Contains(strings.Fields(m.catches), res.Rule) {
+				failed = append(failed, res.Rule)
+			}
+		}
+		return failed
+	}
+	if again := run(only); len(again) > 0 {
+		run(again)
+	}
+	return o
+}

@@ -1,0 +1,120 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fencelock/fencelock"
+)
+
+func serverRestarts(ctx context.Context, e *Env) error {
+	s := e.h.Server
+	for _, wipe := range []bool{false, true} {
+		a, b, err := e.Two(ctx, fencelock.WithTTL(5*e.TTL()))
+		if err != nil {
+			return err
+		}
+		name := e.Name()
+		le, err := try(ctx, a, name, "a free lock")
+		if err != nil {
+			return err
+		}
+		if err := restart(s, wipe); err != nil {
+			return err
+		}
+		kept := s.KeepsData() && !wipe
+		if kept {
+			if err := sleep(ctx, 2*e.TTL()); err != nil {
+				return err
+			}
+			if err := le.Err(); err != nil {
+				return fmt.Errorf("a restart with all data: got %w, want the lease held", err)
+			}
+			if err := held(ctx, b, name, "after a restart with all data"); err != nil {
+				return err
+			}
+			if err := unlock(ctx, le, "after a restart with all data"); err != nil {
+				return err
+			}
+		} else if _, err := ended(ctx, le, e.traits.Revoked+5*time.Second+e.Slack()); err != nil {
+			return fmt.Errorf("a restart without the data: %w", err)
+		}
+		// Either way the lock works on, with a higher token.
+		r, err := granted(ctx, locking(ctx, b, name), 10*time.Second, "after the restart")
+		if err != nil {
+			return err
+		}
+		if r.lease.Token() <= le.Token() {
+			return fmt.Errorf("token after a restart (data lost: %v): got %d, want more than %d", !kept, r.lease.Token(), le.Token())
+		}
+		if err := unlock(ctx, r.lease, "after the restart"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func restart(s Server, wipe bool) error {
+	err := s.Kill()
+	if err == nil && wipe {
+		err = s.Wipe()
+	}
+	return errors.Join(err, s.Start())
+}
+
+func waiterCutOff(ctx context.Context, e *Env) error {
+	a, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	b, link, err := e.OpenThrough(ctx)
+	if err != nil {
+		return err
+	}
+	c, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	waiter := locking(ctx, b, name)
+	if err := waiting(ctx, a, name, 1); err != nil {
+		return err
+	}
+	link.Set(blackHole)
+	if err := sleep(ctx, 2*e.TTL()); err != nil {
+		return err
+	}
+	link.Set(passAll)
+	link.Cut()
+	select {
+	case r := <-waiter:
+		if r.err == nil {
+			return errors.New("a waiter that was cut off was granted a lock that another holds")
+		}
+	case <-time.After(e.TTL()):
+	}
+	if err := le.Err(); err != nil {
+		return fmt.Errorf("the holder: got %w, want it held", err)
+	}
+	if err := unlock(ctx, le, "the holder"); err != nil {
+		return err
+	}
+	select {
+	case r := <-waiter:
+		if r.err != nil {
+			return nil // told so: an error is allowed
+		}
+		if err := held(ctx, c, name, "granted to the waiter that was cut off"); err != nil {
+			return err
+		}
+		return unlock(ctx, r.lease, "the waiter that was cut off")
+	case <-time.After(5*time.Second + e.traits.DeadWaiter + e.TTL() + e.Slack()):
+		return errors.New("the waiter that was cut off got neither the lock nor an error")
+	}
+}

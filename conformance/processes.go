@@ -1,0 +1,141 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// processes is group G.
+var processes = []Rule{
+	{Name: "G1", What: "two processes exclude each other and hand over", Why: "A lock between goroutines only is a sync.Mutex.", Needs: Needs{Process: true}, Check: twoProcesses},
+	{Name: "G2", What: "a process that exits without Unlock", Why: "Programs crash; their locks must come free.", Needs: Needs{Process: true}, Check: exitWithoutUnlock},
+	{Name: "G3", What: "a process killed by SIGKILL: free within TTL + grace + 1s", Why: "A kill gives no time to clean up.", Needs: Needs{Process: true}, Check: killedHolder},
+}
+
+func twoProcesses(ctx context.Context, e *Env) error {
+	const procs, times = 3, 20
+	dir, err := os.MkdirTemp("", "conformance")
+	if err != nil {
+		return err
+	}
+	e.onClose(func() error { return os.RemoveAll(dir) })
+	name, file := e.Name(), filepath.Join(dir, "counter")
+	var answers []<-chan string
+	var ps []*Process
+	for range procs {
+		p, err := e.Process(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := p.Ask(ctx, "lock", e.Name(), strconv.FormatInt(e.TTL().Milliseconds(), 10)); err != nil { // it is up
+			return err
+		}
+		ps = append(ps, p)
+	}
+	for _, p := range ps {
+		answers = append(answers, p.Send("add", name, file, strconv.Itoa(times)))
+	}
+	for i, ch := range answers {
+		if _, err := ps[i].await(ctx, ch, "add"); err != nil {
+			return err
+		}
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if got, want := string(text), strconv.Itoa(procs*times); got != want {
+		return fmt.Errorf("the counter of %d processes: got %s, want %s", procs, got, want)
+	}
+	// Hand over between processes.
+	b, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	old, err := ps[0].Lock(ctx, name, e.TTL())
+	if err != nil {
+		return err
+	}
+	if err := held(ctx, b, name, "held by another process"); err != nil {
+		return err
+	}
+	ch := locking(ctx, b, name)
+	if err := waiting(ctx, b, name, 1); err != nil {
+		return err
+	}
+	began := time.Now()
+	if _, err := ps[0].Ask(ctx, "unlock", name); err != nil {
+		return err
+	}
+	r, err := granted(ctx, ch, time.Second+e.Slack(), "the waiter in this process")
+	if err != nil {
+		return err
+	}
+	e.Notef("handed over between processes in %v, the unlock included", r.at.Sub(began).Round(10*time.Microsecond))
+	if r.lease.Token() <= old {
+		return fmt.Errorf("token handed over: got %d after %d", r.lease.Token(), old)
+	}
+	return unlock(ctx, r.lease, "the waiter in this process")
+}
+
+func exitWithoutUnlock(ctx context.Context, e *Env) error {
+	return e.holderGone(ctx, "exits", func(p *Process) { p.Send("exit"); <-p.done })
+}
+
+func killedHolder(ctx context.Context, e *Env) error {
+	return e.holderGone(ctx, "is killed", (*Process).Kill)
+}
+
+// holderGone checks that a lock whose process is gone comes free in time, to a waiter and to a try.
+func (e *Env) holderGone(ctx context.Context, how string, end func(*Process)) error {
+	b, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	for _, way := range []string{"a waiter", "a try"} {
+		p, err := e.Process(ctx)
+		if err != nil {
+			return err
+		}
+		name := e.Name()
+		old, err := p.Lock(ctx, name, e.TTL())
+		if err != nil {
+			return err
+		}
+		bound := e.TTL() + time.Second + e.Slack()
+		began := time.Now()
+		end(p)
+		if way == "a waiter" {
+			r, err := granted(ctx, locking(ctx, b, name), bound, "a waiter, after the holder "+how)
+			if err != nil {
+				return err
+			}
+			e.Notef("%s: free for a waiter after %v (TTL %v)", how, time.Since(began).Round(time.Millisecond), e.TTL())
+			if r.lease.Token() <= old {
+				return fmt.Errorf("token after the holder %s: got %d after %d", how, r.lease.Token(), old)
+			}
+			if err := unlock(ctx, r.lease, "the next"); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := until(ctx, bound, "a try, after the holder "+how, func() (bool, error) {
+			le, err := b.Mutex(name).TryLock(ctx)
+			if err != nil {
+				if isLocked(err) {
+					err = nil
+				}
+				return false, err
+			}
+			return true, le.Unlock(ctx)
+		}); err != nil {
+			return errors.Join(err)
+		}
+	}
+	return nil
+}

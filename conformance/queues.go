@@ -1,0 +1,320 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/conformance/faultproxy"
+)
+
+// queues is group F.
+var queues = []Rule{
+	{Name: "F1", What: "first come, first served", Why: "Without a queue some waiter starves.", Trait: func(t backend.Traits) string {
+		if !t.FIFO {
+			return "Traits.FIFO is false"
+		}
+		return ""
+	}, Check: firstCome},
+	{Name: "F2", What: "a dead waiter does not stop the others", Why: "A queue that waits for a dead process waits for ever.", Needs: Needs{Process: true}, Check: deadWaiter},
+	{Name: "F3", What: "the next in line dies: the one after it still waits for the holder", Why: "A waiter must not take the death of the one before it for the end of the holder.", Needs: Needs{Process: true}, Check: nextInLineDies},
+	{Name: "F4", What: "a lost wake-up costs a while, not the lock", Why: "Pushes get lost; a waiter that relies on them waits for ever.", Needs: Needs{Wire: true}, Check: lostWakeUp},
+	{Name: "F5", What: "requests per hand-over do not grow with the waiters", Why: "A crowd that is woken for each release is a storm.", Needs: Needs{Link: true}, Check: constantHandOver},
+	{Name: "F6", What: "1,000 waiters of a process are one waiter at the store", Why: "A queue entry, a connection or a watch for each goroutine is what brings a store down.", Needs: Needs{Store: true}, Check: thousandWaiters},
+}
+
+func firstCome(ctx context.Context, e *Env) error {
+	const n = 6
+	holder, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, holder, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	var line []<-chan result
+	for i := range n {
+		l, err := e.Open(ctx)
+		if err != nil {
+			return err
+		}
+		line = append(line, locking(ctx, l, name))
+		if err := waiting(ctx, holder, name, i+1); err != nil {
+			return err
+		}
+	}
+	for i, ch := range line {
+		if err := unlock(ctx, le, fmt.Sprintf("holder %d", i)); err != nil {
+			return err
+		}
+		if err := held(ctx, holder, name, "a newcomer's try just when the lock is free for others who wait"); err != nil {
+			return err
+		}
+		r, err := granted(ctx, ch, 2*time.Second+e.Slack(), fmt.Sprintf("waiter %d of %d, in its turn", i+1, n))
+		if err != nil {
+			return err
+		}
+		if err := held(ctx, holder, name, "a newcomer's try while others wait"); err != nil {
+			return err
+		}
+		le = r.lease
+	}
+	return unlock(ctx, le, "the last")
+}
+
+// startWaiter makes a second process wait for a name.
+func (e *Env) startWaiter(ctx context.Context, look *fencelock.Locker, name string, n int) (*Process, <-chan string, error) {
+	p, err := e.Process(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	answer := p.Send("lock", name, strconv.FormatInt(e.TTL().Milliseconds(), 10))
+	return p, answer, waiting(ctx, look, name, n)
+}
+
+func deadWaiter(ctx context.Context, e *Env) error {
+	a, err := e.Open(ctx, fencelock.WithTTL(10*e.TTL()))
+	if err != nil {
+		return err
+	}
+	for _, way := range []string{"killed", "stopped"} {
+		name := e.Name()
+		le, err := try(ctx, a, name, "a free lock")
+		if err != nil {
+			return err
+		}
+		p, _, err := e.startWaiter(ctx, a, name, 1)
+		if err != nil {
+			return err
+		}
+		c, err := e.Open(ctx)
+		if err != nil {
+			return err
+		}
+		behind := locking(ctx, c, name)
+		if err := waiting(ctx, a, name, 2); err != nil {
+			return err
+		}
+		if way == "killed" {
+			p.Kill()
+		} else if !canStop {
+			continue
+		} else if err := p.Stop(); err != nil {
+			return err
+		}
+		began := time.Now()
+		if err := unlock(ctx, le, "the holder"); err != nil {
+			return err
+		}
+		r, err := granted(ctx, behind, min(e.traits.DeadWaiter, 5*time.Second)+e.Slack(), "the waiter behind a "+way+" one")
+		if err != nil {
+			return err
+		}
+		e.Notef("behind a %s waiter: granted after %v", way, r.at.Sub(began).Round(time.Millisecond))
+		if err := unlock(ctx, r.lease, "the waiter behind a "+way+" one"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func nextInLineDies(ctx context.Context, e *Env) error {
+	a, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	p, _, err := e.startWaiter(ctx, a, name, 1)
+	if err != nil {
+		return err
+	}
+	c, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	behind := locking(ctx, c, name)
+	if err := waiting(ctx, a, name, 2); err != nil {
+		return err
+	}
+	p.Kill()
+	select {
+	case r := <-behind:
+		return fmt.Errorf("the waiter behind a killed one came back while the lock is held: %v", r.err)
+	case <-time.After(2 * e.TTL()):
+	}
+	if err := le.Err(); err != nil {
+		return fmt.Errorf("the holder: got %w, want it held", err)
+	}
+	if err := unlock(ctx, le, "the holder"); err != nil {
+		return err
+	}
+	r, err := granted(ctx, behind, min(e.traits.DeadWaiter, 5*time.Second)+e.Slack(), "the waiter behind a killed one")
+	if err != nil {
+		return err
+	}
+	return unlock(ctx, r.lease, "the waiter behind a killed one")
+}
+
+func lostWakeUp(ctx context.Context, e *Env) error {
+	a, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	b, link, err := e.OpenThrough(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	waiter := locking(ctx, b, name)
+	if err := waiting(ctx, a, name, 1); err != nil {
+		return err
+	}
+	// What the store pushes now never arrives: it is held, and then its connection is reset.
+	m := faultproxy.Mode{HoldReplies: true}
+	link.Set(m)
+	began := time.Now()
+	if err := unlock(ctx, le, "the holder"); err != nil {
+		return err
+	}
+	if err := sleep(ctx, 100*time.Millisecond); err != nil {
+		return err
+	}
+	link.Cut()
+	link.Set(passAll)
+	r, err := granted(ctx, waiter, 5*time.Second+e.traits.DeadWaiter+e.Slack(), "the waiter whose wake-up was lost")
+	if err != nil {
+		return err
+	}
+	e.Notef("after a lost wake-up: granted after %v", r.at.Sub(began).Round(time.Millisecond))
+	return unlock(ctx, r.lease, "the waiter")
+}
+
+func constantHandOver(ctx context.Context, e *Env) error {
+	few, err := e.handOverCost(ctx, 3)
+	if err != nil {
+		return err
+	}
+	many, err := e.handOverCost(ctx, 24)
+	if err != nil {
+		return err
+	}
+	e.Notef("requests per hand-over: %.1f with 3 waiters, %.1f with 24", few, many)
+	if many > 2*few+2 {
+		return fmt.Errorf("requests per hand-over: got %.1f with 3 waiters and %.1f with 24, want no growth", few, many)
+	}
+	return nil
+}
+
+// handOverCost counts the requests of all clients while n of them get the lock one after the other.
+func (e *Env) handOverCost(ctx context.Context, n int) (float64, error) {
+	name := e.Name()
+	long := fencelock.WithTTL(30 * time.Second) // no renewals among the requests
+	holder, link, err := e.OpenThrough(ctx, long)
+	if err != nil {
+		return 0, err
+	}
+	le, err := try(ctx, holder, name, "a free lock")
+	if err != nil {
+		return 0, err
+	}
+	links := []Link{link}
+	done := make(chan error, n)
+	for i := range n {
+		l, link, err := e.OpenThrough(ctx, long)
+		if err != nil {
+			return 0, err
+		}
+		links = append(links, link)
+		go func() {
+			// It holds for a moment: time for those who were woken in vain to ask.
+			done <- l.Do(ctx, name, func(ctx context.Context, _ *fencelock.Lease) error { return sleep(ctx, 5*time.Millisecond) })
+		}()
+		if err := waiting(ctx, holder, name, i+1); err != nil {
+			return 0, err
+		}
+	}
+	sent := func() (sum int64) {
+		for _, l := range links {
+			sum += l.Counts().Requests
+		}
+		return sum
+	}
+	before := sent()
+	if err := unlock(ctx, le, "the holder"); err != nil {
+		return 0, err
+	}
+	for range n {
+		select {
+		case err := <-done:
+			if err != nil {
+				return 0, fmt.Errorf("a waiter: %w", err)
+			}
+		case <-time.After(30 * time.Second):
+			return 0, errors.New("not every waiter got the lock within 30s")
+		}
+	}
+	return float64(sent()-before) / float64(n), nil
+}
+
+func thousandWaiters(ctx context.Context, e *Env) error {
+	n := e.count(200, 1000, 1000)
+	a, b, err := e.Two(ctx, fencelock.WithTTL(30*time.Second))
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	done := make(chan error, n)
+	for range n {
+		go func() {
+			done <- b.Do(ctx, name, func(context.Context, *fencelock.Lease) error { return nil })
+		}()
+	}
+	if err := waiting(ctx, a, name, 1); err != nil {
+		return err
+	}
+	for range 10 {
+		info, err := a.Inspect(ctx, name)
+		if err != nil || info.Waiters > 1 {
+			return fmt.Errorf("with %d goroutines waiting: got %d waiters at the store (%v), want 1", n, info.Waiters, err)
+		}
+		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	if err := unlock(ctx, le, "the holder"); err != nil {
+		return err
+	}
+	for range n {
+		select {
+		case err := <-done:
+			if err != nil {
+				return fmt.Errorf("a waiter: %w", err)
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("not every waiter got the lock: %w", ctx.Err())
+		}
+	}
+	left, err := e.h.Store.Left(ctx, e.prefix)
+	if err != nil || len(left) > 0 {
+		return fmt.Errorf("left in the store afterwards: %q (%v), want nothing", left, err)
+	}
+	return nil
+}

@@ -1,0 +1,388 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+)
+
+// releases is group B.
+var releases = []Rule{
+	{Name: "B1", What: "a second Unlock is ErrReleased and harmless", Why: "A deferred Unlock after an explicit one must not free the next holder.", Check: secondUnlock},
+	{Name: "B2", What: "a late Unlock never touches the next holder", Why: "The classic mistake of lock libraries: a slow holder frees a stranger's lock.", Needs: Needs{Link: true}, Check: lateUnlock},
+	{Name: "B3", What: "Unlock with a cancelled ctx still releases", Why: "The request's ctx is done when a handler's defers run.", Check: unlockDoneCtx},
+	{Name: "B4", What: "after Unlock the store shows it free", Why: "A lock that only this library believes to be free is not.", Needs: Needs{Store: true}, Check: storeShowsFree},
+	{Name: "B5", What: "the store is down: ErrUnavailable, and a later Unlock works", Why: "A program must know that its unlock did not arrive, and be able to try again.", Needs: Needs{Link: true}, Check: unlockWhileDown},
+	{Name: "B6", What: "an Unlock whose reply was lost, sent again after the next grant, frees nobody", Why: "The retry of a release must not free the next holder.", Check: releaseRepeated},
+	{Name: "B7", What: "Close frees every lease, even if one fails", Why: "A program that ends must not leave its locks to their expiry.", Check: closeFrees},
+	{Name: "B8", What: "Unlock after a loss is ErrLost, never nil", Why: "A job that overlapped with another must not look like a success.", Needs: Needs{Link: true}, Check: unlockAfterLoss},
+}
+
+func secondUnlock(ctx context.Context, e *Env) error {
+	a, b, err := e.Two(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	old, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	if err := unlock(ctx, old, "first"); err != nil {
+		return err
+	}
+	next, err := try(ctx, b, name, "after the unlock")
+	if err != nil {
+		return err
+	}
+	if err := want(old.Unlock(ctx), fencelock.ErrReleased, "second Unlock"); err != nil {
+		return err
+	}
+	if err := want(old.Err(), fencelock.ErrReleased, "Err after Unlock"); err != nil {
+		return err
+	}
+	if err := held(ctx, a, name, "after the second Unlock of the old lease"); err != nil {
+		return err
+	}
+	return unlock(ctx, next, "the next holder")
+}
+
+func lateUnlock(ctx context.Context, e *Env) error {
+	a, link, err := e.OpenThrough(ctx)
+	if err != nil {
+		return err
+	}
+	b, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	old, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	// The release of the old holder is held up until the next one holds.
+	link.Set(blackHole)
+	late := make(chan error, 1)
+	go func() { late <- old.Unlock(ctx) }()
+	next, err := granted(ctx, locking(ctx, b, name), 3*e.TTL()+e.Slack(), "the next holder")
+	if err != nil {
+		return err
+	}
+	link.Set(passAll)
+	err = <-late
+	if !errors.Is(err, fencelock.ErrLost) && !errors.Is(err, fencelock.ErrUnavailable) {
+		return fmt.Errorf("the late Unlock: got %v, want ErrLost or ErrUnavailable", err)
+	}
+	_ = old.Unlock(ctx)
+	if err := sleep(ctx, e.Slack()); err != nil {
+		return err
+	}
+	c, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	if err := held(ctx, c, name, "after the late Unlock"); err != nil {
+		return err
+	}
+	return unlock(ctx, next.lease, "the next holder")
+}
+
+func unlockDoneCtx(ctx context.Context, e *Env) error {
+	a, b, err := e.Two(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	done, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := unlock(done, le, "with a cancelled ctx"); err != nil {
+		return err
+	}
+	le, err = try(ctx, b, name, "after an Unlock with a cancelled ctx")
+	if err != nil {
+		return err
+	}
+	return unlock(ctx, le, "the next holder")
+}
+
+func storeShowsFree(ctx context.Context, e *Env) error {
+	a, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	look := func(want bool, when string) error {
+		got, _, err := e.h.Store.Look(ctx, e.prefix, name)
+		if err != nil || got != want {
+			return fmt.Errorf("%s the store says held=%v (%v), want %v", when, got, err, want)
+		}
+		return nil
+	}
+	if err := look(true, "while it is held,"); err != nil {
+		return err
+	}
+	if err := unlock(ctx, le, "the holder"); err != nil {
+		return err
+	}
+	return look(false, "after Unlock,")
+}
+
+func unlockWhileDown(ctx context.Context, e *Env) error {
+	a, link, err := e.OpenThrough(ctx, fencelock.WithTTL(10*e.TTL()))
+	if err != nil {
+		return err
+	}
+	b, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	down(link)
+	if err := want(le.Unlock(ctx), fencelock.ErrUnavailable, "Unlock while the store is out of reach"); err != nil {
+		return err
+	}
+	link.Set(passAll)
+	if err := unlock(ctx, le, "once it is back"); err != nil {
+		return err
+	}
+	le, err = try(ctx, b, name, "after the second Unlock")
+	if err != nil {
+		return err
+	}
+	return unlock(ctx, le, "the next holder")
+}
+
+func releaseRepeated(ctx context.Context, e *Env) error {
+	d, err := e.Driver(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	first := e.Request(name, false)
+	g, err := d.Acquire(ctx, first)
+	if err != nil {
+		return fmt.Errorf("Acquire: %w", err)
+	}
+	h := &backend.Hold{Request: first, Grant: g}
+	if err := d.Release(ctx, h); err != nil {
+		return fmt.Errorf("Release: got %w, want nil", err)
+	}
+	if err := d.Release(ctx, h); err != nil {
+		return fmt.Errorf("Release sent again: got %w, want nil", err)
+	}
+	second := e.Request(name, false)
+	g2, err := d.Acquire(ctx, second)
+	if err != nil {
+		return fmt.Errorf("Acquire by the next: %w", err)
+	}
+	if err := d.Release(ctx, h); err != nil {
+		return fmt.Errorf("Release sent again after the next grant: got %w, want nil", err)
+	}
+	if err := d.Abandon(ctx, first); err != nil && !errors.Is(err, backend.ErrLost) {
+		return fmt.Errorf("Abandon of a released request: got %w, want nil or ErrLost", err)
+	}
+	if _, err := d.Acquire(ctx, e.Request(name, false)); !errors.Is(err, backend.ErrLocked) {
+		return fmt.Errorf("after the repeated Release: Acquire by a third: got %v, want ErrLocked", err)
+	}
+	if err := d.Release(ctx, &backend.Hold{Request: second, Grant: g2}); err != nil {
+		return fmt.Errorf("Release by the next: got %w, want nil", err)
+	}
+	return nil
+}
+
+func closeFrees(ctx context.Context, e *Env) error {
+	a, b, err := e.Two(ctx, fencelock.WithTTL(30*time.Second))
+	if err != nil {
+		return err
+	}
+	const n = 20
+	names := make([]string, n)
+	leases := make([]*fencelock.Lease, n)
+	for i := range names {
+		names[i] = e.Name()
+		if leases[i], err = try(ctx, a, names[i], "a free lock"); err != nil {
+			return err
+		}
+	}
+	// One of them is gone already: its release cannot succeed.
+	if err := b.Break(ctx, names[n/2]); err != nil {
+		return fmt.Errorf("Break: %w", err)
+	}
+	began := time.Now()
+	_ = a.Close() // may report the one
+	if took := time.Since(began); took > 5*time.Second+e.Slack() {
+		return fmt.Errorf("Close took %v, want at most 5s", took)
+	}
+	for i, name := range names {
+		if leases[i].Err() == nil {
+			return fmt.Errorf("lease %d of %d is still held after Close", i+1, n)
+		}
+		le, err := try(ctx, b, name, fmt.Sprintf("lock %d of %d after Close", i+1, n))
+		if err != nil {
+			return err
+		}
+		if err := unlock(ctx, le, "the next holder"); err != nil {
+			return err
+		}
+	}
+	_, err = a.Mutex(e.Name()).TryLock(ctx)
+	return want(err, fencelock.ErrClosed, "TryLock after Close")
+}
+
+func unlockAfterLoss(ctx context.Context, e *Env) error {
+	a, link, err := e.OpenThrough(ctx)
+	if err != nil {
+		return err
+	}
+	b, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	link.Set(blackHole)
+	if _, err := ended(ctx, le, e.TTL()+e.Slack()); err != nil {
+		return err
+	}
+	link.Set(passAll)
+	if err := want(le.Unlock(ctx), fencelock.ErrLost, "Unlock after the deadline"); err != nil {
+		return err
+	}
+	// The same at the store: a driver that is asked to release what it has lost.
+	d, err := e.Driver(ctx)
+	if err != nil {
+		return err
+	}
+	r := e.Request(e.Name(), false)
+	g, err := d.Acquire(ctx, r)
+	if err != nil {
+		return fmt.Errorf("Acquire: %w", err)
+	}
+	if err := b.Break(ctx, r.Name); err != nil {
+		return fmt.Errorf("Break: %w", err)
+	}
+	return want(d.Release(ctx, &backend.Hold{Request: r, Grant: g}), backend.ErrLost, "Release of a lock that was broken")
+}
+
+// down makes the store unreachable: what is open is cut, what is new is refused.
+func down(link Link) {
+	m := passAll
+	m.Refuse = true
+	link.Set(m)
+	link.Cut()
+}
+
+// noGhost checks that a grant whose caller gave up before the reply came is undone, long
+// before its TTL.
+func (e *Env) noGhost(ctx context.Context, a, b *fencelock.Locker, link Link) error {
+	name := e.Name()
+	m := passAll
+	m.HoldReplies = true
+	link.Set(m)
+	impatient, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	le, err := a.Mutex(name, fencelock.WithTTL(30*e.TTL())).TryLock(impatient)
+	if err == nil {
+		return fmt.Errorf("TryLock whose reply is held: got a lease with token %d, want an error", le.Token())
+	}
+	link.Set(passAll)
+	return until(ctx, 5*time.Second+e.Slack(), "the grant of a caller who gave up is undone", freeFor(ctx, b, name))
+}
+
+// sentAgain checks at the driver that a request which is sent again has the effect of
+// once, and of one that has ended none.
+func (e *Env) sentAgain(ctx context.Context) error {
+	d, err := e.Driver(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	holder, waiter := e.Request(name, false), e.Request(name, true)
+	holder.TTL, waiter.TTL = 10*e.TTL(), 10*e.TTL()
+	g, err := d.Acquire(ctx, holder)
+	if err != nil {
+		return fmt.Errorf("Acquire: %w", err)
+	}
+	if again, err := d.Acquire(ctx, holder); err != nil || again.Token != g.Token {
+		return fmt.Errorf("Acquire sent again: got token %d, %w; want its own grant, token %d", again.Token, err, g.Token)
+	}
+	for range 2 { // it leaves its place behind, and finds it again
+		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		_, err := d.Acquire(short, waiter)
+		cancel()
+		if err := want(err, context.DeadlineExceeded, "Acquire of a held lock, with Wait"); err != nil {
+			return err
+		}
+	}
+	if info, err := d.Inspect(ctx, name); err != nil || info.Waiters > 1 {
+		return fmt.Errorf("a waiter that asked again: got %d waiters (%v), want 1", info.Waiters, err)
+	}
+	if err := d.Release(ctx, &backend.Hold{Request: holder, Grant: g}); err != nil {
+		return fmt.Errorf("Release: %w", err)
+	}
+	soon, cancel := context.WithTimeout(ctx, time.Second+e.Slack())
+	defer cancel()
+	if g, err = d.Acquire(soon, waiter); err != nil {
+		return fmt.Errorf("Acquire by the waiter, again: got %w, want a grant", err)
+	}
+	if err := d.Release(ctx, &backend.Hold{Request: waiter, Grant: g}); err != nil {
+		return fmt.Errorf("Release by the waiter: %w", err)
+	}
+	return e.arrivesLate(ctx)
+}
+
+// arrivesLate checks at the driver that a request which got lost on its way, was abandoned, and arrives after that is
+// not granted.
+func (e *Env) arrivesLate(ctx context.Context) error {
+	link, err := e.Link(ctx)
+	if err != nil {
+		return err
+	}
+	d, err := e.h.Driver(ctx, Client{Prefix: e.prefix, Link: link})
+	if err != nil {
+		return fmt.Errorf("a new client: %w", err)
+	}
+	e.onClose(d.Close)
+	lost := e.Request(e.Name(), false)
+	lost.TTL = 10 * e.TTL()
+	if _, err := d.Inspect(ctx, lost.Name); err != nil { // it is connected
+		return fmt.Errorf("Inspect: %w", err)
+	}
+	link.Set(blackHole)
+	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	_, err = d.Acquire(short, lost)
+	cancel()
+	if err == nil {
+		return errors.New("Acquire through a dead link: got a grant, want an error")
+	}
+	link.Cut()
+	link.Set(passAll)
+	if err := until(ctx, 5*time.Second, "Abandon once the store is back", func() (bool, error) {
+		err := d.Abandon(ctx, lost)
+		return err == nil || errors.Is(err, backend.ErrLost), nil
+	}); err != nil {
+		return err
+	}
+	_, err = d.Acquire(ctx, lost)
+	return want(err, backend.ErrLost, "Acquire that arrives after its Abandon")
+}

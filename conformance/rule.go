@@ -1,0 +1,114 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// A Rule is one thing that every backend must keep.
+type Rule struct {
+	// Name is the rule's number: a letter for its group and a number.
+	Name string
+	// What is the rule in a few words.
+	What string
+	// Why is one sentence: what goes wrong in a program where the rule is broken.
+	Why string
+	// Needs are what the harness must offer for the rule to be checked.
+	Needs Needs
+	// Trait, if set, says why a backend with these traits is exempt; "" if it is not.
+	Trait func(backend.Traits) string
+	// Alone: the rule stops the server, loads the machine or measures the process, so
+	// that no other rule runs beside it.
+	Alone bool
+	// Check returns nil if the backend keeps the rule, or what it did instead.
+	Check func(ctx context.Context, e *Env) error
+}
+
+// Needs are abilities of a Harness.
+type Needs struct {
+	Link    bool // a Link between client and store
+	Store   bool // a look at the store behind the library's back
+	Server  bool // the server can be stopped
+	Process bool // a second process
+	Wire    bool // a Link of bytes
+	Given   bool // a driver over the caller's client
+}
+
+// Rules returns the table of rules, in order. The groups H (histories under faults) and
+// I (migration) are not part of this version.
+func Rules() []Rule {
+	return slices.Concat(basics, releases, leases, losses, tokens, queues, processes, resources)
+}
+
+// exempt says why the rule does not apply to the backend or cannot be checked
+// with the harness; "" if it does and can.
+func (r Rule) exempt(h *Harness, t backend.Traits) string {
+	if r.Trait != nil {
+		if why := r.Trait(t); why != "" {
+			return why
+		}
+	}
+	for _, n := range []struct {
+		needs, has bool
+		what       string
+	}{
+		{r.Needs.Link, h.Link != nil, "Link"},
+		{r.Needs.Store, h.Store != nil, "Store"},
+		{r.Needs.Server, h.Server != nil, "Server"},
+		{r.Needs.Process, h.URL != nil, "URL"},
+		{r.Needs.Wire, h.Link != nil && !h.Calls, "Link of bytes"},
+		{r.Needs.Given, h.Given != nil, "Given"},
+	} {
+		if n.needs && !n.has {
+			return "the harness has no " + n.what
+		}
+	}
+	return ""
+}
+
+// Result is what became of one rule.
+type Result struct {
+	Rule     string        `json:"rule"`
+	What     string        `json:"what"`
+	Excluded string        `json:"excluded,omitempty"` // why it was not checked
+	Err      error         `json:"-"`
+	Error    string        `json:"error,omitempty"`
+	Notes    []string      `json:"notes,omitempty"` // what it measured
+	Took     time.Duration `json:"took"`
+}
+
+// limit bounds one rule.
+const limit = 2 * time.Minute
+
+// check checks one rule.
+func (r Rule) check(ctx context.Context, h *Harness, t backend.Traits) (res Result) {
+	res = Result{Rule: r.Name, What: r.What}
+	if res.Excluded = r.exempt(h, t); res.Excluded != "" {
+		return res
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	e := newEnv(h, t, r.Name)
+	began := time.Now()
+	err := r.Check(ctx, e)
+	err = errors.Join(err, e.close())
+	res.Took, res.Notes = time.Since(began), e.notes
+	if err != nil {
+		res.Err = fmt.Errorf("%s (%s): %w", r.Name, r.What, err)
+		res.Error = res.Err.Error()
+	}
+	return res
+}
+
+// matches reports whether the rule is among only: names or groups; all if it is empty.
+func (r Rule) matches(only []string) bool {
+	return len(only) == 0 || slices.ContainsFunc(only, func(o string) bool {
+		return strings.EqualFold(o, r.Name) || strings.EqualFold(o, r.Name[:1])
+	})
+}

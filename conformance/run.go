@@ -1,0 +1,150 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Run checks every rule as a subtest of t: FENCELOCK's own backends and any other
+// driver's tests call it.
+//
+//	func TestMain(m *testing.M) { conformance.Child(); os.Exit(m.Run()) }
+//	func TestConformance(t *testing.T) { conformance.Run(t, harness(t)) }
+//
+// Rules that the backend's Traits or the harness exclude are skipped, with the reason. -short sets h.Short, and the
+// environment variable FENCELOCK_FULL sets h.Full.
+func Run(t *testing.T, h Harness) {
+	t.Helper()
+	if os.Getenv(childEnv) != "" {
+		t.Fatal("conformance: the second process came to Run: call conformance.Child first thing in TestMain")
+	}
+	h.Short = h.Short || testing.Short()
+	h.Full = h.Full || os.Getenv("FENCELOCK_FULL") != ""
+	traits, err := h.traits(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := func(t *testing.T, r Rule) {
+		res := r.check(t.Context(), &h, traits)
+		for _, n := range res.Notes {
+			t.Log(n)
+		}
+		if res.Excluded != "" {
+			t.Skipf("excluded: %s", res.Excluded)
+		}
+		if res.Err != nil {
+			t.Error(res.Err)
+		}
+	}
+	places := make(chan struct{}, h.parallel())
+	t.Run("rules", func(t *testing.T) {
+		for _, r := range Rules() {
+			if !r.Alone {
+				t.Run(r.Name, func(t *testing.T) {
+					t.Parallel()
+					places <- struct{}{}
+					defer func() { <-places }()
+					one(t, r)
+				})
+			}
+		}
+	})
+	t.Run("alone", func(t *testing.T) {
+		for _, r := range Rules() {
+			if r.Alone {
+				t.Run(r.Name, func(t *testing.T) { one(t, r) })
+			}
+		}
+	})
+}
+
+// Check checks every rule and joins the errors of those that are broken.
+func Check(ctx context.Context, h Harness) error {
+	var errs []error
+	for res := range Report(ctx, h) {
+		errs = append(errs, res.Err)
+	}
+	return errors.Join(errs...)
+}
+
+// NoHarness is the Rule of the one result that says that the harness cannot be used.
+const NoHarness = "harness"
+
+// Report checks the rules that only names (rules such as "B2" or groups such as "B"; all if
+// there are none), and yields the result of each as soon as it is there. A harness
+// that cannot be used is one result, with Rule NoHarness.
+func Report(ctx context.Context, h Harness, only ...string) func(yield func(Result) bool) {
+	return func(yield func(Result) bool) {
+		traits, err := h.traits(ctx)
+		if err != nil {
+			yield(Result{Rule: NoHarness, What: "a first client", Err: err, Error: err.Error()})
+			return
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		var alone []Rule
+		results := make(chan Result)
+		places := make(chan struct{}, h.parallel())
+		var wg sync.WaitGroup
+		for _, r := range Rules() {
+			switch {
+			case !r.matches(only):
+			case r.Alone:
+				alone = append(alone, r)
+			default:
+				wg.Go(func() {
+					select {
+					case places <- struct{}{}:
+					case <-ctx.Done():
+						return
+					}
+					defer func() { <-places }()
+					res := r.check(ctx, &h, traits)
+					select {
+					case results <- res:
+					case <-ctx.Done():
+					}
+				})
+			}
+		}
+		go func() { wg.Wait(); close(results) }()
+		for res := range results {
+			if !yield(res) {
+				cancel()
+				wg.Wait()
+				return
+			}
+		}
+		for _, r := range alone {
+			if ctx.Err() != nil || !yield(r.check(ctx, &h, traits)) {
+				return
+			}
+		}
+	}
+}
+
+func (h *Harness) parallel() int {
+	if h.Parallel > 0 {
+		return h.Parallel
+	}
+	return 8
+}
+
+// traits opens a first client and asks what the backend promises.
+func (h *Harness) traits(ctx context.Context) (backend.Traits, error) {
+	if h.Driver == nil {
+		return backend.Traits{}, errors.New("conformance: Harness.Driver is not set")
+	}
+	d, err := h.Driver(ctx, Client{Prefix: fmt.Sprintf("conf-%x-first:", started)})
+	if err != nil {
+		return backend.Traits{}, fmt.Errorf("conformance: a first client: %w", err)
+	}
+	t := d.Traits()
+	return t, d.Close()
+}

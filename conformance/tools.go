@@ -1,0 +1,198 @@
+package conformance
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/conformance/faultproxy"
+)
+
+// The modes of a sound link and of a dead one.
+var (
+	passAll   = faultproxy.Mode{}
+	blackHole = faultproxy.BlackHole
+)
+
+func nonce() string {
+	var raw [16]byte
+	_, _ = rand.Read(raw[:]) // never fails
+	return hex.EncodeToString(raw[:])
+}
+
+// try locks once and says what was expected if that failed.
+func try(ctx context.Context, l *fencelock.Locker, name, when string, opts ...fencelock.Option) (*fencelock.Lease, error) {
+	le, err := l.Mutex(name, opts...).TryLock(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s: TryLock: got %w, want a lease", when, err)
+	}
+	return le, nil
+}
+
+// held returns an error unless a TryLock says that the lock is taken.
+func held(ctx context.Context, l *fencelock.Locker, name, when string) error {
+	le, err := l.Mutex(name).TryLock(ctx)
+	if err == nil {
+		_ = le.Unlock(ctx)
+		return fmt.Errorf("%s: another client got the lock (token %d)", when, le.Token())
+	}
+	return want(err, fencelock.ErrLocked, when+": TryLock of another client")
+}
+
+// want returns an error unless got matches target.
+func want(got, target error, what string) error {
+	if errors.Is(got, target) {
+		return nil
+	}
+	if target == nil {
+		return fmt.Errorf("%s: got %w, want no error", what, got)
+	}
+	return fmt.Errorf("%s: got %v, want one that matches %q", what, got, target)
+}
+
+// unlock unlocks and says what was expected if that failed.
+func unlock(ctx context.Context, le *fencelock.Lease, when string) error {
+	if err := le.Unlock(ctx); err != nil {
+		return fmt.Errorf("%s: Unlock: got %w, want nil", when, err)
+	}
+	return nil
+}
+
+// cycle locks and unlocks.
+func cycle(ctx context.Context, l *fencelock.Locker, name, when string) (fencelock.Token, error) {
+	le, err := l.Mutex(name).Lock(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("%s: Lock: got %w, want a lease", when, err)
+	}
+	return le.Token(), unlock(ctx, le, when)
+}
+
+// sleep waits for d or for the end of ctx.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// until calls ok every few milliseconds until it is true, or most has passed.
+func until(ctx context.Context, most time.Duration, what string, ok func() (bool, error)) error {
+	end := time.Now().Add(most)
+	for {
+		yes, err := ok()
+		if err != nil || yes {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("not within %v: %s", most, what)
+		}
+		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// ended waits until the lease has ended, at most so long, and returns when it saw it.
+func ended(ctx context.Context, le *fencelock.Lease, most time.Duration) (time.Time, error) {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-le.Done():
+		return time.Now(), nil
+	case <-timer.C:
+		return time.Time{}, fmt.Errorf("the holder was not told within %v (its deadline is %v away)", most, time.Until(le.Deadline()))
+	case <-ctx.Done():
+		return time.Time{}, ctx.Err()
+	}
+}
+
+// lostBy returns an error unless the lease was lost, by one of reasons if there are any.
+func lostBy(le *fencelock.Lease, when string, reasons ...fencelock.Reason) error {
+	var lost *fencelock.LostError
+	if err := le.Err(); !errors.As(err, &lost) {
+		return fmt.Errorf("%s: Err: got %v, want a *LostError", when, err)
+	}
+	for _, r := range reasons {
+		if lost.Reason == r {
+			return nil
+		}
+	}
+	if len(reasons) > 0 {
+		return fmt.Errorf("%s: lost with reason %q, want %q", when, lost.Reason, reasons)
+	}
+	return nil
+}
+
+// result is what a goroutine's Lock returned, and when.
+type result struct {
+	lease *fencelock.Lease
+	err   error
+	at    time.Time
+}
+
+// locking starts a Lock on a goroutine of its own.
+func locking(ctx context.Context, l *fencelock.Locker, name string, opts ...fencelock.Option) <-chan result {
+	ch := make(chan result, 1)
+	go func() {
+		le, err := l.Mutex(name, opts...).Lock(ctx)
+		ch <- result{le, err, time.Now()}
+	}()
+	return ch
+}
+
+// trying starts a TryLock on a goroutine of its own.
+func trying(ctx context.Context, l *fencelock.Locker, name string) <-chan result {
+	ch := make(chan result, 1)
+	go func() {
+		le, err := l.Mutex(name).TryLock(ctx)
+		ch <- result{le, err, time.Now()}
+	}()
+	return ch
+}
+
+// freeFor is for until: l locks and unlocks the name by TryLock.
+func freeFor(ctx context.Context, l *fencelock.Locker, name string) func() (bool, error) {
+	return func() (bool, error) {
+		le, err := l.Mutex(name).TryLock(ctx)
+		if errors.Is(err, fencelock.ErrLocked) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		return true, le.Unlock(ctx)
+	}
+}
+
+// waiting waits until the store knows n waiting processes for the name, as far as it can tell.
+func waiting(ctx context.Context, l *fencelock.Locker, name string, n int) error {
+	return until(ctx, 5*time.Second, fmt.Sprintf("%d waiters in the store", n), func() (bool, error) {
+		info, err := l.Inspect(ctx, name)
+		return err == nil && (info.Waiters >= n || info.Waiters < 0), err
+	})
+}
+
+// granted waits for a locking's lease.
+func granted(ctx context.Context, ch <-chan result, most time.Duration, who string) (result, error) {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case r := <-ch:
+		if r.err != nil {
+			return r, fmt.Errorf("%s: Lock: got %w, want a lease", who, r.err)
+		}
+		return r, nil
+	case <-timer.C:
+		return result{}, fmt.Errorf("%s: not granted within %v", who, most)
+	case <-ctx.Done():
+		return result{}, ctx.Err()
+	}
+}

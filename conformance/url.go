@@ -1,0 +1,135 @@
+package conformance
+
+import (
+	"context"
+	"maps"
+	"net/url"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/backend/memory"
+	"github.com/fencelock/fencelock/conformance/faultproxy"
+)
+
+// FromURL returns the harness of a live backend: clients under prefixes of
+// their own, which touch no other key; a fault proxy where the URL has one host and no TLS; a second process, if
+// the caller's main calls Child; and a look at the store through a client of its own. It does not stop the
+// server. The driver's package must be imported.
+func FromURL(rawURL string) (Harness, error) {
+	u, err := backend.ParseURL(rawURL)
+	if err != nil {
+		return Harness{}, err
+	}
+	q, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return Harness{}, backend.Invalid("the query of the %q URL cannot be read", u.Scheme)
+	}
+	if q.Has("ttl") {
+		return Harness{}, backend.Invalid("the rules choose the TTL themselves: leave ttl= out of the URL")
+	}
+	if u.Scheme == "memory" {
+		return inMemory()
+	}
+	own := q.Get("prefix")
+	if !q.Has("prefix") {
+		own = backend.DefaultPrefix
+	}
+	address := func(c Client) string {
+		at, keys := *u, url.Values{}
+		if p, ok := c.Link.(*faultproxy.Proxy); ok {
+			at.Host = p.Addr()
+		}
+		maps.Copy(keys, q)
+		keys.Set("prefix", own+c.Prefix)
+		at.RawQuery = keys.Encode()
+		return at.String()
+	}
+	h := Harness{
+		Name: u.Scheme,
+		Driver: func(ctx context.Context, c Client) (backend.Driver, error) {
+			d, err := backend.Open(ctx, address(c), nil)
+			if err != nil {
+				return nil, err
+			}
+			return Wrap(d, c.Link), nil
+		},
+		URL: address,
+	}
+	h.Store = DriverStore(func(ctx context.Context, prefix string) (backend.Driver, error) {
+		return backend.Open(ctx, address(Client{Prefix: prefix}), nil)
+	})
+	switch hosts := backend.Hosts(u, ""); {
+	case u.Host == "":
+		h.Calls = true
+		h.Link = func(context.Context) (Link, error) { return NewCallLink(), nil }
+	case len(hosts) == 1 && u.Scheme == "redis":
+		target := backend.Hosts(u, "6379")[0]
+		h.Link = func(context.Context) (Link, error) { return faultproxy.New(target) }
+	}
+	return h, nil
+}
+
+// inMemory is the harness of a memory store, whose clients share it in this process.
+func inMemory() (Harness, error) {
+	store, err := memory.New()
+	if err != nil {
+		return Harness{}, err
+	}
+	return Harness{
+		Name:  "memory",
+		Calls: true,
+		Driver: func(_ context.Context, c Client) (backend.Driver, error) {
+			d, err := store.Client(c.Prefix)
+			if err != nil {
+				return nil, err
+			}
+			return Wrap(d, c.Link), nil
+		},
+		Link: func(context.Context) (Link, error) { return NewCallLink(), nil },
+		Store: DriverStore(func(_ context.Context, prefix string) (backend.Driver, error) {
+			return store.Client(prefix)
+		}),
+	}, nil
+}
+
+// DriverStore is the Store of a backend that can be looked at by a client of its own only: open makes it.
+func DriverStore(open func(ctx context.Context, prefix string) (backend.Driver, error)) Store {
+	return driverStore(open)
+}
+
+type driverStore func(ctx context.Context, prefix string) (backend.Driver, error)
+
+func (open driverStore) Look(ctx context.Context, prefix, name string) (bool, time.Duration, error) {
+	d, err := open(ctx, prefix)
+	if err != nil {
+		return false, 0, err
+	}
+	defer d.Close()
+	info, err := d.Inspect(ctx, name)
+	return info.Held, info.ExpiresIn, err
+}
+
+func (open driverStore) Take(ctx context.Context, prefix, name string) error {
+	d, err := open(ctx, prefix)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Break(ctx, name)
+}
+
+func (open driverStore) Left(ctx context.Context, prefix string) ([]string, error) {
+	d, err := open(ctx, prefix)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	var left []string
+	for info, err := range d.List(ctx, "") {
+		if err != nil {
+			return nil, err
+		}
+		left = append(left, info.Name)
+	}
+	return left, nil
+}

@@ -1,0 +1,162 @@
+package fencelock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	_ "github.com/fencelock/fencelock/backend/memory" // for memory://
+)
+
+func ExampleOpen() {
+	ctx := context.Background()
+	locks, err := fencelock.Open(ctx, "memory://?ttl=15s") // a server's URL in earnest
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close()
+
+	lease, err := locks.Mutex("jobs/nightly").Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("held:", lease.Name(), lease.Err() == nil)
+	if err := lease.Unlock(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("unlocked:", errors.Is(lease.Err(), fencelock.ErrReleased))
+	// Output:
+	// held: jobs/nightly true
+	// unlocked: true
+}
+
+func ExampleLocker_Do() {
+	ctx := context.Background()
+	locks, err := fencelock.Open(ctx, "memory://")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close()
+
+	err = locks.Do(ctx, "accounts/7", func(ctx context.Context, lease *fencelock.Lease) error {
+		// ctx ends with the lease; the token goes along with every write.
+		fmt.Println("writing with a token:", lease.Token() > 0)
+		return ctx.Err()
+	})
+	fmt.Println("error:", err)
+	// Output:
+	// writing with a token: true
+	// error: <nil>
+}
+
+func ExampleMutex_TryLock() {
+	ctx := context.Background()
+	locks, err := fencelock.Open(ctx, "memory://")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close()
+
+	job := locks.Mutex("jobs/nightly")
+	lease, err := job.TryLock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = job.TryLock(ctx)
+	fmt.Println("somebody is at it already:", errors.Is(err, fencelock.ErrLocked))
+	if err := lease.Unlock(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// somebody is at it already: true
+}
+
+func ExampleLease_Context() {
+	ctx := context.Background()
+	locks, err := fencelock.Open(ctx, "memory://")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close()
+
+	// Held for no more than 50 ms, whatever the work does.
+	lease, err := locks.Mutex("report", fencelock.WithMaxHold(50*time.Millisecond)).Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	held, cancel := lease.Context(ctx)
+	defer cancel()
+
+	<-held.Done() // the work
+	var lost *fencelock.LostError
+	if errors.As(context.Cause(held), &lost) {
+		fmt.Println("lost:", lost.Reason)
+	}
+	fmt.Println("unlock:", errors.Is(lease.Unlock(ctx), fencelock.ErrLost))
+	// Output:
+	// lost: maximum hold reached
+	// unlock: true
+}
+
+func ExampleWithReentrancy() {
+	ctx := context.Background()
+	locks, err := fencelock.Open(ctx, "memory://", fencelock.WithReentrancy())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close()
+
+	err = locks.Do(ctx, "accounts/7", func(ctx context.Context, outer *fencelock.Lease) error {
+		// ctx carries the lease, so that a function which locks by itself can be called.
+		return locks.Do(ctx, "accounts/7", func(_ context.Context, inner *fencelock.Lease) error {
+			fmt.Println("the same hold:", inner.Token() == outer.Token())
+			return nil
+		})
+	})
+	fmt.Println("error:", err)
+	// Output:
+	// the same hold: true
+	// error: <nil>
+}
+
+func ExampleRequire() {
+	ctx := context.Background()
+	// What a program needs is said where it opens its backend, so that a change of
+	// the URL cannot take it away unnoticed.
+	locks, err := fencelock.Open(ctx, "memory://", fencelock.Require(fencelock.Need{Fencing: fencelock.Anchored, FIFO: true}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close()
+	_, err = fencelock.Open(ctx, "memory://", fencelock.Require(fencelock.Need{SurvivesNode: true}))
+	fmt.Println("refused:", errors.Is(err, fencelock.ErrUnsupported))
+	// Output:
+	// refused: true
+}
+
+func ExampleLeaseFrom() {
+	ctx := context.Background()
+	locks, err := fencelock.Open(ctx, "memory://")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close()
+
+	save := func(ctx context.Context) {
+		if lease, ok := fencelock.LeaseFrom(ctx); ok {
+			fmt.Println("saved under", lease.Name())
+		}
+	}
+	err = locks.Do(ctx, "accounts/7", func(ctx context.Context, _ *fencelock.Lease) error {
+		save(ctx)
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// saved under accounts/7
+}

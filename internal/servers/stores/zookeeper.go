@@ -1,0 +1,200 @@
+package stores
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// ZooKeeperOptions describes a ZooKeeper ensemble.
+type ZooKeeperOptions struct {
+	Servers int      // 1 (default), 3, 5
+	Config  []string // lines of zoo.cfg, such as "maxSessionTimeout=60000"; they come last and so win
+	TickMS  int      // the tick; default 200, so that sessions of 400 ms to 4 s are allowed, and leaders are missed soon
+}
+
+// ZooKeeperEnsemble is a ZooKeeper ensemble. A server that lost its data gets it back from the others.
+type ZooKeeperEnsemble struct{ *Group }
+
+// StartZooKeeper starts the servers and returns when each serves clients.
+func StartZooKeeper(ctx context.Context, l Launcher, o ZooKeeperOptions) (*ZooKeeperEnsemble, error) {
+	classes := ""
+	if l.Kind() == "local" {
+		var err error
+		if classes, err = zooKeeperClasses(); err != nil {
+			return nil, err
+		}
+	}
+	z := &ZooKeeperEnsemble{&Group{}}
+	err := z.prepare(max(o.Servers, 1), 3, false, func(i int, all [][]int) (*Server, error) {
+		return z.server(ctx, l, o, classes, i, all)
+	})
+	if err == nil {
+		err = z.start(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, z.Close())
+	}
+	return z, nil
+}
+
+// zooKeeperClasses finds the jars: of ZOOKEEPER_HOME, as the project's own archive has them, or of Debian.
+func zooKeeperClasses() (string, error) {
+	if home := os.Getenv("ZOOKEEPER_HOME"); home != "" {
+		return filepath.Join(home, "lib", "*"), nil
+	}
+	const debian = "/usr/share/java/zookeeper.jar" // names the others it needs
+	if _, err := os.Stat(debian); err != nil {
+		return "", fmt.Errorf("zookeeper is %w: neither ZOOKEEPER_HOME nor %s is there", ErrMissing, debian)
+	}
+	return debian, nil
+}
+
+// The logging configuration for both libraries that versions of ZooKeeper use.
+const (
+	log4jConfig = `log4j.rootLogger=WARN, C
+log4j.appender.C=org.apache.log4j.ConsoleAppender
+log4j.appender.C.layout=org.apache.log4j.PatternLayout
+log4j.appender.C.layout.ConversionPattern=%d %p %c %m%n
+`
+	logbackConfig = `<configuration>
+  <appender name="C" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d %p %c %m%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="C"/></root>
+</configuration>
+`
+)
+
+// server prepares server i. Its ports are for clients, for the leader and for elections.
+func (z *ZooKeeperEnsemble) server(ctx context.Context, l Launcher, o ZooKeeperOptions, classes string, i int, all [][]int) (*Server, error) {
+	dir, err := os.MkdirTemp("", "fencelock-zookeeper-")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{store: "zookeeper", kind: l.Kind(), addr: loopback(all[i][0]), dir: dir}
+	s.url = "zookeeper://" + s.addr
+	s.ready = func(ctx context.Context) error { return z.ready(ctx, s) }
+	s.probe = zooKeeperVersion(s)
+	data := filepath.Join(dir, "data")
+	files := map[string]string{
+		"zoo.cfg":          zooConfig(o, data, i, all),
+		"log4j.properties": log4jConfig,
+		"logback.xml":      logbackConfig,
+	}
+	for name, text := range files {
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	id := strconv.Itoa(i + 1)
+	if err == nil {
+		s.process, err = l.Prepare(ctx, zooKeeperSpec(dir, data, classes, id))
+	}
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return s, nil
+}
+
+// zooConfig is zoo.cfg.
+func zooConfig(o ZooKeeperOptions, data string, i int, all [][]int) string {
+	tick := o.TickMS
+	if tick == 0 {
+		tick = 200
+	}
+	lines := []string{
+		"tickTime=" + strconv.Itoa(tick), "initLimit=50", "syncLimit=10", "dataDir=" + data,
+		"clientPort=" + strconv.Itoa(all[i][0]), "clientPortAddress=127.0.0.1",
+		"admin.enableServer=false", "4lw.commands.whitelist=*", "extendedTypesEnabled=true",
+	}
+	if len(all) > 1 {
+		for j, set := range all {
+			lines = append(lines, fmt.Sprintf("server.%d=127.0.0.1:%d:%d", j+1, set[1], set[2]))
+		}
+	}
+	return strings.Join(append(lines, o.Config...), "\n") + "\n"
+}
+
+// zooKeeperSpec says how to run one server whose configuration is in dir.
+func zooKeeperSpec(dir, data, classes, id string) Spec {
+	// Little memory, and a compiler that is quick rather than good: a start takes half the time.
+	jvm := []string{"-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+PerfDisableSharedMem"}
+	config := filepath.Join(dir, "zoo.cfg")
+	writeID := `mkdir -p "$1" && printf %s "$2" >"$1/myid"`
+	args := append([]string{"java"}, jvm...)
+	args = append(args, "-cp", dir+string(os.PathListSeparator)+classes,
+		"org.apache.zookeeper.server.quorum.QuorumPeerMain", config)
+	return Spec{
+		Store: "zookeeper", Name: "zookeeper-" + id, Dir: dir, Data: data,
+		Args:  args,
+		Image: []string{"sh", "-c", writeID + ` && exec zkServer.sh start-foreground`, "zookeeper", data, id},
+		Env:   []string{"ZOOCFGDIR=" + dir, "SERVER_JVMFLAGS=" + strings.Join(jvm, " "), "JMXDISABLE=true"},
+		Setup: func(context.Context) error {
+			return os.WriteFile(filepath.Join(data, "myid"), []byte(id), 0o644)
+		},
+	}
+}
+
+// ready returns nil if a server serves clients, or, while there is no majority that could, if it answers.
+func (z *ZooKeeperEnsemble) ready(ctx context.Context, s *Server) error {
+	answer, err := fourLetters(ctx, s, "srvr")
+	if err == nil && field(answer, "Mode") == "" {
+		err = fmt.Errorf("it says %q", strings.TrimSpace(answer))
+	}
+	if err != nil && !z.majority() {
+		answer, err = fourLetters(ctx, s, "ruok")
+		if err == nil && answer != "imok" {
+			err = fmt.Errorf("it says %q", answer)
+		}
+	}
+	return err
+}
+
+func zooKeeperVersion(s *Server) func(ctx context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		answer, err := fourLetters(ctx, s, "srvr")
+		// "3.8.0-${mvngit.commit.id}, built on …"
+		version, _, _ := strings.Cut(field(answer, "Zookeeper version"), "-")
+		return version, err
+	}
+}
+
+// fourLetters sends one of ZooKeeper's four-letter commands.
+func fourLetters(ctx context.Context, s *Server, command string) (string, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", s.addr)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(deadline); err != nil {
+			return "", err
+		}
+	}
+	if _, err := io.WriteString(conn, command); err != nil {
+		return "", err
+	}
+	b, err := io.ReadAll(conn)
+	return string(b), err
+}
+
+// Leader waits for a running server that says it is the leader; of one alone, that one.
+func (z *ZooKeeperEnsemble) Leader(ctx context.Context) (*Server, error) {
+	return z.find(ctx, "leader", func(ctx context.Context, s *Server) (bool, error) {
+		answer, err := fourLetters(ctx, s, "srvr")
+		mode := field(answer, "Mode")
+		return mode == "leader" || mode == "standalone", err
+	})
+}
+
+// AwaitOK waits until every running server serves clients.
+func (z *ZooKeeperEnsemble) AwaitOK(ctx context.Context) error { return z.awaitUp(ctx) }
+
+// URL is the address as this project's driver takes it.
+func (z *ZooKeeperEnsemble) URL() string { return "zookeeper://" + strings.Join(z.Addrs(), ",") }

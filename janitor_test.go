@@ -1,0 +1,264 @@
+package fencelock_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencelock/fencelock"
+)
+
+func TestUnknownOutcomeIsCleanedUp(t *testing.T) {
+	for name, acquire := range map[string]func(fencelock.Mutex, context.Context) (*fencelock.Lease, error){
+		"lock": fencelock.Mutex.Lock, "trylock": fencelock.Mutex.TryLock,
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l, other := open(t, d), open(t, d.other())
+				d.on("acquire", loseReply)
+				_, err := acquire(l.Mutex("n"), t.Context())
+				wantErr(t, name, err, fencelock.ErrUnavailable)
+				start := time.Now()
+				lock(t, other.Mutex("n"))
+				wantTook(t, "another's lock", start, 0, time.Second)
+			})
+		})
+	}
+}
+
+func TestRefusedTryLeavesNothingToCleanUp(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		a, b := open(t, d.other()), open(t, d)
+		lock(t, a.Mutex("n"))
+		for range 10 {
+			_, err := b.Mutex("n").TryLock(t.Context())
+			wantErr(t, "trylock", err, fencelock.ErrLocked)
+		}
+		time.Sleep(time.Second)
+		if got := d.count("abandon"); got != 0 {
+			t.Errorf("got %d clean-ups after plain refusals, want none", got)
+		}
+	})
+}
+
+func TestCancelledLockLeavesTheQueue(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		a, b, c := open(t, d.other()), open(t, d), open(t, d.other())
+		le := lock(t, a.Mutex("n"))
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := background(ctx, b.Mutex("n"))
+		next := background(t.Context(), c.Mutex("n"))
+		cancel()
+		wantErr(t, "lock", (<-gone).err, context.Canceled)
+		time.Sleep(time.Second)
+		info, err := a.Inspect(t.Context(), "n")
+		if err != nil || info.Waiters != 1 {
+			t.Errorf("waiters a second later: got %d (%v), want 1", info.Waiters, err)
+		}
+		unlock(t, le)
+		if r := <-next; r.err != nil {
+			t.Error(r.err)
+		}
+	})
+}
+
+func TestCleanUpIsTriedAgain(t *testing.T) {
+	tests := map[string]struct {
+		step  step
+		most  time.Duration
+		tries int
+	}{
+		"errors":           {first(5, refuse(errStore)), 2 * time.Second, 6},
+		"lost replies":     {first(5, loseReply), 2 * time.Second, 6},
+		"no answer":        {first(1, hang), 3 * time.Second, 2},
+		"nothing was left": {refuse(fencelock.ErrLost), time.Second, 1},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				var seen record
+				l := open(t, d, fencelock.WithObserver(&seen))
+				d.on("acquire", first(1, loseReply))
+				d.on("abandon", tt.step)
+				_, err := l.Mutex("n").Lock(t.Context())
+				wantErr(t, "lock", err, fencelock.ErrUnavailable)
+				time.Sleep(tt.most)
+				if got := len(seen.of(fencelock.CleanedUp)); got != 1 {
+					t.Errorf("got %d events of clean-up after %v, want 1", got, tt.most)
+				}
+				time.Sleep(time.Minute)
+				if got := d.count("abandon"); got != tt.tries {
+					t.Errorf("got %d calls of Abandon, want %d", got, tt.tries)
+				}
+			})
+		})
+	}
+}
+
+// A clean-up that can never succeed ends when the store must have let go by itself.
+func TestCleanUpEnds(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		d.on("acquire", first(1, loseReply))
+		d.on("abandon", refuse(errStore))
+		_, err := l.Mutex("n").TryLock(t.Context())
+		wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		time.Sleep(ttl)
+		during := d.count("abandon")
+		time.Sleep(time.Minute)
+		after := d.count("abandon")
+		time.Sleep(time.Hour)
+		if got := d.count("abandon"); during < 5 || got != after {
+			t.Errorf("got %d tries within the TTL and %d long after, want some and none", during, got-after)
+		}
+	})
+}
+
+// A request that is still under way finds that it was abandoned.
+func TestLateRequestFindsATombstone(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		applied := make(chan error, 1)
+		d.on("acquire", func(c call) error {
+			go func() { // still in the network when its caller has given up
+				time.Sleep(5 * time.Second)
+				applied <- c.apply()
+			}()
+			return hang(c)
+		})
+		_, err := l.Mutex("n").Lock(within(t, time.Second))
+		wantErr(t, "lock", err, context.DeadlineExceeded)
+		wantErr(t, "the late request", <-applied, fencelock.ErrLost)
+		wantFree(t, l, "n")
+	})
+}
+
+// Names whose clean-up fails (one shard of the store is down) must not hold up the others'.
+func TestCleanUpOfOthersWhileManyFail(t *testing.T) {
+	for name, s := range map[string]step{"errors": refuse(errStore), "no answer": hang} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, d)
+				d.on("acquire", loseReply)
+				d.on("abandon", about(func(name string) bool { return name != "good" }, s))
+				for i := range 40 {
+					_, err := l.Mutex(fmt.Sprint(i)).TryLock(t.Context())
+					wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+				}
+				_, err := l.Mutex("good").TryLock(t.Context())
+				wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+				time.Sleep(time.Second)
+				wantFree(t, l, "good")
+				d.on("abandon", nil)
+			})
+		})
+	}
+}
+
+func TestManyCancelledLocks(t *testing.T) {
+	const n = 500
+	bubble(t, func(t *testing.T, d *fake) {
+		a, b := open(t, d.other()), open(t, d)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for i := range n {
+			lock(t, a.Mutex(fmt.Sprint(i)))
+			wg.Go(func() {
+				_, err := b.Mutex(fmt.Sprint(i)).Lock(ctx)
+				wantErr(t, "lock", err, context.Canceled)
+			})
+		}
+		synctest.Wait()
+		cancel()
+		wg.Wait()
+		time.Sleep(time.Second)
+		for info, err := range a.List(t.Context(), "") {
+			if err != nil || info.Waiters != 0 {
+				t.Fatalf("%q a second later: %d waiters (%v), want none", info.Name, info.Waiters, err)
+			}
+		}
+		if got := d.count("abandon"); got != n {
+			t.Errorf("got %d clean-ups, want %d", got, n)
+		}
+	})
+}
+
+func TestTenThousandUnknownOutcomes(t *testing.T) {
+	const n = 10000
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		d.on("acquire", loseReply)
+		d.on("abandon", slowBack(time.Millisecond))
+		synctest.Wait()
+		before := runtime.NumGoroutine()
+		for i := range n {
+			_, err := l.Mutex(fmt.Sprint(i)).TryLock(t.Context())
+			wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		}
+		if got := runtime.NumGoroutine() - before; got > 100 {
+			t.Errorf("got %d more goroutines for the clean-up of %d locks, want a bounded number", got, n)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := runtime.NumGoroutine(); got > before {
+			t.Errorf("got %d goroutines a second later, %d before", got, before)
+		}
+		for info := range l.List(t.Context(), "") {
+			t.Fatalf("a second later %q is held", info.Name)
+		}
+	})
+}
+
+func TestLostLeaseIsFreed(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		a, b := open(t, d, fencelock.WithManualRenew()), open(t, d.other())
+		lock(t, a.Mutex("n"))
+		start := time.Now()
+		lock(t, b.Mutex("n"))
+		wantTook(t, "the next grant", start, trusted, ttl)
+		if got := d.count("abandon"); got != 1 {
+			t.Errorf("got %d clean-ups, want 1", got)
+		}
+	})
+}
+
+// record is an Observer that keeps what it sees.
+type record struct {
+	mu     sync.Mutex
+	events []fencelock.Event
+}
+
+func (r *record) Observe(_ context.Context, e fencelock.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, e)
+}
+
+// of returns the events of a kind.
+func (r *record) of(k fencelock.EventKind) []fencelock.Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var es []fencelock.Event
+	for _, e := range r.events {
+		if e.Kind == k {
+			es = append(es, e)
+		}
+	}
+	return es
+}
+
+// kinds returns the kinds in order.
+func (r *record) kinds() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var ks []string
+	for _, e := range r.events {
+		ks = append(ks, e.Kind.String())
+	}
+	return strings.Join(ks, ", ")
+}

@@ -1,0 +1,301 @@
+package fencelock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Lease is one hold of a lock, until Unlock or until it is lost. Its methods
+// may be called from many goroutines. None but Renew and Unlock asks the store.
+//
+// Done, Err, Context, Renew and Unlock look at the clock first: a process that
+// was stopped, or a machine that slept, sees the loss on its first look.
+type Lease struct {
+	h *hold
+
+	// Guarded by h.mu.
+	released bool                                  // this handle was unlocked
+	ctxs     map[*leaseCtx]context.CancelCauseFunc // the contexts made of this handle
+}
+
+// Name returns the lock's name.
+func (le *Lease) Name() string { return le.h.Name }
+
+// Owner returns the readable identity of the holder: host:pid, or WithOwner.
+func (le *Lease) Owner() string { return le.h.Owner }
+
+// Token returns the fencing token. It is fixed for the whole lease, also after
+// its end: renewals and re-entry do not change it.
+func (le *Lease) Token() Token { return le.h.Token }
+
+// Handle returns the driver's own handle of this hold, for functions of the
+// driver's package; nil where the driver has none.
+func (le *Lease) Handle() any { return le.h.Handle }
+
+// Deadline returns until when this process may trust the lease: the moment
+// before the last granted request was sent, plus the TTL, less a margin of 2 % of the TTL
+// and at least 20 ms. Renewals move it. The monotonic reading is kept. It does not
+// foresee that the machine sleeps: Err does account for sleep.
+func (le *Lease) Deadline() time.Time {
+	h := le.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.asked.Add(h.span).Time()
+}
+
+// Done returns a channel that is closed when the lease ends, lost or released.
+// It is closed at the Deadline by a local timer, whatever the network does. Leases of one
+// hold (WithReentrancy) share it.
+func (le *Lease) Done() <-chan struct{} {
+	le.h.look()
+	return le.h.done
+}
+
+// Err returns nil while the lease is held; after that a *LostError, which
+// matches ErrLost, or ErrReleased.
+func (le *Lease) Err() error {
+	h := le.h
+	h.look()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return le.errLocked()
+}
+
+// errLocked is Err; h.mu is held.
+func (le *Lease) errLocked() error {
+	if le.released {
+		return ErrReleased
+	}
+	return le.h.err
+}
+
+// Renew makes the lease last for the full TTL again, counted from the moment
+// before the request is sent. It returns ErrLost or ErrReleased when the lease
+// has ended, and ErrUnavailable when the store did not answer: then the lease
+// stands as before, until its Deadline. It never brings a lost lease back.
+func (le *Lease) Renew(ctx context.Context) error {
+	h := le.h
+	return h.l.wrap("renew", h.Name, h.renew(ctx, le))
+}
+
+// Unlock frees the lock. It works when ctx is done already: it takes up to a
+// second then, and never more than 5 s.
+//
+// It returns nil only if the lease was surely held until now. ErrLost: it ended
+// before, so the work done under it may have overlapped with that of another holder.
+// ErrReleased: it was unlocked before. ErrUnavailable: the store did not answer; the
+// lease is not renewed any more, and Unlock may be called again until its Deadline.
+//
+// Stop the work that the lock guards before calling it: Done is closed once the
+// store has confirmed.
+func (le *Lease) Unlock(ctx context.Context) error {
+	h := le.h
+	return h.l.wrap("unlock", h.Name, h.unlock(ctx, le))
+}
+
+// hold is what all leases on one grant share.
+type hold struct {
+	backend.Request
+	backend.Grant
+	bh backend.Hold // what the driver is given: points at the Request, copies the Grant
+
+	l       *Locker
+	set     *settings
+	done    chan struct{}
+	granted time.Time // when the grant was seen
+	capped  time.Duration
+	due     due // the schedule's
+
+	unlocking chan struct{} // of size 1: the Unlock that is asking the store has it
+
+	mu      sync.Mutex
+	asked   backend.Instant // the request that set the present deadline
+	span    time.Duration   // the deadline, counted from asked
+	err     error           // why it ended; nil while held
+	told    error           // a loss reported by the driver that is not acted on yet
+	held    bool            // the grant was accepted
+	leaving bool            // Unlock was called: no renewal any more
+	asking  bool            // the store is being asked to release
+	unclean bool            // lost while it was being asked: to be abandoned after that
+	refs    int             // leases that are not unlocked
+	leases  []*Lease        // all of them, for their contexts
+	cancels []func()        // what ended still has to call
+	flying  chan struct{}   // closed when the renewal in flight is done; nil if there is none
+	timer   *time.Timer
+}
+
+// accept makes h the lease of a grant whose request was called for at began, and
+// reports whether it may be handed out: not if its deadline has passed or it
+// was taken away already.
+func (h *hold) accept(g backend.Grant, began backend.Instant) (*Lease, bool) {
+	now := backend.Now()
+	h.Grant, h.bh.Grant = g, g
+	h.granted = now.Time()
+	h.asked = g.Asked
+	if h.asked.IsZero() {
+		h.asked = began
+	}
+	h.done = make(chan struct{})
+	if h.set.maxHold > 0 {
+		h.capped = h.set.maxHold
+	}
+	h.mu.Lock()
+	h.span = h.trust(h.asked)
+	left := h.span - now.Sub(h.asked)
+	if left <= 0 || h.told != nil {
+		h.mu.Unlock()
+		return nil, false
+	}
+	le := &Lease{h: h}
+	h.held, h.refs, h.leases = true, 1, append(h.leases, le)
+	h.l.remember(h) // before the timer can end it
+	h.timer = time.AfterFunc(left, h.tick)
+	h.mu.Unlock()
+	h.l.schedule.plan(h, h.asked.Time(), false)
+	return le, true
+}
+
+// trust returns how long after asked the hold may be trusted, if the store
+// applied what was asked then.
+func (h *hold) trust(asked backend.Instant) time.Duration {
+	span := h.TTL
+	if h.Max > 0 {
+		span = min(span, h.Max)
+	}
+	span -= margin(h.TTL, h.l.traits)
+	if h.capped > 0 {
+		span = min(span, h.granted.Add(h.capped).Sub(asked.Time()))
+	}
+	return span
+}
+
+// tick runs on the timer: at the deadline, or at what was the deadline before a renewal moved it.
+func (h *hold) tick() {
+	h.look()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err == nil {
+		h.timer.Reset(max(h.span-h.asked.Elapsed(), time.Millisecond))
+	}
+}
+
+// look ends the hold if its deadline has passed.
+func (h *hold) look() {
+	h.mu.Lock()
+	ended := h.lookLocked()
+	h.mu.Unlock()
+	if ended {
+		h.ended()
+	}
+}
+
+// lookLocked reports whether it ended the hold: then the caller calls ended
+// once h.mu is free.
+func (h *hold) lookLocked() bool {
+	return h.err == nil && h.held && h.lookAtLocked(backend.Now())
+}
+
+// lookAtLocked is lookLocked for a caller that knows the time.
+func (h *hold) lookAtLocked(now backend.Instant) bool {
+	if h.err != nil || !h.held {
+		return false
+	}
+	if now.Sub(h.asked) < h.span {
+		return false
+	}
+	reason := Expired
+	if h.capped > 0 && !now.Time().Before(h.granted.Add(h.capped)) {
+		reason = MaxHold
+	}
+	h.endLocked(&LostError{Reason: reason})
+	return true
+}
+
+// endLocked ends the hold. Its caller calls ended once h.mu is free.
+func (h *hold) endLocked(err error) {
+	h.err = err
+	h.timer.Stop()
+	close(h.done)
+	for _, le := range h.leases {
+		h.cancels = append(h.cancels, le.cancelsLocked(err)...)
+	}
+	h.leases = nil
+}
+
+// ended does what follows the end of a hold, outside its lock: the contexts
+// first, for package context may look at this or another lease while it cancels.
+func (h *hold) ended() {
+	defer h.l.forget(h)
+	h.mu.Lock()
+	err, asked, cancels := h.err, h.asked, h.cancels
+	h.cancels = nil
+	h.unclean = h.asking // an Abandon may not overtake a Release
+	clean := !h.unclean
+	h.mu.Unlock()
+	for _, cancel := range cancels {
+		cancel()
+	}
+	h.l.schedule.remove(h)
+	var lost *LostError
+	if !errors.As(err, &lost) {
+		return
+	}
+	now := backend.Now()
+	e := h.event(Lost)
+	e.Took, e.Reason, e.Err = now.Time().Sub(h.granted), lost.Reason, err
+	if lost.Reason == Expired || lost.Reason == MaxHold {
+		e.Margin = h.TTL + h.Grace - now.Sub(asked)
+	}
+	h.l.emit(context.Background(), e)
+	if clean {
+		h.l.janitor.addLost(&h.Request)
+	}
+}
+
+func (h *hold) event(k EventKind) Event {
+	return Event{Kind: k, Name: h.Name, Owner: h.Owner, Token: h.Token}
+}
+
+// lost is Request.Lost: the driver knows that the lock is no longer ours.
+func (h *hold) lost(err error) {
+	h.mu.Lock()
+	if h.told == nil {
+		h.told = asLost(err)
+	}
+	// A release in flight knows better what became of the lock.
+	ended := h.held && h.err == nil && !h.asking
+	if ended {
+		h.endLocked(h.told)
+	}
+	h.mu.Unlock()
+	if ended {
+		h.ended()
+	}
+}
+
+// asLost makes a *LostError of what a driver said.
+func asLost(err error) error {
+	var lost *LostError
+	if errors.As(err, &lost) {
+		return lost
+	}
+	return &LostError{Reason: Revoked}
+}
+
+// join returns another lease on a live hold, or nil.
+func (h *hold) join() *Lease {
+	h.look()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err != nil || h.leaving {
+		return nil
+	}
+	le := &Lease{h: h}
+	h.refs++
+	h.leases = append(h.leases, le)
+	return le
+}

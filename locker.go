@@ -1,0 +1,377 @@
+package fencelock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+const (
+	openMost  = 5 * time.Second         // how long Open may take to connect
+	closeMost = 4800 * time.Millisecond // how long Close may take to release: 5 s with what follows
+	releasers = 64                      // releases of Close that are under way at once
+)
+
+// Locker makes the mutexes of one backend. Its methods may be called from many
+// goroutines. It has a handful of goroutines and timers however many leases
+// there are. Close it to release its leases and to end them.
+type Locker struct {
+	driver   backend.Driver
+	checker  backend.Checker // the driver too, or nil
+	traits   Traits
+	set      settings
+	schedule schedule
+	janitor  janitor
+
+	ctx      context.Context // ends when Close gives up waiting for the store
+	cancel   context.CancelFunc
+	released chan struct{} // closed when Close has ended every lease
+	gone     chan struct{} // closed when Close is done
+
+	mu     sync.Mutex
+	closed bool
+	calls  int                                   // calls under way
+	idle   chan struct{}                         // closed when closed and calls is 0
+	waits  map[*context.CancelCauseFunc]struct{} // what ends the acquisitions under way
+	lines  map[string]*line
+	holds  map[*hold]struct{}
+	live   sync.WaitGroup // holds whose end is not dealt with yet
+}
+
+// Open connects to the backend that rawURL names and returns its Locker. The
+// backend's package must be imported (backend/all imports every one).
+//
+// Every URL takes prefix= (the keyspace, default "fencelock:", may be empty),
+// ttl= (as WithTTL) and the backend's own keys. Errors are *OpError:
+// ErrUnavailable when the store does not answer within ctx or 5 s; ErrInvalid
+// for a bad URL, key, option or scheme; ErrUnsupported when the backend falls
+// short of Require. A password in rawURL is never shown.
+func Open(ctx context.Context, rawURL string, opts ...Option) (*Locker, error) {
+	if ctx.Err() != nil {
+		return nil, &OpError{Op: "open", Err: ctxError(ctx, false, nil)}
+	}
+	limited, cancel := context.WithTimeout(ctx, openMost)
+	defer cancel()
+	var ttl time.Duration
+	d, err := backend.Open(limited, rawURL, func(q *backend.Query) { ttl = q.Duration("ttl", 0) })
+	if err != nil {
+		scheme := ""
+		if u, bad := backend.ParseURL(rawURL); bad == nil {
+			scheme = u.Scheme
+		}
+		err = answered(err)
+		if errors.Is(err, ErrUnavailable) && over(ctx) {
+			err = ctxError(ctx, false, err)
+		}
+		return nil, &OpError{Op: "open", Backend: scheme, Err: err}
+	}
+	if ttl > 0 {
+		opts = append([]Option{WithTTL(ttl)}, opts...)
+	}
+	l, err := New(d, opts...)
+	if err != nil {
+		_ = d.Close() // the option's error is the one to report
+		return nil, err
+	}
+	return l, nil
+}
+
+// New returns a Locker over a driver, which is the Locker's from then on: Close
+// closes it. On an error d stays the caller's.
+func New(d backend.Driver, opts ...Option) (*Locker, error) {
+	if d == nil {
+		return nil, &OpError{Op: "open", Err: backend.Invalid("the driver is nil")}
+	}
+	t := d.Traits()
+	set, err := settings{ttl: DefaultTTL, owner: defaultOwner()}.apply(t, opts)
+	if err != nil {
+		return nil, &OpError{Op: "open", Backend: t.Name, Err: err}
+	}
+	l := &Locker{
+		driver:   d,
+		traits:   t,
+		set:      set,
+		released: make(chan struct{}),
+		gone:     make(chan struct{}),
+		idle:     make(chan struct{}),
+		waits:    map[*context.CancelCauseFunc]struct{}{},
+		lines:    map[string]*line{},
+		holds:    map[*hold]struct{}{},
+	}
+	if t.Revoked > 0 {
+		l.checker, _ = d.(backend.Checker)
+	}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.schedule.l, l.janitor.l = l, l
+	l.janitor.idle.L = &l.janitor.mu
+	return l, nil
+}
+
+// Mutex returns the lock of this name, with opts over the Locker's own. A bad
+// name or option is reported by Lock and TryLock.
+func (l *Locker) Mutex(name string, opts ...Option) Mutex {
+	m := &mutex{l: l, name: name, set: &l.set}
+	if m.err = backend.CheckName(name); m.err != nil || len(opts) == 0 {
+		return m
+	}
+	set := l.set
+	set.ofMutex, set.needs = true, nil
+	set, m.err = set.apply(l.traits, opts)
+	m.set = &set
+	return m
+}
+
+// Do locks name, calls fn with the lease and its context, and unlocks, also
+// after a panic. It returns errors.Join of fn's error and Unlock's, or Lock's error.
+func (l *Locker) Do(ctx context.Context, name string, fn func(context.Context, *Lease) error, opts ...Option) (err error) {
+	le, err := l.Mutex(name, opts...).Lock(ctx)
+	if err != nil {
+		return err
+	}
+	held, cancel := le.Context(ctx)
+	defer func() {
+		cancel()
+		err = errors.Join(err, le.Unlock(ctx))
+	}()
+	return fn(held, le)
+}
+
+// Inspect describes one name as the store sees it. A free lock is Held=false
+// and no error.
+func (l *Locker) Inspect(ctx context.Context, name string) (Info, error) {
+	var info Info
+	err := l.call(ctx, "inspect", name, func(ctx context.Context) (err error) {
+		info, err = l.driver.Inspect(ctx, name)
+		return err
+	})
+	return info, err
+}
+
+// Break frees a lock, whoever holds it: for operators. Its holder is told
+// within Traits.Revoked. A lock that is free already is no error.
+func (l *Locker) Break(ctx context.Context, name string) error {
+	return l.call(ctx, "break", name, func(ctx context.Context) error {
+		mine := l.holdsOf(name)
+		if err := l.driver.Break(ctx, name); err != nil {
+			return err
+		}
+		for _, h := range mine { // no need to wait for the store's push
+			h.lost(ErrLost)
+		}
+		return nil
+	})
+}
+
+// call does what is common to the operators' calls.
+func (l *Locker) call(ctx context.Context, op, name string, do func(context.Context) error) error {
+	err := backend.CheckName(name)
+	if err == nil {
+		err = l.during(ctx, do)
+	}
+	return l.wrap(op, name, err)
+}
+
+// List yields every name that has this prefix and is held or waited for, in no
+// order and not as of one moment. It ends after the first error.
+func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
+	return func(yield func(Info, error) bool) {
+		err := backend.CheckPrefix(prefix)
+		if err == nil {
+			err = l.during(ctx, func(ctx context.Context) error {
+				for info, err := range l.driver.List(ctx, prefix) {
+					if err != nil {
+						return err
+					}
+					if !yield(info, nil) {
+						return nil
+					}
+				}
+				return nil
+			})
+		}
+		if err != nil {
+			yield(Info{}, l.wrap("list", prefix, err))
+		}
+	}
+}
+
+// during runs do as a call that Close waits for and ends, and makes its error
+// what users see.
+func (l *Locker) during(ctx context.Context, do func(context.Context) error) error {
+	if ctx.Err() != nil {
+		return ctxError(ctx, false, nil)
+	}
+	if err := l.enter(); err != nil {
+		return err
+	}
+	defer l.exit()
+	limited, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer l.endWithClose(cancel)()
+	err := answered(do(limited))
+	switch {
+	case err == nil:
+		return nil
+	case !backend.Final(err) && over(ctx):
+		return ctxError(ctx, false, err)
+	case context.Cause(limited) == error(ErrClosed):
+		return ErrClosed
+	}
+	return err
+}
+
+// Traits returns what the backend promises.
+func (l *Locker) Traits() Traits { return l.traits }
+
+// Close ends the Locker: new calls get ErrClosed, waiting Locks return it, every
+// lease is released (within 5 s in all, each even if another fails) and then ErrReleased, or
+// lost with Reason Revoked where the store did not confirm. It waits for the Locker's goroutines and
+// closes the driver; a client that the caller gave to a driver stays open. The
+// error joins what went wrong. A second Close waits for the first and returns nil.
+func (l *Locker) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		<-l.gone
+		return nil
+	}
+	l.closed = true
+	if l.calls == 0 {
+		close(l.idle)
+	}
+	for end := range l.waits {
+		(*end)(ErrClosed)
+	}
+	l.mu.Unlock()
+	defer close(l.gone)
+
+	// Whatever still waits for the store after this is ended.
+	end := time.AfterFunc(closeMost, l.cancel)
+	defer end.Stop()
+	l.schedule.stop()
+	err := l.releaseAll()
+	select {
+	case <-l.idle:
+	case <-l.ctx.Done():
+	}
+	err = errors.Join(err, l.releaseAll()) // what was granted meanwhile
+	close(l.released)
+	l.live.Wait()
+	l.janitor.close()
+	l.cancel()
+	l.schedule.flying.Wait()
+	if cerr := l.driver.Close(); cerr != nil {
+		err = errors.Join(err, fmt.Errorf("closing the driver: %w", cerr))
+	}
+	return l.wrap("close", "", err)
+}
+
+// releaseAll releases every lease that is left, many at once.
+func (l *Locker) releaseAll() error {
+	l.mu.Lock()
+	left := make(chan *hold, len(l.holds))
+	for h := range l.holds {
+		left <- h
+	}
+	l.mu.Unlock()
+	close(left)
+	var (
+		mu   sync.Mutex
+		errs []error
+		wg   sync.WaitGroup
+	)
+	for range min(releasers, len(left)) {
+		wg.Go(func() {
+			for h := range left {
+				if err := h.close(l.ctx); err != nil {
+					mu.Lock()
+					errs = append(errs, fmt.Errorf("releasing %q: %w", h.Name, err))
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if most := 10; len(errs) > most {
+		errs = append(errs[:most], fmt.Errorf("and %d more", len(errs)-most))
+	}
+	return errors.Join(errs...)
+}
+
+// enter counts a call in; ErrClosed after Close.
+func (l *Locker) enter() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return ErrClosed
+	}
+	l.calls++
+	return nil
+}
+
+// exit counts it out.
+func (l *Locker) exit() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls--
+	if l.closed && l.calls == 0 {
+		close(l.idle)
+	}
+}
+
+// endWithClose makes Close call cancel; the returned function takes it back.
+func (l *Locker) endWithClose(cancel context.CancelCauseFunc) func() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		cancel(ErrClosed)
+		return func() {}
+	}
+	l.waits[&cancel] = struct{}{}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.waits, &cancel)
+	}
+}
+
+// remember takes a new hold in, for Close and Break.
+func (l *Locker) remember(h *hold) {
+	l.live.Add(1)
+	l.mu.Lock()
+	l.holds[h] = struct{}{}
+	l.mu.Unlock()
+}
+
+// forget lets it go.
+func (l *Locker) forget(h *hold) {
+	l.mu.Lock()
+	delete(l.holds, h)
+	l.mu.Unlock()
+	l.live.Done()
+}
+
+func (l *Locker) holdsOf(name string) []*hold {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var hs []*hold
+	for h := range l.holds {
+		if h.Name == name {
+			hs = append(hs, h)
+		}
+	}
+	return hs
+}
+
+// wrap makes the one *OpError of an error.
+func (l *Locker) wrap(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &OpError{Op: op, Backend: l.traits.Name, Name: name, Err: err}
+}

@@ -1,0 +1,238 @@
+package fencelock_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencelock/fencelock"
+)
+
+// order collects who got the lock.
+type order struct {
+	mu  sync.Mutex
+	got []int
+}
+
+func (o *order) add(i int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.got = append(o.got, i)
+}
+
+func TestLocalQueueIsFirstComeFirstServed(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		le := lock(t, l.Mutex("n"))
+		var got order
+		var want []int
+		var wg sync.WaitGroup
+		for i := range 50 {
+			want = append(want, i)
+			wg.Go(func() {
+				le, err := l.Mutex("n").Lock(t.Context()) // a Mutex value of its own
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				got.add(i)
+				unlock(t, le)
+			})
+			synctest.Wait()
+		}
+		unlock(t, le)
+		wg.Wait()
+		if !slices.Equal(got.got, want) {
+			t.Errorf("got the order %v, want first come first served", got.got)
+		}
+	})
+}
+
+func TestManyWaitersAreOneAtTheStore(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, other := open(t, d), open(t, d.other())
+		held := lock(t, other.Mutex("n"))
+		var wg sync.WaitGroup
+		for range 1000 {
+			wg.Go(func() { unlock(t, lock(t, l.Mutex("n"))) })
+		}
+		synctest.Wait()
+		info, err := other.Inspect(t.Context(), "n")
+		if err != nil || info.Waiters != 1 {
+			t.Errorf("waiters at the store: got %d (%v), want 1", info.Waiters, err)
+		}
+		if got := d.count("acquire"); got != 1 {
+			t.Errorf("got %d calls of Acquire, want 1", got)
+		}
+		unlock(t, held)
+		wg.Wait()
+		if got := d.peak("acquire"); got != 1 {
+			t.Errorf("got %d calls of Acquire at once, want 1", got)
+		}
+		wantFree(t, l, "n")
+	})
+}
+
+func TestWaitersOfOtherNamesDoNotWait(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		lock(t, l.Mutex("n"))
+		ctx, cancel := context.WithCancel(t.Context())
+		waits := background(ctx, l.Mutex("n"))
+		start := time.Now()
+		for i := range 10 {
+			lock(t, l.Mutex(fmt.Sprint(i)))
+		}
+		wantTook(t, "ten other names", start, 0, 0)
+		cancel()
+		wantErr(t, "the wait", (<-waits).err, context.Canceled)
+	})
+}
+
+func TestTryLockNeverOvertakes(t *testing.T) {
+	tests := map[string]string{"a waiter in this process": "local", "a waiter of another process": "remote"}
+	for name, where := range tests {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				a, b := open(t, d), open(t, d.other())
+				waits := map[string]*fencelock.Locker{"local": a, "remote": b}[where]
+				le := lock(t, a.Mutex("n"))
+				d.on("acquire", slowBack(time.Second))
+				next := background(t.Context(), waits.Mutex("n"))
+				unlock(t, le)
+				_, err := a.Mutex("n").TryLock(t.Context())
+				wantErr(t, "trylock while another waits", err, fencelock.ErrLocked)
+				r := <-next
+				if r.err != nil {
+					t.Errorf("the waiter: %v", r.err)
+				}
+			})
+		})
+	}
+}
+
+// The store is free, but somebody in this process is on the way to it.
+func TestTryLockBehindALock(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		d.on("acquire", slowThere(time.Second))
+		first := background(t.Context(), l.Mutex("n"))
+		_, err := l.Mutex("n").TryLock(t.Context())
+		wantErr(t, "trylock", err, fencelock.ErrLocked)
+		if got := d.count("acquire"); got != 1 {
+			t.Errorf("got %d calls of Acquire, want 1", got)
+		}
+		if r := <-first; r.err != nil {
+			t.Error(r.err)
+		}
+	})
+}
+
+func TestCancelInTheQueue(t *testing.T) {
+	for name, which := range map[string]int{"at the store": 0, "first behind it": 1, "in the middle": 2, "at the end": 4} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				a, b := open(t, d.other()), open(t, d)
+				le := lock(t, a.Mutex("n"))
+				var cancels []context.CancelFunc
+				var waits []<-chan result
+				for range 5 {
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					cancels = append(cancels, cancel)
+					waits = append(waits, background(ctx, b.Mutex("n")))
+				}
+				start := time.Now()
+				cancels[which]()
+				wantErr(t, name, (<-waits[which]).err, context.Canceled, fencelock.ErrLocked)
+				wantTook(t, "the cancelled wait", start, 0, 0)
+				time.Sleep(time.Second)
+				unlock(t, le)
+				for i, w := range slices.Delete(slices.Clone(waits), which, which+1) {
+					r := <-w
+					if r.err != nil {
+						t.Fatalf("waiter %d of those left: %v", i, r.err)
+					}
+					unlock(t, r.le)
+				}
+				wantFree(t, a, "n")
+			})
+		})
+	}
+}
+
+// Cancelling and being given the turn at the same moment: the turn must not be lost.
+func TestCancelRacesWithTheTurn(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		for range 300 {
+			le := lock(t, l.Mutex("n"))
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			for range 4 {
+				wg.Go(func() {
+					le, err := l.Mutex("n").Lock(ctx)
+					if err == nil {
+						err = le.Unlock(t.Context())
+					}
+					wantNot(t, "lock", err, fencelock.ErrUnavailable)
+				})
+			}
+			last := background(t.Context(), l.Mutex("n"))
+			wg.Go(cancel)
+			unlock(t, le)
+			wg.Wait()
+			r := <-last
+			if r.err != nil {
+				t.Fatal(r.err)
+			}
+			unlock(t, r.le)
+		}
+		time.Sleep(time.Second)
+		wantFree(t, l, "n")
+	})
+}
+
+// A grant that reaches a waiter at the moment it gives up is passed on.
+func TestCancelRacesWithTheGrant(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		a, b, c := open(t, d.other()), open(t, d), open(t, d.other())
+		for range 100 {
+			le := lock(t, a.Mutex("n"))
+			ctx, cancel := context.WithCancel(t.Context())
+			given := background(ctx, b.Mutex("n"))
+			last := background(t.Context(), c.Mutex("n"))
+			start := time.Now()
+			go cancel()
+			unlock(t, le)
+			if r := <-given; r.err == nil {
+				unlock(t, r.le)
+			}
+			r := <-last
+			if r.err != nil {
+				t.Fatal(r.err)
+			}
+			wantTook(t, "the next in line", start, 0, time.Second)
+			unlock(t, r.le)
+		}
+	})
+}
+
+func TestErrorsPassTheTurnOn(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		d.on("acquire", first(1, func(c call) error {
+			time.Sleep(time.Second)
+			return errStore
+		}))
+		one, two := background(t.Context(), l.Mutex("n")), background(t.Context(), l.Mutex("n"))
+		wantErr(t, "the first", (<-one).err, fencelock.ErrUnavailable)
+		if r := <-two; r.err != nil {
+			t.Errorf("the second: %v", r.err)
+		}
+	})
+}

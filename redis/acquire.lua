@@ -1,0 +1,51 @@
+-- The acquire that found the key taken, the queue not empty, or its own
+-- tombstone. Keys, arguments and replies: fast.lua.
+local nonce, ttl, mode, ticket, floor = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local claim, slack, process, pub, owner = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
+
+if redis.call('EXISTS', TOMB) == 1 then return {'gone'} end
+
+-- Ours already: the same request again, or the waiter's confirmation of its claim.
+if value and string.sub(value, 1, 33) == nonce .. ':' then
+  local n = tonumber(string.match(value, '^%x+:(%d+):'))
+  if n <= floor then
+    n = draw(floor)
+    redis.call('SET', LOCK, nonce .. ':' .. num(n) .. ':' .. owner, 'PX', ttl)
+  else
+    redis.call('PEXPIRE', LOCK, ttl)
+  end
+  drop(nonce)
+  return n
+end
+
+-- Free, but others wait: the first live one gets it, whoever looks.
+if not value then
+  if not grant(pub, nonce, claim) then
+    local n = draw(floor)
+    redis.call('SET', LOCK, nonce .. ':' .. num(n) .. ':' .. owner, 'PX', ttl)
+    drop(nonce)
+    return n
+  end
+  value = redis.call('GET', LOCK)
+end
+
+local left = redis.call('PTTL', LOCK)
+local foreign = string.match(value, '^%x+:%d+:') and 0 or 1
+if mode == 't' then return {'locked', left, foreign} end
+
+-- Queue, or keep the place: a waiter that was dropped comes back with its ticket.
+local place = tonumber(redis.call('ZSCORE', QUEUE, nonce) or 0)
+if place == 0 then
+  place = ticket
+  if place == 0 then place = draw(0) end
+  redis.call('ZADD', QUEUE, num(place), nonce)
+end
+local look = left
+if look < 0 or look > 5000 then look = 5000 end
+local alive = look + slack
+redis.call('HSET', WAITERS, nonce, num(ms + alive) .. ' ' .. process .. ' ' .. owner)
+if redis.call('PTTL', QUEUE) < alive then
+  redis.call('PEXPIRE', QUEUE, alive)
+  redis.call('PEXPIRE', WAITERS, alive)
+end
+return {'queued', num(place), left, foreign}

@@ -1,0 +1,248 @@
+package redis_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/servers"
+)
+
+// spread returns n lock names for each of the masters, and the master of each name.
+func spread(t *testing.T, cl *servers.Cluster, c *goredis.ClusterClient, n int) (names []string, masters map[string]*servers.Server) {
+	t.Helper()
+	masters = map[string]*servers.Server{}
+	have := map[*servers.Server]int{}
+	for i := 0; len(names) < n*len(cl.Servers()); i++ {
+		name := fmt.Sprint("name-", i)
+		slot := c.ClusterKeySlot(t.Context(), key(name)).Val()
+		m, err := cl.Master(t.Context(), int(slot))
+		must(t, err)
+		if have[m] < n {
+			have[m]++
+			names, masters[name] = append(names, name), m
+		}
+	}
+	return names, masters
+}
+
+func clusterClient(t *testing.T, cl *servers.Cluster) *goredis.ClusterClient {
+	c := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: cl.Addrs()})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// waiters awaits that so many processes wait for a lock.
+func waiters(t *testing.T, l *fencelock.Locker, name string, n int) {
+	t.Helper()
+	await(t, 5*time.Second, fmt.Sprintf("%d wait for %q", n, name), func() bool {
+		info, err := l.Inspect(t.Context(), name)
+		return err == nil && info.Waiters == n
+	})
+}
+
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	cl := servers.RedisCluster(t, servers.ClusterOptions{Masters: 3})
+	c := clusterClient(t, cl)
+	const ttl = 1500 * time.Millisecond
+	a, b := open(t, cl.URL(), fencelock.WithTTL(ttl)), open(t, cl.URL(), fencelock.WithTTL(ttl))
+	names, _ := spread(t, cl, c, 5)
+
+	t.Run("hostile names", func(t *testing.T) {
+		for _, name := range []string{"{}", "{a}b", "}{", "a{b}c", "é{ü}", " ", "a b*?[]"} {
+			le := lock(t, a.Mutex(name))
+			_, err := b.Mutex(name).TryLock(t.Context())
+			want(t, fmt.Sprintf("TryLock of %q", name), err, fencelock.ErrLocked)
+			unlock(t, le)
+			unlock(t, lock(t, b.Mutex(name)))
+		}
+	})
+	t.Run("every lock is renewed and listed", func(t *testing.T) {
+		var held []*fencelock.Lease
+		for _, name := range names {
+			held = append(held, lock(t, a.Mutex(name)))
+		}
+		wait := start(t, b.Mutex(names[0]))
+		waiters(t, a, names[0], 1)
+		seen := map[string]bool{}
+		for info, err := range b.List(t.Context(), "name-") {
+			must(t, err)
+			if seen[info.Name] || !info.Held || info.Owner == "" || info.Token == 0 {
+				t.Errorf("List: got %+v, seen before: %v", info, seen[info.Name])
+			}
+			seen[info.Name] = true
+		}
+		if len(seen) != len(names) {
+			t.Errorf("List: got %d names, want %d", len(seen), len(names))
+		}
+		<-time.After(ttl * 3 / 2)
+		for _, le := range held {
+			if err := le.Err(); err != nil {
+				t.Errorf("lease of %q: %v", le.Name(), err)
+				continue
+			}
+			unlock(t, le)
+		}
+		unlock(t, wait.granted(t, time.Second))
+	})
+	t.Run("waiting in several slots", func(t *testing.T) { waitInEverySlot(t, cl, a, b, names) })
+	t.Run("lost behind the back", func(t *testing.T) {
+		deleted, broken := lock(t, a.Mutex(names[3])), lock(t, a.Mutex(names[4]))
+		must(t, c.Del(t.Context(), key(names[3])).Err())
+		must(t, b.Break(t.Context(), names[4]))
+		lost(t, deleted, 1100*time.Millisecond, fencelock.Revoked)
+		lost(t, broken, 500*time.Millisecond, fencelock.Revoked)
+	})
+	t.Run("caller's client", func(t *testing.T) { clientsOfTheCaller(t, c) })
+	t.Run("wrong URL", func(t *testing.T) {
+		_, err := fencelock.Open(t.Context(), "redis://"+cl.Addrs()[0])
+		want(t, "a node of a cluster as a single server", err, fencelock.ErrInvalid)
+	})
+}
+
+// waitInEverySlot: a holds, b waits, and then a, for many names at once.
+func waitInEverySlot(t *testing.T, cl *servers.Cluster, a, b *fencelock.Locker, names []string) {
+	var held []*fencelock.Lease
+	var first, second []*pending
+	for _, name := range names {
+		held = append(held, lock(t, a.Mutex(name)))
+		first = append(first, start(t, b.Mutex(name)))
+		waiters(t, a, name, 1)
+		second = append(second, start(t, a.Mutex(name)))
+		waiters(t, b, name, 2)
+	}
+	for _, s := range cl.Servers() {
+		if n := listeners(t, foreign(t, s)); n > 2 {
+			t.Errorf("subscribed connections of two processes at %v: got %d, want 2 at most", s, n)
+		}
+	}
+	for i, name := range names {
+		began := time.Now()
+		unlock(t, held[i])
+		next := first[i].granted(t, time.Second)
+		if took := first[i].at.Sub(began); took > 500*time.Millisecond || next.Token() <= held[i].Token() {
+			t.Errorf("%q: handed over after %v, tokens %d and %d", name, took, held[i].Token(), next.Token())
+		}
+		unlock(t, next)
+		unlock(t, second[i].granted(t, time.Second))
+	}
+}
+
+// A slot moves to another master, with a lock that is held and waited for. The holder keeps it, the waiter gets it.
+func TestClusterSlotMoves(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a cluster of its own takes seconds to start")
+	}
+	t.Parallel()
+	cl := servers.RedisCluster(t, servers.ClusterOptions{Masters: 3})
+	c := clusterClient(t, cl)
+	a, b := open(t, cl.URL()), open(t, cl.URL())
+	le := lock(t, a.Mutex("x"))
+	wait := start(t, b.Mutex("x"))
+	waiters(t, a, "x", 1)
+
+	moved := time.Now()
+	moveSlot(t, cl, int(c.ClusterKeySlot(t.Context(), key("x")).Val()))
+	t.Logf("the slot moved within %v", time.Since(moved))
+	<-time.After(time.Second) // a check or two
+	must(t, le.Err())
+	must(t, le.Renew(t.Context()))
+	waiters(t, a, "x", 1)
+	released := time.Now()
+	unlock(t, le)
+	next := wait.granted(t, 6*time.Second)
+	took := wait.at.Sub(released)
+	t.Logf("handed over after the move: %v", took)
+	if took > time.Second || next.Token() <= le.Token() {
+		t.Errorf("handed over after %v, tokens %d and %d; want it promptly", took, le.Token(), next.Token())
+	}
+	unlock(t, next)
+}
+
+// moveSlot moves a slot with its keys to another master, as redis-cli --cluster reshard does.
+func moveSlot(t *testing.T, cl *servers.Cluster, slot int) {
+	t.Helper()
+	from, err := cl.Master(t.Context(), slot)
+	must(t, err)
+	to := cl.Servers()[0]
+	if to == from {
+		to = cl.Servers()[1]
+	}
+	src, dst := foreign(t, from), foreign(t, to)
+	do := func(c *goredis.Client, args ...any) any {
+		t.Helper()
+		v, err := c.Do(t.Context(), args...).Result()
+		if err != nil {
+			t.Fatalf("%v: %v", args[:3], err)
+		}
+		return v
+	}
+	srcID, dstID := do(src, "CLUSTER", "MYID"), do(dst, "CLUSTER", "MYID")
+	do(dst, "CLUSTER", "SETSLOT", slot, "IMPORTING", srcID)
+	do(src, "CLUSTER", "SETSLOT", slot, "MIGRATING", dstID)
+	host, port, err := net.SplitHostPort(to.Addr())
+	must(t, err)
+	for {
+		keys, err := src.ClusterGetKeysInSlot(t.Context(), slot, 100).Result()
+		must(t, err)
+		if len(keys) == 0 {
+			break
+		}
+		args := []any{"MIGRATE", host, port, "", 0, 5000, "KEYS"}
+		for _, k := range keys {
+			args = append(args, k)
+		}
+		do(src, args...)
+	}
+	do(dst, "CLUSTER", "SETSLOT", slot, "NODE", dstID)
+	do(src, "CLUSTER", "SETSLOT", slot, "NODE", dstID)
+}
+
+// The leases of a master that stops are lost at their Deadline, those of the others are not.
+func TestClusterMasterStops(t *testing.T) {
+	t.Parallel()
+	cl := servers.RedisCluster(t, servers.ClusterOptions{Masters: 3, Config: []string{"cluster-require-full-coverage no"}})
+	const ttl = 1500 * time.Millisecond
+	l := open(t, cl.URL(), fencelock.WithTTL(ttl))
+	names, masters := spread(t, cl, clusterClient(t, cl), 5)
+	var held []*fencelock.Lease
+	for _, name := range names {
+		held = append(held, lock(t, l.Mutex(name)))
+	}
+	stopped := masters[names[0]]
+	must(t, stopped.Pause())
+	t.Cleanup(func() { must(t, stopped.Resume()) }) // before Close releases what is left
+	paused := time.Now()
+	for _, le := range held {
+		if masters[le.Name()] == stopped {
+			lost(t, le, 3*time.Second, fencelock.Expired)
+		}
+	}
+	for end := paused.Add(5 * ttl / 2); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
+		for _, le := range held {
+			if err := le.Err(); err != nil && masters[le.Name()] != stopped {
+				t.Fatalf("lease of %q, whose master runs, after %v: %v", le.Name(), time.Since(paused), err)
+			}
+		}
+	}
+	for _, le := range held {
+		if masters[le.Name()] != stopped {
+			unlock(t, le)
+			unlock(t, lock(t, l.Mutex(le.Name())))
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := l.Mutex(names[0]).Lock(ctx)
+	want(t, "Lock at the stopped master", err, context.DeadlineExceeded)
+	if took := time.Since(began); took > 650*time.Millisecond {
+		t.Errorf("Lock bounded by 300ms took %v", took)
+	}
+}

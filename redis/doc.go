@@ -1,0 +1,64 @@
+// Package redis is the Redis backend: a single server, a Sentinel group or a
+// Cluster, through go-redis v9.
+//
+//	redis://[user:password@]host[:6379][/db]         rediss:// with TLS
+//	redis+sentinel://s1[:26379],s2,s3/master[/db]    user and password are the data nodes'
+//	redis+cluster://n1[:6379],n2,n3
+//
+// Keys of the URL: prefix, ttl; client_name, dial_timeout, read_timeout, pool_size, min_idle_conns; tls
+// (on a cluster or Sentinel), tls_ca, tls_cert, tls_key, tls_server_name, tls_skip_verify;
+// sentinel_username, sentinel_password. [New] takes a client that the program has.
+//
+// # What a lease is made of
+//
+// The lock is the key prefix+name, a string "nonce:token:owner" with an expiry,
+// set only where there is none: so a program that uses the canonical SET key value NX PX on
+// that key excludes us and is excluded. One Lua script acquires (token included), one releases: a
+// round trip each. Every key of ours has a NUL byte, which no name has, and the hash tag of the lock's slot:
+//
+//	fl\0{tag}c          counter of the slot: the last token drawn
+//	fl\0{tag}r          nonces released last, for a release that is sent again; expires after a minute
+//	fl\0{tag}q<lock>    queue: nonce by ticket
+//	fl\0{tag}m<lock>    its waiters: until when each counts as alive, its process, its owner
+//	fl\0{tag}x<nonce>   tombstone of an acquisition that was given up while a request was under way
+//
+// What is left of a name once nobody holds it or waits for it: nothing. The counters are at most one for
+// each of the 16,384 slots, however many names there are.
+//
+// # Waiting
+//
+// A waiter subscribes to its process's channel, then joins the queue with its
+// acquire. A release grants the lock in the same script to the first waiter to whom a push finds a
+// listener, and pushes to that one alone. Such a grant is a claim of 2 s; it lasts for the TTL only once the
+// waiter has sent its own acquire again, which is also what its Deadline is counted from. A waiter looks
+// again when the holder's key would expire, every 5 s at the latest (1 s while a program that knows
+// no queue holds the key), when the claim of the one before it would be over, and after
+// every re-subscription. A process that died is skipped at once, since nobody
+// listens; a host that vanished costs one claim.
+//
+// # Tokens
+//
+// Each grant's token is max(counter + 1, the server's clock in µs, floor + 1),
+// computed in the script that grants. So tokens rise also after the data is lost
+// or a stale replica is promoted, as long as the clock of the server that grants next is not behind the
+// clock of the one that granted last by more than the time between the two grants.
+//
+// # What is not promised
+//
+// Mutual exclusion through a loss of the server's data: a restart without
+// persistence or with appendfsync everysec, a failover to a replica that was behind,
+// an eviction, FLUSHALL. The tokens still rise, so a resource that checks them stays safe. A
+// server whose wall clock jumps expires keys early or late. Programs that use the plain recipe on
+// the same key do not respect the queue.
+//
+// # What the server needs
+//
+// Redis 6.2 or later, 7.0 for a cluster (sharded pub/sub). maxmemory-policy noeviction.
+// With ACLs: the lock keys and ~fl*, the channels &fl*, and the commands EVAL, EVALSHA, GET,
+// SET, DEL, EXISTS, PEXPIRE, PTTL, TIME, the Z, H and L commands of the scripts, SCAN, PUBLISH, SUBSCRIBE (on
+// a cluster SPUBLISH, SSUBSCRIBE, CLUSTER). A holder looks every 0.6 s whether its key is still its own, many
+// holds in one command, so a deleted key or a Break is noticed within a second.
+//
+// go-redis logs failed dials on standard error by itself; a program that does not want that
+// calls its SetLogger.
+package redis

@@ -1,0 +1,14 @@
+package redis
+
+// What the tests outside the package see of its inside.
+
+// The hashes by which the scripts are called on the wire.
+var (
+	AcquireHash = acquireScript.Hash()
+	ReleaseHash = releaseScript.Hash()
+	RenewHash   = renewScript.Hash()
+	CheckHash   = checkScript.Hash()
+)
+
+// OursOf returns what the driver's keys of a lock begin with: "fl\0{tag}".
+func OursOf(lock string) string { return keysOf(lock).ours }

@@ -1,0 +1,12 @@
+-- Describes a lock.
+-- KEYS  1 lock  2 queue  3 waiters
+-- Reply {value or "", 1 if it is there, pttl, live waiters}
+local value = redis.call('GET', KEYS[1])
+local t = redis.call('TIME')
+local ms = t[1] * 1000 + math.floor(t[2] / 1000)
+local live = 0
+for _, w in ipairs(redis.call('HVALS', KEYS[3])) do
+  local till = string.match(w, '^(%d+) ')
+  if till and tonumber(till) >= ms then live = live + 1 end
+end
+return {value or '', value and 1 or 0, redis.call('PTTL', KEYS[1]), live}

@@ -1,0 +1,235 @@
+package redis_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/servers"
+)
+
+// What takes the key away behind the holder's back is seen within a second.
+func TestRevocation(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		revoke func(*testing.T, *servers.Server, *goredis.Client)
+	}{
+		{"DEL", func(t *testing.T, _ *servers.Server, c *goredis.Client) { must(t, c.Del(t.Context(), key("x")).Err()) }},
+		{"SET by another", func(t *testing.T, _ *servers.Server, c *goredis.Client) {
+			must(t, c.Set(t.Context(), key("x"), ours, time.Minute).Err())
+		}},
+		{"FLUSHALL", func(t *testing.T, _ *servers.Server, c *goredis.Client) { must(t, c.FlushAll(t.Context()).Err()) }},
+		{"Break", func(t *testing.T, s *servers.Server, _ *goredis.Client) {
+			must(t, open(t, s.URL()).Break(t.Context(), "x"))
+		}},
+		{"restart without data", func(t *testing.T, s *servers.Server, _ *goredis.Client) { must(t, s.Restart(false)) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := servers.Redis(t, servers.RedisOptions{})
+			c := foreign(t, s)
+			l := open(t, s.URL())
+			auto := lock(t, l.Mutex("x"))
+			manual := lock(t, l.Mutex("y", fencelock.WithManualRenew()))
+			tt.revoke(t, s, c)
+			began := time.Now()
+			at := lost(t, auto, 2*time.Second, fencelock.Revoked)
+			t.Logf("told after %v", at.Sub(began))
+			if at.Sub(began) > time.Second {
+				t.Errorf("told after %v, want within a second", at.Sub(began))
+			}
+			want(t, "Unlock", auto.Unlock(t.Context()), fencelock.ErrLost)
+			want(t, "Renew", auto.Renew(t.Context()), fencelock.ErrLost)
+			must(t, c.Del(t.Context(), key("x")).Err())
+			again := lock(t, l.Mutex("x")) // the same name works again
+			if again.Token() <= auto.Token() {
+				t.Errorf("token after the loss: got %d, want more than %d", again.Token(), auto.Token())
+			}
+			unlock(t, again)
+			if c.Exists(t.Context(), key("y")).Val() == 1 {
+				must(t, manual.Err())
+				unlock(t, manual)
+			} else {
+				lost(t, manual, time.Second, fencelock.Revoked)
+			}
+		})
+	}
+}
+
+func TestBreakHandsOver(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	le := lock(t, open(t, s.URL()).Mutex("x"))
+	wait := queue(t, c, open(t, s.URL()), "x", 1)
+	began := time.Now()
+	must(t, open(t, s.URL()).Break(t.Context(), "x"))
+	next := wait.granted(t, time.Second)
+	if next.Token() <= le.Token() {
+		t.Errorf("token after Break: got %d, want more than %d", next.Token(), le.Token())
+	}
+	if took := wait.at.Sub(began); took > 500*time.Millisecond {
+		t.Errorf("Break handed over after %v", took)
+	}
+	lost(t, le, time.Second, fencelock.Revoked)
+	want(t, "Unlock", le.Unlock(t.Context()), fencelock.ErrLost)
+	must(t, next.Err())
+	unlock(t, next)
+}
+
+// A renewal never brings back what is gone.
+func TestRenewDoesNotCreate(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	l := open(t, s.URL())
+	for _, tt := range []struct {
+		name string
+		take func() error
+		keys int64
+	}{
+		{"deleted", func() error { return c.Del(t.Context(), key("x")).Err() }, 0},
+		{"another's", func() error { return c.Set(t.Context(), key("x"), ours, time.Minute).Err() }, 1},
+	} {
+		le := lock(t, l.Mutex("x", fencelock.WithManualRenew()))
+		must(t, tt.take())
+		want(t, tt.name+": Renew", le.Renew(t.Context()), fencelock.ErrLost)
+		if n := c.Exists(t.Context(), key("x")).Val(); n != tt.keys {
+			t.Errorf("%s: lock keys after Renew: got %d, want %d", tt.name, n, tt.keys)
+		}
+		if n := c.PTTL(t.Context(), key("x")).Val(); tt.keys == 1 && n <= 30*time.Second {
+			t.Errorf("%s: Renew set another's expiry to %v", tt.name, n)
+		}
+		must(t, c.Del(t.Context(), key("x")).Err())
+	}
+}
+
+// The holder's network, or the server, is silent for longer than the TTL: the holder is told at its Deadline, before
+// anybody else can have the lock.
+func TestHolderIsToldBeforeTheNextIsGranted(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		silence func(*testing.T, *servers.Server, *faultproxy.Proxy)
+		speak   func(*testing.T, *servers.Server, *faultproxy.Proxy)
+	}{
+		{
+			"holder black-holed",
+			func(_ *testing.T, _ *servers.Server, p *faultproxy.Proxy) { p.Set(faultproxy.BlackHole) },
+			func(_ *testing.T, _ *servers.Server, p *faultproxy.Proxy) { p.Set(faultproxy.Mode{}) },
+		},
+		{
+			"holder's replies held",
+			func(_ *testing.T, _ *servers.Server, p *faultproxy.Proxy) { p.Set(faultproxy.Mode{HoldReplies: true}) },
+			func(_ *testing.T, _ *servers.Server, p *faultproxy.Proxy) { p.Set(faultproxy.Mode{}) },
+		},
+		{
+			"server stopped",
+			func(t *testing.T, s *servers.Server, _ *faultproxy.Proxy) { must(t, s.Pause()) },
+			func(t *testing.T, s *servers.Server, _ *faultproxy.Proxy) { must(t, s.Resume()) },
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := servers.Redis(t, servers.RedisOptions{})
+			c := foreign(t, s)
+			p, url := proxied(t, s)
+			const ttl = 1200 * time.Millisecond
+			le := lock(t, open(t, url, fencelock.WithTTL(ttl)).Mutex("x"))
+			wait := queue(t, c, open(t, s.URL()), "x", 1)
+			tt.silence(t, s, p)
+			deadline := le.Deadline()
+			told := lost(t, le, 3*time.Second, fencelock.Expired)
+			if late := told.Sub(deadline); late > 2*ttl/3 || late < -time.Millisecond {
+				t.Errorf("told %v after the Deadline at the time of the fault", late)
+			}
+			if wait.over() {
+				t.Error("the next was granted before the holder was told")
+			}
+			if tt.name == "server stopped" {
+				<-time.After(300 * time.Millisecond) // longer than the TTL
+				tt.speak(t, s, p)
+			}
+			next := wait.granted(t, 5*time.Second)
+			margin := wait.at.Sub(told)
+			t.Logf("margin: the next was granted %v after the holder was told", margin)
+			if margin <= 0 || next.Token() <= le.Token() {
+				t.Errorf("margin %v, tokens %d and %d", margin, le.Token(), next.Token())
+			}
+			tt.speak(t, s, p)
+			want(t, "Unlock of the old lease", le.Unlock(t.Context()), fencelock.ErrLost)
+			must(t, next.Renew(t.Context())) // what arrived late touched nothing
+			unlock(t, next)
+		})
+	}
+}
+
+func TestTokensRise(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{Config: []string{"appendonly yes", "appendfsync always"}})
+	c := foreign(t, s)
+	l := open(t, s.URL())
+	var last fencelock.Token
+	cycle := func(what string, opts ...fencelock.Option) {
+		t.Helper()
+		le := lock(t, l.Mutex("x", opts...))
+		if le.Token() <= last || le.Token() >= 1<<53 {
+			t.Fatalf("%s: got token %d, want more than %d and less than 2^53", what, le.Token(), last)
+		}
+		last = le.Token()
+		unlock(t, le)
+	}
+	for i := range 500 {
+		cycle(fmt.Sprint("cycle ", i))
+	}
+	must(t, c.FlushAll(t.Context()).Err())
+	cycle("after FLUSHALL")
+	must(t, s.Kill())
+	must(t, s.Start())
+	cycle("after kill -9")
+	must(t, s.Restart(false))
+	cycle("after a restart without data")
+	cycle("with a floor below", fencelock.WithFloor(7))
+	floor := last + 1_000_000_000
+	cycle("with a floor above", fencelock.WithFloor(floor))
+	if last != floor+1 {
+		t.Errorf("token over the floor %d: got %d, want the next number", floor, last)
+	}
+	cycle("after a floor far ahead")
+	const high = 1<<53 - 1000
+	cycle("with a floor near the end", fencelock.WithFloor(high))
+	for range 20 {
+		cycle("near the end")
+	}
+	le := lock(t, l.Mutex("y"))
+	if le.Token() >= high {
+		t.Errorf("token of a lock of another slot, whose counter has nothing to do with that: got %d", le.Token())
+	}
+	unlock(t, le)
+}
+
+// A waiter's grant keeps its token through the confirmation, and heeds its floor.
+func TestFloorOfAWaiter(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	le := lock(t, open(t, s.URL()).Mutex("x"))
+	floor := le.Token() + 1_000_000_000_000
+	wait := queue(t, c, open(t, s.URL(), fencelock.WithFloor(floor)), "x", 1)
+	unlock(t, le)
+	next := wait.granted(t, time.Second)
+	if next.Token() <= floor {
+		t.Errorf("token over the floor %d: got %d", floor, next.Token())
+	}
+	info, err := open(t, s.URL()).Inspect(t.Context(), "x")
+	must(t, err)
+	if info.Token != next.Token() {
+		t.Errorf("Inspect shows token %d, the lease has %d", info.Token, next.Token())
+	}
+	unlock(t, next)
+}

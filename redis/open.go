@@ -1,0 +1,223 @@
+package redis
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+func init() {
+	backend.Register("redis", open(single))
+	backend.Register("rediss", open(single))
+	backend.Register("redis+sentinel", open(sentinel))
+	backend.Register("redis+cluster", open(cluster))
+}
+
+// settings are what every kind of URL may say of its connections.
+type settings struct {
+	hosts              []string
+	user, password     string
+	clientName         string
+	dial, read         time.Duration
+	pool, idle         int
+	tls                *tls.Config
+	sentinelUser, sent string // of the sentinels themselves
+	path               []string
+}
+
+// open returns the opener of one kind of URL: make builds the client of it.
+func open(dial func(settings) (goredis.UniversalClient, error)) backend.Opener {
+	return func(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
+		prefix := q.Prefix()
+		s, err := read(u, q)
+		if err != nil {
+			return nil, err
+		}
+		if err := q.Err(); err != nil {
+			return nil, err
+		}
+		client, err := dial(s)
+		if err != nil {
+			return nil, err
+		}
+		d, err := New(client, &Options{Prefix: prefix, NoPrefix: prefix == ""})
+		if err == nil {
+			d.own, d.client = true, client // as it is: its options are ours
+			err = d.probe(ctx)
+		}
+		if err != nil {
+			// The first error is the one to report. A client that is dialling closes only when
+			// that is over, which its timeouts bound.
+			go func() { _ = client.Close() }()
+			return nil, err
+		}
+		return d, nil
+	}
+}
+
+// read takes the keys that all kinds of URL share.
+func read(u *url.URL, q *backend.Query) (settings, error) {
+	s := settings{
+		hosts:        backend.Hosts(u, port(u)),
+		clientName:   q.String("client_name", ""),
+		dial:         q.Duration("dial_timeout", 2*time.Second),
+		read:         q.Duration("read_timeout", requestMost),
+		pool:         q.Int("pool_size", 0, 0, 100_000),
+		idle:         q.Int("min_idle_conns", 0, 0, 100_000),
+		sentinelUser: q.String("sentinel_username", ""),
+		sent:         q.String("sentinel_password", ""),
+	}
+	if u.User != nil {
+		s.user = u.User.Username()
+		s.password, _ = u.User.Password()
+	}
+	if p := strings.Trim(u.Path, "/"); p != "" {
+		s.path = strings.Split(p, "/")
+	}
+	if u.Scheme != "redis+sentinel" && (q.Has("sentinel_username") || q.Has("sentinel_password")) && (s.sentinelUser != "" || s.sent != "") {
+		return s, backend.Invalid("sentinel_username and sentinel_password belong into a redis+sentinel:// URL")
+	}
+	var err error
+	s.tls, err = readTLS(u.Scheme == "rediss", q)
+	return s, err
+}
+
+// readTLS takes the keys about TLS. Certificates are verified unless the URL says otherwise.
+func readTLS(on bool, q *backend.Query) (*tls.Config, error) {
+	on = q.Bool("tls", on) || on
+	ca, cert, key := q.String("tls_ca", ""), q.String("tls_cert", ""), q.String("tls_key", "")
+	name := q.String("tls_server_name", "")
+	skip := q.Bool("tls_skip_verify", false)
+	if !on {
+		if ca != "" || cert != "" || key != "" || name != "" || skip {
+			return nil, backend.Invalid("the URL has tls_… keys but no TLS: use rediss:// or add tls=true")
+		}
+		return nil, nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name, InsecureSkipVerify: skip}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, backend.Invalid("tls_ca: %v", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, backend.Invalid("tls_ca: %s has no PEM certificate", ca)
+		}
+	}
+	if (cert == "") != (key == "") {
+		return nil, backend.Invalid("tls_cert and tls_key go together: one is missing")
+	}
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, backend.Invalid("tls_cert and tls_key: %v", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// single opens redis://[user:password@]host[:port][/db].
+func single(s settings) (goredis.UniversalClient, error) {
+	if len(s.hosts) != 1 {
+		return nil, backend.Invalid("a redis:// URL has one host, this has %d: use redis+cluster:// or redis+sentinel:// for several", len(s.hosts))
+	}
+	db, err := database(s.path)
+	if err != nil {
+		return nil, err
+	}
+	return goredis.NewClient(&goredis.Options{
+		Addr: s.hosts[0], Username: s.user, Password: s.password, DB: db, ClientName: s.clientName,
+		DialTimeout: s.dial, DialerRetries: 1, ReadTimeout: s.read, WriteTimeout: s.read, MaxRetries: 1,
+		ContextTimeoutEnabled: true, PoolSize: s.pool, MinIdleConns: s.idle, TLSConfig: s.tls,
+	}), nil
+}
+
+// sentinel opens redis+sentinel://[user:password@]s1[:26379],s2/master[/db].
+func sentinel(s settings) (goredis.UniversalClient, error) {
+	if len(s.path) == 0 {
+		return nil, backend.Invalid("a redis+sentinel:// URL names the master group: redis+sentinel://s1:26379,s2:26379/mymaster[/db]")
+	}
+	db, err := database(s.path[1:])
+	if err != nil {
+		return nil, err
+	}
+	return goredis.NewFailoverClient(&goredis.FailoverOptions{
+		MasterName: s.path[0], SentinelAddrs: s.hosts, SentinelUsername: s.sentinelUser, SentinelPassword: s.sent,
+		Username: s.user, Password: s.password, DB: db, ClientName: s.clientName,
+		DialTimeout: s.dial, DialerRetries: 1, ReadTimeout: s.read, WriteTimeout: s.read, MaxRetries: 1,
+		ContextTimeoutEnabled: true, PoolSize: s.pool, MinIdleConns: s.idle, TLSConfig: s.tls,
+	}), nil
+}
+
+// cluster opens redis+cluster://[user:password@]n1[:6379],n2.
+func cluster(s settings) (goredis.UniversalClient, error) {
+	if len(s.path) != 0 {
+		return nil, backend.Invalid("a redis+cluster:// URL has no path: a cluster has one database")
+	}
+	return goredis.NewClusterClient(&goredis.ClusterOptions{
+		Addrs: s.hosts, Username: s.user, Password: s.password, ClientName: s.clientName,
+		DialTimeout: s.dial, ReadTimeout: s.read, WriteTimeout: s.read,
+		ContextTimeoutEnabled: true, PoolSize: s.pool, MinIdleConns: s.idle, TLSConfig: s.tls,
+	}), nil
+}
+
+func database(path []string) (int, error) {
+	if len(path) == 0 {
+		return 0, nil
+	}
+	db, err := strconv.Atoi(path[0])
+	if err != nil || db < 0 || len(path) > 1 {
+		return 0, backend.Invalid("the path %q of the Redis URL: want a database number such as /0", "/"+strings.Join(path, "/"))
+	}
+	return db, nil
+}
+
+// probe asks the server for an answer, for the rights that pushes need, and for
+// what it is.
+func (d *Driver) probe(ctx context.Context) error {
+	k := keysOf(d.prefix)
+	_, err := do(ctx, d, func(ctx context.Context) (any, error) {
+		return d.client.Do(ctx, d.publish, d.channel(k), "probe "+d.process).Result()
+	})
+	if err != nil {
+		return d.meaning(err)
+	}
+	if d.cluster != nil {
+		return nil
+	}
+	text, err := do(ctx, d, func(ctx context.Context) (string, error) {
+		return d.client.Info(ctx, "cluster", "replication").Result()
+	})
+	switch {
+	case err != nil && errors.Is(err, backend.ErrInvalid):
+		return nil // INFO is not among the rights that we need
+	case err != nil:
+		return err
+	case strings.Contains(text, "cluster_enabled:1"):
+		return backend.Invalid("the server is a node of a Redis Cluster: use redis+cluster://")
+	case strings.Contains(text, "role:slave"):
+		return fmt.Errorf("the server is a replica, which cannot be written to")
+	}
+	return nil
+}
+
+// port is the one that a host of u has if none is given.
+func port(u *url.URL) string {
+	if u.Scheme == "redis+sentinel" {
+		return "26379"
+	}
+	return "6379"
+}

@@ -1,0 +1,233 @@
+package redis_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/servers"
+)
+
+func TestServerIsDown(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{Config: []string{"appendonly yes", "appendfsync always"}})
+	l := open(t, s.URL())
+	le := lock(t, l.Mutex("held", fencelock.WithTTL(time.Minute)))
+	must(t, s.Stop())
+	began := time.Now()
+	_, err := l.Mutex("x").TryLock(t.Context())
+	took := time.Since(began)
+	want(t, "TryLock", err, fencelock.ErrUnavailable)
+	t.Logf("TryLock of a server that is down: %v after %v", err, took)
+	if took > 2*time.Second {
+		t.Errorf("TryLock took %v, want an answer promptly", took)
+	}
+	began = time.Now()
+	want(t, "Unlock", le.Unlock(t.Context()), fencelock.ErrUnavailable)
+	if took := time.Since(began); took > 5500*time.Millisecond {
+		t.Errorf("Unlock took %v", took)
+	}
+	_, err = l.Inspect(t.Context(), "x")
+	want(t, "Inspect", err, fencelock.ErrUnavailable)
+	must(t, s.Start())
+	must(t, le.Err())
+	must(t, le.Unlock(t.Context()))
+	want(t, "Unlock after that", le.Unlock(t.Context()), fencelock.ErrReleased)
+	info, err := l.Inspect(t.Context(), "held")
+	must(t, err)
+	if info.Held {
+		t.Errorf("after Unlock: got %+v, want it free", info)
+	}
+}
+
+func TestLockRidesOutAnOutage(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	must(t, c.Set(t.Context(), key("x"), ours, time.Minute).Err())
+	p, url := proxied(t, s)
+	l := open(t, url)
+	wait := queue(t, c, l, "x", 1)
+	p.Set(faultproxy.Mode{Refuse: true})
+	p.Cut()
+	fresh := start(t, l.Mutex("y")) // begins while the store is down
+	select {
+	case <-wait.done:
+		t.Fatalf("the wait ended in the outage: %v", wait.err)
+	case <-fresh.done:
+		t.Fatalf("the Lock that began in the outage: %v", fresh.err)
+	case <-time.After(2500 * time.Millisecond):
+	}
+	must(t, c.Del(t.Context(), key("x")).Err())
+	p.Set(faultproxy.Mode{})
+	unlock(t, wait.granted(t, 2*time.Second))
+	unlock(t, fresh.granted(t, 2*time.Second))
+	// Requests went unanswered, so their acquisitions leave tombstones for a while.
+	await(t, time.Second, "tombstones with an expiry at the most are left", func() bool {
+		for _, k := range leftovers(t, c) {
+			if left, err := c.PTTL(t.Context(), k).Result(); err != nil || left <= 0 || !strings.Contains(k, "}x") {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func TestLockGivesUpAfterALongOutage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("an outage of more than 5 s")
+	}
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	must(t, c.Set(t.Context(), key("x"), ours, time.Minute).Err())
+	for _, tt := range []struct {
+		name string
+		mode faultproxy.Mode
+	}{
+		{"refused", faultproxy.Mode{Refuse: true}},
+		{"black hole", faultproxy.BlackHole},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p, url := proxied(t, s)
+			l := open(t, url)
+			unlock(t, lock(t, l.Mutex("warm "+tt.name)))
+			p.Set(tt.mode)
+			if tt.mode.Refuse {
+				p.Cut()
+			}
+			began := time.Now()
+			wait := start(t, l.Mutex("y "+tt.name))
+			select {
+			case <-wait.done:
+			case <-time.After(10 * time.Second):
+			}
+			took := time.Since(began)
+			want(t, "Lock", wait.err, fencelock.ErrUnavailable)
+			t.Logf("Lock gave up after %v: %v", took, wait.err)
+			if took < 4900*time.Millisecond || took > 7500*time.Millisecond {
+				t.Errorf("Lock gave up after %v, want 5 s to 7.5 s", took)
+			}
+			p.Set(faultproxy.Mode{})
+		})
+	}
+}
+
+// A ctx that ends is heeded whatever the server does.
+func TestContextIsHeededBeforeASilentServer(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	p, url := proxied(t, s)
+	l := open(t, url)
+	le := lock(t, l.Mutex("held"))
+	c := foreign(t, s)
+	must(t, c.Set(t.Context(), key("waited"), ours, time.Minute).Err())
+	warm := queue(t, c, l, "waited", 1)
+	p.Set(faultproxy.BlackHole)
+	ops := []struct {
+		name string
+		call func(context.Context) error
+	}{
+		{"Lock", func(ctx context.Context) error { _, err := l.Mutex("x").Lock(ctx); return err }},
+		{"TryLock", func(ctx context.Context) error { _, err := l.Mutex("tried").TryLock(ctx); return err }},
+		{"Renew", func(ctx context.Context) error { return le.Renew(ctx) }},
+		{"Inspect", func(ctx context.Context) error { _, err := l.Inspect(ctx, "x"); return err }},
+		{"Break", func(ctx context.Context) error { return l.Break(ctx, "x") }},
+		{"List", func(ctx context.Context) (err error) {
+			for _, err = range l.List(ctx, "") {
+			}
+			return err
+		}},
+		{"Open", func(ctx context.Context) error {
+			o, err := fencelock.Open(ctx, url)
+			if err == nil {
+				_ = o.Close()
+			}
+			return err
+		}},
+	}
+	for _, tt := range []struct {
+		name        string
+		after, late time.Duration
+		ctx         func(time.Duration) (context.Context, context.CancelFunc)
+		target      error
+	}{
+		{"deadline", 300 * time.Millisecond, 350 * time.Millisecond, func(d time.Duration) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(t.Context(), d)
+		}, context.DeadlineExceeded},
+		{"cancel soon", 50 * time.Millisecond, time.Second, func(d time.Duration) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(d, cancel)
+			return ctx, cancel
+		}, context.Canceled},
+		{"cancel late", 1300 * time.Millisecond, time.Second, func(d time.Duration) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(d, cancel)
+			return ctx, cancel
+		}, context.Canceled},
+	} {
+		type outcome struct {
+			name string
+			took time.Duration
+			err  error
+		}
+		ended := make(chan outcome, len(ops))
+		for _, op := range ops {
+			go func() {
+				ctx, cancel := tt.ctx(tt.after)
+				defer cancel()
+				began := time.Now()
+				err := op.call(ctx)
+				ended <- outcome{op.name, time.Since(began), err}
+			}()
+		}
+		for range ops {
+			o := <-ended
+			late := o.took - tt.after
+			if late > tt.late {
+				t.Errorf("%s, %s: returned %v after its ctx ended, want %v at most", o.name, tt.name, late, tt.late)
+			}
+			want(t, o.name+", "+tt.name, o.err, tt.target)
+		}
+	}
+	cancelled := time.Now()
+	warm.cancel()
+	<-warm.done
+	if late := warm.at.Sub(cancelled); late > time.Second {
+		t.Errorf("a wait in the queue returned %v after its ctx was cancelled", late)
+	}
+	// Unlock has a second of its own even if its ctx is done.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	began := time.Now()
+	err := le.Unlock(ctx)
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("Unlock with a ctx that is done took %v", took)
+	}
+	want(t, "Unlock with a ctx that is done", err, context.Canceled)
+	p.Set(faultproxy.Mode{})
+	must(t, le.Unlock(ctx)) // and works later, ctx done or not
+	must(t, c.Del(t.Context(), key("waited")).Err())
+}
+
+func TestBrokenConnectionsDoNotPoisonThePool(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	p, url := proxied(t, s)
+	l := open(t, url+"?min_idle_conns=8&pool_size=8")
+	for i := range 10 {
+		le := lock(t, l.Mutex("x"))
+		p.Cut() // every idle connection is dead now
+		unlock(t, le)
+		p.Cut()
+		le, err := l.Mutex("x").TryLock(t.Context())
+		if err != nil {
+			t.Fatalf("TryLock %d after a cut: %v", i, err)
+		}
+		unlock(t, le)
+	}
+}

@@ -1,0 +1,267 @@
+package redis_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/servers"
+)
+
+func TestGrantByReleaseIsAClaimUntilConfirmed(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	const ttl = 20 * time.Second
+	le := lock(t, open(t, s.URL()).Mutex("x"))
+	p, url := proxied(t, s)
+	wait := queue(t, c, open(t, url, fencelock.WithTTL(ttl)), "x", 1)
+
+	p.Set(faultproxy.Mode{HoldRequests: true}) // the push gets through, the confirmation does not
+	released := time.Now()
+	unlock(t, le)
+	must(t, p.Await(within(t, 2*time.Second), func(c faultproxy.Counts) bool { return c.HeldRequests > 0 }))
+	left := c.PTTL(t.Context(), key("x")).Val()
+	if left <= 0 || left > 2*time.Second {
+		t.Errorf("the unconfirmed grant expires in %v, want 2 s at most", left)
+	}
+	if wait.over() {
+		t.Error("Lock returned before it had confirmed its grant")
+	}
+	<-time.After(100 * time.Millisecond) // how late the confirmation is
+	p.Set(faultproxy.Mode{})
+	got := wait.granted(t, 2*time.Second)
+	left, now := c.PTTL(t.Context(), key("x")).Val(), time.Now()
+	if left < ttl-2*time.Second {
+		t.Errorf("the confirmed grant expires in %v, want about %v", left, ttl)
+	}
+	const margin = 400 * time.Millisecond
+	deadline := got.Deadline()
+	if deadline.Before(released.Add(ttl - margin)) {
+		t.Errorf("Deadline %v after the release: want at least TTL less margin", deadline.Sub(released))
+	}
+	if deadline.After(wait.at.Add(ttl-margin)) || deadline.After(now.Add(left)) {
+		t.Errorf("Deadline %v after the release, the store's expiry %v: want it counted from before the confirmation",
+			deadline.Sub(released), now.Add(left).Sub(released))
+	}
+	unlock(t, got)
+	awaitClean(t, c, time.Second)
+}
+
+func TestKilledWaiterIsSkipped(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	le := lock(t, open(t, s.URL()).Mutex("x"))
+	p, url := proxied(t, s)
+	dead := queue(t, c, open(t, url), "x", 1)
+	next := queue(t, c, open(t, s.URL()), "x", 2)
+	heard := listeners(t, c)
+	p.Set(faultproxy.Mode{Refuse: true})
+	p.Cut()
+	await(t, 2*time.Second, "the server sees the end of the connection", func() bool { return listeners(t, c) == heard-1 })
+	released := time.Now()
+	unlock(t, le)
+	unlock(t, next.granted(t, time.Second))
+	took := next.at.Sub(released)
+	t.Logf("hand-over past a dead waiter: %v", took)
+	if took > 300*time.Millisecond {
+		t.Errorf("hand-over past a dead waiter took %v, want it at once", took)
+	}
+	if dead.over() {
+		t.Errorf("the waiter without a connection has given up before 5 s: %v", dead.err)
+	}
+	p.Set(faultproxy.Mode{})
+}
+
+func TestVanishedWaiterCostsOneClaim(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	le := lock(t, open(t, s.URL()).Mutex("x"))
+	p, url := proxied(t, s)
+	queue(t, c, open(t, url), "x", 1)
+	next := queue(t, c, open(t, s.URL()), "x", 2)
+	p.Set(faultproxy.BlackHole)
+	released := time.Now()
+	unlock(t, le)
+	unlock(t, next.granted(t, 5*time.Second))
+	took := next.at.Sub(released)
+	t.Logf("hand-over past a vanished waiter: %v", took)
+	if took < 1500*time.Millisecond || took > 2600*time.Millisecond {
+		t.Errorf("hand-over past a vanished waiter took %v, want one claim of 2 s", took)
+	}
+	p.Set(faultproxy.Mode{})
+}
+
+func TestTryLockDoesNotOvertake(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	must(t, c.Set(t.Context(), key("x"), ours, time.Minute).Err())
+	wait := queue(t, c, open(t, s.URL()), "x", 1)
+	other := open(t, s.URL())
+	must(t, c.Del(t.Context(), key("x")).Err()) // free, and the waiter does not know
+	_, err := other.Mutex("x").TryLock(t.Context())
+	want(t, "TryLock of a free lock with a queue", err, fencelock.ErrLocked)
+	unlock(t, wait.granted(t, time.Second)) // the try has told it
+	unlock(t, lock(t, other.Mutex("x")))
+}
+
+func TestFirstComeFirstServed(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	le := lock(t, open(t, s.URL()).Mutex("x"))
+	const n = 8
+	var (
+		mu    sync.Mutex
+		order []int
+		want  []int
+		waits []*pending
+	)
+	for i := range n {
+		p := queue(t, c, open(t, s.URL()), "x", int64(i+1))
+		waits, want = append(waits, p), append(want, i)
+		go func() {
+			<-p.done
+			if p.err != nil {
+				return
+			}
+			mu.Lock()
+			order = append(order, i)
+			mu.Unlock()
+			_ = p.lease.Unlock(t.Context()) // the others would not get it
+		}()
+	}
+	token := le.Token()
+	unlock(t, le)
+	for i, p := range waits {
+		got := p.granted(t, 2*time.Second)
+		if got.Token() <= token {
+			t.Errorf("token of waiter %d: got %d, want more than %d", i, got.Token(), token)
+		}
+		token = got.Token()
+	}
+	await(t, time.Second, "all have unlocked", func() bool { mu.Lock(); defer mu.Unlock(); return len(order) == n })
+	if !slices.Equal(order, want) {
+		t.Errorf("order of the grants: got %v, want %v", order, want)
+	}
+	awaitClean(t, c, time.Second)
+}
+
+func TestNextInLineDies(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	le := lock(t, open(t, s.URL()).Mutex("x"))
+	p, url := proxied(t, s)
+	queue(t, c, open(t, url), "x", 1)
+	next := queue(t, c, open(t, s.URL()), "x", 2)
+	p.Set(faultproxy.Mode{Refuse: true})
+	p.Cut()
+	select {
+	case <-next.done:
+		t.Fatalf("the waiter after a dead one got %v, %v while the lock is held", next.lease, next.err)
+	case <-time.After(1500 * time.Millisecond):
+	}
+	if err := le.Err(); err != nil {
+		t.Fatal(err)
+	}
+	released := time.Now()
+	unlock(t, le)
+	unlock(t, next.granted(t, time.Second))
+	if took := next.at.Sub(released); took > 300*time.Millisecond {
+		t.Errorf("hand-over took %v, want it at once", took)
+	}
+	p.Set(faultproxy.Mode{})
+}
+
+// A waiter that was skipped, because its connection was gone just then, comes back to its place.
+func TestDroppedWaiterKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	le := lock(t, open(t, s.URL()).Mutex("x"))
+	p, url := proxied(t, s)
+	first := queue(t, c, open(t, url), "x", 1)
+	second := queue(t, c, open(t, s.URL()), "x", 2)
+	third := queue(t, c, open(t, s.URL()), "x", 3)
+	heard := listeners(t, c)
+	p.Set(faultproxy.Mode{Refuse: true})
+	p.Cut()
+	await(t, 2*time.Second, "the server sees the end of the connection", func() bool { return listeners(t, c) == heard-1 })
+	unlock(t, le)
+	held := second.granted(t, time.Second)
+	if n := queued(t, c, "x"); n != 1 {
+		t.Fatalf("in the queue: got %d, want the third alone", n)
+	}
+	p.Set(faultproxy.Mode{})
+	await(t, 4*time.Second, "the first is back in the queue", func() bool { return queued(t, c, "x") == 2 })
+	unlock(t, held)
+	held = first.granted(t, time.Second)
+	if third.over() {
+		t.Error("the third was served before the first came back to its place")
+	}
+	unlock(t, held)
+	unlock(t, third.granted(t, time.Second))
+	awaitClean(t, c, time.Second)
+}
+
+func TestHandOverCostsTheSameForAnyNumberOfWaiters(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	cost := map[int]float64{}
+	counts := []int{5, 50}
+	if testing.Short() {
+		counts = []int{5, 20}
+	}
+	for _, n := range counts {
+		name := fmt.Sprint("x-", n)
+		le := lock(t, over(t, c).Mutex(name))
+		var waits []*pending
+		for i := range n {
+			waits = append(waits, queue(t, c, over(t, c), name, int64(i+1)))
+		}
+		old, began := calls(t, c), time.Now()
+		const hands = 4
+		for i := range hands {
+			unlock(t, le)
+			le = waits[i].granted(t, 2*time.Second)
+		}
+		took := time.Since(began)
+		now := calls(t, c)
+		var all int64
+		for name, k := range now {
+			if name != "info" {
+				all += k - old[name]
+			}
+		}
+		cost[n] = float64(all) / hands
+		t.Logf("%d waiters: a hand-over is %.2f scripts, %.2f pushes, %.1f commands in all, %v", n,
+			float64(now["evalsha"]-old["evalsha"])/hands, float64(now["publish"]-old["publish"])/hands, cost[n], took/hands)
+		for _, w := range waits[hands:] {
+			w.cancel()
+		}
+		unlock(t, le)
+		for _, w := range waits[hands:] {
+			<-w.done
+			if w.err == nil { // granted before it was cancelled
+				unlock(t, w.lease)
+			} else if !errors.Is(w.err, fencelock.ErrLocked) {
+				t.Errorf("a cancelled wait: %v", w.err)
+			}
+		}
+	}
+	few, many := cost[counts[0]], cost[counts[1]]
+	if many > few*1.5+2 {
+		t.Errorf("commands of a hand-over: got %.1f with %d waiters and %.1f with %d, want the same", few, counts[0], many, counts[1])
+	}
+	awaitClean(t, c, 2*time.Second)
+}

@@ -1,0 +1,153 @@
+package redis_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/redis"
+)
+
+// calling matches requests that call a script for a lock.
+func calling(hash, name string) func([]byte) bool {
+	return func(request []byte) bool {
+		return bytes.Contains(request, []byte(hash)) && bytes.Contains(request, []byte(key(name)+"\r\n"))
+	}
+}
+
+func TestLostReplyOfAcquire(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	p, url := proxied(t, s)
+	l := open(t, url)
+	unlock(t, lock(t, l.Mutex("warm")))
+	for i, take := range []func(fencelock.Mutex) (*fencelock.Lease, error){
+		func(m fencelock.Mutex) (*fencelock.Lease, error) { return m.TryLock(t.Context()) },
+		func(m fencelock.Mutex) (*fencelock.Lease, error) { return m.Lock(within(t, 5*time.Second)) },
+	} {
+		name := fmt.Sprint("x-", i)
+		p.LoseReplyTo(1, calling(redis.AcquireHash, name))
+		lostBefore := p.Counts().LostReplies
+		le, err := take(l.Mutex(name))
+		must(t, err)
+		if n := p.Counts().LostReplies - lostBefore; n != 1 {
+			t.Errorf("%s: %d replies were lost, want 1", name, n)
+		}
+		if drawn, err := c.Get(t.Context(), redis.OursOf(key(name))+"c").Int64(); err != nil || drawn != le.Token() {
+			t.Errorf("%s: the last token drawn is %d (%v), the lease has %d: want no second token", name, drawn, err, le.Token())
+		}
+		unlock(t, le)
+	}
+	awaitClean(t, c, time.Second)
+}
+
+func TestLostReplyOfWaitersConfirmation(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	le := lock(t, open(t, s.URL()).Mutex("x"))
+	p, url := proxied(t, s)
+	wait := queue(t, c, open(t, url), "x", 1)
+	p.LoseReplyTo(1, calling(redis.AcquireHash, "x"))
+	unlock(t, le)
+	got := wait.granted(t, 2*time.Second)
+	if n := p.Counts().LostReplies; n != 1 {
+		t.Errorf("%d replies were lost, want 1", n)
+	}
+	if drawn := c.Get(t.Context(), redis.OursOf(key("x"))+"c").Val(); drawn != fmt.Sprint(got.Token()) {
+		t.Errorf("the last token drawn is %s, the lease has %d", drawn, got.Token())
+	}
+	unlock(t, got)
+	awaitClean(t, c, time.Second)
+}
+
+func TestLostReplyOfRenewal(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	p, url := proxied(t, s)
+	var seen events
+	l := open(t, url, fencelock.WithTTL(1500*time.Millisecond), fencelock.WithObserver(&seen))
+	le := lock(t, l.Mutex("x"))
+	must(t, le.Renew(t.Context())) // the server has the script
+	p.LoseReplyTo(1, calling(redis.RenewHash, "x"))
+	deadline := le.Deadline()
+	must(t, le.Renew(t.Context()))
+	if !le.Deadline().After(deadline) {
+		t.Error("the renewal whose reply was lost did not move the Deadline")
+	}
+	before := p.Counts().LostReplies
+	p.LoseReplyTo(2, calling(redis.RenewHash, "x")) // in the background
+	must(t, p.Await(within(t, 3*time.Second), lostMoreThan(before+1)))
+	renewed := seen.count(fencelock.Renewed)
+	await(t, 2*time.Second, "renewed after that", func() bool { return seen.count(fencelock.Renewed) > renewed })
+	must(t, le.Err())
+	unlock(t, le)
+
+	long := lock(t, l.Mutex("y", fencelock.WithTTL(20*time.Second)))
+	before = p.Counts().LostReplies
+	p.LoseReplyTo(3, calling(redis.CheckHash, "y")) // one check with its second try, and the next
+	must(t, p.Await(within(t, 4*time.Second), lostMoreThan(before+2)))
+	must(t, long.Err())
+	unlock(t, long)
+}
+
+func TestLostReplyOfRelease(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	p, url := proxied(t, s)
+	l, other := open(t, url), open(t, s.URL())
+	unlock(t, lock(t, l.Mutex("warm")))
+
+	le := lock(t, l.Mutex("x"))
+	p.LoseReplyTo(1, calling(redis.ReleaseHash, "x"))
+	must(t, le.Unlock(t.Context()))
+	want(t, "a second Unlock", le.Unlock(t.Context()), fencelock.ErrReleased)
+
+	// No reply at all: unknown. The release sent again after the next grant is nil, and frees nobody.
+	le = lock(t, l.Mutex("x"))
+	p.LoseReplyTo(100, calling(redis.ReleaseHash, "x"))
+	want(t, "Unlock without any reply", le.Unlock(t.Context()), fencelock.ErrUnavailable)
+	p.LoseReplyTo(0, nil)
+	next := lock(t, other.Mutex("x"))
+	must(t, le.Unlock(t.Context()))
+	want(t, "Unlock after that", le.Unlock(t.Context()), fencelock.ErrReleased)
+	info, err := other.Inspect(t.Context(), "x")
+	must(t, err)
+	if !info.Held || info.Token != next.Token() {
+		t.Errorf("after the repeated release: got %+v, want it held with token %d", info, next.Token())
+	}
+	must(t, next.Renew(t.Context()))
+	unlock(t, next)
+	awaitClean(t, c, time.Second)
+}
+
+// A release that is sent twice hands over once.
+func TestLostReplyOfReleaseWithWaiters(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	p, url := proxied(t, s)
+	l := open(t, url)
+	unlock(t, lock(t, l.Mutex("warm")))
+	le := lock(t, l.Mutex("x"))
+	first := queue(t, c, open(t, s.URL()), "x", 1)
+	second := queue(t, c, open(t, s.URL()), "x", 2)
+	p.LoseReplyTo(1, calling(redis.ReleaseHash, "x"))
+	unlock(t, le)
+	held := first.granted(t, time.Second)
+	if second.over() {
+		t.Error("the second waiter was served too")
+	}
+	must(t, held.Err())
+	if n := queued(t, c, "x"); n != 1 {
+		t.Errorf("in the queue: got %d, want 1", n)
+	}
+	unlock(t, held)
+	unlock(t, second.granted(t, time.Second))
+	awaitClean(t, c, time.Second)
+}

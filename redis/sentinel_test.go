@@ -1,0 +1,84 @@
+package redis_test
+
+import (
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/servers"
+)
+
+// The master dies. What was replicated goes on at the promoted replica; a waiter survives; tokens rise.
+func TestSentinelFailover(t *testing.T) {
+	t.Parallel()
+	n := servers.RedisSentinel(t, servers.SentinelOptions{})
+	l, other := open(t, n.URL()), open(t, n.URL())
+	unlock(t, lock(t, l.Mutex("x")))
+	le := lock(t, l.Mutex("x"))
+	old, err := n.Master(t.Context())
+	must(t, err)
+	c := foreign(t, old)
+	wait := queue(t, c, other, "x", 1)
+	before := lock(t, other.Mutex("y"))
+	if got := c.Wait(t.Context(), 1, time.Second).Val(); got != 1 {
+		t.Fatalf("replicas that have all: got %d, want 1", got)
+	}
+	killed := time.Now()
+	must(t, old.Kill())
+	master, err := n.AwaitMaster(within(t, 20*time.Second), old)
+	if err != nil {
+		t.Fatalf("%v; a sentinel's log ends with:\n%s", err, n.Sentinels()[0].Tail())
+	}
+	promoted := time.Since(killed)
+
+	first := lock(t, l.Mutex("z"))
+	t.Logf("promoted after %v, locked again after %v", promoted, time.Since(killed))
+	unlock(t, first)
+	must(t, le.Err())
+	if promoted > 4*time.Second { // a wait rides out 5 s: on a machine this slow it may have ended
+		wait.cancel()
+		<-wait.done
+		wait = start(t, other.Mutex("x"))
+		waiters(t, l, "x", 1)
+	}
+	if wait.over() {
+		t.Fatalf("the waiter: %v, %v in the failover", wait.lease, wait.err)
+	}
+	released := time.Now()
+	unlock(t, le)
+	next := wait.granted(t, 6*time.Second)
+	t.Logf("hand-over after the failover: %v", wait.at.Sub(released))
+	if next.Token() <= le.Token() {
+		t.Errorf("token after the failover: got %d, want more than %d", next.Token(), le.Token())
+	}
+	unlock(t, next)
+	unlock(t, before)
+	again := lock(t, l.Mutex("y"))
+	if again.Token() <= before.Token() {
+		t.Errorf("token after the failover: got %d, want more than %d", again.Token(), before.Token())
+	}
+	unlock(t, again)
+	awaitClean(t, foreign(t, master), time.Second)
+}
+
+func TestSentinelMasterUnknown(t *testing.T) {
+	t.Parallel()
+	n := servers.RedisSentinel(t, servers.SentinelOptions{})
+	url := "redis+sentinel://" + n.Addrs()[0] + "/nobody"
+	began := time.Now()
+	_, err := fencelock.Open(t.Context(), url)
+	if err == nil {
+		t.Fatal("opened a master group that does not exist")
+	}
+	t.Logf("after %v: %v", time.Since(began), err)
+	if took := time.Since(began); took > 5500*time.Millisecond {
+		t.Errorf("Open took %v, want 5 s at most", took)
+	}
+	open(t, "redis+sentinel://"+n.Addrs()[0]+"/main/1") // with a database
+	// A client of a Sentinel group that the program has.
+	c := goredis.NewFailoverClient(&goredis.FailoverOptions{MasterName: n.MasterName(), SentinelAddrs: n.Addrs()})
+	t.Cleanup(func() { _ = c.Close() })
+	clientsOfTheCaller(t, c)
+}

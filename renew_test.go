@@ -1,0 +1,343 @@
+package fencelock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencelock/fencelock"
+)
+
+func TestRenewedForAnHour(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		a, b := open(t, d), open(t, d.other())
+		le := lock(t, a.Mutex("n"))
+		token := le.Token()
+		_, err := b.Mutex("n").Lock(within(t, time.Hour))
+		wantErr(t, "another's wait", err, fencelock.ErrLocked, context.DeadlineExceeded)
+		wantHeld(t, "after an hour", le)
+		if le.Token() != token {
+			t.Errorf("token: got %d after an hour, want %d", le.Token(), token)
+		}
+		// Every third of the TTL, with up to a tenth and the batch's eighth taken off.
+		least, most := int(time.Hour/(ttl/3)), int(time.Hour/(ttl/3*3/4))
+		if got := d.count("renew"); got < least || got > most {
+			t.Errorf("got %d renewals in an hour, want %d to %d", got, least, most)
+		}
+		unlock(t, le)
+	})
+}
+
+func TestRenewalsAreJittered(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		var mu sync.Mutex
+		var last time.Time
+		gaps := map[time.Duration]bool{}
+		d.on("renew", func(c call) error {
+			mu.Lock()
+			defer mu.Unlock()
+			gaps[time.Since(last)] = true
+			last = time.Now()
+			return c.apply()
+		})
+		lock(t, l.Mutex("n"))
+		time.Sleep(20 * ttl)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(gaps) < 10 {
+			t.Errorf("the gaps between renewals: got %v, want many different ones", gaps)
+		}
+	})
+}
+
+func TestRenewalAnswers(t *testing.T) {
+	tests := map[string]struct {
+		step        step
+		least, most time.Duration // when the lease ends
+		want        fencelock.Reason
+	}{
+		"lost":                {refuse(fencelock.ErrLost), ttl / 4, ttl / 3, fencelock.Revoked},
+		"lost, wrapped":       {refuse(fmt.Errorf("hold 0: %w", fencelock.ErrLost)), ttl / 4, ttl / 3, fencelock.Revoked},
+		"session lost":        {refuse(&fencelock.LostError{Reason: fencelock.SessionLost}), ttl / 4, ttl / 3, fencelock.SessionLost},
+		"store error":         {refuse(errStore), trusted, trusted, fencelock.Expired},
+		"unavailable":         {refuse(fencelock.ErrUnavailable), trusted, trusted, fencelock.Expired},
+		"locked":              {refuse(fencelock.ErrLocked), trusted, trusted, fencelock.Expired},
+		"no answer":           {hang, trusted, trusted, fencelock.Expired},
+		"answers always late": {slowBack(ttl), trusted, trusted, fencelock.Expired},
+		"driver's ctx error":  {refuse(context.Canceled), trusted, trusted, fencelock.Expired},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, d)
+				start := time.Now()
+				le := lock(t, l.Mutex("n"))
+				d.on("renew", tt.step)
+				<-le.Done()
+				wantTook(t, "the lease", start, tt.least, tt.most)
+				wantLost(t, name, le, tt.want)
+				tries := d.count("renew")
+				time.Sleep(3 * ttl)
+				if got := d.count("renew"); got != tries {
+					t.Errorf("got %d renewals after the loss", got-tries)
+				}
+			})
+		})
+	}
+}
+
+func TestRenewalRecovers(t *testing.T) {
+	tests := map[string]step{
+		"one error":              first(1, refuse(errStore)),
+		"several errors":         first(4, refuse(errStore)),
+		"one lost reply":         first(1, loseReply),
+		"one without an answer":  first(1, hang),
+		"one with a late answer": first(1, slowBack(ttl)),
+	}
+	for name, s := range tests {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, d)
+				le := lock(t, l.Mutex("n"))
+				d.on("renew", s)
+				time.Sleep(10 * ttl)
+				wantHeld(t, name, le)
+			})
+		})
+	}
+}
+
+func TestOutageShorterThanTheLease(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		le := lock(t, l.Mutex("n"))
+		for range 20 {
+			d.on("renew", refuse(errStore))
+			time.Sleep(ttl / 2)
+			wantHeld(t, "in the outage", le)
+			d.on("renew", nil)
+			time.Sleep(ttl)
+		}
+		wantHeld(t, "after twenty outages", le)
+	})
+}
+
+// A renewal that failed is tried again soon, not just before the deadline.
+func TestRenewalIsTriedAgainSoon(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		le := lock(t, l.Mutex("n"))
+		d.on("renew", refuse(errStore))
+		time.Sleep(ttl / 2)
+		if got := d.count("renew"); got < 2 || got > 30 {
+			t.Errorf("got %d tries in an outage from %v to %v, want a few", got, ttl/3, ttl/2)
+		}
+		before := le.Deadline()
+		d.on("renew", nil)
+		time.Sleep(1100 * time.Millisecond)
+		if !le.Deadline().After(before) {
+			t.Error("not renewed a good second after the outage")
+		}
+	})
+}
+
+func TestLateConfirmationDoesNotRevive(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		a, b := open(t, d), open(t, d.other())
+		le := lock(t, a.Mutex("n"))
+		deadline := le.Deadline()
+		gate := make(chan struct{})
+		d.on("renew", func(c call) error { // applied in time, confirmed after the deadline
+			err := c.apply()
+			<-gate
+			return err
+		})
+		<-le.Done()
+		close(gate)
+		synctest.Wait()
+		wantLost(t, "after the late confirmation", le, fencelock.Expired)
+		if got := le.Deadline(); !got.Equal(deadline) {
+			t.Errorf("deadline: got %v after the loss, want it unchanged", got.Sub(deadline))
+		}
+		start := time.Now()
+		lock(t, b.Mutex("n"))
+		wantTook(t, "the next grant (the renewed lock is freed)", start, 0, time.Second)
+	})
+}
+
+func TestNoRenewalAfterUnlock(t *testing.T) {
+	tests := map[string]time.Duration{"at once": 0, "after one renewal": ttl / 2, "when a renewal is due": ttl / 3}
+	for name, hold := range tests {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, d)
+				le := lock(t, l.Mutex("n"))
+				time.Sleep(hold)
+				unlock(t, le)
+				before := d.count("renew")
+				time.Sleep(3 * ttl)
+				if got := d.count("renew"); got != before {
+					t.Errorf("got %d renewals in the 3 TTLs after Unlock", got-before)
+				}
+			})
+		})
+	}
+}
+
+func TestManualRenew(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithManualRenew())
+		le := lock(t, l.Mutex("n"))
+		for range 3 {
+			time.Sleep(trusted - 2*time.Second)
+			asked := time.Now()
+			d.on("renew", slowBack(500*time.Millisecond))
+			if err := le.Renew(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := le.Deadline().Sub(asked); got != trusted {
+				t.Errorf("deadline: got %v after the renewal was asked for, want %v", got, trusted)
+			}
+		}
+		if got := d.count("renew"); got != 3 {
+			t.Errorf("got %d renewals, want the 3 that were asked for", got)
+		}
+		<-le.Done()
+		wantLost(t, "without more renewals", le, fencelock.Expired)
+		wantErr(t, "renew after the loss", le.Renew(t.Context()), fencelock.ErrLost)
+		if got := d.count("renew"); got != 3 {
+			t.Errorf("a renewal of a lost lease was sent")
+		}
+	})
+}
+
+func TestManualRenewErrors(t *testing.T) {
+	tests := map[string]struct {
+		step step
+		want []error
+		held bool
+		most time.Duration
+	}{
+		"store error": {refuse(errStore), []error{fencelock.ErrUnavailable, errStore}, true, 0},
+		"lost":        {refuse(fencelock.ErrLost), []error{fencelock.ErrLost}, false, 0},
+		"no answer":   {hang, []error{fencelock.ErrUnavailable}, true, 5 * time.Second},
+		"lost reply":  {loseReply, []error{fencelock.ErrUnavailable}, true, 0},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, d, fencelock.WithManualRenew())
+				le := lock(t, l.Mutex("n"))
+				deadline := le.Deadline()
+				d.on("renew", tt.step)
+				start := time.Now()
+				err := le.Renew(t.Context())
+				wantErr(t, "renew", err, tt.want...)
+				wantTook(t, "renew", start, 0, tt.most)
+				if got := opErrors(err); got != 1 {
+					t.Errorf("got %d OpErrors in %v, want 1", got, err)
+				}
+				if got := le.Err() == nil; got != tt.held {
+					t.Errorf("held: got %v, want %v", got, tt.held)
+				}
+				if !le.Deadline().Equal(deadline) {
+					t.Error("a renewal that was not confirmed moved the deadline")
+				}
+			})
+		})
+	}
+}
+
+func TestManualRenewAndItsContext(t *testing.T) {
+	cause := errors.New("the cause")
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithManualRenew())
+		le := lock(t, l.Mutex("n"))
+		done, cancel := context.WithCancelCause(t.Context())
+		cancel(cause)
+		wantErr(t, "renew with a done ctx", le.Renew(done), context.Canceled, cause)
+		if got := d.count("renew"); got != 0 {
+			t.Errorf("renew with a done ctx sent %d requests", got)
+		}
+		d.on("renew", hang)
+		start := time.Now()
+		wantErr(t, "renew that its ctx ended", le.Renew(within(t, time.Second)), context.DeadlineExceeded)
+		wantTook(t, "renew that its ctx ended", start, time.Second, time.Second)
+		wantHeld(t, "after it", le)
+		<-le.Done()
+		wantErr(t, "renew of a lost lease with a done ctx (the clock is looked at first)", le.Renew(done), fencelock.ErrLost)
+	})
+}
+
+func TestManualRenewEndsAtTheDeadline(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithManualRenew())
+		start := time.Now()
+		le := lock(t, l.Mutex("n"))
+		d.on("renew", hang)
+		time.Sleep(trusted - time.Second)
+		wantErr(t, "renew", le.Renew(t.Context()), fencelock.ErrLost)
+		wantTook(t, "renew", start, trusted, trusted)
+	})
+}
+
+func TestManualRenewBehindAnother(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithManualRenew())
+		le := lock(t, l.Mutex("n"))
+		d.on("renew", slowBack(3*time.Second))
+		firstDone := make(chan error, 1)
+		go func() { firstDone <- le.Renew(t.Context()) }()
+		synctest.Wait()
+		start := time.Now()
+		wantErr(t, "the second", le.Renew(within(t, time.Second)), context.DeadlineExceeded)
+		wantTook(t, "the second", start, time.Second, time.Second)
+		if err := <-firstDone; err != nil {
+			t.Errorf("the first: %v", err)
+		}
+	})
+}
+
+// The driver sees one call about a request at a time: the fake asserts it.
+func TestManualRenewBesideTheOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		le := lock(t, l.Mutex("n"))
+		d.on("renew", slowBack(300*time.Millisecond))
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				for range 20 {
+					if err := le.Renew(t.Context()); err != nil {
+						t.Errorf("renew: %v", err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		time.Sleep(3 * ttl)
+		wantHeld(t, "after 200 renewals by hand", le)
+		if got := d.peak("renew"); got != 1 {
+			t.Errorf("got %d renewals of one lease in flight, want 1 at a time", got)
+		}
+	})
+}
+
+func TestManualRenewInFlightWhenTheScheduleIsDue(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		le := lock(t, l.Mutex("n"))
+		time.Sleep(2 * time.Second)
+		d.on("renew", first(1, slowBack(4*time.Second)))
+		if err := le.Renew(t.Context()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(3 * ttl)
+		wantHeld(t, "afterwards", le)
+	})
+}

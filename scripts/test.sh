@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Runs all tests: test.sh [go test flags]
+#
+# It installs what they need where it may (setup-tests.sh), then says which backends
+# run and how, and in its last line which were not run. FENCELOCK_REQUIRE=redis,… makes a
+# missing one a failure; FENCELOCK_SERVERS=local|container chooses the kind.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# The stores that this version has a backend for, and those that it can start only.
+stores=(redis)
+servers=(etcd zookeeper postgres)
+
+[[ ${FENCELOCK_SERVERS:-auto} == container ]] || scripts/setup-tests.sh "${stores[@]}" "${servers[@]}"
+
+# image makes sure that containers of a store can be started: an engine answers, and the image is there, can be pulled,
+# or can be built from Debian packages. It exports the image's name.
+image() {
+	local store=$1 var="FENCELOCK_IMAGE_${1^^}" built="fencelock-test-$1:latest"
+	command -v docker >/dev/null && docker version >/dev/null 2>&1 || return 1
+	if [[ -n ${!var:-} ]]; then
+		docker image inspect "${!var}" >/dev/null 2>&1 || docker pull -q "${!var}" 2>/dev/null
+		return
+	fi
+	if docker image inspect "$built" >/dev/null 2>&1; then
+		export "$var=$built"
+		return
+	fi
+	[[ ${FENCELOCK_PULL:-} != never ]] && docker pull -q "$(public "$store")" 2>/dev/null && return
+	[[ $(id -u) -eq 0 ]] && scripts/build-images.sh "$store" && export "$var=$built"
+}
+
+public() {
+	case $1 in
+	redis) echo redis:7.4 ;;
+	esac
+}
+
+program() {
+	case $1 in
+	redis) command -v redis-server >/dev/null && command -v redis-cli >/dev/null ;;
+	esac
+}
+
+ran=(memory file) missing=()
+for store in "${stores[@]}"; do
+	if [[ ${FENCELOCK_SERVERS:-auto} != container ]] && program "$store"; then
+		ran+=("$store (local program)")
+	elif [[ ${FENCELOCK_SERVERS:-auto} != local ]] && image "$store"; then
+		ran+=("$store (container)")
+	else
+		missing+=("$store")
+	fi
+done
+
+list() {
+	local IFS=,
+	echo "${*}" | sed 's/,/, /g'
+}
+
+echo "test: backends: $(list "${ran[@]}")"
+status=0
+# One package at a time: they measure times, on machines with few cores.
+go test -race -shuffle=on -p 1 -timeout 20m "$@" ./... || status=$?
+if [[ ${#missing[@]} -gt 0 ]]; then
+	echo "test: NOT RUN: $(list "${missing[@]}") (no server program and no image; see scripts/setup-tests.sh)"
+else
+	echo "test: every backend was run: $(list "${ran[@]}")"
+fi
+exit "$status"

@@ -1,0 +1,330 @@
+package fencelock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencelock/fencelock"
+)
+
+func TestUnlockWithADoneContext(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		le := lock(t, l.Mutex("n"))
+		d.on("release", slowThere(900*time.Millisecond))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := le.Unlock(ctx); err != nil {
+			t.Errorf("unlock: %v", err)
+		}
+		wantFree(t, l, "n")
+	})
+}
+
+func TestUnlockIsBounded(t *testing.T) {
+	cause := errors.New("the cause")
+	tests := map[string]struct {
+		after time.Duration // when ctx ends
+		took  time.Duration
+		want  []error
+	}{
+		"ctx done before":     {0, time.Second, []error{fencelock.ErrUnavailable, context.Canceled, cause}},
+		"ctx done early":      {300 * time.Millisecond, time.Second, []error{fencelock.ErrUnavailable, context.Canceled, cause}},
+		"ctx done late":       {2 * time.Second, 2 * time.Second, []error{fencelock.ErrUnavailable, context.Canceled, cause}},
+		"ctx done after that": {time.Hour, 5 * time.Second, []error{fencelock.ErrUnavailable}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, d, fencelock.WithTTL(time.Hour))
+				le := lock(t, l.Mutex("n"))
+				d.on("release", hang)
+				ctx, cancel := context.WithCancelCause(t.Context())
+				timer := time.AfterFunc(tt.after, func() { cancel(cause) })
+				defer timer.Stop()
+				defer cancel(nil)
+				synctest.Wait()
+				start := time.Now()
+				err := le.Unlock(ctx)
+				wantErr(t, "unlock", err, tt.want...)
+				wantTook(t, "unlock", start, tt.took, tt.took)
+				wantHeld(t, "after it", le)
+				d.on("release", nil)
+				unlock(t, le)
+			})
+		})
+	}
+}
+
+// An answer of the store is not hidden by the end of the ctx, with which Unlock works.
+func TestUnlockWithADoneContextShowsTheAnswer(t *testing.T) {
+	for _, answer := range []error{errStore, fencelock.ErrUnavailable, fencelock.ErrInvalid, fencelock.ErrUnsupported, fencelock.ErrLost} {
+		bubble(t, func(t *testing.T, d *fake) {
+			l := open(t, d)
+			le := lock(t, l.Mutex("n"))
+			d.on("release", first(1, refuse(answer)))
+			done, cancel := context.WithCancel(t.Context())
+			cancel()
+			wantErr(t, "unlock", le.Unlock(done), answer)
+		})
+	}
+}
+
+func TestUnlockWhenTheStoreIsDown(t *testing.T) {
+	tests := map[string]step{"down": refuse(errStore), "lost reply": loseReply}
+	for name, s := range tests {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, d)
+				le := lock(t, l.Mutex("n"))
+				time.Sleep(ttl / 2)
+				renewals := d.count("renew")
+				d.on("release", s)
+				for range 2 {
+					err := le.Unlock(t.Context())
+					wantErr(t, "unlock", err, fencelock.ErrUnavailable, errStore)
+					if got := opErrors(err); got != 1 {
+						t.Errorf("got %d OpErrors in %v, want 1", got, err)
+					}
+				}
+				time.Sleep(ttl / 2)
+				wantHeld(t, "after the failed unlock, before its deadline", le)
+				wantErr(t, "renew after the failed unlock", le.Renew(t.Context()), fencelock.ErrReleased)
+				if got := d.count("renew"); got != renewals {
+					t.Errorf("got %d renewals after Unlock was called", got-renewals)
+				}
+				d.on("release", nil)
+				unlock(t, le)
+				wantErr(t, "a third unlock", le.Unlock(t.Context()), fencelock.ErrReleased)
+				wantFree(t, l, "n")
+			})
+		})
+	}
+}
+
+func TestUnlockFailedAndNotCalledAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		le := lock(t, l.Mutex("n"))
+		d.on("release", refuse(errStore))
+		start := time.Now()
+		wantErr(t, "unlock", le.Unlock(t.Context()), fencelock.ErrUnavailable)
+		<-le.Done()
+		wantTook(t, "the lease, which is not renewed any more", start, trusted, trusted)
+		wantLost(t, "at the deadline", le, fencelock.Expired)
+		wantErr(t, "unlock after the loss", le.Unlock(t.Context()), fencelock.ErrLost)
+	})
+}
+
+// Done within Traits.Revoked holds for a lease whose Unlock failed, too.
+func TestBrokenAfterAFailedUnlock(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		a, b := open(t, d), open(t, d.other())
+		le := lock(t, a.Mutex("n"))
+		d.on("release", refuse(errStore))
+		wantErr(t, "unlock", le.Unlock(t.Context()), fencelock.ErrUnavailable)
+		if err := b.Break(t.Context(), "n"); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(a.Traits().Revoked)
+		wantLost(t, "after Break", le, fencelock.Revoked)
+	})
+}
+
+func TestUnlockOfALockThatIsGone(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		d.deaf = true
+		a, b := open(t, d), open(t, d.other())
+		le := lock(t, a.Mutex("n"))
+		if err := b.Break(t.Context(), "n"); err != nil {
+			t.Error(err)
+		}
+		next := lock(t, b.Mutex("n"))
+		wantErr(t, "unlock", le.Unlock(t.Context()), fencelock.ErrLost)
+		wantLost(t, "after it", le, fencelock.Revoked)
+		wantHeld(t, "the next holder", next)
+		_, err := a.Mutex("n").TryLock(t.Context())
+		wantErr(t, "the lock of the next holder", err, fencelock.ErrLocked)
+	})
+}
+
+func TestTwoUnlocksAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		le := lock(t, l.Mutex("n"))
+		d.on("release", slowBack(time.Second))
+		got := make(chan error, 2)
+		for range 2 {
+			go func() { got <- le.Unlock(t.Context()) }()
+		}
+		one, two := <-got, <-got
+		if one != nil && two != nil {
+			t.Errorf("got %v and %v, want one nil", one, two)
+		}
+		wantErr(t, "the other", errors.Join(one, two), fencelock.ErrReleased)
+		if n := d.count("release"); n != 1 {
+			t.Errorf("got %d releases, want 1", n)
+		}
+	})
+}
+
+// A second Unlock waits for the first one's answer, but no longer than its own bound.
+func TestSecondUnlockIsBounded(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithTTL(time.Hour))
+		le := lock(t, l.Mutex("n"))
+		d.on("release", slowBack(4*time.Second))
+		firstDone := make(chan error, 1)
+		go func() { firstDone <- le.Unlock(t.Context()) }()
+		synctest.Wait()
+		done, cancel := context.WithCancel(t.Context())
+		cancel()
+		start := time.Now()
+		wantErr(t, "the second", le.Unlock(done), fencelock.ErrUnavailable)
+		wantTook(t, "the second", start, time.Second, time.Second)
+		wantErr(t, "a third, with time", le.Unlock(t.Context()), fencelock.ErrReleased)
+		wantTook(t, "the third", start, 4*time.Second, 4*time.Second)
+		if err := <-firstDone; err != nil {
+			t.Errorf("the first: %v", err)
+		}
+	})
+}
+
+func TestDeadlinePassesDuringUnlock(t *testing.T) {
+	tests := map[string]step{"applied late": slowThere(2 * time.Second), "confirmed late": slowBack(2 * time.Second)}
+	for name, s := range tests {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, d, fencelock.WithManualRenew())
+				le := lock(t, l.Mutex("n"))
+				time.Sleep(trusted - time.Second)
+				d.on("release", s)
+				wantErr(t, "unlock", le.Unlock(t.Context()), fencelock.ErrLost)
+				wantLost(t, "after it", le, fencelock.Expired)
+			})
+		})
+	}
+}
+
+// The lock is freed also if it was lost while a release was under way that came to nothing.
+func TestLossDuringAFailedUnlockIsFreed(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		a, b := open(t, d, fencelock.WithTTL(time.Hour), fencelock.WithMaxHold(ttl)), open(t, d.other())
+		start := time.Now()
+		le := lock(t, a.Mutex("n"))
+		time.Sleep(ttl - time.Second)
+		d.on("release", hang)
+		wantErr(t, "unlock", le.Unlock(t.Context()), fencelock.ErrLost)
+		wantLost(t, "after it", le, fencelock.MaxHold)
+		lock(t, b.Mutex("n"))
+		wantTook(t, "the next grant", start, ttl, ttl+5*time.Second)
+	})
+}
+
+func TestLostDuringUnlock(t *testing.T) {
+	tests := map[string]struct {
+		answer error
+		want   []error // nil: none
+	}{
+		"confirmed by the store": {nil, nil},
+		"the store says lost":    {fencelock.ErrLost, []error{fencelock.ErrLost}},
+		"no answer":              {errStore, []error{fencelock.ErrLost}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, d)
+				le := lock(t, l.Mutex("n"))
+				d.on("release", func(c call) error {
+					_ = c.apply()
+					c.reqs[0].Lost(fencelock.ErrLost) // the store tells of the key's end, whoever ended it
+					return tt.answer
+				})
+				err := le.Unlock(t.Context())
+				wantErr(t, "unlock", err, tt.want...)
+				if got := err == nil; got != (tt.want == nil) {
+					t.Errorf("unlock: got %v, want %v", err, tt.want)
+				}
+				if !closed(le.Done()) {
+					t.Error("Done is open")
+				}
+			})
+		})
+	}
+}
+
+func TestLostAfterUnlockIsHarmless(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		var push func(error)
+		d.on("acquire", func(c call) error {
+			push = c.reqs[0].Lost
+			return c.apply()
+		})
+		le := lock(t, l.Mutex("n"))
+		unlock(t, le)
+		push(fencelock.ErrLost)
+		wantErr(t, "err", le.Err(), fencelock.ErrReleased)
+		wantNot(t, "err", le.Err(), fencelock.ErrLost)
+	})
+}
+
+// A renewal that is in flight when Unlock is called must not bring the lock back.
+func TestUnlockOvertakesARenewal(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithManualRenew())
+		le := lock(t, l.Mutex("n"))
+		gate := make(chan struct{})
+		d.on("renew", until(gate))
+		renewed := make(chan error, 1)
+		go func() { renewed <- le.Renew(t.Context()) }()
+		synctest.Wait()
+		unlock(t, le)
+		close(gate)
+		wantErr(t, "the renewal", <-renewed, fencelock.ErrReleased)
+		wantErr(t, "err", le.Err(), fencelock.ErrReleased)
+		wantFree(t, l, "n")
+	})
+}
+
+// A renewal that comes after the release has been applied finds the lock gone:
+// that is no loss.
+func TestRenewalBehindARelease(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithManualRenew())
+		le := lock(t, l.Mutex("n"))
+		gate := make(chan struct{})
+		d.on("renew", until(gate))
+		renewed, unlocked := make(chan error, 1), make(chan error, 1)
+		go func() { renewed <- le.Renew(t.Context()) }()
+		synctest.Wait()
+		d.on("release", slowBack(time.Second))
+		go func() { unlocked <- le.Unlock(t.Context()) }()
+		synctest.Wait()
+		close(gate)
+		wantErr(t, "the renewal", <-renewed, fencelock.ErrReleased)
+		if err := <-unlocked; err != nil {
+			t.Errorf("the unlock: %v", err)
+		}
+		wantNot(t, "err", le.Err(), fencelock.ErrLost)
+	})
+}
+
+func TestUnlockPassesTheLockOn(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		a, b := open(t, d), open(t, d.other())
+		le := lock(t, a.Mutex("n"))
+		next := background(t.Context(), b.Mutex("n"))
+		time.Sleep(time.Minute)
+		start := time.Now()
+		unlock(t, le)
+		r := <-next
+		if r.err != nil || r.le.Token() <= le.Token() {
+			t.Errorf("the next: got %v, %v, want a greater token than %d", r.le, r.err, le.Token())
+		}
+		wantTook(t, "the hand-over", start, 0, 0)
+	})
+}
