@@ -10,7 +10,7 @@ import (
 
 func grace(ctx context.Context, e *Env) error {
 	delay := e.TTL()
-	a, link, err := e.OpenThrough(ctx, fencelock.WithGrace(delay))
+	a, link, err := e.OpenThrough(ctx, e.short(), fencelock.WithGrace(delay))
 	if err != nil {
 		return err
 	}
@@ -25,19 +25,22 @@ func grace(ctx context.Context, e *Env) error {
 	}
 	next := locking(ctx, b, name)
 	link.Set(blackHole)
-	told, err := ended(ctx, le, e.TTL()+e.Slack())
-	if err != nil {
+	if _, err := ended(ctx, le, e.TTL()+e.Slack()); err != nil {
 		return err
 	}
-	link.Cut()        // a renewal that was held on its way would set the expiry anew
-	link.Set(passAll) // the old holder's clean-up must respect the grace too
+	if !e.traits.LeasePerConn { // a cut connection would end that lease for good, and with it its grace
+		link.Cut()        // a renewal that was held on its way would set the expiry anew
+		link.Set(passAll) // the old holder's clean-up must respect the grace too
+	}
 	r, err := granted(ctx, next, delay+e.TTL()+time.Second+e.Slack(), "the next")
 	if err != nil {
 		return err
 	}
-	if got := r.at.Sub(told); got < delay-e.traits.Resolution {
-		return fmt.Errorf("granted %v after the holder was told, want at least the grace, %v", got, delay)
+	if got := r.at.Sub(le.Deadline()); got < delay-e.traits.Resolution {
+		return fmt.Errorf("granted %v after the old holder's Deadline, want at least the grace, %v", got, delay)
 	}
+	link.Cut()
+	link.Set(passAll)
 	if err := unlock(ctx, r.lease, "the next"); err != nil {
 		return err
 	}
@@ -63,7 +66,7 @@ func ownTTL(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	short, err := try(ctx, a, e.Name(), "a free lock")
+	short, err := try(ctx, a, e.Name(), "a free lock", e.short())
 	if err != nil {
 		return err
 	}
@@ -135,7 +138,7 @@ func maxHold(ctx context.Context, e *Env) error {
 }
 
 func acquireCtxEnds(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx)
+	a, b, err := e.Two(ctx, e.kept())
 	if err != nil {
 		return err
 	}
@@ -158,7 +161,7 @@ func acquireCtxEnds(ctx context.Context, e *Env) error {
 		return err
 	}
 	cancel()
-	if err := sleep(ctx, e.TTL()*3/2); err != nil {
+	if err := sleep(ctx, e.Kept()*3/2); err != nil {
 		return err
 	}
 	if err := r.lease.Err(); err != nil {
@@ -171,7 +174,7 @@ func acquireCtxEnds(ctx context.Context, e *Env) error {
 }
 
 func lateGrant(ctx context.Context, e *Env) error {
-	a, link, err := e.OpenThrough(ctx)
+	a, link, err := e.OpenThrough(ctx, e.short())
 	if err != nil {
 		return err
 	}

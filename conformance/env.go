@@ -52,8 +52,18 @@ func (e *Env) count(short, normal, full int) int {
 	return normal
 }
 
-// TTL is the TTL that rules use: long enough for the backend and for a busy machine.
-func (e *Env) TTL() time.Duration { return max(time.Second, e.traits.MinTTL, 20*e.traits.Resolution) }
+// ample is the TTL of a rule that is not about expiry, so that a busy machine cannot make it so.
+const ample = 30 * time.Second
+
+// TTL is the TTL of a lease that a rule lets expire: as short as the backend and the suite's clock allow.
+func (e *Env) TTL() time.Duration { return max(time.Second, e.traits.MinTTL, 2*e.traits.Resolution) }
+
+// Kept is the TTL of a lease that a rule keeps by renewal: long enough for a machine that stalls between two.
+func (e *Env) Kept() time.Duration { return max(3*time.Second, e.TTL()) }
+
+// short and kept are these TTLs as options.
+func (e *Env) short() fencelock.Option { return fencelock.WithTTL(e.TTL()) }
+func (e *Env) kept() fencelock.Option  { return fencelock.WithTTL(e.Kept()) }
 
 // Slack is what a bound allows a busy machine and the store's resolution.
 func (e *Env) Slack() time.Duration { return 300*time.Millisecond + 2*e.traits.Resolution }
@@ -99,7 +109,7 @@ func (e *Env) Driver(ctx context.Context) (backend.Driver, error) {
 	return d, nil
 }
 
-// Open returns a new client of the store. Its TTL is e.TTL unless opts say otherwise.
+// Open returns a new client of the store. Its TTL is ample unless opts say otherwise.
 func (e *Env) Open(ctx context.Context, opts ...fencelock.Option) (*fencelock.Locker, error) {
 	return e.open(ctx, Client{Prefix: e.prefix}, opts...)
 }
@@ -129,7 +139,7 @@ func (e *Env) open(ctx context.Context, c Client, opts ...fencelock.Option) (*fe
 	if err != nil {
 		return nil, fmt.Errorf("a new client: %w", err)
 	}
-	l, err := fencelock.New(d, append([]fencelock.Option{fencelock.WithTTL(e.TTL())}, opts...)...)
+	l, err := fencelock.New(d, append([]fencelock.Option{fencelock.WithTTL(ample)}, opts...)...)
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/fence"
 )
 
 // Harness is how the suite reaches a backend. Only Driver must be set; what is
@@ -39,8 +40,13 @@ type Harness struct {
 	// tiny: fewer names still in E8, for the suite's own test, which runs every rule for every mistake.
 	tiny bool
 
-	// Parallel is how many rules run at once; 0 stands for 8. Most of a rule's time is waiting.
+	// Parallel is how many rules run at once. 0 stands for 8, and in Run for what -parallel allows. Most of a rule's
+	// time is waiting.
 	Parallel int
+
+	// Guard returns a guard that lives in the store, under a prefix of its own. The rules
+	// about guards hold it to what they hold fence.Memory to.
+	Guard func(ctx context.Context, prefix string) (fence.Guard, error)
 
 	// Calls: Link is a CallLink, which knows calls and no bytes. Rules about lost pushes are excluded.
 	Calls bool

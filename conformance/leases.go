@@ -16,7 +16,7 @@ var leases = []Rule{
 	{Name: "C2", What: "held for many TTLs by renewal", Why: "A lease that is lost while its holder works well is no lease.", Check: renewedLong},
 	{Name: "C3", What: "renewed by hand, three times", Why: "A program that paces itself needs the full TTL from each renewal.", Check: renewedByHand},
 	{Name: "C4", What: "a renewal after release, expiry or re-grant changes nothing", Why: "A renewal that revives a lost lock makes two holders.", Check: renewTooLate},
-	{Name: "C5", What: "lost replies and cut connections keep the lease", Why: "One lost packet must not throw away a lock that is ours.", Needs: Needs{Link: true}, Check: rideOutFaults},
+	{Name: "C5", What: "lost replies and cut connections keep the lease, or end it at once where it is a connection", Why: "One lost packet must not throw away a lock that is ours.", Needs: Needs{Link: true}, Check: rideOutFaults},
 	{Name: "C6", What: "no renewal after Unlock", Why: "A renewal that overtakes the unlock makes a lock that nobody can free.", Needs: Needs{Link: true, Store: true}, Check: noRenewalAfterUnlock},
 	{Name: "C7", What: "the Deadline is never later than the store's expiry", Why: "A holder that trusts longer than the store keeps others out overlaps with the next.", Needs: Needs{Store: true}, Check: deadlineFirst},
 	{Name: "C8", What: "WithGrace keeps others out after a loss", Why: "A lock delay gives the old holder's last writes time to arrive.", Needs: Needs{Link: true}, Trait: func(t backend.Traits) string {
@@ -59,7 +59,7 @@ func expires(ctx context.Context, e *Env) error {
 }
 
 func renewedLong(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx)
+	a, b, err := e.Two(ctx, e.kept())
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func renewedLong(ctx context.Context, e *Env) error {
 	}
 	token := le.Token()
 	for range 8 {
-		if err := sleep(ctx, e.TTL()/2); err != nil {
+		if err := sleep(ctx, e.Kept()/2); err != nil {
 			return err
 		}
 		if err := le.Err(); err != nil {
@@ -87,7 +87,7 @@ func renewedLong(ctx context.Context, e *Env) error {
 }
 
 func renewedByHand(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx, fencelock.WithManualRenew())
+	a, b, err := e.Two(ctx, e.kept(), fencelock.WithManualRenew())
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func renewedByHand(ctx context.Context, e *Env) error {
 		return err
 	}
 	for i := range 3 {
-		if err := sleep(ctx, e.TTL()*6/10); err != nil {
+		if err := sleep(ctx, e.Kept()*6/10); err != nil {
 			return err
 		}
 		before := le.Deadline()
@@ -111,7 +111,7 @@ func renewedByHand(ctx context.Context, e *Env) error {
 	if err := held(ctx, b, name, "renewed by hand"); err != nil {
 		return err
 	}
-	if _, err := ended(ctx, le, e.TTL()+e.Slack()); err != nil {
+	if _, err := ended(ctx, le, e.Kept()+e.Slack()); err != nil {
 		return fmt.Errorf("without a renewal: %w", err)
 	}
 	return lostBy(le, "without a renewal", fencelock.Expired)
@@ -166,40 +166,18 @@ func renewTooLate(ctx context.Context, e *Env) error {
 }
 
 func rideOutFaults(ctx context.Context, e *Env) error {
-	a, link, err := e.OpenThrough(ctx)
+	a, link, err := e.OpenThrough(ctx, e.kept())
 	if err != nil {
 		return err
 	}
-	le, err := try(ctx, a, e.Name(), "a free lock")
-	if err != nil {
+	held := e.heldThroughFaults
+	if e.traits.LeasePerConn {
+		held = e.endedByCut
+	}
+	if err := held(ctx, a, link); err != nil {
 		return err
 	}
-	hand, err := try(ctx, a, e.Name(), "a free lock", fencelock.WithManualRenew(), fencelock.WithTTL(10*e.TTL()))
-	if err != nil {
-		return err
-	}
-	for round, fault := range []func(){
-		func() { link.LoseReplies(1) },
-		link.Cut,
-		func() { down(link); time.AfterFunc(e.TTL()/4, func() { link.Set(passAll) }) },
-	} {
-		fault()
-		if err := sleep(ctx, e.TTL()*8/10); err != nil {
-			return err
-		}
-		if err := le.Err(); err != nil {
-			return fmt.Errorf("after fault %d of 3: got %w, want the lease held", round+1, err)
-		}
-	}
-	// A renewal whose reply was lost was applied or not; sent again it is nil.
-	link.LoseReplies(1)
-	if err := hand.Renew(ctx); err != nil && !errors.Is(err, fencelock.ErrUnavailable) {
-		return fmt.Errorf("Renew with its reply lost: got %w, want nil or ErrUnavailable", err)
-	}
-	if err := hand.Renew(ctx); err != nil {
-		return fmt.Errorf("Renew after a lost reply: got %w, want nil", err)
-	}
-	// And an acquire and a release whose replies were lost.
+	// An acquire and a release whose replies were lost.
 	link.LoseReplies(1)
 	name := e.Name()
 	got, err := granted(ctx, locking(ctx, a, name), 5*time.Second, "Lock with its reply lost")
@@ -215,14 +193,93 @@ func rideOutFaults(ctx context.Context, e *Env) error {
 			return err
 		}
 	}
-	if err := errors.Join(unlock(ctx, le, "after all faults"), unlock(ctx, hand, "after all faults")); err != nil {
-		return err
-	}
 	return e.sentAgain(ctx)
 }
 
+// heldThroughFaults checks that leases outlive lost replies, cut connections and a short outage.
+func (e *Env) heldThroughFaults(ctx context.Context, a *fencelock.Locker, link Link) error {
+	le, err := try(ctx, a, e.Name(), "a free lock")
+	if err != nil {
+		return err
+	}
+	hand, err := try(ctx, a, e.Name(), "a free lock", fencelock.WithManualRenew(), fencelock.WithTTL(ample))
+	if err != nil {
+		return err
+	}
+	for round, fault := range []func(){
+		func() { link.LoseReplies(1) },
+		link.Cut,
+		func() { down(link); time.AfterFunc(e.Kept()/4, func() { link.Set(passAll) }) },
+	} {
+		fault()
+		if err := sleep(ctx, e.Kept()*8/10); err != nil {
+			return err
+		}
+		if err := le.Err(); err != nil {
+			return fmt.Errorf("after fault %d of 3: got %w, want the lease held", round+1, err)
+		}
+	}
+	// A renewal whose reply was lost was applied or not; sent again it is nil.
+	link.LoseReplies(1)
+	if err := hand.Renew(ctx); err != nil && !errors.Is(err, fencelock.ErrUnavailable) {
+		return fmt.Errorf("Renew with its reply lost: got %w, want nil or ErrUnavailable", err)
+	}
+	if err := hand.Renew(ctx); err != nil {
+		return fmt.Errorf("Renew after a lost reply: got %w, want nil", err)
+	}
+	return errors.Join(unlock(ctx, le, "after all faults"), unlock(ctx, hand, "after all faults"))
+}
+
+// endedByCut checks, for a backend whose lease is a connection, that its end is told at once and frees the lock, that
+// replies which are only late keep it, and that the end of one touches no other.
+func (e *Env) endedByCut(ctx context.Context, a *fencelock.Locker, link Link) error {
+	b, err := e.Open(ctx, e.kept())
+	if err != nil {
+		return err
+	}
+	bystander, err := try(ctx, b, e.Name(), "a free lock")
+	if err != nil {
+		return err
+	}
+	for what, fault := range map[string]func(){
+		"a lost reply":     func() { link.LoseReplies(1) },
+		"a cut connection": link.Cut,
+	} {
+		le, err := try(ctx, a, e.Name(), "a free lock")
+		if err != nil {
+			return err
+		}
+		fault() // and the next renewal, or the connection's own end, shows it
+		if _, err := ended(ctx, le, e.Kept()/2+e.Slack()); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		if err := lostBy(le, what, fencelock.SessionLost); err != nil {
+			return err
+		}
+		next, err := granted(ctx, locking(ctx, b, le.Name()), time.Second+e.Slack(), "the next, after "+what)
+		if err != nil {
+			return err
+		}
+		if err := unlock(ctx, next.lease, "the next, after "+what); err != nil {
+			return err
+		}
+	}
+	le, err := try(ctx, a, e.Name(), "a free lock")
+	if err != nil {
+		return err
+	}
+	late := passAll
+	late.HoldReplies = true
+	link.Set(late)
+	time.AfterFunc(e.Kept()/4, func() { link.Set(passAll) })
+	if err := sleep(ctx, e.Kept()*8/10); err != nil {
+		return err
+	}
+	return errors.Join(unlock(ctx, le, "after late replies"), unlock(ctx, bystander, "the bystander"))
+}
+
 func noRenewalAfterUnlock(ctx context.Context, e *Env) error {
-	a, link, err := e.OpenThrough(ctx)
+	a, link, err := e.OpenThrough(ctx, e.kept())
 	if err != nil {
 		return err
 	}
@@ -231,7 +288,7 @@ func noRenewalAfterUnlock(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	if err := sleep(ctx, e.TTL()/2); err != nil {
+	if err := sleep(ctx, e.Kept()/2); err != nil {
 		return err
 	}
 	if err := unlock(ctx, le, "the holder"); err != nil {
@@ -239,7 +296,7 @@ func noRenewalAfterUnlock(ctx context.Context, e *Env) error {
 	}
 	before := link.Counts().Requests
 	for range 6 {
-		if err := sleep(ctx, e.TTL()/2); err != nil {
+		if err := sleep(ctx, e.Kept()/2); err != nil {
 			return err
 		}
 		if held, _, err := e.h.Store.Look(ctx, e.prefix, name); err != nil || held {
@@ -247,14 +304,14 @@ func noRenewalAfterUnlock(ctx context.Context, e *Env) error {
 		}
 	}
 	// The upkeep of an idle connection is a few requests; renewals would be nine.
-	if sent := link.Counts().Requests - before; sent > 4 {
+	if sent := link.Counts().Requests - before; sent > idle {
 		return fmt.Errorf("requests in 3 TTLs after Unlock: got %d, want none but the connection's upkeep", sent)
 	}
 	return nil
 }
 
 func deadlineFirst(ctx context.Context, e *Env) error {
-	a, err := e.Open(ctx)
+	a, err := e.Open(ctx, e.kept())
 	if err != nil {
 		return err
 	}
@@ -274,7 +331,7 @@ func deadlineFirst(ctx context.Context, e *Env) error {
 		if trust := left - time.Since(looked); expires > 0 && trust > expires+e.traits.Resolution {
 			return fmt.Errorf("look %d: the Deadline is %v away, the store's expiry %v: trusted for too long", i+1, trust, expires)
 		}
-		if err := sleep(ctx, e.TTL()/4); err != nil {
+		if err := sleep(ctx, e.Kept()/4); err != nil {
 			return err
 		}
 	}

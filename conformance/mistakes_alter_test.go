@@ -74,13 +74,13 @@ func falseLoss(_ *rig, d backend.Driver, _ Client) backend.Driver {
 	}}
 }
 
-// upkeep asks the store 25 times a second whether it is still there.
+// upkeep asks the store 200 times a second whether it is still there.
 func upkeep(_ *rig, d backend.Driver, c Client) backend.Driver {
 	if c.Link == nil {
 		return d
 	}
 	stop := inBackground(func(ctx context.Context) {
-		for sleep(ctx, 40*time.Millisecond) == nil {
+		for sleep(ctx, 5*time.Millisecond) == nil {
 			_, _ = d.Inspect(ctx, "upkeep")
 		}
 	})

@@ -174,7 +174,7 @@ func (s *toy) abandon(o *order) error {
 	if s.flaw != placeKept {
 		l.drop(o.Nonce)
 	}
-	if s.mine(l, o.Nonce) && s.flaw != ghost || s.flaw == abandonAnybody {
+	if s.mine(l, o.Nonce) && s.flaw != ghost || s.flaw == abandonAnybody && !s.broken[o.Nonce] {
 		l.order = nil
 	}
 	s.serve(key, l)
@@ -189,6 +189,7 @@ func (s *toy) breakLock(o *order) {
 	if l != nil && l.order != nil {
 		client := l.order.Client
 		tell = append(tell, l.lost)
+		s.broken[l.order.Nonce] = true
 		l.order = nil
 		if s.flaw == tellsAll {
 			for _, other := range s.locks {

@@ -19,7 +19,7 @@ var mistakes = []mistake{
 	{flaw: resentNewToken, catches: "C5", says: "an acquire sent again draws another token"},
 	{flaw: abandonForgotten, catches: "C5", says: "a request that arrives after it was abandoned is granted"},
 	{flaw: ghost, catches: "C10 C12", says: "a grant that nobody wants stays until its TTL (redsync)"},
-	{flaw: abandonAnybody, catches: "A8 B2 B6", says: "Abandon frees the lock whoever holds it"},
+	{flaw: abandonAnybody, catches: "A8 B2 B6", says: "Abandon frees the lock whoever holds it, but for one that was broken"},
 
 	// Names.
 	{flaw: nameFolded, catches: "A10", says: "names differ by case only and meet"},

@@ -18,6 +18,7 @@ type toy struct {
 	down    bool
 	locks   map[string]*toyLock
 	ended   map[string]flaw          // nonces that were released or abandoned
+	broken  map[string]bool          // nonces whose lock an operator took away
 	rows    map[string]bool          // what a flaw leaves behind, by prefix
 	counter map[string]backend.Token // by prefix: the floors of one rule push no other's tokens ahead of the clock
 	cached  map[string]backend.Token // numbers that a flaw took too early
@@ -65,7 +66,7 @@ const (
 
 func newToy(f flaw) *toy {
 	return &toy{
-		flaw: f, locks: map[string]*toyLock{}, ended: map[string]flaw{}, rows: map[string]bool{},
+		flaw: f, locks: map[string]*toyLock{}, ended: map[string]flaw{}, broken: map[string]bool{}, rows: map[string]bool{},
 		cached: map[string]backend.Token{}, uses: map[string]int{}, stop: make(chan struct{}), counter: map[string]backend.Token{},
 	}
 }
@@ -123,8 +124,8 @@ func (s *toy) askBadly(key string, l *toyLock, w *toyWaiter) bool {
 		}
 	case checkThenSet:
 		if l.order == nil && len(l.queue) == 0 {
-			s.mu.Unlock() // the other round trip
-			time.Sleep(5 * time.Millisecond)
+			s.mu.Unlock() // the other round trip, slow enough to show every time
+			time.Sleep(100 * time.Millisecond)
 			s.mu.Lock()
 			s.locks[key] = l
 			s.give(l, w)

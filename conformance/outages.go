@@ -12,7 +12,7 @@ import (
 func serverRestarts(ctx context.Context, e *Env) error {
 	s := e.h.Server
 	for _, wipe := range []bool{false, true} {
-		a, b, err := e.Two(ctx, fencelock.WithTTL(5*e.TTL()))
+		a, b, err := e.Two(ctx, fencelock.WithTTL(max(15*time.Second, 5*e.TTL())))
 		if err != nil {
 			return err
 		}
@@ -69,7 +69,8 @@ func waiterCutOff(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	b, link, err := e.OpenThrough(ctx)
+	ttl := 2 * e.TTL() // of the waiter, whose place and session may end while it is cut off
+	b, link, err := e.OpenThrough(ctx, fencelock.WithTTL(ttl))
 	if err != nil {
 		return err
 	}
@@ -87,17 +88,19 @@ func waiterCutOff(ctx context.Context, e *Env) error {
 		return err
 	}
 	link.Set(blackHole)
-	if err := sleep(ctx, 2*e.TTL()); err != nil {
+	if err := sleep(ctx, 2*ttl); err != nil {
 		return err
 	}
 	link.Set(passAll)
 	link.Cut()
+	told := false
 	select {
 	case r := <-waiter:
 		if r.err == nil {
 			return errors.New("a waiter that was cut off was granted a lock that another holds")
 		}
-	case <-time.After(e.TTL()):
+		told = true // an error is allowed
+	case <-time.After(ttl):
 	}
 	if err := le.Err(); err != nil {
 		return fmt.Errorf("the holder: got %w, want it held", err)
@@ -105,16 +108,24 @@ func waiterCutOff(ctx context.Context, e *Env) error {
 	if err := unlock(ctx, le, "the holder"); err != nil {
 		return err
 	}
-	select {
-	case r := <-waiter:
-		if r.err != nil {
-			return nil // told so: an error is allowed
+	var lease *fencelock.Lease
+	if !told {
+		select {
+		case r := <-waiter:
+			lease = r.lease
+		case <-time.After(5*time.Second + e.traits.DeadWaiter + ttl + e.Slack()):
+			return errors.New("the waiter that was cut off got neither the lock nor an error")
 		}
+	}
+	if lease != nil {
 		if err := held(ctx, c, name, "granted to the waiter that was cut off"); err != nil {
 			return err
 		}
-		return unlock(ctx, r.lease, "the waiter that was cut off")
-	case <-time.After(5*time.Second + e.traits.DeadWaiter + e.TTL() + e.Slack()):
-		return errors.New("the waiter that was cut off got neither the lock nor an error")
+		return unlock(ctx, lease, "the waiter that was cut off")
 	}
+	r, err := granted(ctx, locking(ctx, c, name), e.traits.DeadWaiter+time.Second+e.Slack(), "the next, after a waiter that was cut off")
+	if err != nil {
+		return err
+	}
+	return unlock(ctx, r.lease, "the next")
 }

@@ -52,7 +52,7 @@ func secondUnlock(ctx context.Context, e *Env) error {
 }
 
 func lateUnlock(ctx context.Context, e *Env) error {
-	a, link, err := e.OpenThrough(ctx)
+	a, link, err := e.OpenThrough(ctx, e.short())
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,11 @@ func unlockWhileDown(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	down(link)
+	if e.traits.LeasePerConn {
+		link.Set(blackHole) // a cut would end the lease: C5 has that
+	} else {
+		down(link)
+	}
 	if err := want(le.Unlock(ctx), fencelock.ErrUnavailable, "Unlock while the store is out of reach"); err != nil {
 		return err
 	}
@@ -247,7 +251,7 @@ func closeFrees(ctx context.Context, e *Env) error {
 }
 
 func unlockAfterLoss(ctx context.Context, e *Env) error {
-	a, link, err := e.OpenThrough(ctx)
+	a, link, err := e.OpenThrough(ctx, e.short())
 	if err != nil {
 		return err
 	}

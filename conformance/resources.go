@@ -174,7 +174,7 @@ func givenClient(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	l, err := fencelock.New(d, fencelock.WithTTL(e.TTL()))
+	l, err := fencelock.New(d, fencelock.WithTTL(ample))
 	if err != nil {
 		return err
 	}

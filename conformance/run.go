@@ -17,6 +17,9 @@ import (
 //	func TestMain(m *testing.M) { conformance.Child(); os.Exit(m.Run()) }
 //	func TestConformance(t *testing.T) { conformance.Run(t, harness(t)) }
 //
+// Tests of several backends may be parallel: rules that measure or load the machine wait until no other runs, of any
+// backend.
+//
 // Rules that the backend's Traits or the harness exclude are skipped, with the reason. -short sets h.Short, and the
 // environment variable FENCELOCK_FULL sets h.Full.
 func Run(t *testing.T, h Harness) {
@@ -42,19 +45,28 @@ func Run(t *testing.T, h Harness) {
 			t.Error(res.Err)
 		}
 	}
-	places := make(chan struct{}, h.parallel())
+	var places chan struct{}
+	if h.Parallel > 0 {
+		places = make(chan struct{}, h.Parallel)
+	}
+	solo.RLock()
 	t.Run("rules", func(t *testing.T) {
 		for _, r := range Rules() {
 			if !r.Alone {
 				t.Run(r.Name, func(t *testing.T) {
 					t.Parallel()
-					places <- struct{}{}
-					defer func() { <-places }()
+					if places != nil {
+						places <- struct{}{}
+						defer func() { <-places }()
+					}
 					one(t, r)
 				})
 			}
 		}
 	})
+	solo.RUnlock()
+	solo.Lock()
+	defer solo.Unlock()
 	t.Run("alone", func(t *testing.T) {
 		for _, r := range Rules() {
 			if r.Alone {
@@ -63,6 +75,9 @@ func Run(t *testing.T, h Harness) {
 		}
 	})
 }
+
+// solo is read-locked while the rules of a backend run, and locked while those run that want to be alone.
+var solo sync.RWMutex
 
 // Check checks every rule and joins the errors of those that are broken.
 func Check(ctx context.Context, h Harness) error {

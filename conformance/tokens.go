@@ -98,7 +98,7 @@ func tokensRise(ctx context.Context, e *Env) error {
 			return err
 		}
 	}
-	if le, err = try(ctx, a, name, "a free lock", fencelock.WithManualRenew()); err != nil {
+	if le, err = try(ctx, a, name, "a free lock", fencelock.WithManualRenew(), e.short()); err != nil {
 		return err
 	}
 	if err := rise(le.Token(), "after a release"); err != nil {
@@ -143,7 +143,7 @@ func tokensAfterLoss(ctx context.Context, e *Env) error {
 }
 
 func tokenFixed(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx)
+	a, b, err := e.Two(ctx, e.kept())
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func tokenFixed(ctx context.Context, e *Env) error {
 	if err := le.Renew(ctx); err != nil {
 		return fmt.Errorf("Renew: got %w, want nil", err)
 	}
-	if err := sleep(ctx, e.TTL()); err != nil { // and in the background
+	if err := sleep(ctx, e.Kept()); err != nil { // and in the background
 		return err
 	}
 	if le.Token() != token {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -62,12 +63,16 @@ func FromURL(rawURL string) (Harness, error) {
 	case u.Host == "":
 		h.Calls = true
 		h.Link = func(context.Context) (Link, error) { return NewCallLink(), nil }
-	case len(hosts) == 1 && u.Scheme == "redis":
-		target := backend.Hosts(u, "6379")[0]
+	case len(hosts) == 1 && ports[u.Scheme] != "" && !strings.HasPrefix(q.Get("sslmode"), "verify-"):
+		target := backend.Hosts(u, ports[u.Scheme])[0]
 		h.Link = func(context.Context) (Link, error) { return faultproxy.New(target) }
 	}
 	return h, nil
 }
+
+// ports are the ports of the schemes that a fault proxy can be put before: plain TCP, and clients that keep to the
+// addresses they are given.
+var ports = map[string]string{"redis": "6379", "etcd": "2379", "zookeeper": "2181", "postgres": "5432", "postgresql": "5432"}
 
 // inMemory is the harness of a memory store, whose clients share it in this process.
 func inMemory() (Harness, error) {

@@ -30,6 +30,7 @@ func (e *Env) tokenOfTheGrant(ctx context.Context) error {
 		return err
 	}
 	first := e.Request(e.Name(), false)
+	first.TTL = 10 * e.TTL()        // as below: what the driver has for this TTL is there already
 	g, err := d.Acquire(ctx, first) // it is connected, and a held reply is that of the grant
 	if err != nil {
 		return fmt.Errorf("Acquire: %w", err)
@@ -83,21 +84,53 @@ func guardRefuses(ctx context.Context, e *Env) error {
 		ts = append(ts, t)
 	}
 	// Writers with all these tokens at once: the values that are accepted never go back.
-	var guard fence.Memory
+	var memory fence.Memory
 	written := fencelock.Token(0)
+	if err := race(ts, 100, func(t fencelock.Token) error {
+		return memory.Do(ctx, name, t, func() error {
+			if t < written {
+				return fmt.Errorf("token %d was let through after %d", t, written)
+			}
+			written = t
+			return nil
+		})
+	}); err != nil {
+		return err
+	}
+	guards, err := e.guards(ctx)
+	if err != nil {
+		return err
+	}
+	guards["fence.Memory after concurrent writes"] = &memory
+	for what, guard := range guards {
+		if err := guardOrders(ctx, guard, name, ts); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	return nil
+}
+
+// guards are the guards that the rules are about, by what they are.
+func (e *Env) guards(ctx context.Context) (map[string]fence.Guard, error) {
+	guards := map[string]fence.Guard{"fence.Memory": &fence.Memory{}}
+	if e.h.Guard != nil {
+		g, err := e.h.Guard(ctx, e.prefix)
+		if err != nil {
+			return nil, fmt.Errorf("the store's guard: %w", err)
+		}
+		guards["the store's guard"] = g
+	}
+	return guards, nil
+}
+
+// race calls access with every token from a goroutine each, n times, and returns the first error but ErrStale.
+func race(ts []fencelock.Token, n int, access func(fencelock.Token) error) error {
 	var wg sync.WaitGroup
-	errs := make(chan error, 100*len(ts))
+	errs := make(chan error, n*len(ts))
 	for _, t := range ts {
 		wg.Go(func() {
-			for range 100 {
-				err := guard.Do(ctx, name, t, func() error {
-					if t < written {
-						return fmt.Errorf("token %d was let through after %d", t, written)
-					}
-					written = t
-					return nil
-				})
-				if err != nil && !errors.Is(err, fencelock.ErrStale) {
+			for range n {
+				if err := access(t); err != nil && !errors.Is(err, fencelock.ErrStale) {
 					errs <- err
 				}
 			}
@@ -105,7 +138,28 @@ func guardRefuses(ctx context.Context, e *Env) error {
 	}
 	wg.Wait()
 	close(errs)
-	for err := range errs {
+	return <-errs
+}
+
+// guardOrders checks a guard with rising tokens, each used by a writer of its own.
+func guardOrders(ctx context.Context, guard fence.Guard, name string, ts []fencelock.Token) error {
+	var mu sync.Mutex
+	var accepted fencelock.Token // the greatest whose check has returned
+	if err := race(ts, 10, func(t fencelock.Token) error {
+		mu.Lock()
+		before := accepted
+		mu.Unlock()
+		if err := guard.Check(ctx, name, t); err != nil {
+			return err
+		}
+		if t < before {
+			return fmt.Errorf("token %d was let through after %d", t, before)
+		}
+		mu.Lock()
+		accepted = max(accepted, t)
+		mu.Unlock()
+		return nil
+	}); err != nil {
 		return err
 	}
 	last := ts[len(ts)-1]
@@ -116,7 +170,10 @@ func guardRefuses(ctx context.Context, e *Env) error {
 	if err := guard.Check(ctx, name, ts[0]); !errors.As(err, &stale) || stale.Max != last {
 		return fmt.Errorf("the oldest token: got %v, want a StaleError with Max %d", err, last)
 	}
-	return nil
+	if err := guard.Check(ctx, name+"/other", ts[0]); err != nil {
+		return fmt.Errorf("the oldest token for another resource: got %w, want nil", err)
+	}
+	return want(guard.Check(ctx, name, 0), fencelock.ErrInvalid, "no token")
 }
 
 func zombieWriter(ctx context.Context, e *Env) error {
@@ -129,13 +186,25 @@ func zombieWriter(ctx context.Context, e *Env) error {
 		return err
 	}
 	name := e.Name()
-	var guard fence.Memory // of a resource in this process, to which the holder's writes come
+	guards, err := e.guards(ctx)
+	if err != nil {
+		return err
+	}
+	// write is what the holder of a token does to every resource.
+	write := func(t fencelock.Token) (errs []error) {
+		for what, guard := range guards {
+			if err := guard.Check(ctx, name, t); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", what, err))
+			}
+		}
+		return errs
+	}
 	old, err := p.Lock(ctx, name, e.TTL())
 	if err != nil {
 		return err
 	}
-	if err := guard.Check(ctx, name, old); err != nil {
-		return fmt.Errorf("the first holder's write: %w", err)
+	if errs := write(old); errs != nil {
+		return fmt.Errorf("the first holder's write: %w", errors.Join(errs...))
 	}
 	if err := p.Stop(); err != nil {
 		return err
@@ -144,14 +213,20 @@ func zombieWriter(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	if err := guard.Check(ctx, name, r.lease.Token()); err != nil {
-		return fmt.Errorf("the next holder's write: %w", err)
+	if errs := write(r.lease.Token()); errs != nil {
+		return fmt.Errorf("the next holder's write: %w", errors.Join(errs...))
 	}
 	if err := p.Continue(); err != nil {
 		return err
 	}
-	if err := want(guard.Check(ctx, name, old), fencelock.ErrStale, "the resumed holder's write"); err != nil {
-		return err
+	refused := write(old)
+	if len(refused) != len(guards) {
+		return fmt.Errorf("the resumed holder's write: %d of %d guards refused it: %w", len(refused), len(guards), errors.Join(refused...))
+	}
+	for _, err := range refused {
+		if err := want(err, fencelock.ErrStale, "the resumed holder's write"); err != nil {
+			return err
+		}
 	}
 	// Its late Unlock frees nobody.
 	if _, err := p.Ask(ctx, "unlock", name); err == nil || !strings.Contains(err.Error(), backend.ErrLost.Error()) {

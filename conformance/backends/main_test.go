@@ -15,7 +15,7 @@ func TestMain(m *testing.M) {
 	conformance.Child()
 	// A rule waits for most of its time, so more of them fit at once than there are cores.
 	flag.Parse()
-	if err := flag.Set("test.parallel", "12"); err != nil {
+	if err := flag.Set("test.parallel", "40"); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())

@@ -18,6 +18,7 @@ func memoryHarness(t *testing.T) conformance.Harness {
 }
 
 func TestMemory(t *testing.T) {
+	t.Parallel()
 	conformance.Run(t, memoryHarness(t))
 }
 
@@ -35,6 +36,7 @@ func TestMemoryInVirtualTime(t *testing.T) {
 }
 
 func TestFile(t *testing.T) {
+	t.Parallel()
 	h, err := conformance.FromURL("file://" + t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -15,11 +15,13 @@ import (
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/conformance"
 	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/fence"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/redis"
 )
 
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{Config: []string{"appendonly yes", "appendfsync always"}})
 	direct := goredis.NewClient(&goredis.Options{Addr: s.Addr()})
 	t.Cleanup(func() { _ = direct.Close() })
@@ -44,7 +46,25 @@ func TestRedis(t *testing.T) {
 			t.Cleanup(func() { _ = c.Close() })
 			return given(c, func() any { return *c.Options() })
 		},
+		Guard: guard(direct),
 	})
+}
+
+// guard is the guard of a Redis, with resources of their own for each prefix.
+func guard(c goredis.Scripter) func(context.Context, string) (fence.Guard, error) {
+	return func(_ context.Context, prefix string) (fence.Guard, error) {
+		return under{redis.NewGuard(c), prefix}, nil
+	}
+}
+
+// under is a guard whose resources have a prefix.
+type under struct {
+	fence.Guard
+	prefix string
+}
+
+func (u under) Check(ctx context.Context, resource string, t fence.Token) error {
+	return u.Guard.Check(ctx, u.prefix+resource, t)
 }
 
 // given makes a driver over the caller's client, and the check that the client works and
@@ -75,6 +95,7 @@ func given(c goredis.UniversalClient, options func() any) (backend.Driver, func(
 }
 
 func TestRedisSentinel(t *testing.T) {
+	t.Parallel()
 	g := servers.RedisSentinel(t, servers.SentinelOptions{Replicas: 1})
 	connect := func(link conformance.Link) goredis.UniversalClient {
 		return goredis.NewFailoverClient(&goredis.FailoverOptions{
@@ -84,11 +105,14 @@ func TestRedisSentinel(t *testing.T) {
 	}
 	direct := connect(nil)
 	t.Cleanup(func() { _ = direct.Close() })
-	conformance.Run(t, redisHarness("redis-sentinel", connect, redisStore{direct, func(f func(goredis.Cmdable) error) error { return f(direct) }},
-		func(c conformance.Client) string { return withPrefix(g.URL(), c.Prefix) }))
+	h := redisHarness("redis-sentinel", connect, redisStore{direct, func(f func(goredis.Cmdable) error) error { return f(direct) }},
+		func(c conformance.Client) string { return withPrefix(g.URL(), c.Prefix) })
+	h.Guard = guard(direct)
+	conformance.Run(t, h)
 }
 
 func TestRedisCluster(t *testing.T) {
+	t.Parallel()
 	g := servers.RedisCluster(t, servers.ClusterOptions{Masters: 3})
 	connect := func(link conformance.Link) goredis.UniversalClient {
 		return goredis.NewClusterClient(&goredis.ClusterOptions{
@@ -100,8 +124,10 @@ func TestRedisCluster(t *testing.T) {
 	store := redisStore{direct, func(f func(goredis.Cmdable) error) error {
 		return direct.(*goredis.ClusterClient).ForEachMaster(context.Background(), func(_ context.Context, c *goredis.Client) error { return f(c) })
 	}}
-	conformance.Run(t, redisHarness("redis-cluster", connect, store,
-		func(c conformance.Client) string { return withPrefix(g.URL(), c.Prefix) }))
+	h := redisHarness("redis-cluster", connect, store,
+		func(c conformance.Client) string { return withPrefix(g.URL(), c.Prefix) })
+	h.Guard = guard(direct)
+	conformance.Run(t, h)
 }
 
 func withPrefix(u, prefix string) string { return u + "?prefix=" + url.QueryEscape(prefix) }
