@@ -1,0 +1,161 @@
+package fence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/fence"
+)
+
+// resource is a page that is written and read over HTTP behind a guard.
+func resource(t *testing.T, next http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(fence.Handler(&fence.Memory{}, nil, next))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// request sends one request with header values for the token and returns the response, its body read.
+func request(t *testing.T, method, url string, tokens ...string) (*http.Response, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, token := range tokens {
+		r.Header.Add(fence.Header, token)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, string(body)
+}
+
+func TestHandler(t *testing.T) {
+	served := 0
+	url := resource(t, func(w http.ResponseWriter, r *http.Request) { served++; fmt.Fprint(w, "page ", r.Method) })
+	for _, tt := range []struct {
+		what, method, path string
+		tokens             []string
+		status             int
+		err                error
+	}{
+		{"no token", "PUT", "/a", nil, http.StatusPreconditionRequired, fencelock.ErrInvalid},
+		{"no number", "PUT", "/a", []string{"secret"}, http.StatusBadRequest, nil},
+		{"zero", "PUT", "/a", []string{"0"}, http.StatusBadRequest, nil},
+		{"negative", "PUT", "/a", []string{"-5"}, http.StatusBadRequest, nil},
+		{"too great", "PUT", "/a", []string{"9223372036854775808"}, http.StatusBadRequest, nil},
+		{"two", "PUT", "/a", []string{"5", "6"}, http.StatusBadRequest, nil},
+		{"first", "PUT", "/a", []string{"5"}, http.StatusOK, nil},
+		{"equal", "PUT", "/a", []string{"5"}, http.StatusOK, nil},
+		{"a newer holder reads", "GET", "/a", []string{"7"}, http.StatusOK, nil},
+		{"stale write", "PUT", "/a", []string{"5"}, http.StatusPreconditionFailed, fencelock.ErrStale},
+		{"stale read", "GET", "/a", []string{"6"}, http.StatusPreconditionFailed, fencelock.ErrStale},
+		{"another resource", "PUT", "/b", []string{"1"}, http.StatusOK, nil},
+	} {
+		before := served
+		res, body := request(t, tt.method, url+tt.path, tt.tokens...)
+		if res.StatusCode != tt.status {
+			t.Errorf("%s: got %d, want %d", tt.what, res.StatusCode, tt.status)
+		}
+		if err := fence.Response(res); !errors.Is(err, tt.err) || (tt.err == nil && err != nil) {
+			t.Errorf("%s: got %v, want %v", tt.what, err, tt.err)
+		}
+		if reached, want := served > before, tt.status == http.StatusOK; reached != want {
+			t.Errorf("%s: reached the resource: got %v, want %v", tt.what, reached, want)
+		}
+		if strings.Contains(body, "secret") {
+			t.Errorf("%s: the answer quotes the header: %q", tt.what, body)
+		}
+	}
+	res, _ := request(t, "GET", url+"/a", "1")
+	var stale *fencelock.StaleError
+	if err := fence.Response(res); !errors.As(err, &stale) || stale.Max != 7 {
+		t.Errorf("got %v, want a StaleError with Max 7", err)
+	}
+}
+
+// The check and what follows it are one: a newer token is not accepted in between.
+func TestHandlerIsAtomic(t *testing.T) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	var mu sync.Mutex
+	var order []string
+	url := resource(t, func(_ http.ResponseWriter, r *http.Request) {
+		token := r.Header.Get(fence.Header)
+		if token == "1" {
+			close(entered)
+			<-leave
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		order = append(order, token)
+	})
+	var wg sync.WaitGroup
+	wg.Go(func() { request(t, "PUT", url, "1") })
+	<-entered
+	impatient, cancel := context.WithCancel(t.Context())
+	cancel()
+	if r, err := http.NewRequestWithContext(impatient, "PUT", url, nil); err == nil {
+		if _, err := http.DefaultClient.Do(r); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want the end of the ctx", err)
+		}
+	}
+	wg.Go(func() { request(t, "PUT", url, "2") })
+	request(t, "PUT", url+"/other", "2") // another resource does not wait
+	close(leave)
+	wg.Wait()
+	if got := strings.Join(order, " "); got != "2 1 2" {
+		t.Errorf("order of the accesses: got %q, want the other resource's, the first's, the second's", got)
+	}
+}
+
+func TestPanicLeavesTheResourceUsable(t *testing.T) {
+	url := resource(t, func(_ http.ResponseWriter, r *http.Request) {
+		if r.Method == "DELETE" {
+			panic(http.ErrAbortHandler)
+		}
+	})
+	r, err := http.NewRequestWithContext(t.Context(), "DELETE", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fence.Set(r, 3)
+	if _, err := http.DefaultClient.Do(r); err == nil {
+		t.Error("got an answer, want an aborted connection")
+	}
+	if res, _ := request(t, "GET", url, "3"); res.StatusCode != http.StatusOK {
+		t.Errorf("afterwards: got %d, want 200", res.StatusCode)
+	}
+}
+
+func TestOther412IsNoStaleToken(t *testing.T) {
+	if err := fence.Response(&http.Response{StatusCode: http.StatusPreconditionFailed}); err != nil {
+		t.Errorf("got %v, want nil for a 412 that does not speak of tokens", err)
+	}
+}
+
+func TestDoEndsWithItsCtx(t *testing.T) {
+	var g fence.Memory
+	ctx, cancel := context.WithCancel(t.Context())
+	err := g.Do(t.Context(), "r", 1, func() error {
+		cancel()
+		return g.Check(ctx, "r", 2) // the resource is taken
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+}

@@ -1,0 +1,14 @@
+-- Refuses a stale token, and remembers the greatest: the prelude of a guarded script.
+-- KEYS[1]  the guard's number of the resource   ARGV[1]  the token
+-- What follows sees its own KEYS and ARGV, from 1, and runs only if the token is not stale.
+do
+  local seen = redis.pcall('GET', KEYS[1])
+  if type(seen) == 'table' or (seen and not string.match(seen, '^%d+$')) then
+    return redis.error_reply('FLFOREIGN the guard\'s key holds something else')
+  end
+  -- Decimal numbers without leading zeros, compared as text: exact beyond 2^53 too.
+  local t, s = ARGV[1], seen or '0'
+  if #t < #s or (#t == #s and t < s) then return redis.error_reply('FLSTALE ' .. s) end
+  if t ~= s then redis.call('SET', KEYS[1], t) end
+end
+local KEYS, ARGV = {unpack(KEYS, 2)}, {unpack(ARGV, 2)}

@@ -1,0 +1,118 @@
+package redis_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/redis"
+)
+
+func TestCheckToken(t *testing.T) {
+	t.Parallel()
+	c := foreign(t, servers.Redis(t, servers.RedisOptions{}))
+	for _, tt := range []struct {
+		what     string
+		resource string
+		token    fencelock.Token
+		want     error
+	}{
+		{"first", "a", 9, nil},
+		{"equal", "a", 9, nil},
+		{"lower", "a", 8, fencelock.ErrStale},
+		{"higher, with more digits", "a", 10, nil},
+		{"what was the highest before", "a", 9, fencelock.ErrStale},
+		{"another resource", "b", 1, nil},
+		{"none", "a", 0, fencelock.ErrInvalid},
+		{"negative", "a", -3, fencelock.ErrInvalid},
+		{"no resource", "", 3, fencelock.ErrInvalid},
+		{"above 2^53", "big", 1<<53 + 1, nil},
+		{"one less, which a double cannot tell", "big", 1 << 53, fencelock.ErrStale},
+	} {
+		if err := redis.CheckToken(t.Context(), c, tt.resource, tt.token); !errors.Is(err, tt.want) {
+			t.Errorf("%s: got %v, want %v", tt.what, err, tt.want)
+		}
+	}
+	var stale *fencelock.StaleError
+	if err := redis.CheckToken(t.Context(), c, "a", 1); !errors.As(err, &stale) || stale.Max != 10 {
+		t.Errorf("got %v, want a StaleError with Max 10", err)
+	}
+	must(t, c.Set(t.Context(), "fl\x00fence:text", "hello", 0).Err())
+	must(t, c.RPush(t.Context(), "fl\x00fence:list", "x").Err())
+	for _, resource := range []string{"text", "list"} {
+		if err := redis.CheckToken(t.Context(), c, resource, 5); !errors.Is(err, fencelock.ErrInvalid) {
+			t.Errorf("a foreign %s: got %v, want ErrInvalid", resource, err)
+		}
+	}
+}
+
+// A script with the check sees its own KEYS and ARGV, and does nothing under a stale token.
+func TestFencedScript(t *testing.T) {
+	t.Parallel()
+	c := foreign(t, servers.Redis(t, servers.RedisOptions{}))
+	put := redis.NewFencedScript("redis.call('SET', KEYS[1], ARGV[1]) return {#KEYS, #ARGV, ARGV[2]}")
+	got, err := put.Run(t.Context(), c, "doc", 5, []string{"k"}, "v5", "last")
+	if err != nil || fmt.Sprint(got) != "[1 2 last]" {
+		t.Errorf("got %v, %v; want one key, two arguments", got, err)
+	}
+	if _, err := put.Run(t.Context(), c, "doc", 4, []string{"k"}, "v4", "x"); !errors.Is(err, fencelock.ErrStale) {
+		t.Errorf("a stale write: got %v, want ErrStale", err)
+	}
+	if v := c.Get(t.Context(), "k").Val(); v != "v5" {
+		t.Errorf("after a stale write: got %q, want v5", v)
+	}
+	read := redis.NewFencedScript("return redis.call('GET', KEYS[1])")
+	if got, err := read.Run(t.Context(), c, "doc", 7, []string{"k"}); err != nil || got != "v5" {
+		t.Errorf("a newer holder reads: got %v, %v", got, err)
+	}
+	if _, err := put.Run(t.Context(), c, "doc", 5, []string{"k"}, "late", "x"); !errors.Is(err, fencelock.ErrStale) {
+		t.Errorf("a write after a newer holder's read: got %v, want ErrStale", err)
+	}
+	if _, err := read.Run(t.Context(), c, "doc", 7, []string{"none"}); !errors.Is(err, goredis.Nil) {
+		t.Errorf("a nil reply: got %v, want redis.Nil", err)
+	}
+}
+
+// Many writers with many tokens at once: what is stored never goes back.
+func TestFencedScriptsAreAtomic(t *testing.T) {
+	t.Parallel()
+	c := foreign(t, servers.Redis(t, servers.RedisOptions{}))
+	raise := redis.NewFencedScript("local was = tonumber(redis.call('GET', KEYS[1]) or '0'); redis.call('SET', KEYS[1], ARGV[1]); return was")
+	var wg sync.WaitGroup
+	for token := fencelock.Token(1); token <= 64; token++ {
+		wg.Go(func() {
+			was, err := raise.Run(t.Context(), c, "{r}", token, []string{"{r}:value"}, token)
+			if err == nil && was.(int64) > token {
+				t.Errorf("token %d was let through after %v", token, was)
+			} else if err != nil && !errors.Is(err, fencelock.ErrStale) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := c.Get(t.Context(), "{r}:value").Val(); got != "64" {
+		t.Errorf("got %s as the last write, want 64", got)
+	}
+}
+
+func TestFencedScriptInACluster(t *testing.T) {
+	t.Parallel()
+	g := servers.RedisCluster(t, servers.ClusterOptions{Masters: 3})
+	c := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: g.Addrs()})
+	t.Cleanup(func() { _ = c.Close() })
+	put := redis.NewFencedScript("return redis.call('SET', KEYS[1], ARGV[1])")
+	for i := range 20 {
+		resource := fmt.Sprintf("{doc-%d}", i)
+		if _, err := put.Run(t.Context(), c, resource, 5, []string{resource + ":text"}, "v"); err != nil {
+			t.Errorf("%s: %v", resource, err)
+		}
+		if err := redis.CheckToken(t.Context(), c, resource, 4); !errors.Is(err, fencelock.ErrStale) {
+			t.Errorf("%s: got %v, want ErrStale", resource, err)
+		}
+	}
+}
