@@ -48,6 +48,8 @@ type (
 	LostError = backend.LostError
 	// StaleError says that a guard saw a newer token; it matches ErrStale.
 	StaleError = backend.StaleError
+	// UndoneError says that Unlock freed the lock but rolled back what was written through its transaction.
+	UndoneError = backend.UndoneError
 	// OpError wraps, once, every error of this package with what was being done.
 	OpError = backend.OpError
 )

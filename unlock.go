@@ -52,7 +52,7 @@ func (h *hold) unlock(ctx context.Context, le *Lease) error {
 	h.mu.Unlock()
 	h.l.schedule.remove(h)
 	err := h.release(limited)
-	if err == nil {
+	if err == nil || undone(err) {
 		h.mu.Lock()
 		le.released = true
 		h.mu.Unlock()
@@ -75,7 +75,7 @@ func (h *hold) release(ctx context.Context) error {
 	switch {
 	case h.err != nil: // the deadline passed meanwhile
 		answer = h.err
-	case answer == nil:
+	case answer == nil || undone(answer):
 		h.endLocked(ErrReleased)
 		ended = true
 	case errors.Is(answer, ErrLost):
@@ -96,12 +96,19 @@ func (h *hold) release(ctx context.Context) error {
 	if unclean {
 		h.l.janitor.addLost(&h.Request)
 	}
-	if answer == nil {
+	if answer == nil || undone(answer) {
 		e := h.event(Released)
+		e.Err = answer
 		e.Took = time.Since(h.granted)
 		h.l.emit(ctx, e)
 	}
 	return answer
+}
+
+// undone reports whether a release freed the lock and lost the holder's writes.
+func undone(err error) bool {
+	var u *UndoneError
+	return errors.As(err, &u)
 }
 
 // outlive returns a ctx for a release: it ends with ctx, but not before a

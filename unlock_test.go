@@ -328,3 +328,29 @@ func TestUnlockPassesTheLockOn(t *testing.T) {
 		wantTook(t, "the hand-over", start, 0, 0)
 	})
 }
+
+func TestUnlockThatUndoesTheWritesIsStillAnUnlock(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		cause := errors.New("a check constraint")
+		var released error
+		l := open(t, d, fencelock.WithObserver(observe(func(_ context.Context, e fencelock.Event) {
+			if e.Kind == fencelock.Released {
+				released = e.Err
+			}
+		})))
+		le := lock(t, l.Mutex("n"))
+		d.on("release", func(c call) error { return errors.Join(c.apply(), &fencelock.UndoneError{Err: cause}) })
+		err := le.Unlock(t.Context())
+		var undone *fencelock.UndoneError
+		if !errors.As(err, &undone) || !errors.Is(err, cause) || errors.Is(err, fencelock.ErrUnavailable) {
+			t.Errorf("unlock: got %v, want an UndoneError with its cause", err)
+		}
+		d.on("release", nil)
+		wantErr(t, "Err", le.Err(), fencelock.ErrReleased)
+		wantErr(t, "unlock again", le.Unlock(t.Context()), fencelock.ErrReleased)
+		wantFree(t, l, "n")
+		if !errors.Is(released, cause) {
+			t.Errorf("the Released event: got Err %v, want the cause", released)
+		}
+	})
+}

@@ -132,7 +132,8 @@ type Driver interface {
 
 	// Release frees the lock if it is ours, and wakes one waiter. It returns nil
 	// also when it is repeated after it was applied, and ErrLost if the lock was
-	// not ours any more. It never touches another holder.
+	// not ours any more. It never touches another holder. A transactional driver
+	// returns an *[UndoneError] if it freed the lock and lost the holder's writes.
 	Release(ctx context.Context, h *Hold) error
 
 	// Abandon undoes a request whose outcome is unknown or unwanted: it leaves

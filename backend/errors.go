@@ -86,6 +86,21 @@ func (e *StaleError) Error() string {
 // Is reports whether target is ErrStale.
 func (e *StaleError) Is(target error) bool { return target == ErrStale }
 
+// UndoneError is what a transactional driver's Release returns when it freed the lock, which was ours until then, but had
+// to roll back what the holder wrote through the lock's own transaction. Err says why: the statement or the
+// commit that failed. Unlock returns it, and the lease has ended as after any Unlock.
+type UndoneError struct {
+	Err error
+}
+
+// Error returns what was undone, and why.
+func (e *UndoneError) Error() string {
+	return "unlocked, but what was written through the lock's transaction was rolled back: " + e.Err.Error()
+}
+
+// Unwrap returns why.
+func (e *UndoneError) Unwrap() error { return e.Err }
+
 // OpError wraps, once, every error that leaves package fencelock with what was
 // being done. Err never shows a secret.
 type OpError struct {
