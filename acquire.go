@@ -150,9 +150,9 @@ func (m *mutex) request(wait bool) *hold {
 // also ends with the Locker and with TryLock's own bound.
 func (m *mutex) why(ctx, limited context.Context, err error) error {
 	switch {
-	case context.Cause(limited) == error(ErrClosed):
+	case errors.Is(context.Cause(limited), ErrClosed):
 		return ErrClosed
-	case context.Cause(limited) == errTryMost:
+	case errors.Is(context.Cause(limited), errTryMost):
 		return backend.Unavailable(errTryMost)
 	case errors.Is(err, ErrLocked) && limited.Err() == nil, backend.Final(err) && !errors.Is(err, ErrLocked):
 		return err

@@ -219,7 +219,7 @@ func (l *Locker) during(ctx context.Context, do func(context.Context) error) err
 		return nil
 	case !backend.Final(err) && over(ctx):
 		return ctxError(ctx, false, err)
-	case context.Cause(limited) == error(ErrClosed):
+	case errors.Is(context.Cause(limited), ErrClosed):
 		return ErrClosed
 	}
 	return err

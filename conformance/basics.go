@@ -143,16 +143,16 @@ func promptTry(ctx context.Context, e *Env) error {
 	if _, err := try(ctx, a, name, "a free lock"); err != nil {
 		return err
 	}
-	most := time.Duration(0)
+	least := time.Hour // of several: what a busy machine adds is not the backend's
 	for range 5 {
 		began := time.Now()
 		if err := held(ctx, b, name, "held"); err != nil {
 			return err
 		}
-		most = max(most, time.Since(began))
+		least = min(least, time.Since(began))
 	}
-	if most > e.Slack() {
-		return fmt.Errorf("TryLock on a held name took %v, want at most %v", most, e.Slack())
+	if least > e.Slack() {
+		return fmt.Errorf("TryLock on a held name took at least %v, want at most %v", least, e.Slack())
 	}
 	return nil
 }
@@ -167,19 +167,26 @@ func boundedWait(ctx context.Context, e *Env) error {
 		return err
 	}
 	why := errors.New("the caller's own reason")
-	bound := 400 * time.Millisecond
-	began := time.Now()
-	limited, cancel := context.WithTimeoutCause(ctx, bound, why)
-	defer cancel()
-	_, err = b.Mutex(name).Lock(limited)
-	took := time.Since(began)
-	for _, target := range []error{context.DeadlineExceeded, why, fencelock.ErrLocked} {
-		if err := want(err, target, "a wait whose ctx ended"); err != nil {
-			return err
+	const bound = time.Second
+	least := time.Hour // of several, as for A5
+	for range 3 {
+		began := time.Now()
+		limited, cancel := context.WithTimeoutCause(ctx, bound, why)
+		_, err = b.Mutex(name).Lock(limited)
+		took := time.Since(began)
+		cancel()
+		for _, target := range []error{context.DeadlineExceeded, why, fencelock.ErrLocked} {
+			if err := want(err, target, "a wait whose ctx ended"); err != nil {
+				return err
+			}
 		}
+		if took < bound {
+			return fmt.Errorf("a wait bounded by %v ended after %v", bound, took)
+		}
+		least = min(least, took)
 	}
-	if took < bound || took > bound+350*time.Millisecond {
-		return fmt.Errorf("a wait bounded by %v took %v, want at most 350ms more", bound, took)
+	if least > bound+350*time.Millisecond {
+		return fmt.Errorf("a wait bounded by %v took at least %v, want at most 350ms more", bound, least)
 	}
 	return nil
 }

@@ -56,7 +56,9 @@ func (e *Env) count(short, normal, full int) int {
 const ample = 30 * time.Second
 
 // TTL is the TTL of a lease that a rule lets expire: as short as the backend and the suite's clock allow.
-func (e *Env) TTL() time.Duration { return max(time.Second, e.traits.MinTTL, 2*e.traits.Resolution) }
+func (e *Env) TTL() time.Duration {
+	return max(1500*time.Millisecond, e.traits.MinTTL, 2*e.traits.Resolution)
+}
 
 // Kept is the TTL of a lease that a rule keeps by renewal: long enough for a machine that stalls between two.
 func (e *Env) Kept() time.Duration { return max(3*time.Second, e.TTL()) }

@@ -235,7 +235,7 @@ func (s *toy) span(o *order) time.Duration {
 
 // until ends the hold if its time is over.
 func (l *toyLock) until(s *toy) {
-	if l.order != nil && !time.Now().Before(l.expires) && !(s.flaw == deadForTry && len(l.queue) == 0) {
+	if l.order != nil && !time.Now().Before(l.expires) && (s.flaw != deadForTry || len(l.queue) > 0) {
 		l.order = nil
 	}
 }

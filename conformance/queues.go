@@ -68,14 +68,19 @@ func firstCome(ctx context.Context, e *Env) error {
 	return unlock(ctx, le, "the last")
 }
 
+// skipped is how long it may take until a waiter behind a dead one is granted the lock, the hand-over included.
+func (e *Env) skipped() time.Duration {
+	return min(e.traits.DeadWaiter, 5*time.Second) + time.Second + e.Slack()
+}
+
 // startWaiter makes a second process wait for a name.
-func (e *Env) startWaiter(ctx context.Context, look *fencelock.Locker, name string, n int) (*Process, <-chan string, error) {
+func (e *Env) startWaiter(ctx context.Context, look *fencelock.Locker, name string, n int) (*Process, error) {
 	p, err := e.Process(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	answer := p.Send("lock", name, strconv.FormatInt(e.TTL().Milliseconds(), 10))
-	return p, answer, waiting(ctx, look, name, n)
+	p.Send("lock", name, strconv.FormatInt(e.TTL().Milliseconds(), 10))
+	return p, waiting(ctx, look, name, n)
 }
 
 func deadWaiter(ctx context.Context, e *Env) error {
@@ -89,7 +94,7 @@ func deadWaiter(ctx context.Context, e *Env) error {
 		if err != nil {
 			return err
 		}
-		p, _, err := e.startWaiter(ctx, a, name, 1)
+		p, err := e.startWaiter(ctx, a, name, 1)
 		if err != nil {
 			return err
 		}
@@ -112,7 +117,7 @@ func deadWaiter(ctx context.Context, e *Env) error {
 		if err := unlock(ctx, le, "the holder"); err != nil {
 			return err
 		}
-		r, err := granted(ctx, behind, min(e.traits.DeadWaiter, 5*time.Second)+e.Slack(), "the waiter behind a "+way+" one")
+		r, err := granted(ctx, behind, e.skipped(), "the waiter behind a "+way+" one")
 		if err != nil {
 			return err
 		}
@@ -134,7 +139,7 @@ func nextInLineDies(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	p, _, err := e.startWaiter(ctx, a, name, 1)
+	p, err := e.startWaiter(ctx, a, name, 1)
 	if err != nil {
 		return err
 	}
@@ -158,7 +163,7 @@ func nextInLineDies(ctx context.Context, e *Env) error {
 	if err := unlock(ctx, le, "the holder"); err != nil {
 		return err
 	}
-	r, err := granted(ctx, behind, min(e.traits.DeadWaiter, 5*time.Second)+e.Slack(), "the waiter behind a killed one")
+	r, err := granted(ctx, behind, e.skipped(), "the waiter behind a killed one")
 	if err != nil {
 		return err
 	}

@@ -109,7 +109,7 @@ func TestHandlerIsAtomic(t *testing.T) {
 	<-entered
 	impatient, cancel := context.WithCancel(t.Context())
 	cancel()
-	if r, err := http.NewRequestWithContext(impatient, "PUT", url, nil); err == nil {
+	if r, err := http.NewRequestWithContext(impatient, http.MethodPut, url, nil); err == nil {
 		if _, err := http.DefaultClient.Do(r); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v, want the end of the ctx", err)
 		}
@@ -125,11 +125,11 @@ func TestHandlerIsAtomic(t *testing.T) {
 
 func TestPanicLeavesTheResourceUsable(t *testing.T) {
 	url := resource(t, func(_ http.ResponseWriter, r *http.Request) {
-		if r.Method == "DELETE" {
+		if r.Method == http.MethodDelete {
 			panic(http.ErrAbortHandler)
 		}
 	})
-	r, err := http.NewRequestWithContext(t.Context(), "DELETE", url, nil)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -131,7 +131,7 @@ func TestUnreachableServer(t *testing.T) {
 				t.Skip("takes up to 5 s")
 			}
 			t.Parallel()
-			ctx, target := t.Context(), error(fencelock.ErrUnavailable)
+			ctx, target := t.Context(), fencelock.ErrUnavailable
 			if tt.ctx > 0 {
 				limited, cancel := context.WithTimeout(ctx, tt.ctx)
 				defer cancel()

@@ -20,8 +20,8 @@ var hostile = []string{
 }
 
 func TestHostileNames(t *testing.T) {
-	d, other := newQuiet(t, t.TempDir()), (*Driver)(nil)
-	other = newQuiet(t, d.ears.dir)
+	d := newQuiet(t, t.TempDir())
+	other := newQuiet(t, d.ears.dir)
 	hs := map[string]*backend.Hold{}
 	for _, name := range hostile {
 		r := try(name, time.Minute)

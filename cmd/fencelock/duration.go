@@ -39,8 +39,9 @@ func (v *duration) Set(s string) error {
 			return errors.New("want 0 or more")
 		case 1:
 			return errors.New("want more than 0")
+		default:
+			return fmt.Errorf("want %v or more", v.least)
 		}
-		return fmt.Errorf("want %v or more", v.least)
 	}
 	v.d, v.forever = d, false
 	return nil

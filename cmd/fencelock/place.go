@@ -38,7 +38,7 @@ func (a *app) backendURL() (string, error) {
 
 // ownDir returns the user's folder for locks.
 func (a *app) ownDir() (string, error) {
-	dir := ""
+	var dir string
 	if run, _ := a.lookup("XDG_RUNTIME_DIR"); run != "" {
 		if !filepath.IsAbs(run) {
 			return "", invalid("XDG_RUNTIME_DIR is %q: it must be an absolute path", run)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"runtime"
@@ -44,7 +45,8 @@ func becomeCommand(socket, path string, argv []string) {
 	if n, err := retry(func() (int, error) { return unix.Read(fd, make([]byte, 1)) }); n != 1 || err != nil {
 		return
 	}
-	if errno, ok := unix.Exec(path, argv, os.Environ()).(syscall.Errno); ok {
+	var errno syscall.Errno
+	if errors.As(unix.Exec(path, argv, os.Environ()), &errno) {
 		_, _ = unix.Write(fd, []byte(strconv.Itoa(int(errno))))
 	}
 }
@@ -117,7 +119,7 @@ func socketpair() (ours, theirs int, err error) {
 // retry repeats a system call that a signal interrupted.
 func retry(call func() (int, error)) (int, error) {
 	for {
-		if n, err := call(); err != unix.EINTR {
+		if n, err := call(); !errors.Is(err, unix.EINTR) {
 			return n, err
 		}
 	}

@@ -100,7 +100,7 @@ func TestEtcdClusterSurvivesItsLeader(t *testing.T) {
 	must(t, next.Kill())
 	must(t, leader.Start()) // two of three: a majority again
 	must(t, next.Start())
-	must(t, e.Group.Restart(true))
+	must(t, e.Restart(true))
 	expect(t, "after restart of all", etcdCount(t, leader, "key"), "1")
 
 	leader, err = e.Leader(ctx)

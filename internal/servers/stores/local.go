@@ -229,12 +229,11 @@ func tail(name string, n int64) string {
 }
 
 // run runs a command to its end and returns its output with the error.
-func run(ctx context.Context, dir string, user *User, env []string, args ...string) error {
+func run(ctx context.Context, dir string, user *User, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), env...)
 	// No parent-death signal: the thread may end before the command does, and the command ends with this call anyway.
 	cmd.SysProcAttr = credentials(user)
 	cmd.WaitDelay = time.Second

@@ -51,7 +51,7 @@ func copyOf(conn string) origin {
 		// The primary's own wish for a synchronous replica comes along; promoted, this one would wait for ever.
 		const alone = "synchronous_standby_names = ''"
 		setup := func(ctx context.Context) error {
-			if err := run(ctx, dir, i.user, nil, args...); err != nil {
+			if err := run(ctx, dir, i.user, args...); err != nil {
 				return err
 			}
 			f, err := os.OpenFile(filepath.Join(data, "postgresql.auto.conf"), os.O_APPEND|os.O_WRONLY, 0)

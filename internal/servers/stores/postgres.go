@@ -143,7 +143,7 @@ func newCluster(ctx context.Context, i *pgInstall, _, data string) (func(context
 	}
 	return func(ctx context.Context) error {
 		// As the caller, who may read the cache; the owner stays.
-		return run(ctx, filepath.Dir(data), nil, nil, "cp", "-a", template+"/.", data)
+		return run(ctx, filepath.Dir(data), nil, "cp", "-a", template+"/.", data)
 	}, script, nil
 }
 
@@ -160,10 +160,10 @@ func (i *pgInstall) makeTemplate(ctx context.Context) func(path string) error {
 		}
 		fresh := filepath.Join(dir, "data")
 		args := append([]string{i.program("initdb"), "-D", fresh}, initArgs...)
-		if err := run(ctx, dir, i.user, nil, args...); err != nil {
+		if err := run(ctx, dir, i.user, args...); err != nil {
 			return err
 		}
-		return run(ctx, dir, nil, nil, "cp", "-a", fresh, path)
+		return run(ctx, dir, nil, "cp", "-a", fresh, path)
 	}
 }
 
