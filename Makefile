@@ -24,10 +24,10 @@ test-short: ## the same with smaller numbers
 	@scripts/test.sh -short
 
 setup: ## install the servers that the tests run (Debian or Ubuntu as root; else it says what is missing)
-	@scripts/setup-tests.sh redis
+	@scripts/setup-tests.sh
 
 images: ## build the servers' Docker images from Debian packages, for machines that can pull none
-	@scripts/build-images.sh redis
+	@scripts/build-images.sh redis etcd zookeeper postgres
 
 lint: ## go vet, gofumpt and staticcheck
 	go vet ./...

@@ -6,7 +6,7 @@ import "time"
 // the program imports it.
 type Entry struct {
 	Traits  Traits
-	Schemes []string // the URL schemes that choose it
+	Schemes []string // the URL schemes that choose it; none for a further mode of the entry before it
 	Import  string   // the package that registers them
 }
 
@@ -42,6 +42,41 @@ func Catalog() []Entry {
 			},
 			Schemes: []string{"redis", "rediss", "redis+sentinel", "redis+cluster"},
 			Import:  module + "redis",
+		},
+		{
+			Traits: Traits{
+				Name: "etcd", Fencing: Durable, FIFO: true, ClockFree: true, SurvivesNode: true, Grace: true,
+				DeadWaiter: 5 * time.Second, MinTTL: time.Second, Resolution: time.Second,
+				Revoked: time.Second,
+			},
+			Schemes: []string{"etcd", "etcds"},
+			Import:  module + "etcd",
+		},
+		{
+			Traits: Traits{
+				Name: "zookeeper", Fencing: Durable, FIFO: true, ClockFree: true, SurvivesNode: true, Grace: true,
+				DeadWaiter: 5 * time.Second, MinTTL: time.Second, Resolution: 2 * time.Second,
+				Revoked: time.Second,
+			},
+			Schemes: []string{"zookeeper"},
+			Import:  module + "zookeeper",
+		},
+		{
+			Traits: Traits{
+				Name: "postgres-row", Fencing: Durable, FIFO: true, ClockFree: true, Transactional: true, Grace: true,
+				DeadWaiter: 5 * time.Second, LeasePerConn: true, MinTTL: 100 * time.Millisecond, Resolution: time.Millisecond,
+				Revoked: time.Second,
+			},
+			Schemes: []string{"postgres", "postgresql"},
+			Import:  module + "postgres",
+		},
+		{
+			Traits: Traits{
+				Name: "postgres-lease", Fencing: Durable, FIFO: true, Grace: true,
+				DeadWaiter: 5 * time.Second, MinTTL: 100 * time.Millisecond, Resolution: time.Millisecond,
+				Revoked: time.Second,
+			},
+			Import: module + "postgres",
 		},
 	}
 }

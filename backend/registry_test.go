@@ -135,15 +135,13 @@ func TestCatalogIsTheCallers(t *testing.T) {
 	if again := backend.Catalog(); again[0].Traits.Name == "changed" || again[0].Schemes[0] == "changed" {
 		t.Error("the catalog can be changed")
 	}
-	names, schemes := map[string]bool{}, map[string]bool{}
+	names, chosen := map[string]bool{}, map[string]bool{} // by name, by import
 	for _, e := range backend.Catalog() {
-		if names[e.Traits.Name] || len(e.Schemes) == 0 || e.Import == "" {
+		chosen[e.Import] = chosen[e.Import] || len(e.Schemes) > 0
+		if names[e.Traits.Name] || !chosen[e.Import] || e.Import == "" {
 			t.Errorf("entry %+v is doubled or not whole", e)
 		}
 		names[e.Traits.Name] = true
-		for _, s := range e.Schemes {
-			schemes[s] = true
-		}
 		if backend.TraitsOf(e.Traits.Name) != e.Traits {
 			t.Errorf("TraitsOf(%q) is not the entry's", e.Traits.Name)
 		}

@@ -15,7 +15,7 @@ import (
 var losses = []Rule{
 	{Name: "D1", What: "no loss on a clean release", Why: "An alarm that rings without cause is switched off.", Check: noFalseLoss},
 	{Name: "D2", What: "taken away behind the library's back: told in time, with the reason", Why: "A holder that is not told works on beside the next one.", Check: revoked},
-	{Name: "D3", What: "a black-holed holder is told before another is granted the lock", Why: "This is what a lease is for; most libraries tell too late.", Needs: Needs{Link: true}, Alone: true, Check: toldFirst},
+	{Name: "D3", What: "a black-holed holder is told before another is granted the lock", Why: "This is what a lease is for; most libraries tell too late.", Needs: Needs{Link: true}, Alone: true, Solo: ForMeasure, Check: toldFirst},
 	{Name: "D4", What: "a short silence of the network ends nothing", Why: "A lease that one lost packet ends is worth nothing on a real network.", Needs: Needs{Link: true}, Check: shortSilence},
 	{Name: "D5", What: "a stopped holder sees the loss on its first look", Why: "A process that was paused must not go on as if nothing had happened.", Needs: Needs{Process: true}, Trait: cannotStop, Check: stoppedHolder},
 	{Name: "D6", What: "the deadline does not depend on the wall clock", Why: "A clock that is set must neither lose a lock nor keep one.", Check: monotonicDeadline},

@@ -12,8 +12,8 @@ import (
 
 // resources is group J.
 var resources = []Rule{
-	{Name: "J1", What: "nothing is left after many cycles", Why: "What leaks by one a lock is a dead store in a month.", Needs: Needs{Store: true}, Alone: true, Check: nothingLeft},
-	{Name: "J2", What: "a thousand leases at once", Why: "A program that guards many things holds many locks.", Alone: true, Check: thousandLeases},
+	{Name: "J1", What: "nothing is left after many cycles", Why: "What leaks by one a lock is a dead store in a month.", Needs: Needs{Store: true}, Alone: true, Solo: Always, Check: nothingLeft},
+	{Name: "J2", What: "a thousand leases at once", Why: "A program that guards many things holds many locks.", Alone: true, Solo: ForMeasure, Check: thousandLeases},
 	{Name: "J3", What: "a broken connection does not poison the pool", Why: "A pool of dead connections fails long after the network is back.", Needs: Needs{Link: true}, Check: brokenConnections},
 	{Name: "J4", What: "the caller's client stays as it was", Why: "A library that closes or changes what it was given breaks its host.", Needs: Needs{Given: true}, Check: givenClient},
 }
@@ -22,7 +22,7 @@ var resources = []Rule{
 func isLocked(err error) bool { return errors.Is(err, fencelock.ErrLocked) }
 
 func nothingLeft(ctx context.Context, e *Env) error {
-	rounds := e.count(200, 1000, 1000)
+	rounds := e.count(50, 1000, 1000)
 	// Leave out of the count what a first use starts.
 	if err := e.busy(ctx, 10); err != nil {
 		return err

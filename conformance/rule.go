@@ -24,8 +24,10 @@ type Rule struct {
 	// Trait, if set, says why a backend with these traits is exempt; "" if it is not.
 	Trait func(backend.Traits) string
 	// Alone: the rule stops the server, loads the machine or measures the process, so
-	// that no other rule runs beside it.
+	// that no other rule of the backend may run meanwhile.
 	Alone bool
+	// Solo says when, besides, no rule of any other backend that Run checks in this process may run.
+	Solo Solo
 	// Check returns nil if the backend keeps the rule, or what it did instead.
 	Check func(ctx context.Context, e *Env) error
 }
@@ -112,3 +114,18 @@ func (r Rule) matches(only []string) bool {
 		return strings.EqualFold(o, r.Name) || strings.EqualFold(o, r.Name[:1])
 	})
 }
+
+// Solo is when a rule wants the whole process for itself.
+type Solo int
+
+const (
+	// Never: other backends do not disturb it.
+	Never Solo = iota
+	// ForMeasure: except with small numbers, when what it measures matters less than the time it takes.
+	ForMeasure
+	// Always: it counts what the process has.
+	Always
+)
+
+// solo reports whether the rule is one that runs while no other backend's does.
+func (r *Rule) solo(short bool) bool { return r.Solo == Always || r.Solo == ForMeasure && !short }

@@ -49,7 +49,7 @@ func Run(t *testing.T, h Harness) {
 	if h.Parallel > 0 {
 		places = make(chan struct{}, h.Parallel)
 	}
-	solo.RLock()
+	process.RLock()
 	t.Run("rules", func(t *testing.T) {
 		for _, r := range Rules() {
 			if !r.Alone {
@@ -64,20 +64,22 @@ func Run(t *testing.T, h Harness) {
 			}
 		}
 	})
-	solo.RUnlock()
-	solo.Lock()
-	defer solo.Unlock()
-	t.Run("alone", func(t *testing.T) {
+	alone := func(t *testing.T, solo bool) {
 		for _, r := range Rules() {
-			if r.Alone {
+			if r.Alone && r.solo(h.Short) == solo {
 				t.Run(r.Name, func(t *testing.T) { one(t, r) })
 			}
 		}
-	})
+	}
+	t.Run("alone", func(t *testing.T) { alone(t, false) })
+	process.RUnlock()
+	process.Lock()
+	defer process.Unlock()
+	t.Run("solo", func(t *testing.T) { alone(t, true) })
 }
 
-// solo is read-locked while the rules of a backend run, and locked while those run that want to be alone.
-var solo sync.RWMutex
+// process is read-locked while rules of a backend run, and locked while those run that want it for themselves.
+var process sync.RWMutex
 
 // Check checks every rule and joins the errors of those that are broken.
 func Check(ctx context.Context, h Harness) error {

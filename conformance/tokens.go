@@ -18,7 +18,7 @@ var tokens = []Rule{
 	{Name: "E4", What: "a guard refuses lower tokens, accepts equal and higher ones", Why: "An equality check would refuse the newer holder too.", Trait: noTokens, Check: guardRefuses},
 	{Name: "E5", What: "a zombie writer is refused", Why: "Paused, overtaken, resumed: the write that no lease can stop.", Needs: Needs{Process: true}, Trait: func(t backend.Traits) string { return noTokens(t) + cannotStop(t) }, Check: zombieWriter},
 	{Name: "E6", What: "tokens are below 2^53", Why: "JSON and Lua would round a greater one.", Trait: noTokens, Check: tokensSmall},
-	{Name: "E8", What: "many names leave constant state once released", Why: "A counter for each name that can never be deleted fills the store.", Needs: Needs{Store: true}, Alone: true, Check: constantState},
+	{Name: "E8", What: "many names leave constant state once released", Why: "A counter for each name that can never be deleted fills the store.", Needs: Needs{Store: true}, Alone: true, Solo: ForMeasure, Check: constantState},
 	{Name: "E9", What: "the floor of a request is respected", Why: "After a guard has seen a higher token, the next holder needs one above it.", Trait: noTokens, Check: floorRespected},
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the images that the tests run with FENCELOCK_SERVERS=container, on a machine that cannot pull any:
 #
-#   build-images.sh [redis] [etcd] [zookeeper] [postgres]   (default: redis)
+#   build-images.sh [redis] [etcd] [zookeeper] [postgres]   (default: all)
 #
 # An image is the Debian packages of one store, put together by debootstrap and given to the Docker engine by docker
 # import; etcd's is the program alone, built from its Go module. An image that exists is left as it is. At the end it
@@ -101,7 +101,7 @@ build_etcd() {
 
 docker version >/dev/null 2>&1 || die "no Docker engine answers"
 stores=("$@")
-[[ ${#stores[@]} -gt 0 ]] || stores=(redis)
+[[ ${#stores[@]} -gt 0 ]] || stores=(redis etcd zookeeper postgres)
 for store in "${stores[@]}"; do
 	image=fencelock-test-$store:latest
 	if ! docker image inspect "$image" >/dev/null 2>&1; then

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the servers that the tests run: setup-tests.sh [redis] [etcd] [zookeeper] [postgres]   (default: redis)
+# Installs the servers that the tests run: setup-tests.sh [redis] [etcd] [zookeeper] [postgres] [pgbouncer]
+# (default: all of them). setup-tests.sh --have STORE only tells, by its exit code, whether one is there.
 #
 # It changes nothing when the programs are already there. Where it may not install (not root, or not Debian), it says
 # what is missing and exits 0, because the tests skip; a store that FENCELOCK_REQUIRE lists ("all" lists every one)
@@ -14,6 +15,7 @@ have() {
 	redis) command -v redis-server >/dev/null && command -v redis-cli >/dev/null ;;
 	etcd) [[ -n ${FENCELOCK_ETCD:-} ]] || compgen -G "$cache/etcd-????????????" >/dev/null || command -v go >/dev/null ;;
 	zookeeper) command -v java >/dev/null && compgen -G '/usr/share/java/zookeeper*.jar' >/dev/null ;;
+	pgbouncer) command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] ;;
 	postgres) command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
 	esac
 }
@@ -23,6 +25,7 @@ packages() {
 	redis) echo redis-server redis-tools ;;
 	zookeeper) echo zookeeper ;;
 	postgres) echo postgresql ;;
+	pgbouncer) echo pgbouncer ;;
 	etcd) ;; # built from its Go module
 	esac
 }
@@ -32,6 +35,7 @@ advice() {
 	redis) echo "install the packages redis-server and redis-tools (Debian, Ubuntu), redis (Fedora, Arch, Homebrew)" ;;
 	zookeeper) echo "install the package zookeeper (Debian, Ubuntu), or run the tests with FENCELOCK_SERVERS=container" ;;
 	postgres) echo "install the package postgresql (Debian, Ubuntu), postgresql-server (Fedora)" ;;
+	pgbouncer) echo "install the package pgbouncer" ;;
 	etcd) echo "install Go: etcd is built from its module by the first test that needs it" ;;
 	esac
 }
@@ -68,14 +72,18 @@ build_etcd() {
 	(cd "$here/.." && go run ./internal/servers/buildetcd)
 }
 
+if [[ ${1:-} == --have ]]; then
+	have "$2"
+	exit
+fi
 stores=("$@")
-[[ ${#stores[@]} -gt 0 ]] || stores=(redis)
+[[ ${#stores[@]} -gt 0 ]] || stores=(redis etcd zookeeper postgres pgbouncer)
 missing=() wanted=()
 for store in "${stores[@]}"; do
 	case $store in
-	redis | etcd | zookeeper | postgres) ;;
+	redis | etcd | zookeeper | postgres | pgbouncer) ;;
 	*)
-		echo "setup-tests: unknown store \"$store\"; known: redis etcd zookeeper postgres" >&2
+		echo "setup-tests: unknown store \"$store\"; known: redis etcd zookeeper postgres pgbouncer" >&2
 		exit 64
 		;;
 	esac

@@ -8,11 +8,14 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# The stores that this version has a backend for, and those that it can start only.
-stores=(redis)
-servers=(etcd zookeeper postgres)
+# The stores of this version's backends. A pooler goes before one of them, as a local program always.
+stores=(redis etcd zookeeper postgres)
 
-[[ ${FENCELOCK_SERVERS:-auto} == container ]] || scripts/setup-tests.sh "${stores[@]}" "${servers[@]}"
+if [[ ${FENCELOCK_SERVERS:-auto} == container ]]; then
+	scripts/setup-tests.sh pgbouncer
+else
+	scripts/setup-tests.sh "${stores[@]}" pgbouncer
+fi
 
 # image makes sure that containers of a store can be started: an engine answers, and the image is there, can be pulled,
 # or can be built from Debian packages. It exports the image's name.
@@ -31,17 +34,10 @@ image() {
 	[[ $(id -u) -eq 0 ]] && scripts/build-images.sh "$store" && export "$var=$built"
 }
 
-public() {
-	case $1 in
-	redis) echo redis:7.4 ;;
-	esac
-}
+# public is the name that internal/servers has for the image.
+public() { sed -n "s/^\t\"$1\": *\"\(.*\)\",$/\1/p" internal/servers/images.go; }
 
-program() {
-	case $1 in
-	redis) command -v redis-server >/dev/null && command -v redis-cli >/dev/null ;;
-	esac
-}
+program() { scripts/setup-tests.sh --have "$1"; }
 
 ran=(memory file) missing=()
 for store in "${stores[@]}"; do

@@ -5,5 +5,8 @@ package all
 import (
 	_ "github.com/fencelock/fencelock/backend/file"
 	_ "github.com/fencelock/fencelock/backend/memory"
+	_ "github.com/fencelock/fencelock/etcd"
+	_ "github.com/fencelock/fencelock/postgres"
 	_ "github.com/fencelock/fencelock/redis"
+	_ "github.com/fencelock/fencelock/zookeeper"
 )

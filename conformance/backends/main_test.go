@@ -20,3 +20,11 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
+
+// skipShort leaves a second topology of a store to the whole run.
+func skipShort(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: one topology of each store")
+	}
+}

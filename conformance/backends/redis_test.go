@@ -96,6 +96,7 @@ func given(c goredis.UniversalClient, options func() any) (backend.Driver, func(
 
 func TestRedisSentinel(t *testing.T) {
 	t.Parallel()
+	skipShort(t)
 	g := servers.RedisSentinel(t, servers.SentinelOptions{Replicas: 1})
 	connect := func(link conformance.Link) goredis.UniversalClient {
 		return goredis.NewFailoverClient(&goredis.FailoverOptions{
@@ -113,6 +114,7 @@ func TestRedisSentinel(t *testing.T) {
 
 func TestRedisCluster(t *testing.T) {
 	t.Parallel()
+	skipShort(t)
 	g := servers.RedisCluster(t, servers.ClusterOptions{Masters: 3})
 	connect := func(link conformance.Link) goredis.UniversalClient {
 		return goredis.NewClusterClient(&goredis.ClusterOptions{

@@ -1,0 +1,175 @@
+package etcd_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/servers"
+)
+
+// The leader is killed, or stops answering: the lock is kept, the waiter keeps its place, and a Lock meanwhile is ridden out.
+func TestLeaderFails(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("elections take a second or two each")
+	}
+	e := servers.Etcd(t, servers.EtcdOptions{Members: 3})
+	r := on(t, e, "leader:")
+	for _, tt := range []struct {
+		name      string
+		fail, end func(*servers.Server) error
+	}{
+		{"killed", (*servers.Server).Kill, (*servers.Server).Start},
+		{"paused", (*servers.Server).Pause, (*servers.Server).Resume},
+	} {
+		l, other := open(t, r.url(), fencelock.WithTTL(10*time.Second)), open(t, r.url())
+		le := lock(t, l.Mutex("x"))
+		wait := r.wait(t, other.Mutex("x"), 2)
+		leader, err := e.Leader(within(t, 10*time.Second))
+		must(t, err)
+		must(t, tt.fail(leader))
+		began := time.Now()
+		y := lock(t, l.Mutex("y"))
+		t.Logf("leader %s: the next Lock took %v", tt.name, time.Since(began).Round(time.Millisecond))
+		must(t, le.Err())
+		if wait.over() {
+			t.Fatalf("leader %s: the waiter came back while the lock is held: %v", tt.name, wait.err)
+		}
+		must(t, le.Renew(within(t, 5*time.Second)))
+		unlock(t, le)
+		next := wait.granted(t, 8*time.Second)
+		rising(t, "after the leader "+tt.name, le.Token(), next.Token())
+		unlock(t, next)
+		unlock(t, y)
+		must(t, tt.end(leader))
+		must(t, e.AwaitOK(within(t, 20*time.Second)))
+	}
+}
+
+// One member of three is silent: what it is asked goes to another.
+func TestMemberHangs(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("each request to the silent member costs its time limit")
+	}
+	e := servers.Etcd(t, servers.EtcdOptions{Members: 3})
+	r := on(t, e, "hangs:")
+	l := open(t, r.url(), fencelock.WithTTL(10*time.Second))
+	unlock(t, lock(t, l.Mutex("x"))) // connected to all
+	leader, err := e.Leader(within(t, 10*time.Second))
+	must(t, err)
+	for _, s := range e.Servers() {
+		if s != leader {
+			must(t, s.Pause())
+			defer func() { _ = s.Resume() }()
+			break
+		}
+	}
+	var last fencelock.Token
+	for range 4 {
+		began := time.Now()
+		le := lock(t, l.Mutex("x"))
+		must(t, le.Renew(within(t, 8*time.Second)))
+		unlock(t, le)
+		rising(t, "with a silent member", last, le.Token())
+		last = le.Token()
+		if took := time.Since(began); took > 9*time.Second {
+			t.Errorf("Lock, Renew and Unlock with a silent member took %v", took)
+		}
+	}
+}
+
+// Tokens rise over a crash of the only server, and over its being put back to an older state: for a client that was there
+// all the time and for a new one. A lock that the older state does not know is lost.
+func TestTokensOverCrashAndRestore(t *testing.T) {
+	t.Parallel()
+	e := servers.Etcd(t, servers.EtcdOptions{})
+	s := e.Servers()[0]
+	if s.Kind() != "local" {
+		t.Skip("the data of a container is not at hand")
+	}
+	r := on(t, e, "restore:")
+	l := open(t, r.url(), fencelock.WithTTL(20*time.Second))
+	unlock(t, lock(t, l.Mutex("x")))
+	backup := filepath.Join(t.TempDir(), "data")
+	must(t, s.Stop())
+	must(t, os.CopyFS(backup, os.DirFS(filepath.Join(s.Dir(), "data"))))
+	must(t, s.Start())
+	var last fencelock.Token
+	for range 100 { // revisions that the older state does not have
+		le := lock(t, l.Mutex("x"))
+		rising(t, "after a release", last, le.Token())
+		last = le.Token()
+		unlock(t, le)
+	}
+	kept := lock(t, l.Mutex("kept"))
+	must(t, s.Kill())
+	must(t, s.Start())
+	must(t, kept.Renew(within(t, 8*time.Second)))
+	le := lock(t, l.Mutex("x"))
+	rising(t, "after kill -9", last, le.Token())
+	last = le.Token()
+	unlock(t, le)
+
+	must(t, s.Kill())
+	data := filepath.Join(s.Dir(), "data")
+	must(t, os.RemoveAll(data))
+	must(t, os.CopyFS(data, os.DirFS(backup)))
+	must(t, s.Start())
+	fresh := open(t, r.url())
+	le = lock(t, fresh.Mutex("x"))
+	rising(t, "of a new client after the restore", last, le.Token())
+	last = le.Token()
+	unlock(t, le)
+	le = lock(t, l.Mutex("x"))
+	rising(t, "of an old client after the restore", last, le.Token())
+	last = le.Token()
+	unlock(t, le)
+	lost(t, kept, 5*time.Second, fencelock.Revoked, fencelock.SessionLost)
+	again := lock(t, l.Mutex("kept"))
+	rising(t, "of a lock that the restore took away", kept.Token(), again.Token())
+	unlock(t, again)
+
+	// The old client is the first to come.
+	must(t, s.Kill())
+	must(t, os.RemoveAll(data))
+	must(t, os.CopyFS(data, os.DirFS(backup)))
+	must(t, s.Start())
+	le = lock(t, l.Mutex("x"))
+	rising(t, "of an old client that comes first after a restore", last, le.Token())
+	unlock(t, le)
+}
+
+// A waiter whose store is down is not left waiting for ever.
+func TestWaiterOfADeadServer(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("an outage is ridden out for 5s")
+	}
+	e := servers.Etcd(t, servers.EtcdOptions{})
+	r := on(t, e, "dead:")
+	lock(t, open(t, r.url(), fencelock.WithTTL(time.Minute)).Mutex("x"))
+	wait := r.wait(t, open(t, r.url()).Mutex("x"), 2)
+	must(t, e.Servers()[0].Kill())
+	killed := time.Now()
+	select {
+	case <-wait.done:
+		want(t, "a waiter of a dead server", wait.err, fencelock.ErrUnavailable)
+		t.Logf("told after %v", wait.at.Sub(killed).Round(time.Millisecond))
+	case <-time.After(15 * time.Second):
+		t.Error("a waiter of a dead server waits on")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := fencelock.Open(ctx, r.url())
+	want(t, "Open", err, fencelock.ErrUnavailable)
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("Open with 500ms took %v", took)
+	}
+	must(t, e.Servers()[0].Start()) // so that closing is quick
+}

@@ -1,0 +1,151 @@
+package etcd_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/etcd"
+)
+
+// calls counts what a client asks of its server, by method.
+type calls struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func (c *calls) add(method string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == nil {
+		c.n = map[string]int{}
+	}
+	c.n[method[strings.LastIndexByte(method, '/')+1:]]++
+}
+
+// take returns the counts since it was last called.
+func (c *calls) take() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.n
+	c.n = nil
+	return n
+}
+
+// counted returns a Locker over a client of its own whose calls are counted.
+func (r *rig) counted(t *testing.T, opts ...fencelock.Option) (*fencelock.Locker, *calls) {
+	t.Helper()
+	var n calls
+	c, err := clientv3.New(clientv3.Config{Endpoints: r.e.Addrs(), Logger: zap.NewNop(), DialOptions: []grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			n.add(method)
+			return invoke(ctx, method, req, reply, cc, opts...)
+		}),
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			n.add(method)
+			return stream(ctx, desc, cc, method, opts...)
+		}),
+	}})
+	must(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	d, err := etcd.New(c, &etcd.Options{Prefix: r.prefix})
+	must(t, err)
+	l, err := fencelock.New(d, opts...)
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l, &n
+}
+
+// roundTrips: an uncontended lock costs one transaction, its release another; a try on a held lock one.
+func roundTrips(t *testing.T, r *rig) {
+	l, n := r.counted(t, fencelock.WithTTL(10*time.Minute))
+	unlock(t, lock(t, l.Mutex("x")))
+	n.take() // the lease
+	const cycles = 20
+	for range cycles {
+		unlock(t, lock(t, l.Mutex("x")))
+	}
+	if got := n.take(); got["Txn"] != 2*cycles || len(got) != 1 {
+		t.Errorf("calls for %d uncontended cycles: got %v, want %d Txn", cycles, got, 2*cycles)
+	}
+	le := lock(t, open(t, r.url()).Mutex("x"))
+	for range cycles {
+		_, err := l.Mutex("x").TryLock(t.Context())
+		want(t, "TryLock", err, fencelock.ErrLocked)
+	}
+	if got := n.take(); got["Txn"] != cycles || len(got) != 1 {
+		t.Errorf("calls for %d tries on a held lock: got %v, want %d Txn", cycles, got, cycles)
+	}
+	unlock(t, le)
+}
+
+// contendedCalls: a waiter whose process has waited for the lock before asks once to queue and once to confirm.
+func contendedCalls(t *testing.T, r *rig) {
+	l, n := r.counted(t, fencelock.WithTTL(10*time.Minute))
+	other := open(t, r.url())
+	for round := range 5 {
+		le := lock(t, other.Mutex("x"))
+		n.take()
+		wait := r.wait(t, l.Mutex("x"), 2)
+		unlock(t, le)
+		got := wait.granted(t, 2*time.Second)
+		unlock(t, got)
+		if c := n.take(); round > 0 && (c["Txn"] > 4 || c["Range"] > 0 || c["Watch"] > 0) {
+			t.Errorf("round %d: calls for a lock that was waited for: got %v, want 3 Txn with the release, or 4 where the session was old", round, c)
+		}
+	}
+}
+
+// manyHeld: locks of one TTL are renewed by one keep-alive, and looked at many at a time.
+func manyHeld(t *testing.T, r *rig) {
+	l, n := r.counted(t, fencelock.WithTTL(6*time.Second))
+	const held = 250
+	leases := make([]*fencelock.Lease, held)
+	for i := range leases {
+		leases[i] = lock(t, l.Mutex(fmt.Sprint("x", i)))
+	}
+	n.take()
+	const span = 3 * time.Second
+	<-time.After(span)
+	got := n.take()
+	// Checks every 0.6 s and a renewal or two, in batches over the time that the locking took; one by one it would be 1,500.
+	if got["Txn"] > 150 || got["LeaseKeepAlive"] > 60 {
+		t.Errorf("calls in %v with %d locks held: got %v, want them in batches", span, held, got)
+	}
+	for _, le := range leases {
+		must(t, le.Err())
+	}
+	t.Logf("calls in %v with %d locks held: %v", span, held, got)
+}
+
+// fewWatches: however many names a process has waited for, it keeps few watches.
+func fewWatches(t *testing.T, r *rig) {
+	d := r.driver(t, r.url())
+	l, err := fencelock.New(d)
+	must(t, err)
+	other := open(t, r.url())
+	var waits []*pending
+	var held []*fencelock.Lease
+	for i := range 100 {
+		held = append(held, lock(t, other.Mutex(fmt.Sprint("x", i))))
+		waits = append(waits, start(t, l.Mutex(fmt.Sprint("x", i))))
+	}
+	await(t, 10*time.Second, "a watch for each name", func() bool { return d.Watches() == 100 })
+	for i, le := range held {
+		unlock(t, le)
+		unlock(t, waits[i].granted(t, 5*time.Second))
+	}
+	await(t, 3*time.Second, "few watches are kept", func() bool { return d.Watches() <= 64 })
+	must(t, l.Close())
+	if n := d.Watches(); n != 0 {
+		t.Errorf("watches after Close: got %d", n)
+	}
+}

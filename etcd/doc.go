@@ -1,0 +1,79 @@
+// Package etcd is the etcd backend: a cluster of etcd or a single member, through
+// clientv3. It is tested with etcd 3.7; 3.5.13 is the oldest that will do, for before that a leader
+// that hung could renew or end leases after it had been replaced (etcd-io/etcd#15247).
+//
+//	etcd://[user:password@]host[:2379][,host[:2379]…]     etcds:// with TLS
+//
+// Keys of the URL: prefix, ttl; dial_timeout (default 2s); for etcds tls_ca, tls_cert, tls_key,
+// tls_server_name, tls_skip_verify. [New] takes a client that the program has; give
+// such a client DialKeepAliveTime (10 s or so), so that it leaves a member that has vanished, and
+// grpc.WithConnectParams with a short back-off, for gRPC's own pauses grow up to two minutes.
+//
+// # What a lease is made of
+//
+// A lock is a queue of keys, one for each acquisition that holds it or waits for it. The one that was
+// created first holds it. Each is under an etcd lease: when that ends, etcd deletes the key, and the
+// next one is first. With the prefix "fencelock:" an operator sees
+//
+//	fencelock:~lock/orders%2F17/<nonce>    held:<token>:<owner> or wait::<owner>
+//	fencelock:~base                        what is added to a create revision to make a token
+//	fencelock:~last                        the nonce of the last release
+//	fencelock:~gone/<nonce>                tombstone of an acquisition; ends by itself after two minutes
+//	fencelock:~token/<resource>            what a [Guard] remembers; kept for ever
+//
+// In a name the slash, the percent sign and control characters are percent-encoded, so that no queue lies
+// in another; a ~ of the prefix is doubled. The token stands in the key from the holder's first renewal on. What
+// is left of a name once nobody holds it or waits for it: nothing. etcdctl del of the first key is what
+// Break does; its holder notices within a second, by looking at its keys every 0.6 s, 120 of them in a transaction.
+//
+// The auto-renewed locks of one TTL share one etcd lease, so that thousands of them are renewed by one
+// keep-alive. A lock that is renewed by hand, or has a grace or a maximum hold, is under a lease of its own, for TTL + grace,
+// which costs a request more. All waiters of a process share a lease of 3 s that is kept
+// alive while any of them waits. TTLs are whole seconds, rounded up, and the server grants no less
+// than one and a half election timeouts (2 s by default): more than was asked delays only others. A
+// Deadline counts from before the last request that set the expiry of the lease, which for a shared one may be an
+// eighth of the TTL before the lock was asked for.
+//
+// # Waiting
+//
+// An uncontended lock is one transaction: if the queue is empty, put the key and read the base. Otherwise
+// the waiter puts its key under the waiters' lease and watches the queue for deletions: those in front of it,
+// and its own. When nobody is in front any more it moves its key under the lock's lease, in a
+// transaction that compares that this is so; that is the grant. First come, first served, by
+// create revision. A process has one watch for each name that it waits for, kept for ten seconds after. Each release is
+// told to every process that waits for the name; the one whose turn it is acts. A waiter looks for itself
+// every 5 s, in case a push is lost. A waiter whose session ended, because its process or its
+// network stood still for 3 s or an operator revoked it, gets ErrUnavailable and not the lock: its place is gone.
+//
+// # Tokens
+//
+// A token is the base plus the create revision of the key, both read in the transaction that grants. Create revisions
+// rise with every write and are as durable as etcd's log. They go back only when the cluster is
+// replaced by an older state of itself (a restored snapshot, a copied data directory) or by an
+// empty one; so the base is compared with this client's clock, in microseconds, in the grant itself: at a process's
+// first grant, at every grant more than a second after the last comparison, and when an answer shows a lower revision or
+// raft term than one before, or no base. It is never lowered. Hence tokens rise over a restore if the clock
+// of the client that is granted the lock next is not behind the clocks of those before by more than the time since their grants,
+// and, where that client noticed neither the broken connection nor the lower revision, if the outage was
+// longer than a second. etcdutl snapshot restore --bump-revision --mark-compacted closes that too.
+//
+// # What is not promised
+//
+// That a lock survives a restore from an older state: its holder is told within a second or so of being
+// connected again, but another may be granted the lock before that. Its token tells the two apart. That a waiter keeps
+// its place over a cut of its network of more than 3 s. That a dead waiter delays the others by less than 5 s
+// while the cluster elects a leader, which prolongs every lease. Inspect of a lock that was never renewed shows token 0 if the
+// store has been compacted since its grant. A Release whose answer was lost is told apart from a
+// loss by the store's history; if that is compacted within the seconds before its repetition, the repetition is an error.
+//
+// # What the server needs
+//
+// The default settings do: --max-txn-ops of 128 or more, an election timeout of 2 s or less (a longer one makes the
+// server grant waiters a longer lease, so that a dead one delays the others for longer than 5 s). Auto-compaction on,
+// as for any etcd: every lock and release is a revision. With authentication: read and write on the range of keys
+// that begin with the prefix. Each new connection of a user with a password asks the server to check it, which is
+// slow on purpose; certificates cost nothing.
+//
+// The recipe of one key each, ordered by create revision, is that of etcd's own concurrency package and of
+// "ZooKeeper: Wait-free coordination for Internet-scale systems", section 2.4.
+package etcd

@@ -1,0 +1,119 @@
+package etcd
+
+import (
+	"context"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/fence"
+)
+
+// A Guard keeps the greatest fencing token that it has seen for each resource in
+// etcd, one key each, which is never deleted. What is protected lies in the same
+// etcd, and is read and written through [Guard.Do], or in the program's own
+// transaction with [Guard.Compare]: then the check and the access are one step.
+type Guard struct {
+	kv   clientv3.KV
+	keys keys
+}
+
+var _ fence.Guard = (*Guard)(nil)
+
+// NewGuard returns a guard over a client, or another clientv3.KV. Its keys are
+// the prefix of opts, which may be nil, ~token/ and the resource. It has nothing to close.
+func NewGuard(kv clientv3.KV, opts *Options) (*Guard, error) {
+	if kv == nil {
+		return nil, backend.Invalid("the etcd client is nil")
+	}
+	prefix, err := opts.prefix()
+	if err != nil {
+		return nil, err
+	}
+	return &Guard{kv, keysOf(prefix)}, nil
+}
+
+// CheckToken is Check of a guard with the default prefix: nil for a token that is
+// equal to the greatest that the resource has seen or greater, which it records, and a
+// *backend.StaleError, which matches ErrStale, for a lower one.
+func CheckToken(ctx context.Context, kv clientv3.KV, resource string, t backend.Token) error {
+	g, err := NewGuard(kv, nil)
+	if err != nil {
+		return err
+	}
+	return g.Check(ctx, resource, t)
+}
+
+// Check implements fence.Guard. By itself it is not atomic with an access that
+// follows: use Do, or Compare in the transaction of the access.
+func (g *Guard) Check(ctx context.Context, resource string, t backend.Token) error {
+	_, err := g.Do(ctx, resource, t)
+	return err
+}
+
+// Do checks the token, records it, and runs access, reads or writes, in one
+// transaction. The answers to access stand in the response's Responses. If the token is stale
+// nothing was done, and the error is a *backend.StaleError. Any other error, but ErrInvalid, leaves open
+// whether it was done.
+func (g *Guard) Do(ctx context.Context, resource string, t backend.Token, access ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	if t <= 0 || t >= maxToken {
+		return nil, backend.Invalid("token %d: want a positive one below 2^53", t)
+	}
+	key := g.keys.token(resource)
+	do := append([]clientv3.Op{clientv3.OpPut(key, number(t))}, access...)
+	same := clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "=", number(t))}, access,
+		[]clientv3.Op{clientv3.OpGet(key)})
+	lower := clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", number(t))}, do, []clientv3.Op{same})
+	resp, err := g.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(do...).Else(lower).Commit()
+	if err != nil {
+		return nil, meaning(ctx, err)
+	}
+	if resp.Succeeded { // the first token of this resource
+		return accessed(resp, 1), nil
+	}
+	rose := (*clientv3.TxnResponse)(resp.Responses[0].GetResponseTxn())
+	if rose.Succeeded {
+		rose.Header = resp.Header
+		return accessed(rose, 1), nil
+	}
+	again := (*clientv3.TxnResponse)(rose.Responses[0].GetResponseTxn())
+	if again.Succeeded {
+		again.Header = resp.Header
+		return accessed(again, 0), nil
+	}
+	kvs := again.Responses[0].GetResponseRange().GetKvs()
+	if len(kvs) == 0 {
+		return nil, errUnexpected
+	}
+	seen, err := readNumber(kvs[0])
+	if err != nil {
+		return nil, err
+	}
+	return nil, &backend.StaleError{Max: seen}
+}
+
+// accessed leaves the guard's own answers out of a response.
+func accessed(resp *clientv3.TxnResponse, own int) *clientv3.TxnResponse {
+	resp.Succeeded = true
+	resp.Responses = resp.Responses[own:]
+	return resp
+}
+
+// Compare returns the compare that is true as long as t is the greatest token that
+// the resource has seen: for the If of the program's own transactions, reads included, after
+// one Check has recorded t. A transaction that it refuses was overtaken: Check says by which token.
+func (g *Guard) Compare(resource string, t backend.Token) clientv3.Cmp {
+	return clientv3.Compare(clientv3.Value(g.keys.token(resource)), "=", number(t))
+}
+
+// Held returns the compare that is true as long as the lock of a lease is held by
+// that lease, for the If of a transaction of the program on the same etcd: it refuses from the moment at
+// which the lock is lost, before any other holder has done anything. h is a *fencelock.Lease; ok is
+// false if its lock is not in etcd.
+func Held(h backend.Handler) (cmp clientv3.Cmp, ok bool) {
+	hd, ok := h.Handle().(*hold)
+	if !ok {
+		return clientv3.Cmp{}, false
+	}
+	return clientv3.Compare(clientv3.CreateRevision(hd.key), "=", hd.rev), true
+}

@@ -1,0 +1,340 @@
+package etcd_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+)
+
+// leaseOf returns the lease that the holder's entry is under, and its create and mod revision.
+func (r *rig) leaseOf(t *testing.T, name string) (clientv3.LeaseID, int64, int64) {
+	t.Helper()
+	resp, err := r.c.Get(t.Context(), r.prefix+"~lock/"+name+"/", clientv3.WithFirstCreate()...)
+	must(t, err)
+	if len(resp.Kvs) == 0 {
+		t.Fatalf("%s has no holder", name)
+	}
+	return clientv3.LeaseID(resp.Kvs[0].Lease), resp.Kvs[0].CreateRevision, resp.Kvs[0].ModRevision
+}
+
+func (r *rig) lease(t *testing.T, name string) clientv3.LeaseID {
+	t.Helper()
+	id, _, _ := r.leaseOf(t, name)
+	return id
+}
+
+// sharedLease: the auto-renewed locks of one TTL share a lease, nothing else does.
+func sharedLease(t *testing.T, r *rig) {
+	l := open(t, r.url())
+	same := map[clientv3.LeaseID]bool{}
+	for _, name := range []string{"a", "b", "c"} {
+		lock(t, l.Mutex(name))
+		same[r.lease(t, name)] = true
+	}
+	if len(same) != 1 {
+		t.Errorf("leases of three auto-renewed locks of one TTL: got %d, want 1", len(same))
+	}
+	each := map[clientv3.LeaseID]bool{}
+	for name, opt := range map[string]fencelock.Option{
+		"ttl": fencelock.WithTTL(31 * time.Second), "manual": fencelock.WithManualRenew(),
+		"grace": fencelock.WithGrace(time.Second), "max": fencelock.WithMaxHold(time.Minute),
+	} {
+		lock(t, l.Mutex(name, opt))
+		each[r.lease(t, name)] = true
+	}
+	lock(t, l.Mutex("manual too", fencelock.WithManualRenew()))
+	each[r.lease(t, "manual%20too")] = true
+	lock(t, open(t, r.url()).Mutex("other client"))
+	each[r.lease(t, "other%20client")] = true
+	if len(each) != 6 {
+		t.Errorf("leases of six locks that share none: got %d", len(each))
+	}
+	for id := range each {
+		if same[id] {
+			t.Error("a lock of its own shares the lease")
+		}
+	}
+}
+
+// ownLeases: one that is left over serves the next lock; a try that fails makes none.
+func ownLeases(t *testing.T, r *rig) {
+	l := open(t, r.url(), fencelock.WithManualRenew())
+	le := lock(t, l.Mutex("x"))
+	first := r.lease(t, "x")
+	unlock(t, le)
+	le = lock(t, l.Mutex("x"))
+	if again := r.lease(t, "x"); again != first {
+		t.Errorf("the lease of the next lock: got %x, want the one that was left over, %x", again, first)
+	}
+	other := open(t, r.url(), fencelock.WithManualRenew(), fencelock.WithTTL(77*time.Second))
+	for range 10 {
+		_, err := other.Mutex("x").TryLock(t.Context())
+		want(t, "TryLock", err, fencelock.ErrLocked)
+	}
+	resp, err := r.c.Leases(t.Context())
+	must(t, err)
+	n := 0
+	for _, ls := range resp.Leases {
+		if ttl, err := r.c.TimeToLive(t.Context(), ls.ID); err == nil && ttl.GrantedTTL == 77 {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("leases of ten tries that failed: got %d, want 1", n)
+	}
+	unlock(t, le)
+}
+
+// grantedTTL: whole seconds, rounded up, grace included; the holder trusts what it asked for.
+func grantedTTL(t *testing.T, r *rig) {
+	l := open(t, r.url())
+	for name, tt := range map[string]struct {
+		opts []fencelock.Option
+		want int64
+	}{
+		"whole":  {[]fencelock.Option{fencelock.WithTTL(7 * time.Second)}, 7},
+		"part":   {[]fencelock.Option{fencelock.WithTTL(7300 * time.Millisecond)}, 8},
+		"grace":  {[]fencelock.Option{fencelock.WithTTL(7 * time.Second), fencelock.WithGrace(2500 * time.Millisecond)}, 10},
+		"server": {[]fencelock.Option{fencelock.WithTTL(time.Second)}, 2}, // the least that a server grants
+	} {
+		le := lock(t, l.Mutex(name, tt.opts...))
+		ttl, err := r.c.TimeToLive(t.Context(), r.lease(t, name))
+		must(t, err)
+		if ttl.GrantedTTL != tt.want {
+			t.Errorf("%s: granted TTL: got %d s, want %d", name, ttl.GrantedTTL, tt.want)
+		}
+		if left := time.Until(le.Deadline()); left > time.Duration(tt.want)*time.Second {
+			t.Errorf("%s: the Deadline is %v away", name, left)
+		}
+		unlock(t, le)
+	}
+}
+
+// sharedDeadline: a lock put under a lease that is there already is trusted from that lease's last renewal only.
+func sharedDeadline(t *testing.T, r *rig) {
+	d := r.driver(t, r.url())
+	began := backend.Now()
+	first := request("a", 1, 20*time.Second)
+	g1, err := d.Acquire(t.Context(), first)
+	must(t, err)
+	if g1.Asked.Sub(began) < 0 {
+		t.Error("the first grant counts from before it was asked for")
+	}
+	after := backend.Now()
+	g2, err := d.Acquire(t.Context(), request("b", 2, 20*time.Second))
+	must(t, err)
+	if g2.Asked.Sub(after) >= 0 {
+		t.Error("the second grant counts from its own request, which did not set the expiry of the lease")
+	}
+	if g2.Asked.Sub(g1.Asked) != 0 {
+		t.Errorf("the second grant counts from %v after the first, want from the same moment", g2.Asked.Sub(g1.Asked))
+	}
+	must(t, d.Renew(t.Context(), []*backend.Hold{{Request: first, Grant: g1}})[0])
+	g3, err := d.Acquire(t.Context(), request("c", 3, 20*time.Second))
+	must(t, err)
+	if g3.Asked.Sub(after) <= 0 {
+		t.Error("a grant after a renewal of the lease counts from before it")
+	}
+}
+
+// shortest: a TTL that is shorter than what the server grants, for a holder and for a waiter whose lease was renewed
+// some time before the grant.
+func shortest(t *testing.T, r *rig) {
+	l := open(t, r.url(), fencelock.WithTTL(time.Second))
+	other := open(t, r.url(), fencelock.WithTTL(time.Second))
+	for round := range 3 {
+		le := lock(t, l.Mutex("x"))
+		wait := r.wait(t, other.Mutex("x"), 2)
+		<-time.After(time.Duration(300+400*round) * time.Millisecond)
+		must(t, le.Err())
+		unlock(t, le)
+		next := wait.granted(t, 2*time.Second)
+		if left := next.Deadline().Sub(wait.at); left <= 0 || left > time.Second {
+			t.Errorf("round %d: a grant with %v left of its TTL of a second", round, left)
+		}
+		unlock(t, next)
+	}
+}
+
+// manyOwn: leases of one lock each are renewed over a few streams.
+func manyOwn(t *testing.T, r *rig) {
+	l, n := r.counted(t, fencelock.WithTTL(4*time.Second), fencelock.WithGrace(time.Second))
+	leases := make([]*fencelock.Lease, 100)
+	for i := range leases {
+		leases[i] = lock(t, l.Mutex(fmt.Sprint("x", i)))
+	}
+	n.take()
+	<-time.After(5 * time.Second)
+	for _, le := range leases {
+		must(t, le.Err())
+	}
+	t.Logf("calls in 5s with %d locks under leases of their own: %v", len(leases), n.take())
+}
+
+// sessionRevoked: the lease is ended behind the library's back. All its locks are lost; the next lock has a new lease.
+func sessionRevoked(t *testing.T, r *rig) {
+	l := open(t, r.url())
+	var last fencelock.Token
+	for round := range 3 {
+		a, b := lock(t, l.Mutex("a")), lock(t, l.Mutex("b"))
+		rising(t, "after a revoked session", last, a.Token())
+		last = b.Token()
+		old := r.lease(t, "a")
+		_, err := r.c.Revoke(t.Context(), old)
+		must(t, err)
+		for _, le := range []*fencelock.Lease{a, b} {
+			lost(t, le, 2*time.Second, fencelock.Revoked, fencelock.SessionLost)
+			want(t, "Unlock", le.Unlock(t.Context()), fencelock.ErrLost)
+		}
+		again := lock(t, l.Mutex("a"))
+		if id := r.lease(t, "a"); id == old {
+			t.Errorf("round %d: the lock is under the lease that was revoked", round)
+		}
+		rising(t, "after a revoked session", a.Token(), again.Token())
+		unlock(t, again)
+	}
+}
+
+// backOff: leases that die at once are replaced more and more slowly.
+func backOff(t *testing.T, r *rig) {
+	d := r.driver(t, r.url())
+	n := 0
+	for began := time.Now(); time.Since(began) < 1500*time.Millisecond; n++ {
+		req := request("x", n+1, 30*time.Second)
+		_, err := d.Acquire(within(t, 10*time.Second), req)
+		must(t, err)
+		_, err = r.c.Revoke(t.Context(), r.lease(t, "x"))
+		must(t, err)
+	}
+	if n > 8 {
+		t.Errorf("leases in 1.5s, each of which died at once: got %d, want at most 8", n)
+	}
+}
+
+// waiterSessionRevoked: a waiter whose session died gets an error, and can wait again.
+func waiterSessionRevoked(t *testing.T, r *rig) {
+	le := lock(t, open(t, r.url()).Mutex("x"))
+	l := open(t, r.url())
+	wait := r.wait(t, l.Mutex("x"), 2)
+	behind := r.wait(t, open(t, r.url()).Mutex("x"), 3)
+	resp, err := r.c.Get(t.Context(), r.prefix+"~lock/x/"+r.queue(t, "x")[1])
+	must(t, err)
+	began := time.Now()
+	_, err = r.c.Revoke(t.Context(), clientv3.LeaseID(resp.Kvs[0].Lease))
+	must(t, err)
+	<-wait.done
+	want(t, "a waiter whose session died", wait.err, fencelock.ErrUnavailable)
+	if took := wait.at.Sub(began); took > 2*time.Second {
+		t.Errorf("a waiter whose session died was told after %v", took)
+	}
+	again := r.wait(t, l.Mutex("x"), 3)
+	if behind.over() || again.over() {
+		t.Fatal("a waiter came back while the lock is held")
+	}
+	must(t, le.Err())
+	unlock(t, le)
+	unlock(t, behind.granted(t, 2*time.Second)) // it was in front of the one that had to start again
+	unlock(t, again.granted(t, 2*time.Second))
+}
+
+// waiterEntryDeleted: the same for one whose entry alone was deleted.
+func waiterEntryDeleted(t *testing.T, r *rig) {
+	le := lock(t, open(t, r.url()).Mutex("x"))
+	wait := r.wait(t, open(t, r.url()).Mutex("x"), 2)
+	_, err := r.c.Delete(t.Context(), r.prefix+"~lock/x/"+r.queue(t, "x")[1])
+	must(t, err)
+	select {
+	case <-wait.done:
+		want(t, "a waiter whose entry was deleted", wait.err, fencelock.ErrUnavailable)
+	case <-time.After(3 * time.Second):
+		t.Error("a waiter whose entry was deleted waits on")
+	}
+	must(t, le.Err())
+	unlock(t, le)
+}
+
+// middleWaiterDies: the one behind it waits on for the holder.
+func middleWaiterDies(t *testing.T, r *rig) {
+	le := lock(t, open(t, r.url()).Mutex("x"))
+	dying := r.wait(t, open(t, r.url()).Mutex("x"), 2)
+	behind := r.wait(t, open(t, r.url()).Mutex("x"), 3)
+	_, err := r.c.Delete(t.Context(), r.prefix+"~lock/x/"+r.queue(t, "x")[1])
+	must(t, err)
+	<-dying.done
+	select {
+	case <-behind.done:
+		t.Fatalf("the waiter behind a dead one came back while the lock is held: %v", behind.err)
+	case <-time.After(500 * time.Millisecond):
+	}
+	unlock(t, le)
+	unlock(t, behind.granted(t, 2*time.Second))
+}
+
+// twoMutexes of one process, even of one driver, exclude each other.
+func twoMutexes(t *testing.T, r *rig) {
+	l := open(t, r.url())
+	one, two := l.Mutex("x"), l.Mutex("x")
+	le := lock(t, one)
+	_, err := two.TryLock(t.Context())
+	want(t, "TryLock of another Mutex", err, fencelock.ErrLocked)
+	unlock(t, le)
+	d := r.driver(t, r.url()) // below the engine's local queue
+	g, err := d.Acquire(t.Context(), request("x", 1, 20*time.Second))
+	must(t, err)
+	_, err = d.Acquire(t.Context(), request("x", 2, 20*time.Second))
+	want(t, "Acquire of another request", err, backend.ErrLocked)
+	waiter := request("x", 3, 20*time.Second)
+	waiter.Wait = true
+	_, err = d.Acquire(within(t, 300*time.Millisecond), waiter)
+	want(t, "Acquire of a waiter", err, context.DeadlineExceeded)
+	want(t, "Acquire of a waiter", err, backend.ErrLocked)
+	must(t, d.Release(t.Context(), &backend.Hold{Request: request("x", 1, 20*time.Second), Grant: g}))
+	g2, err := d.Acquire(within(t, 2*time.Second), waiter)
+	must(t, err)
+	rising(t, "of the waiter", g.Token, g2.Token)
+	must(t, d.Release(t.Context(), &backend.Hold{Request: waiter, Grant: g2}))
+}
+
+// noLeasesLeft: a closed Locker leaves no lease behind, whatever it did.
+func noLeasesLeft(t *testing.T, r *rig) {
+	const odd = 4711 * time.Second // tells our leases from those of the other tests
+	ours := func() (n int) {
+		resp, err := r.c.Leases(t.Context())
+		must(t, err)
+		for _, ls := range resp.Leases {
+			if ttl, err := r.c.TimeToLive(t.Context(), ls.ID); err == nil && ttl.GrantedTTL >= 4711 && ttl.GrantedTTL < 4720 {
+				n++
+			}
+		}
+		return n
+	}
+	a := open(t, r.url(), fencelock.WithTTL(odd))
+	b := open(t, r.url(), fencelock.WithTTL(odd), fencelock.WithManualRenew())
+	for range 5 {
+		held := lock(t, a.Mutex("x"))
+		wait := r.wait(t, b.Mutex("x"), 2)
+		unlock(t, held)
+		next := wait.granted(t, 2*time.Second)
+		_, err := a.Mutex("x").TryLock(t.Context())
+		want(t, "TryLock", err, fencelock.ErrLocked)
+		unlock(t, next)
+	}
+	lock(t, a.Mutex("kept until Close"))
+	lock(t, b.Mutex("kept until Close too"))
+	if n := ours(); n == 0 || n > 4 {
+		t.Errorf("leases in use: got %d, want a few", n)
+	}
+	must(t, a.Close())
+	must(t, b.Close())
+	await(t, 3*time.Second, "no lease is left", func() bool { return ours() == 0 })
+	if keys := slices.DeleteFunc(r.keys(t), func(k string) bool { return tombs([]string{k}) > 0 }); len(keys) > 0 {
+		t.Errorf("left: %q", keys)
+	}
+}

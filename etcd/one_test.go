@@ -1,0 +1,58 @@
+package etcd_test
+
+import (
+	"testing"
+
+	"github.com/fencelock/fencelock/internal/servers"
+)
+
+// TestOnOneServer runs what leaves its server alone, each test in a keyspace of its own.
+func TestOnOneServer(t *testing.T) {
+	t.Parallel()
+	e := servers.Etcd(t, servers.EtcdOptions{})
+	for _, tt := range []struct {
+		name string
+		test func(*testing.T, *rig)
+	}{
+		{"LostReplies", lostReplies},
+		{"LostRepliesOfWaiter", lostRepliesOfWaiter},
+		{"ReleaseWithoutAnswer", releaseWithoutAnswer},
+		{"ReleaseAfterRawDelete", releaseAfterRawDelete},
+		{"TryWithoutAnswer", tryWithoutAnswer},
+		{"BackOff", backOff},
+		{"LateAcquire", lateAcquire},
+		{"LateAcquireAfterRelease", lateAcquireAfterRelease},
+		{"AbandonWithoutDoubt", abandonWithoutDoubt},
+		{"CancelledWaiter", cancelledWaiter},
+		{"SharedLease", sharedLease},
+		{"OwnLeases", ownLeases},
+		{"GrantedTTL", grantedTTL},
+		{"SharedDeadline", sharedDeadline},
+		{"ShortestTTL", shortest},
+		{"ManyOwnLeases", manyOwn},
+		{"SessionRevoked", sessionRevoked},
+		{"WaiterSessionRevoked", waiterSessionRevoked},
+		{"WaiterEntryDeleted", waiterEntryDeleted},
+		{"MiddleWaiterDies", middleWaiterDies},
+		{"TwoMutexesOfOneProcess", twoMutexes},
+		{"NoLeasesLeft", noLeasesLeft},
+		{"BaseLost", baseLost},
+		{"BaseOfAnother", baseOfAnother},
+		{"ForeignEntry", foreignEntry},
+		{"Raise", raise},
+		{"Prefixes", prefixes},
+		{"Guard", guard},
+		{"GuardInTransactions", guardInTransactions},
+		{"HeldCompare", heldCompare},
+		{"RoundTrips", roundTrips},
+		{"ContendedCalls", contendedCalls},
+		{"ManyHeld", manyHeld},
+		{"FewWatches", fewWatches},
+		{"List", list},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			tt.test(t, on(t, e, tt.name+":"))
+		})
+	}
+}

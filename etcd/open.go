@@ -1,0 +1,189 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/url"
+	"os"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+func init() {
+	backend.Register("etcd", open)
+	backend.Register("etcds", open)
+}
+
+const (
+	// window is gRPC's own default. Set by hand it does not change with the
+	// traffic, for which gRPC would send a ping with every answer.
+	window = 1 << 20
+	// pingAfter and pingMost bound how long a member that has vanished is waited for.
+	pingAfter = 10 * time.Second
+	pingMost  = 3 * time.Second
+	// openMost bounds opening.
+	openMost = 5 * time.Second
+)
+
+// open makes a driver from etcd://[user:password@]host[:2379][,host…], or etcds:// for TLS.
+func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
+	prefix := q.Prefix()
+	dial := q.Duration("dial_timeout", 2*time.Second)
+	secure, err := readTLS(u.Scheme == "etcds", q)
+	if err != nil {
+		return nil, err
+	}
+	if err := q.Err(); err != nil {
+		return nil, err
+	}
+	if u.Path != "" && u.Path != "/" {
+		return nil, backend.Invalid("the path %q of the %s URL: want none; the keyspace is prefix=", u.Path, u.Scheme)
+	}
+	ctx, cancel := context.WithTimeout(ctx, openMost)
+	defer cancel()
+	conf := config(backend.Hosts(u, "2379"), secure, dial)
+	if u.User != nil {
+		conf.Username = u.User.Username()
+		conf.Password, _ = u.User.Password()
+		if conf.Username == "" || conf.Password == "" {
+			return nil, backend.Invalid("the %s URL has a user without a password, or a password without a user: want user:password@", u.Scheme)
+		}
+	}
+	client, err := connect(ctx, conf)
+	if err != nil {
+		return nil, err
+	}
+	d, err := New(client, &Options{Prefix: prefix, NoPrefix: prefix == ""})
+	if err == nil {
+		d.own = true
+		err = d.probe(ctx)
+	}
+	if err != nil {
+		_ = client.Close() // the first error is the one to report
+		return nil, err
+	}
+	return d, nil
+}
+
+// config returns the settings of a client that soon notices an outage and its end.
+func config(hosts []string, secure *tls.Config, dial time.Duration) clientv3.Config {
+	scheme := "http://"
+	if secure != nil {
+		scheme = "https://"
+	}
+	endpoints := make([]string, len(hosts))
+	for i, h := range hosts {
+		endpoints[i] = scheme + h
+	}
+	conf := clientv3.Config{
+		Endpoints: endpoints, TLS: secure, Logger: zap.NewNop(),
+		DialTimeout: dial, DialKeepAliveTime: pingAfter, DialKeepAliveTimeout: pingMost,
+		MaxUnaryRetries: 2, // the driver has its own
+		DialOptions: []grpc.DialOption{
+			grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+				MinConnectTimeout: dial,
+			}),
+		},
+	}
+	if secure != nil && secure.ServerName != "" {
+		conf.DialOptions = append(conf.DialOptions, grpc.WithTransportCredentials(named{credentials.NewTLS(secure), secure.ServerName}))
+	}
+	return conf
+}
+
+// named are credentials that expect one name of every server. The etcd client by
+// itself expects the host of each endpoint, whatever the TLS settings say.
+type named struct {
+	credentials.TransportCredentials
+	name string
+}
+
+// ClientHandshake replaces the name.
+func (n named) ClientHandshake(ctx context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return n.TransportCredentials.ClientHandshake(ctx, n.name, conn)
+}
+
+// Clone keeps the name.
+func (n named) Clone() credentials.TransportCredentials {
+	return named{n.TransportCredentials.Clone(), n.name}
+}
+
+// connect makes a client. With a user it asks the server, which is bounded by ctx.
+func connect(ctx context.Context, conf clientv3.Config) (*clientv3.Client, error) {
+	if end, ok := ctx.Deadline(); ok {
+		conf.DialTimeout = max(min(conf.DialTimeout, time.Until(end)), time.Millisecond)
+	}
+	base, stop := context.WithCancel(context.Background())
+	conf.Context = base
+	halt := context.AfterFunc(ctx, stop) // while it connects; later ctx means nothing to the client
+	client, err := clientv3.New(conf)
+	if !halt() && err == nil {
+		_ = client.Close()
+		err = ctx.Err()
+	}
+	if err != nil {
+		stop()
+		return nil, meaning(ctx, err)
+	}
+	return client, nil
+}
+
+// probe asks the server for an answer, and whether the keys may be read.
+func (d *Driver) probe(ctx context.Context) error {
+	p := d.history.now()
+	resp, err := d.get(ctx, d.keys.base())
+	if err != nil {
+		return err
+	}
+	d.history.see(p, resp.Header)
+	if len(resp.Kvs) > 0 {
+		_, err = readNumber(resp.Kvs[0])
+	}
+	return err
+}
+
+// readTLS takes the keys about TLS. Certificates are verified unless the URL says otherwise.
+func readTLS(on bool, q *backend.Query) (*tls.Config, error) {
+	ca, cert, key := q.String("tls_ca", ""), q.String("tls_cert", ""), q.String("tls_key", "")
+	name := q.String("tls_server_name", "")
+	skip := q.Bool("tls_skip_verify", false)
+	if !on {
+		if ca != "" || cert != "" || key != "" || name != "" || skip {
+			return nil, backend.Invalid("the URL has tls_… keys but no TLS: use etcds://")
+		}
+		return nil, nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name, InsecureSkipVerify: skip}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, backend.Invalid("tls_ca: %v", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, backend.Invalid("tls_ca: %s has no PEM certificate", ca)
+		}
+	}
+	if (cert == "") != (key == "") {
+		return nil, backend.Invalid("tls_cert and tls_key go together: one is missing")
+	}
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, backend.Invalid("tls_cert and tls_key: %v", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}

@@ -1,0 +1,169 @@
+package etcd_test
+
+import (
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/etcd"
+	"github.com/fencelock/fencelock/internal/servers"
+)
+
+const secret = "hunter2-s3cret"
+
+func TestBadURLs(t *testing.T) {
+	t.Parallel()
+	notPEM := filepath.Join(t.TempDir(), "not.pem")
+	must(t, os.WriteFile(notPEM, []byte("nothing"), 0o600))
+	for _, tt := range []struct{ url, says string }{
+		{"etcd://u:PW@127.0.0.1:1/?nosuch=1", `"nosuch"`},
+		{"etcd://u:PW@127.0.0.1:1/?nosuch=1", "dial_timeout"}, // lists the known ones
+		{"etcd://u:PW@127.0.0.1:1/x", "prefix="},
+		{"etcd://:PW@127.0.0.1:1", "user:password@"},
+		{"etcd://u@127.0.0.1:1", "user:password@"},
+		{"etcd://u:PW@127.0.0.1:1?tls_ca=/etc/ca.pem", "etcds://"},
+		{"etcd://u:PW@127.0.0.1:1?tls_skip_verify=true", "etcds://"},
+		{"etcds://u:PW@127.0.0.1:1?tls_ca=/no/such/file.pem", "tls_ca"},
+		{"etcds://u:PW@127.0.0.1:1?tls_ca=" + notPEM, "PEM"},
+		{"etcds://u:PW@127.0.0.1:1?tls_cert=" + notPEM, "tls_key"},
+		{"etcds://u:PW@127.0.0.1:1?tls_cert=" + notPEM + "&tls_key=" + notPEM, "tls_cert"},
+		{"etcd://u:PW@127.0.0.1:1?dial_timeout=fast", "dial_timeout"},
+		{"etcd://u:PW@127.0.0.1:1?ttl=0", "ttl"},
+		{"etcd://u:PW@127.0.0.1:1?prefix=%00", "prefix"},
+		{"etcd://u:PW%zz@127.0.0.1:1/", "percent"},
+	} {
+		began := time.Now()
+		l, err := fencelock.Open(t.Context(), strings.ReplaceAll(tt.url, "PW", secret))
+		if err == nil {
+			_ = l.Close()
+		}
+		want(t, tt.url, err, fencelock.ErrInvalid)
+		if err == nil {
+			continue
+		}
+		if !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: got %v, want it to name %s", tt.url, err, tt.says)
+		}
+		if strings.Contains(err.Error(), secret) {
+			t.Errorf("%s: the error shows the password: %v", tt.url, err)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("%s: took %v: it was dialled", tt.url, took)
+		}
+	}
+}
+
+func TestBadOptions(t *testing.T) {
+	t.Parallel()
+	_, err := etcd.New(nil, nil)
+	want(t, "no client", err, backend.ErrInvalid)
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}})
+	must(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	for _, o := range []etcd.Options{{Prefix: "x", NoPrefix: true}, {Prefix: "\x00"}, {Prefix: strings.Repeat("x", 513)}} {
+		_, err := etcd.New(c, &o)
+		want(t, "bad options", err, backend.ErrInvalid)
+	}
+}
+
+// Opening ends in time where nobody answers, with or without a user, and where somebody accepts and stays silent.
+func TestOpenUnreachable(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { _ = silent.Close() })
+	for _, at := range []string{"127.0.0.1:1", silent.Addr().String(), "u:" + secret + "@127.0.0.1:1", "u:" + secret + "@" + silent.Addr().String()} {
+		began := time.Now()
+		_, err := fencelock.Open(within(t, 700*time.Millisecond), "etcd://"+at)
+		want(t, "Open of "+at, err, fencelock.ErrUnavailable)
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("Open of %s with 700ms took %v", at, took)
+		}
+		if err != nil && strings.Contains(err.Error(), secret) {
+			t.Errorf("the error shows the password: %v", err)
+		}
+	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	e := servers.Etcd(t, servers.EtcdOptions{TLS: true})
+	host := e.Addrs()[0]
+	for _, tt := range []struct {
+		query string
+		works bool
+	}{
+		{"tls_ca=" + url.QueryEscape(e.CAFile()), true},
+		{"tls_ca=" + url.QueryEscape(e.CAFile()) + "&tls_server_name=localhost", true},
+		{"tls_skip_verify=true", true},
+		{"", false}, // signed by nobody that is known here
+		{"tls_ca=" + url.QueryEscape(e.CAFile()) + "&tls_server_name=elsewhere", false},
+	} {
+		l, err := fencelock.Open(within(t, 3*time.Second), "etcds://"+host+"?"+tt.query)
+		if (err == nil) != tt.works {
+			t.Errorf("%q: got %v, want it to work: %v", tt.query, err, tt.works)
+		}
+		if err != nil {
+			want(t, tt.query, err, fencelock.ErrUnavailable)
+			continue
+		}
+		unlock(t, lock(t, l.Mutex("x")))
+		must(t, l.Close())
+	}
+}
+
+func TestUsers(t *testing.T) {
+	t.Parallel()
+	e := servers.Etcd(t, servers.EtcdOptions{})
+	c := client(t, e)
+	ctx := t.Context()
+	for _, step := range []func() error{
+		func() error { _, err := c.RoleAdd(ctx, "locks"); return err },
+		func() error {
+			_, err := c.RoleGrantPermission(ctx, "locks", "app:", clientv3.GetPrefixRangeEnd("app:"), clientv3.PermissionType(clientv3.PermReadWrite))
+			return err
+		},
+		func() error { _, err := c.UserAdd(ctx, "root", "root"); return err },
+		func() error { _, err := c.UserGrantRole(ctx, "root", "root"); return err },
+		func() error { _, err := c.UserAdd(ctx, "app", secret); return err },
+		func() error { _, err := c.UserGrantRole(ctx, "app", "locks"); return err },
+		func() error { _, err := c.AuthEnable(ctx); return err },
+	} {
+		must(t, step())
+	}
+	host := e.Addrs()[0]
+	l := open(t, "etcd://app:"+secret+"@"+host+"?prefix=app:", fencelock.WithTTL(6*time.Second))
+	le := lock(t, l.Mutex("x"))
+	manual := lock(t, l.Mutex("y", fencelock.WithManualRenew()))
+	wait := start(t, open(t, "etcd://app:"+secret+"@"+host+"?prefix=app:").Mutex("x"))
+	await(t, 5*time.Second, "a waiter", func() bool {
+		info, err := l.Inspect(ctx, "x")
+		return err == nil && info.Waiters == 1
+	})
+	must(t, le.Renew(ctx))
+	must(t, manual.Renew(ctx))
+	deadline := le.Deadline()
+	await(t, 6*time.Second, "a renewal in the background", func() bool { return le.Deadline().After(deadline) })
+	must(t, le.Err())
+	unlock(t, le)
+	unlock(t, wait.granted(t, 2*time.Second))
+	for _, tt := range []struct{ url, says string }{
+		{"etcd://" + host + "?prefix=app:", "user"},
+		{"etcd://app:wrong" + secret + "@" + host + "?prefix=app:", "refuses"},
+		{"etcd://app:" + secret + "@" + host + "?prefix=other:", "rights"},
+	} {
+		_, err := fencelock.Open(within(t, 3*time.Second), tt.url)
+		want(t, tt.says, err, fencelock.ErrInvalid)
+		if err != nil && (!strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), secret)) {
+			t.Errorf("got %v, want it to name %s and no password", err, tt.says)
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package etcd_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/conformance/faultproxy"
+)
+
+// nth matches the nth chunk that the clients send from now on.
+func nth(n int) func([]byte) bool {
+	seen := 0
+	return func([]byte) bool { seen++; return seen == n }
+}
+
+// with matches chunks that contain all of the words.
+func with(words ...string) func([]byte) bool {
+	return func(request []byte) bool {
+		for _, w := range words {
+			if !bytes.Contains(request, []byte(w)) {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// lostReplies loses the answer to each chunk of a lock's life in turn.
+func lostReplies(t *testing.T, r *rig) {
+	p, url := r.proxied(t)
+	l, other := open(t, url), open(t, r.url())
+	var last fencelock.Token
+	fired := 0
+	for n := 1; n <= 9; n++ {
+		unlock(t, lock(t, l.Mutex("warm")))
+		before := p.Counts().LostReplies
+		p.LoseReplyTo(1, nth(n))
+		le, err := l.Mutex("x").Lock(within(t, 10*time.Second))
+		must(t, err)
+		rising(t, "after a lost reply", last, le.Token())
+		last = le.Token()
+		must(t, le.Renew(t.Context()))
+		if _, err := other.Mutex("x").TryLock(t.Context()); !errors.Is(err, fencelock.ErrLocked) {
+			t.Errorf("lost reply %d: TryLock of another: got %v, want ErrLocked", n, err)
+		}
+		if err := le.Unlock(t.Context()); err != nil {
+			want(t, "Unlock", err, fencelock.ErrUnavailable)
+			unlock(t, le)
+		}
+		p.LoseReplyTo(0, nil)
+		next := lock(t, other.Mutex("x")) // nothing is left in its way
+		rising(t, "of the next", last, next.Token())
+		last = next.Token()
+		want(t, "Unlock again", le.Unlock(t.Context()), fencelock.ErrReleased)
+		must(t, next.Renew(t.Context()))
+		unlock(t, next)
+		fired += int(p.Counts().LostReplies - before)
+	}
+	if fired < 5 { // the last ones come to nothing where chunks flow together
+		t.Errorf("%d replies were lost, want most of 9", fired)
+	}
+	r.awaitFree(t, "x", time.Second)
+}
+
+// lostRepliesOfWaiter loses the answer to each chunk of a waiter in turn.
+func lostRepliesOfWaiter(t *testing.T, r *rig) {
+	p, url := r.proxied(t)
+	l, other := open(t, url), open(t, r.url())
+	var last fencelock.Token
+	for n := 1; n <= 8; n++ {
+		le := lock(t, other.Mutex("x"))
+		rising(t, "of the holder", last, le.Token())
+		p.LoseReplyTo(1, nth(n))
+		wait := r.wait(t, l.Mutex("x"), 2)
+		third := r.wait(t, open(t, r.url()).Mutex("x"), 3)
+		unlock(t, le)
+		got := wait.granted(t, 8*time.Second)
+		rising(t, "of the waiter", le.Token(), got.Token())
+		if third.over() {
+			t.Errorf("lost reply %d: two were granted the lock", n)
+		}
+		p.LoseReplyTo(0, nil)
+		unlock(t, got)
+		got2 := third.granted(t, 5*time.Second)
+		last = got2.Token()
+		unlock(t, got2)
+	}
+	r.awaitFree(t, "x", time.Second)
+}
+
+// tryWithoutAnswer: a try whose first send went unanswered, and whose second is refused, leaves no chance to the first.
+func tryWithoutAnswer(t *testing.T, r *rig) {
+	p, url := r.proxied(t)
+	l, other := open(t, url), open(t, r.url())
+	unlock(t, lock(t, l.Mutex("warm")))
+	le := lock(t, other.Mutex("x"))
+	p.LoseReplyTo(1, with("~lock/x/"))
+	_, err := l.Mutex("x").TryLock(t.Context())
+	want(t, "TryLock", err, fencelock.ErrLocked)
+	if n := tombs(r.keys(t)); n != 1 {
+		t.Errorf("tombstones: got %d, want 1", n)
+	}
+	unlock(t, le)
+	r.awaitFree(t, "x", time.Second)
+}
+
+// releaseWithoutAnswer: a release that was applied, and is sent again after the next grant, is nil and frees nobody.
+func releaseWithoutAnswer(t *testing.T, r *rig) {
+	p, url := r.proxied(t)
+	l, other := open(t, url), open(t, r.url())
+	le := lock(t, l.Mutex("x"))
+	m := faultproxy.Mode{HoldReplies: true}
+	p.Set(m) // it arrives, no answer comes
+	ctx, cancel := context.WithTimeout(t.Context(), 1200*time.Millisecond)
+	defer cancel()
+	if err := le.Unlock(ctx); err == nil {
+		t.Fatal("Unlock without any answer: got nil")
+	}
+	p.Cut()
+	p.Set(faultproxy.Mode{})
+	next := lock(t, other.Mutex("x"))
+	must(t, le.Unlock(t.Context()))
+	want(t, "Unlock after that", le.Unlock(t.Context()), fencelock.ErrReleased)
+	must(t, next.Renew(t.Context()))
+	unlock(t, next)
+}
+
+// releaseAfterRawDelete: an entry that somebody else deleted, just when a release went unanswered, was not ours any more.
+func releaseAfterRawDelete(t *testing.T, r *rig) {
+	p, url := r.proxied(t)
+	d := r.driver(t, url)
+	req := request("x", 1, 30*time.Second)
+	g, err := d.Acquire(t.Context(), req)
+	must(t, err)
+	h := &backend.Hold{Request: req, Grant: g}
+	p.Set(faultproxy.BlackHole) // the release does not arrive
+	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := d.Release(short, h); err == nil {
+		t.Fatal("Release without any answer: got nil")
+	}
+	_, err = r.c.Delete(t.Context(), r.prefix+"~lock/x/"+req.Nonce)
+	must(t, err)
+	p.Cut()
+	p.Set(faultproxy.Mode{})
+	want(t, "Release of what another has deleted", d.Release(within(t, 5*time.Second), h), backend.ErrLost)
+}
+
+// lateAcquire: a request that was given up and arrives after its Abandon finds the tombstone, which ends with its lease.
+func lateAcquire(t *testing.T, r *rig) {
+	p, url := r.proxied(t)
+	d := r.driver(t, url)
+	warm := request("warm", 1, 30*time.Second)
+	g, err := d.Acquire(t.Context(), warm)
+	must(t, err)
+	must(t, d.Release(t.Context(), &backend.Hold{Request: warm, Grant: g}))
+	req := request("x", 2, 30*time.Second)
+	p.Set(faultproxy.Mode{HoldRequests: true})
+	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err = d.Acquire(short, req); err == nil {
+		t.Fatal("Acquire through a dead link: got a grant")
+	}
+	p.Cut()
+	p.Set(faultproxy.Mode{})
+	await(t, 5*time.Second, "Abandon", func() bool { return d.Abandon(t.Context(), req) == nil })
+	_, err = d.Acquire(t.Context(), req)
+	want(t, "Acquire after its Abandon", err, backend.ErrLost)
+	if n := tombs(r.keys(t)); n != 1 {
+		t.Errorf("tombstones: got %d, want 1", n)
+	}
+	gone, err := r.c.Get(t.Context(), r.prefix+"~gone/"+req.Nonce)
+	must(t, err)
+	if len(gone.Kvs) != 1 || gone.Kvs[0].Lease == 0 {
+		t.Fatalf("the tombstone: got %v, want one under a lease", gone.Kvs)
+	}
+	if len(r.queue(t, "x")) > 0 {
+		t.Error("the late request left an entry")
+	}
+}
+
+// lateAcquireAfterRelease: of a request that was sent twice, one is granted and released; the other arrives after that.
+func lateAcquireAfterRelease(t *testing.T, r *rig) {
+	p, url := r.proxied(t)
+	d := r.driver(t, url)
+	req := request("x", 1, 30*time.Second)
+	p.LoseReplyTo(1, with("~lock/x/", "~base"))
+	g, err := d.Acquire(within(t, 5*time.Second), req)
+	must(t, err)
+	must(t, d.Release(t.Context(), &backend.Hold{Request: req, Grant: g}))
+	if n := tombs(r.keys(t)); n != 1 {
+		t.Errorf("tombstones after the release of a request that was sent twice: got %d, want 1", n)
+	}
+	_, err = d.Acquire(t.Context(), req)
+	want(t, "Acquire that arrives after its release", err, backend.ErrLost)
+	must(t, d.Abandon(t.Context(), req))
+	r.awaitFree(t, "x", time.Second)
+}
+
+// abandonWithoutDoubt: where every answer came no tombstone is needed.
+func abandonWithoutDoubt(t *testing.T, r *rig) {
+	d := r.driver(t, r.url())
+	req := request("x", 1, 30*time.Second)
+	_, err := d.Acquire(t.Context(), req)
+	must(t, err)
+	must(t, d.Abandon(t.Context(), req))
+	must(t, d.Abandon(t.Context(), req))
+	if keys := r.keys(t); len(keys) > 0 {
+		t.Errorf("left: %q", keys)
+	}
+}
+
+// cancelledWaiter: it is out of the queue at once, and the next goes on.
+func cancelledWaiter(t *testing.T, r *rig) {
+	le := lock(t, open(t, r.url()).Mutex("x"))
+	first := r.wait(t, open(t, r.url()).Mutex("x"), 2)
+	second := r.wait(t, open(t, r.url()).Mutex("x"), 3)
+	first.cancel()
+	<-first.done
+	want(t, "a cancelled wait", first.err, context.Canceled)
+	want(t, "a cancelled wait", first.err, fencelock.ErrLocked)
+	await(t, time.Second, "it has left the queue", func() bool { return len(r.queue(t, "x")) == 2 })
+	unlock(t, le)
+	unlock(t, second.granted(t, time.Second))
+	if keys := r.keys(t); len(keys) > 0 {
+		t.Errorf("left: %q", keys)
+	}
+}

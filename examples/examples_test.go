@@ -1,0 +1,94 @@
+// Package examples has programs to copy; its test runs them on real servers.
+package examples
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock/internal/servers"
+)
+
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	redis := func(t *testing.T) string { return servers.Redis(t, servers.RedisOptions{}).URL() }
+	etcd := func(t *testing.T) string { return servers.Etcd(t, servers.EtcdOptions{}).URL() }
+	endpoints := func(t *testing.T) string { return strings.TrimPrefix(etcd(t), "etcd://") }
+	zookeeper := func(t *testing.T) string {
+		return servers.ZooKeeper(t, servers.ZooKeeperOptions{Config: []string{"maxSessionTimeout=60000"}}).URL()
+	}
+	postgres := func(t *testing.T) string { return servers.Postgres(t, servers.PostgresOptions{}).URL() }
+	for _, tt := range []struct {
+		name   string
+		url    func(*testing.T) string
+		args   []string // before the URL
+		prints []string // in this order
+		ends   bool     // by itself; otherwise it is interrupted after the last print
+	}{
+		{"http-fencing", redis, nil, []string{"draft of the first", "report of the second", "refused: stale fencing token"}, true},
+		{"redis-fencing", redis, nil, []string{"balance is 100", "refused: stale fencing token"}, true},
+		{"etcd-fencing", endpoints, []string{"-endpoints"}, []string{"the balance of account 7 is 10"}, true},
+		{"etcd-held", etcd, []string{"-url"}, []string{"a leads with token"}, true},
+		{"zookeeper-fencing", zookeeper, nil, []string{"waiting for the lock", "working, with token"}, false},
+		{"postgres-fencing", postgres, nil, []string{"stale fencing token"}, true},
+		{"postgres-tx", postgres, nil, []string{"committed: the total is", "rolled back:"}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			program := filepath.Join(t.TempDir(), tt.name)
+			if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, "./"+tt.name).CombinedOutput(); err != nil {
+				t.Fatalf("build: %v\n%s", err, out)
+			}
+			cmd := exec.CommandContext(ctx, program, append(tt.args, tt.url(t))...)
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var said strings.Builder
+			cmd.Stderr = &said
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			left := tt.prints
+			for lines := bufio.NewScanner(out); lines.Scan(); {
+				if len(left) > 0 && strings.Contains(lines.Text(), left[0]) {
+					left = left[1:]
+					if len(left) == 0 && !tt.ends {
+						_ = cmd.Process.Signal(os.Interrupt)
+					}
+				}
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("got %v, want exit code 0; stderr: %s", err, said.String())
+			}
+			if len(left) > 0 {
+				t.Errorf("it did not print %q", left)
+			}
+		})
+	}
+}
+
+// Every folder here is in the test.
+func TestEveryExampleIsRun(t *testing.T) {
+	t.Parallel()
+	source, err := os.ReadFile("examples_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mains, err := filepath.Glob("*/main.go")
+	if err != nil || len(mains) == 0 {
+		t.Fatalf("got %q, %v", mains, err)
+	}
+	for _, main := range mains {
+		if name := filepath.Dir(main); !strings.Contains(string(source), `{"`+name+`"`) {
+			t.Errorf("%s is not run", name)
+		}
+	}
+}

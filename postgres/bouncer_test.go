@@ -1,0 +1,143 @@
+//go:build unix
+
+package postgres_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/postgres"
+)
+
+// bouncer starts PgBouncer in transaction mode, with two connections to the server, and returns its address.
+func bouncer(t *testing.T, s *servers.PostgresServer) string {
+	t.Helper()
+	program, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		program = "/usr/sbin/pgbouncer"
+		if _, err := os.Stat(program); err != nil {
+			const how = "pgbouncer is missing; run scripts/setup-tests.sh pgbouncer, or install the package pgbouncer"
+			if list := "," + os.Getenv("FENCELOCK_REQUIRE") + ","; strings.Contains(list, ",postgres,") || strings.Contains(list, ",all,") {
+				t.Fatal(how)
+			}
+			t.Skip(how)
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	addr := l.Addr().String()
+	must(t, l.Close())
+	host, port, err := net.SplitHostPort(s.Addr())
+	must(t, err)
+	_, mine, err := net.SplitHostPort(addr)
+	must(t, err)
+	dir, err := os.MkdirTemp("", "fencelock-pgbouncer-")
+	must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	ini := filepath.Join(dir, "pgbouncer.ini")
+	must(t, os.WriteFile(ini, fmt.Appendf(nil, `[databases]
+postgres = host=%s port=%s user=postgres
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %s
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = 2
+max_client_conn = 500
+ignore_startup_parameters = extra_float_digits
+`, host, port, mine), 0o644))
+	must(t, os.Chmod(dir, 0o755))
+	cmd := exec.Command(program, ini)
+	if os.Getuid() == 0 { // it refuses to run as root
+		account, err := user.Lookup("nobody")
+		must(t, err)
+		uid, err := strconv.ParseUint(account.Uid, 10, 32)
+		must(t, err)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	must(t, err)
+	cmd.Stdout, cmd.Stderr = log, log
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // killed
+		_ = log.Close()
+	})
+	await(t, 10*time.Second, "pgbouncer listens", func() bool {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	})
+	return addr
+}
+
+// Mode lease works behind a pooler in transaction mode, whose connections are shared by all clients: more than it has of
+// them hold and wait. Pushes need listen_url; without it the floor timer serves.
+func TestLeaseBehindPgBouncer(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	addr := bouncer(t, s)
+	p := pool(t, s, "")
+	for _, tt := range []struct {
+		what string
+		keys []string
+	}{
+		{"with listen_url", []string{"listen_url", s.URL()}},
+		{"without", nil},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			url := at(addr, postgres.Lease, append([]string{"pool_max_conns", "4", "prefix", tt.what}, tt.keys...)...)
+			a, b := open(t, url, fencelock.WithTTL(30*time.Second)), open(t, url)
+			var all []*fencelock.Lease
+			for i := range 20 {
+				all = append(all, lock(t, a.Mutex(fmt.Sprint("x", i))))
+			}
+			for _, le := range all {
+				must(t, le.Renew(t.Context()))
+			}
+			var last fencelock.Token
+			for round := range 3 {
+				le := lock(t, a.Mutex("x"))
+				if le.Token() <= last {
+					t.Errorf("token %d after %d", le.Token(), last)
+				}
+				wait := queue(t, b, "x", 1)
+				if round == 0 {
+					<-time.After(time.Second) // the connection that listens comes up
+				}
+				began := time.Now()
+				unlock(t, le)
+				next := wait.granted(t, 5*time.Second)
+				t.Logf("handed over after %v", wait.at.Sub(began).Round(time.Millisecond))
+				last = next.Token()
+				unlock(t, next)
+			}
+			for _, le := range all {
+				unlock(t, le)
+			}
+			must(t, a.Close())
+			must(t, b.Close())
+			if n := leftovers(t, p); n != 0 {
+				t.Errorf("%d rows are left", n)
+			}
+		})
+	}
+	if n := one[int](t, p, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"); n != 0 {
+		t.Errorf("%d advisory locks are left in the pooler's sessions", n)
+	}
+}

@@ -1,0 +1,140 @@
+package postgres_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/postgres"
+)
+
+// rising takes a token for each name, again and again, and fails the test if one does not rise.
+type rising struct {
+	mu   sync.Mutex
+	last map[string]fencelock.Token
+}
+
+func (r *rising) saw(t *testing.T, when, name string, token fencelock.Token) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if token <= r.last[name] {
+		t.Errorf("%s: token of %q: got %d after %d", when, name, token, r.last[name])
+	}
+	if r.last == nil {
+		r.last = map[string]fencelock.Token{}
+	}
+	r.last[name] = token
+}
+
+// The server dies while leases are held, their transactions open, in which a sequence alone would forget what it gave;
+// also where floors have raised the tokens above the clock.
+func TestTokensRiseOverKills(t *testing.T) {
+	t.Parallel()
+	for _, mode := range both {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			s := servers.Postgres(t, servers.PostgresOptions{Config: []string{"wal_writer_delay=10s", "bgwriter_delay=10s"}})
+			var r rising
+			rounds := 4
+			if testing.Short() {
+				rounds = 2
+			}
+			for round := range rounds {
+				l := open(t, at(s.Addr(), mode), fencelock.WithTTL(time.Minute), fencelock.WithManualRenew())
+				for i := range 4 {
+					name := fmt.Sprint("x", i)
+					floor := fencelock.Token(0)
+					if i%2 == 1 && round < 1 {
+						floor = time.Now().UnixMicro() + int64(round+1)*1e12 // eleven days ahead
+					}
+					for range 3 { // held when the server dies: the last one
+						le := lock(t, l.Mutex(name, fencelock.WithFloor(floor)))
+						if le.Token() <= floor {
+							t.Errorf("token %d, want more than the floor %d", le.Token(), floor)
+						}
+						r.saw(t, fmt.Sprint("round ", round), name, le.Token())
+						if mode == postgres.Lease {
+							unlock(t, le)
+						} else {
+							defer func() { _ = le.Unlock(t.Context()) }()
+							must(t, l.Break(t.Context(), name))
+						}
+					}
+				}
+				if mode == postgres.Row {
+					for i := range 4 {
+						r.saw(t, "held at the kill", fmt.Sprint("x", i), lock(t, l.Mutex(fmt.Sprint("x", i))).Token())
+					}
+				}
+				must(t, s.Kill())
+				must(t, s.Start())
+			}
+		})
+	}
+}
+
+// The lease of mode lease is there after a crash.
+func TestLeaseSurvivesKill(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	l := open(t, at(s.Addr(), postgres.Lease), fencelock.WithTTL(time.Minute))
+	le := lock(t, l.Mutex("x"))
+	wait := queue(t, open(t, at(s.Addr(), postgres.Lease)), "x", 1)
+	must(t, s.Kill())
+	must(t, s.Start())
+	must(t, le.Renew(t.Context()))
+	_, err := open(t, at(s.Addr(), postgres.Lease)).Mutex("x").TryLock(t.Context())
+	want(t, "TryLock by another", err, fencelock.ErrLocked)
+	unlock(t, le)
+	unlock(t, wait.granted(t, 10*time.Second)) // its place was lost with the crash; it has put it back
+}
+
+func TestTokensRiseOverPromotion(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("two servers and a copy")
+	}
+	for _, mode := range both {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			primary := servers.Postgres(t, servers.PostgresOptions{})
+			replica := servers.PostgresReplica(t, primary, servers.PostgresReplicaOptions{})
+			var r rising
+			l := open(t, at(primary.Addr(), mode), fencelock.WithTTL(time.Minute), fencelock.WithManualRenew())
+			floor := time.Now().UnixMicro() + 1e12
+			for i := range 8 {
+				name := fmt.Sprint("x", i)
+				m := l.Mutex(name)
+				if i == 0 {
+					m = l.Mutex(name, fencelock.WithFloor(floor))
+				}
+				r.saw(t, "before", name, lock(t, m).Token())
+			}
+			_, err := fencelock.Open(t.Context(), at(replica.Addr(), mode))
+			want(t, "Open of a replica", err, fencelock.ErrUnavailable)
+			must(t, replica.AwaitCaughtUp(within(t, 30*time.Second), primary))
+			must(t, replica.Pause()) // what comes now, the replica never sees
+			for i := range 8 {
+				if name := fmt.Sprint("x", i); i > 0 {
+					must(t, l.Break(t.Context(), name))
+					r.saw(t, "unseen by the replica", name, lock(t, l.Mutex(name)).Token())
+				}
+			}
+			must(t, primary.Kill())
+			must(t, replica.Resume())
+			must(t, replica.Promote(within(t, 30*time.Second)))
+			l = open(t, at(replica.Addr(), mode))
+			for i := range 8 {
+				name := fmt.Sprint("x", i)
+				must(t, l.Break(t.Context(), name))
+				le := lock(t, l.Mutex(name))
+				r.saw(t, "after the promotion", name, le.Token())
+				unlock(t, le)
+			}
+		})
+	}
+}

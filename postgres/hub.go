@@ -1,0 +1,333 @@
+package postgres
+
+import (
+	"context"
+	"encoding/hex"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// slack is how long after its last sign of life a process counts as alive.
+	slack = 4 * time.Second
+	// beatEvery is how often a process that waits gives one, which is also the floor timer of its waiters.
+	beatEvery = time.Second
+	// beatAlone is the same where no push arrives.
+	beatAlone = 250 * time.Millisecond
+	// idleFor is how long the listening connection is kept when nobody waits.
+	idleFor = 30 * time.Second
+	// readyMost is how long the first waiter waits for it.
+	readyMost = 500 * time.Millisecond
+	// hearMost is how long a push that the process sends to itself may take to arrive.
+	hearMost = 3 * time.Second
+	// deafFor is how long to go without pushes where they do not arrive.
+	deafFor = time.Minute
+)
+
+// hub is what the waiters of a process share: a channel of its own that it listens to, and its sign of life.
+type hub struct {
+	st      *store
+	process string
+	config  *pgx.ConnConfig
+	pooled  bool // config is the pool's: its hook goes with it
+
+	mu      sync.Mutex
+	waiters map[string]*waiter // by nonce, as hex
+	idle    *time.Timer        // runs while nobody waits
+	stop    context.CancelFunc // nil while the hub is not running
+	heard   chan struct{}      // closed once a push has arrived on the present connection
+	closed  bool
+}
+
+// waiter is one acquisition that waits for a push.
+type waiter struct {
+	nonce string
+	raw   []byte
+	wake  chan struct{} // of size 1: look now
+	timer *time.Timer   // look when somebody else's claim is over; the hub's mutex guards it
+}
+
+func newHub(st *store, process string, config *pgx.ConnConfig, pooled bool) *hub {
+	return &hub{st: st, process: process, config: config, pooled: pooled, waiters: map[string]*waiter{}}
+}
+
+// channel is what the server pushes to.
+func (h *hub) channel() string { return "fl_" + h.process }
+
+// ready reports whether a waiter would hear a push, so that it can join the queue with its first request.
+func (h *hub) ready() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.hearsLocked()
+}
+
+func (h *hub) hearsLocked() bool {
+	if h.heard == nil {
+		return false
+	}
+	select {
+	case <-h.heard:
+		return true
+	default:
+		return false
+	}
+}
+
+// join adds a waiter. The first one starts the hub.
+func (h *hub) join(nonce []byte) *waiter {
+	w := &waiter{nonce: hex.EncodeToString(nonce), raw: nonce, wake: make(chan struct{}, 1)}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.waiters[w.nonce] = w
+	if h.idle != nil {
+		h.idle.Stop()
+		h.idle = nil
+	}
+	if h.stop == nil && !h.closed {
+		var ctx context.Context
+		ctx, h.stop = context.WithCancel(context.Background())
+		h.heard = make(chan struct{})
+		h.st.flying.Go(func() { h.listen(ctx) })
+		h.st.flying.Go(func() { h.beat(ctx) })
+	}
+	return w
+}
+
+// leave takes a waiter out. The last one starts the time after which the hub is stopped.
+func (h *hub) leave(w *waiter) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+	delete(h.waiters, w.nonce)
+	if len(h.waiters) == 0 && h.idle == nil && !h.closed {
+		h.idle = time.AfterFunc(idleFor, h.retire)
+	}
+}
+
+// retire stops the hub if still nobody waits.
+func (h *hub) retire() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.waiters) == 0 {
+		h.stopLocked()
+	}
+}
+
+func (h *hub) stopLocked() {
+	if h.stop != nil {
+		h.stop()
+		h.stop, h.heard = nil, nil
+	}
+}
+
+// close stops the hub for good; its goroutines are among those that the driver waits for.
+func (h *hub) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	if h.idle != nil {
+		h.idle.Stop()
+	}
+	h.stopLocked()
+}
+
+// awaitReady gives the connection that listens a moment to come up, so that the first push is not missed.
+func (h *hub) awaitReady(ctx context.Context) {
+	h.mu.Lock()
+	heard := h.heard
+	h.mu.Unlock()
+	timer := time.NewTimer(readyMost)
+	defer timer.Stop()
+	select {
+	case <-heard:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// poke makes a waiter look now.
+func (w *waiter) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// pokeAll makes every waiter look now.
+func (h *hub) pokeAll() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, w := range h.waiters {
+		w.poke()
+	}
+}
+
+// listen keeps a connection that hears what is pushed to this process, until ctx ends.
+func (h *hub) listen(ctx context.Context) {
+	pause := time.Duration(0)
+	for ctx.Err() == nil {
+		heard := h.hear(ctx)
+		h.deaf(ctx)
+		switch {
+		case heard:
+			pause = 0
+		case pause == 0:
+			pause = 100 * time.Millisecond
+		default:
+			pause = min(2*pause, 2*time.Second)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+}
+
+// deaf notes that no push is heard any more.
+func (h *hub) deaf(ctx context.Context) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ctx.Err() == nil && h.hearsLocked() {
+		h.heard = make(chan struct{})
+	}
+}
+
+// hear listens on one connection until that ends, and reports whether pushes arrived.
+func (h *hub) hear(ctx context.Context) bool {
+	config := h.config.Copy()
+	if hook := h.st.pool.Config().BeforeConnect; h.pooled && hook != nil {
+		if err := hook(ctx, config); err != nil {
+			return false
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return false
+	}
+	defer func() {
+		done, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = conn.Close(done)
+	}()
+	if _, err := conn.Exec(ctx, "LISTEN "+h.channel(), pgx.QueryExecModeSimpleProtocol); err != nil {
+		return false
+	}
+	// A pooler in transaction mode takes the LISTEN and drops the pushes. So one is sent by another connection.
+	hello, cancel := context.WithTimeout(ctx, hearMost)
+	defer cancel()
+	h.st.flying.Go(func() { _ = h.st.query(hello, "SELECT pg_notify($1, 'hello')", []any{h.channel()}, nil) })
+	n, err := conn.WaitForNotification(hello)
+	if err != nil {
+		if ctx.Err() == nil && !conn.IsClosed() {
+			h.silence(ctx, conn)
+		}
+		return false
+	}
+	h.mu.Lock()
+	if ctx.Err() == nil && !h.hearsLocked() {
+		close(h.heard)
+	}
+	h.mu.Unlock()
+	h.pokeAll() // what was pushed before is gone
+	for {
+		if n.Payload != "hello" {
+			h.push(n.Payload)
+		}
+		if n, err = conn.WaitForNotification(ctx); err != nil {
+			return true
+		}
+	}
+}
+
+// silence is for a way that carries no pushes: the pooler's connection is told to listen no more, and the next try is
+// later.
+func (h *hub) silence(ctx context.Context, conn *pgx.Conn) {
+	limited, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, _ = conn.Exec(limited, "UNLISTEN "+h.channel(), pgx.QueryExecModeSimpleProtocol)
+	_ = conn.Close(limited)
+	timer := time.NewTimer(deafFor)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// push is one message: "g nonce", it is yours, or "w<ms> nonce", look in that time.
+func (h *hub) push(payload string) {
+	what, nonce, _ := strings.Cut(payload, " ")
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w := h.waiters[nonce]
+	switch {
+	case w == nil: // it has left; its Abandon passes the grant on
+	case what == "g":
+		w.poke()
+	case strings.HasPrefix(what, "w"):
+		if ms, err := strconv.Atoi(what[1:]); err == nil && ms >= 0 {
+			if w.timer != nil {
+				w.timer.Stop()
+			}
+			w.timer = time.AfterFunc(time.Duration(ms)*time.Millisecond+5*time.Millisecond, w.poke)
+		}
+	}
+}
+
+// beat gives the sign of life of the process, for all its waiters in one statement, and wakes those that have
+// missed something.
+func (h *hub) beat(ctx context.Context) {
+	for {
+		every := beatAlone
+		if h.ready() {
+			every = beatEvery
+		}
+		timer := time.NewTimer(every)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		h.beatOnce(ctx)
+	}
+}
+
+func (h *hub) beatOnce(ctx context.Context) {
+	h.mu.Lock()
+	nonces := make([][]byte, 0, len(h.waiters))
+	for _, w := range h.waiters {
+		nonces = append(nonces, w.raw)
+	}
+	h.mu.Unlock()
+	if len(nonces) == 0 {
+		return
+	}
+	limited, cancel := context.WithTimeout(ctx, lookMost)
+	defer cancel()
+	var look []string
+	err := h.st.query(limited, "SELECT fencelock_beat($1, $2, $3)", []any{h.process, millis(slack), nonces}, func(row pgx.CollectableRow) error {
+		var nonce []byte
+		err := row.Scan(&nonce)
+		look = append(look, hex.EncodeToString(nonce))
+		return err
+	})
+	if err != nil {
+		return // the waiters see the outage themselves
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, nonce := range look {
+		if w := h.waiters[nonce]; w != nil {
+			w.poke()
+		}
+	}
+}

@@ -1,0 +1,231 @@
+package postgres_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/postgres"
+)
+
+func rowRoundTrips(t *testing.T, s *servers.PostgresServer) {
+	proxy := proxied(t, s)
+	l := open(t, at(proxy.Addr(), postgres.Row))
+	unlock(t, lock(t, l.Mutex("warm")))
+	before := proxy.Counts().Requests
+	le, err := l.Mutex("x").TryLock(t.Context())
+	must(t, err)
+	taken := proxy.Counts().Requests
+	unlock(t, le)
+	freed := proxy.Counts().Requests
+	if taken-before != 1 || freed-taken != 1 {
+		t.Errorf("requests to take and to free: got %d and %d, want 1 and 1", taken-before, freed-taken)
+	}
+}
+
+// A session that the server ends is seen by the parked read, whatever the TTL.
+func rowSessionEnded(t *testing.T, s *servers.PostgresServer) {
+	p := pool(t, s, "")
+	proxy := proxied(t, s)
+	l := open(t, at(proxy.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
+	for _, how := range []struct {
+		what   string
+		do     func()
+		reason fencelock.Reason
+	}{
+		{"pg_terminate_backend", func() { run(t, p, "SELECT pg_terminate_backend($1)", holder(t, p, "x")) }, fencelock.Revoked},
+		{"a cut connection", proxy.Cut, fencelock.SessionLost},
+	} {
+		for _, wait := range []time.Duration{0, 200 * time.Millisecond} { // before and after the read is parked
+			le := lock(t, l.Mutex("x"))
+			<-time.After(wait)
+			began := time.Now()
+			how.do()
+			seen := lost(t, le, 5*time.Second, how.reason)
+			t.Logf("%s after %v: seen after %v", how.what, wait, seen.Sub(began).Round(time.Millisecond))
+			if took := seen.Sub(began); took > time.Second {
+				t.Errorf("%s: seen after %v, want a second at most", how.what, took)
+			}
+			want(t, "Unlock", le.Unlock(t.Context()), fencelock.ErrLost)
+		}
+	}
+	unlock(t, lock(t, l.Mutex("x")))
+	await(t, 3*time.Second, "no row is left", func() bool { return leftovers(t, p) == 0 })
+}
+
+func rowPoolUsedUp(t *testing.T, s *servers.PostgresServer) {
+	l := open(t, at(s.Addr(), postgres.Row, "pool_max_conns", "3"))
+	a, b := lock(t, l.Mutex("a")), lock(t, l.Mutex("b"))
+	for what, take := range map[string]func(context.Context) (*fencelock.Lease, error){"TryLock": l.Mutex("c").TryLock, "Lock": l.Mutex("c").Lock} {
+		_, err := take(t.Context())
+		want(t, what, err, fencelock.ErrUnavailable)
+		if !strings.Contains(fmt.Sprint(err), "pool_max_conns=3") {
+			t.Errorf("%s: got %v, want one that names pool_max_conns", what, err)
+		}
+	}
+	// One connection is kept back.
+	info, err := l.Inspect(t.Context(), "a")
+	must(t, err)
+	if !info.Held || info.Token != a.Token() || info.Owner != a.Owner() {
+		t.Errorf("Inspect: got %+v, want owner %q and token %d", info, a.Owner(), a.Token())
+	}
+	must(t, l.Break(t.Context(), "b"))
+	lost(t, b, 2*time.Second, fencelock.Revoked)
+	unlock(t, lock(t, l.Mutex("c")))
+	unlock(t, a)
+}
+
+func rowOwners(t *testing.T, s *servers.PostgresServer) {
+	p := pool(t, s, "")
+	l := open(t, at(s.Addr(), postgres.Row))
+	for _, o := range []struct{ owner, want string }{
+		{"host:12345", "host:12345"},
+		{`it's 100 % "ours" \`, `it's 100 % "ours" \`},
+		{"Jürgen", "Jürgen"},
+		{"", ""},
+		{strings.Repeat("o", 512), strings.Repeat("o", 20)},
+	} {
+		le := lock(t, l.Mutex("x", fencelock.WithOwner(o.owner)))
+		info, err := l.Inspect(t.Context(), "x")
+		must(t, err)
+		if o.owner == "" {
+			o.want = le.Owner()
+		}
+		if !strings.HasPrefix(info.Owner, o.want) || info.Token != le.Token() {
+			t.Errorf("owner %q: got %+v, want it to begin with %q, and token %d", o.owner, info, o.want, le.Token())
+		}
+		if info.ExpiresIn <= 0 || info.ExpiresIn > 30*time.Second {
+			t.Errorf("expires in %v, want up to the TTL of 30 s", info.ExpiresIn)
+		}
+		unlock(t, le)
+	}
+	// Whoever locks the row by hand holds the lock too.
+	le := lock(t, l.Mutex("y"))
+	next := queue(t, l, "y", 1) // keeps the row there
+	tx, err := p.Begin(t.Context())
+	must(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	unlock(t, le)
+	unlock(t, next.granted(t, 5*time.Second))
+	_, err = p.Exec(t.Context(), "INSERT INTO fencelock_row (name) VALUES ($1)", []byte("fencelock:z"))
+	must(t, err)
+	_, err = tx.Exec(t.Context(), "SELECT FROM fencelock_row WHERE name = $1 FOR UPDATE", []byte("fencelock:z"))
+	must(t, err)
+	_, err = l.Mutex("z").TryLock(t.Context())
+	want(t, "TryLock of a row that is locked by hand", err, fencelock.ErrLocked)
+	info, err := l.Inspect(t.Context(), "z")
+	must(t, err)
+	if !info.Held || info.Owner != "" || info.Token != 0 {
+		t.Errorf("a row that is locked by hand: got %+v, want Held without Owner and Token", info)
+	}
+	must(t, tx.Rollback(t.Context()))
+	unlock(t, lock(t, l.Mutex("z")))
+}
+
+func rowLostReplies(t *testing.T, s *servers.PostgresServer) {
+	p := pool(t, s, "")
+	proxy := proxied(t, s)
+	l := open(t, at(proxy.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
+	taking := func(request []byte) bool { return bytes.Contains(request, []byte("fencelock_take")) }
+	unlock(t, lock(t, l.Mutex("warm")))
+	for i, take := range []func(fencelock.Mutex) (*fencelock.Lease, error){
+		func(m fencelock.Mutex) (*fencelock.Lease, error) { return m.TryLock(t.Context()) },
+		func(m fencelock.Mutex) (*fencelock.Lease, error) { return m.Lock(within(t, 5*time.Second)) },
+	} {
+		proxy.LoseReplyTo(1, taking)
+		before := proxy.Counts().LostReplies
+		le, err := take(l.Mutex(fmt.Sprint("x", i)))
+		must(t, err)
+		if n := proxy.Counts().LostReplies - before; n != 1 {
+			t.Errorf("%d replies were lost, want 1", n)
+		}
+		unlock(t, le)
+	}
+	// The grant of a waiter, and its confirmation.
+	for _, of := range []string{"true) t;", "SELECT set_config('idle_in_transaction_session_timeout'"} {
+		direct := open(t, at(s.Addr(), postgres.Row))
+		le := lock(t, direct.Mutex("w"))
+		wait := queue(t, l, "w", 1)
+		before := proxy.Counts().LostReplies
+		if of == "true) t;" {
+			proxy.LoseReplies(1)
+		} else {
+			proxy.LoseReplyTo(1, func(request []byte) bool { return bytes.Contains(request, []byte(of)) })
+		}
+		unlock(t, le)
+		next := wait.granted(t, 10*time.Second)
+		if n := proxy.Counts().LostReplies - before; n != 1 {
+			t.Errorf("%s: %d replies were lost, want 1", of, n)
+		}
+		if next.Token() <= le.Token() {
+			t.Errorf("token %d after %d", next.Token(), le.Token())
+		}
+		unlock(t, next)
+		must(t, direct.Close())
+	}
+	// A renewal: the lease cannot be kept, for its connection is gone, and that is said at once.
+	le := lock(t, l.Mutex("r"))
+	proxy.LoseReplyTo(1, func(request []byte) bool { return bytes.Contains(request, []byte("SELECT 1\x00")) })
+	want(t, "Renew", le.Renew(t.Context()), fencelock.ErrLost)
+	lost(t, le, time.Second, fencelock.SessionLost)
+	unlock(t, lock(t, l.Mutex("r")))
+	// A release.
+	le = lock(t, l.Mutex("u"))
+	proxy.LoseReplyTo(1, func(request []byte) bool { return bytes.Contains(request, []byte("COMMIT")) })
+	unlock(t, le)
+	await(t, 3*time.Second, "no row is left", func() bool { return leftovers(t, p) == 0 })
+}
+
+// A server that is stopped says nothing: the waiter ends its wait by itself.
+func TestRowServerIsSilent(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits for the patience of a waiter")
+	}
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	a, b := open(t, at(s.Addr(), postgres.Row)), open(t, at(s.Addr(), postgres.Row))
+	lock(t, a.Mutex("x"))
+	wait := queue(t, b, "x", 1)
+	proxy := proxied(t, s)
+	c := open(t, at(proxy.Addr(), postgres.Row))
+	far := queue(t, c, "x", 2)
+	proxy.Set(faultproxy.BlackHole)
+	began := time.Now()
+	select {
+	case <-far.done:
+	case <-time.After(15 * time.Second):
+		t.Fatal("a waiter whose server is silent waits on")
+	}
+	want(t, "Lock", far.err, fencelock.ErrUnavailable)
+	t.Logf("ended after %v: %v", far.at.Sub(began).Round(time.Millisecond), far.err)
+	if took := far.at.Sub(began); took < 4*time.Second {
+		t.Errorf("ended after %v, want the outage ridden out for 5 s", took)
+	}
+	proxy.Set(faultproxy.Mode{})
+	waiters(t, a, "x", 1) // the other waits on
+	wait.cancel()
+	<-wait.done
+}
+
+// Dead waiters leave the server's queue though nobody tells it.
+func TestRowDeadWaiter(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	a := open(t, at(s.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
+	le := lock(t, a.Mutex("x"))
+	proxy := proxied(t, s)
+	dead := queue(t, open(t, at(proxy.Addr(), postgres.Row)), "x", 1)
+	proxy.Set(faultproxy.Mode{Refuse: true})
+	proxy.Cut() // its process is gone, as far as the server can see
+	waiters(t, a, "x", 0)
+	dead.cancel()
+	<-dead.done
+	proxy.Set(faultproxy.Mode{})
+	unlock(t, le)
+}

@@ -1,0 +1,183 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// timeout is the server's lease of a session.
+func (s *session) timeout() time.Duration { return s.req.TTL + s.req.Grace }
+
+// begin is the statements that begin a session's transaction: what it sets ends with it. A wait does without the timeouts of
+// statements, until restore puts them back for what the holder writes.
+func (s *session) begin(idle time.Duration, wait bool) string {
+	sql := fmt.Sprintf("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;SET LOCAL idle_in_transaction_session_timeout=%d;", millis(idle))
+	if v, _, _ := strings.Cut(s.conn.Conn().PgConn().ParameterStatus("server_version"), "."); len(v) == 2 && v >= "17" {
+		sql += "SET LOCAL transaction_timeout=0;"
+	}
+	if wait {
+		sql += "SELECT set_config('fencelock.statement_timeout',current_setting('statement_timeout'),true)," +
+			"set_config('fencelock.lock_timeout',current_setting('lock_timeout'),true),set_config('application_name'," + s.label("0") + ",true);" +
+			"SET LOCAL client_connection_check_interval=500;SET LOCAL statement_timeout=0;SET LOCAL lock_timeout=0;"
+	}
+	return sql
+}
+
+func set(name, value string) string { return "set_config('" + name + "','" + value + "',true)" }
+
+// restore puts the timeouts that the waiting did without back for what the holder writes.
+// The check of the connection goes too: it costs a system call now and then.
+const restore = "SET LOCAL client_connection_check_interval=DEFAULT;SELECT set_config('statement_timeout',current_setting('fencelock.statement_timeout'),true)," +
+	"set_config('lock_timeout',current_setting('fencelock.lock_timeout'),true);"
+
+// label is the application_name, as SQL, with a token that is SQL too.
+func (s *session) label(token string) string {
+	tail := " " + s.tag + " " + strconv.FormatInt(millis(s.timeout()), 36) + " "
+	return "'" + tagHead + "'||" + token + "||'" + tail + label(s.req.Owner, tagMost-len(tagHead)-16-len(tail)) + "'"
+}
+
+// label makes an owner fit for an application_name: printable ASCII without quotes, at most so long.
+func label(owner string, most int) string {
+	var b strings.Builder
+	for _, c := range []byte(owner) {
+		one := string(rune(c))
+		if c < ' ' || c > '~' || strings.IndexByte(`'\%`, c) >= 0 {
+			one = fmt.Sprintf("%%%02x", c)
+		}
+		if b.Len()+len(one) > most {
+			break
+		}
+		b.WriteString(one)
+	}
+	return b.String()
+}
+
+// taking is the statement that locks the row.
+func (s *session) taking(wait bool) string {
+	return fmt.Sprintf("SELECT t.state,t.token,t.xid,set_config('application_name',%s,true)FROM %s(%s,%d,%v)t;",
+		s.label("coalesce(t.token,0)"), s.row.st.sql("fencelock_take"), literal(s.row.st.key(s.req.Name)), s.req.Floor, wait)
+}
+
+// try makes the row if it is not there, and locks it if it is free: one round trip. It ends the session on any error but ErrLocked.
+func (s *session) try(ctx context.Context) (backend.Grant, error) {
+	made := s.row.st.sql("BEGIN READ WRITE;SET LOCAL synchronous_commit=off;INSERT INTO fencelock_row(name)VALUES(" + literal(s.row.st.key(s.req.Name)) + ")ON CONFLICT DO NOTHING;COMMIT;")
+	for range 20 {
+		asked := backend.Now()
+		state, err := s.ask(ctx, made+s.begin(s.timeout(), false)+s.taking(false))
+		switch {
+		case err != nil:
+		case state == "held":
+			return s.grant(asked), nil
+		case state == "locked":
+			return backend.Grant{}, backend.ErrLocked
+		}
+		if err != nil || state != "missing" {
+			s.abort()
+			return backend.Grant{}, errOr(err, state)
+		}
+		made = "ROLLBACK;" + strings.TrimPrefix(made, "ROLLBACK;") // somebody tidies it away just now
+	}
+	s.abort()
+	return backend.Grant{}, errors.New("the lock's row comes and goes")
+}
+
+func errOr(err error, state string) error {
+	if err == nil {
+		err = fmt.Errorf("unexpected answer of the server: %q", state)
+	}
+	return err
+}
+
+// wait joins the queue after a try that found the row locked. The grant is a claim until the second request confirms it.
+func (s *session) wait(ctx context.Context) (backend.Grant, error) {
+	made := s.row.st.sql("INSERT INTO fencelock_row(name)VALUES(" + literal(s.row.st.key(s.req.Name)) + ")ON CONFLICT DO NOTHING;")
+	begin := "ROLLBACK;BEGIN READ WRITE;SET LOCAL synchronous_commit=off;" + made + "COMMIT;"
+	for {
+		state, err := s.ask(ctx, begin+s.begin(min(claim, s.timeout()), true)+s.taking(true))
+		if err == nil && state == "missing" {
+			continue
+		}
+		if err != nil || state != "held" {
+			s.abort()
+			return backend.Grant{}, errOr(err, state)
+		}
+		limited, cancel := context.WithTimeout(ctx, lookMost)
+		defer cancel()
+		asked := backend.Now()
+		_, err = s.exec(limited, "SELECT "+set("idle_in_transaction_session_timeout", strconv.FormatInt(millis(s.timeout()), 10))+";"+restore)
+		if err != nil {
+			s.abort()
+			return backend.Grant{}, err
+		}
+		return s.grant(asked), nil
+	}
+}
+
+// ask runs statements of which the last is fencelock_take, and reads its answer. It creates the schema if that is missing, and raises the
+// tokens if the floor is ahead of them.
+func (s *session) ask(ctx context.Context, sql string) (string, error) {
+	res, err := s.exec(ctx, sql)
+	if missing(err) {
+		if _, err := s.exec(ctx, "ROLLBACK"); err != nil {
+			return "", err
+		}
+		if err := s.row.st.ensure(ctx); err != nil {
+			return "", err
+		}
+		res, err = s.exec(ctx, strings.TrimPrefix(sql, "ROLLBACK;"))
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			return "", ctx.Err()
+		}
+		return "", meaning(err)
+	}
+	at := len(res) - 1
+	if at < 0 || len(res[at].Rows) != 1 || len(res[at].Rows[0]) < 3 {
+		return "", errOr(nil, "no row")
+	}
+	state, token := string(res[at].Rows[0][0]), res[at].Rows[0][1]
+	s.xid = string(res[at].Rows[0][2])
+	for state == "floor" {
+		if err := s.row.st.raise(ctx, s.row.st.key(s.req.Name), s.req.Floor); err != nil {
+			return "", err
+		}
+		res, err := s.exec(ctx, fmt.Sprintf("SELECT t,set_config('application_name',%s,true)FROM %s(%s,%d)t",
+			s.label("coalesce(t,0)"), s.row.st.sql("fencelock_draw"), literal(s.row.st.key(s.req.Name)), s.req.Floor))
+		if err != nil {
+			return "", meaning(err)
+		}
+		if token = res[0].Rows[0][0]; token != nil {
+			state = "held"
+		}
+	}
+	if state == "held" {
+		s.token, err = strconv.ParseInt(string(token), 10, 64)
+	}
+	return state, err
+}
+
+// grant makes the session a hold. Its user is the caller, who has the connection without a turn until now.
+func (s *session) grant(asked backend.Instant) backend.Grant {
+	s.mu.Lock()
+	s.state = holding
+	s.timer = time.AfterFunc(parkAfter, s.park)
+	s.mu.Unlock()
+	return backend.Grant{Token: s.token, Asked: asked, Handle: s}
+}
+
+// leave ends a session that was granted nothing, and keeps its connection.
+func (s *session) leave(ctx context.Context) {
+	_, _ = s.exec(ctx, "ROLLBACK") // or the pool throws it away
+	s.mu.Lock()
+	s.state = over
+	s.mu.Unlock()
+	s.turn <- struct{}{}
+	s.putBack()
+}

@@ -1,0 +1,138 @@
+package postgres_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/postgres"
+)
+
+func TestSchema(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	p := pool(t, s, "")
+	cycle := func(t *testing.T, url string) {
+		t.Helper()
+		for _, keys := range []string{"&mode=row", "&mode=lease"} {
+			l := open(t, url+keys)
+			unlock(t, lock(t, l.Mutex("x")))
+			must(t, l.Close())
+		}
+	}
+
+	t.Run("by many at once", func(t *testing.T) {
+		run(t, p, "CREATE DATABASE many")
+		url := strings.Replace(s.URL(), "/postgres?", "/many?", 1)
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				l, err := fencelock.Open(t.Context(), url+"&mode="+string(both[i%2]))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer func() { _ = l.Close() }()
+				le, err := l.Mutex(fmt.Sprint(i)).Lock(t.Context())
+				if err == nil {
+					err = le.Unlock(t.Context())
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+
+	t.Run("in a schema of its own", func(t *testing.T) {
+		_, err := fencelock.Open(t.Context(), s.URL()+"&schema=Locks%22here")
+		want(t, "a schema that is not there", err, fencelock.ErrInvalid)
+		run(t, p, `CREATE SCHEMA "Locks""here"`)
+		cycle(t, s.URL()+"&schema=Locks%22here")
+		if n := one[int](t, p, `SELECT count(*) FROM pg_tables WHERE schemaname = 'Locks"here' AND tablename LIKE 'fencelock%'`); n < 7 {
+			t.Errorf("%d tables are in the schema", n)
+		}
+		_, err = fencelock.Open(t.Context(), s.URL()+"&search_path=nowhere")
+		want(t, "no schema in the search_path", err, fencelock.ErrInvalid)
+	})
+
+	t.Run("by hand", func(t *testing.T) {
+		run(t, p, "CREATE DATABASE hand")
+		owner := pool(t, s, "&database=hand")
+		run(t, owner, "CREATE ROLE app LOGIN; REVOKE CREATE ON SCHEMA public FROM public, app")
+		url := strings.Replace(strings.Replace(s.URL(), "/postgres?", "/hand?", 1), "postgres@", "app@", 1)
+		for _, mode := range both {
+			_, err := fencelock.Open(t.Context(), url+"&mode="+string(mode))
+			want(t, "a role that may not create tables", err, fencelock.ErrInvalid)
+			if !strings.Contains(fmt.Sprint(err), "schema.sql") {
+				t.Errorf("got %v, want one that names schema.sql", err)
+			}
+		}
+		run(t, owner, postgres.Schema)
+		run(t, owner, postgres.Schema) // again: what is there is kept
+		_, err := open(t, url).Mutex("x").TryLock(t.Context())
+		want(t, "without the GRANTs", err, fencelock.ErrInvalid)
+		var grants []string // those that the file shows
+		for line := range strings.Lines(postgres.Schema) {
+			if rest, ok := strings.CutPrefix(line, "--     "); ok && !strings.HasPrefix(rest, "psql") {
+				grants = append(grants, strings.TrimPrefix(rest, "--"))
+			}
+		}
+		run(t, owner, strings.Join(grants, ""))
+		cycle(t, url)
+		run(t, owner, "DROP TABLE fencelock_lease CASCADE")
+		_, err = fencelock.Open(t.Context(), url+"&mode=lease")
+		want(t, "a table is gone, and may not be made again", err, fencelock.ErrInvalid)
+	})
+
+	t.Run("is made again when it is lost", func(t *testing.T) {
+		run(t, p, "CREATE DATABASE fresh")
+		url := strings.Replace(s.URL(), "/postgres?", "/fresh?", 1)
+		fresh := pool(t, s, "&database=fresh")
+		for _, mode := range both {
+			l := open(t, url+"&mode="+string(mode))
+			unlock(t, lock(t, l.Mutex("x")))
+			run(t, fresh, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+			unlock(t, lock(t, l.Mutex("x")))
+			run(t, fresh, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+			info, err := l.Inspect(t.Context(), "x")
+			if err != nil || info.Held {
+				t.Errorf("Inspect: got %+v, %v", info, err)
+			}
+		}
+	})
+
+	t.Run("another isolation level is the default", func(t *testing.T) {
+		run(t, p, "CREATE ROLE strict LOGIN SUPERUSER; ALTER ROLE strict SET default_transaction_isolation = 'serializable'; ALTER ROLE strict SET default_transaction_read_only = off")
+		url := strings.Replace(s.URL(), "postgres@", "strict@", 1)
+		cycle(t, url)
+		l := open(t, url+"&mode=lease")
+		le := lock(t, l.Mutex("y"))
+		wait := queue(t, open(t, url+"&mode=lease"), "y", 1)
+		must(t, le.Renew(t.Context()))
+		unlock(t, le)
+		next := wait.granted(t, 3*time.Second)
+		if next.Token() <= le.Token() {
+			t.Errorf("token %d after %d", next.Token(), le.Token())
+		}
+		unlock(t, next)
+	})
+
+	t.Run("somebody else's tables", func(t *testing.T) {
+		run(t, p, "CREATE SCHEMA theirs; CREATE TABLE theirs.fencelock_lease (name text)")
+		_, err := fencelock.Open(t.Context(), s.URL()+"&mode=lease&schema=theirs")
+		if err == nil {
+			l := open(t, s.URL()+"&mode=lease&schema=theirs")
+			_, err = l.Mutex("x").TryLock(t.Context())
+		}
+		if !errors.Is(err, fencelock.ErrInvalid) && !errors.Is(err, fencelock.ErrUnavailable) {
+			t.Errorf("got %v, want an error", err)
+		}
+	})
+}

@@ -1,0 +1,34 @@
+package postgres_test
+
+import (
+	"testing"
+
+	"github.com/fencelock/fencelock/internal/servers"
+)
+
+// TestOnOneServer runs, one after the other, what does no harm to its server.
+func TestOnOneServer(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	for _, tt := range []struct {
+		name string
+		test func(*testing.T, *servers.PostgresServer)
+	}{
+		{"CheckToken", checkToken},
+		{"CheckTokenIsAtomic", checkTokenIsAtomic},
+		{"RowRoundTrips", rowRoundTrips},
+		{"RowSessionEnded", rowSessionEnded},
+		{"RowPoolUsedUp", rowPoolUsedUp},
+		{"RowOwners", rowOwners},
+		{"RowLostReplies", rowLostReplies},
+		{"LeaseLostReplies", leaseLostReplies},
+		{"PushGoesToOneProcess", pushGoesToOneProcess},
+		{"ListenerIsOutOfReach", listenerIsOutOfReach},
+		{"GivenPoolOfAnyExecMode", givenPoolOfAnyExecMode},
+		{"PasswordsDoNotShow", passwordsDoNotShow},
+		{"URLReachesTheServer", uRLReachesTheServer},
+		{"Tx", tx},
+	} {
+		t.Run(tt.name, func(t *testing.T) { tt.test(t, s) })
+	}
+}

@@ -1,0 +1,83 @@
+// Package zookeeper is the ZooKeeper backend: a server or an ensemble, through go-zookeeper.
+//
+//	zookeeper://[user:password@]h1[:2181],h2,h3[/chroot][?prefix=…]
+//
+// Keys of the URL: prefix, ttl. User and password authenticate with the digest scheme; then what the driver makes is
+// accessible to that user only. [New] takes the servers and [Options]; the driver opens its sessions by itself,
+// because how long a session lives is how long its leases last.
+//
+// # What a lease is made of
+//
+// A lease is an ephemeral node of a session that was opened for TTL + grace. Holds of one length share a session, and
+// a session of up to a quarter more is used too; one that nobody has used for half its length is closed. Under
+// chroot/prefix an operator sees:
+//
+//	locks/<name>                          container: there while the name is held or waited for
+//	locks/<name>/held-<nonce>             ephemeral: the holder; its data are the token and, in the second line, the owner
+//	locks/<name>/wait-<nonce>-<number>    ephemeral, sequential: the queue; the data are the owner
+//	tokens/00 … tokens/ff                 counters: the last token of the names whose hash is that
+//	done/<session>-<n>                    ephemeral: the nonce that a session released last
+//
+// In a path bytes other than letters, digits and -_.:=+@,~ are written %XX, and so is a dot in the first place. The counters
+// stay: 256 however many names there are. Of a name nothing is left after the release; of one whose holder died an
+// empty container, which the next holder takes over or the servers remove within a minute.
+//
+// One multi acquires a free lock: it sets the counter on the condition that nobody did since, makes the container, which fails
+// if somebody holds or waits, and makes the holder's node. One multi releases: it deletes both and writes the nonce
+// into a node of the session, so that a release whose answer was lost finds out, when it is sent again,
+// whether it was done or the lock had been taken away. Whatever deletes a holder's node names it with its
+// nonce, so no late release can touch the next holder. While one of these multis is under way on a session, the grants and releases of
+// other names that come up meanwhile wait for it and leave together in the next; a name that was found held a
+// moment ago is looked at before it is asked for, which costs the servers less than a write that fails.
+//
+// A request that is given up is not forgotten: what has not left is taken back, and what has left is waited for before it is
+// undone. ZooKeeper does the requests of a session in order, also when the session moves to another server
+// (the one it left is refused from then on), so nothing of an abandoned acquisition can come after its undoing.
+//
+// # Time
+//
+// The client library's pings keep a session alive whatever its holders do. So the store's side of a TTL is kept by two: while
+// the process lives and can reach a server, the driver deletes the node of a hold that nobody renewed for TTL + grace; when
+// the process dies, is stopped, or is cut off, the servers end its session when they have not heard of it for TTL + grace.
+// They check on every tick, and let no session be shorter than minSessionTimeout, by default two ticks: a dead
+// process's lock comes free up to a tick late, and with the default tickTime of 2 s not before 4 s. That
+// delays others and endangers nobody. Longer than maxSessionTimeout, by default 20 ticks, TTL + grace cannot be: ErrInvalid names
+// the longest.
+//
+// The Deadline is counted from before the request, as everywhere, and the servers count from when they hear of it. It
+// is the leader that ends sessions, and of what a follower answered it hears only with the follower's next report, half a tick later.
+// So after a silence of more than two thirds of the session a renewal does not count before the leader has surely heard of
+// it, a third of the session later. This is the one place where the time that a message takes between servers matters.
+//
+// A renewal is a multi that looks at the holder's nodes, up to 500 of them, through the leader. A session that is
+// disconnected is suspended: its leases run on to their Deadline, and go on if it comes back. One that has expired is lost, at
+// once: SessionLost. A node of ours that an older session made is not ours.
+//
+// # Waiting
+//
+// A waiter makes a node in the queue, and watches the one before it and no other. The first in the queue
+// takes the free lock by deleting its node and making the holder's, in one multi. If it leaves the lock free for 2 s
+// it is dead, or as good as dead, and loses its place; who is alive then joins again at the end. A waiter looks by itself every
+// 2 s (every 5 s behind the second place), in case a push is lost.
+//
+// # Tokens
+//
+// A token is the counter's last one plus one, the servers' clock in µs, or the floor plus one, whichever is greatest;
+// it is fixed before the request is sent and holds only if the counter has not changed, so it is part of the grant. It is
+// as durable as everything else in the ensemble, and rises through every restart, election and hand-over. The clock, which is
+// estimated from the times in the servers' answers and never ahead of them, matters only when the ensemble has lost its data
+// or was set back to an older state: then tokens rise if the clock of the leader is not behind that of the one before by more
+// than the time since the last grant.
+//
+// # What is not promised
+//
+// Mutual exclusion through a loss or a setting back of the ensemble's data. The tokens still rise, so a resource that checks them
+// stays safe. A holder learns of that when its session is refused or at its Deadline.
+//
+// # What the servers need
+//
+// ZooKeeper 3.5.3 or later, for containers, of which znode.container.checkIntervalMs must not be 0. maxSessionTimeout at least the
+// longest TTL + grace: the default of 40 s fits the default TTL of 30 s. maxClientCnxns (60 for one address by default) at
+// least the number of processes times the lengths of leases that each has, plus one. Users with all rights on what is under
+// chroot/prefix. Nothing else may be put there: a strange node under a name is ErrInvalid.
+package zookeeper

@@ -1,0 +1,114 @@
+package zookeeper_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/servers"
+)
+
+// ensemble starts three servers that grant long sessions.
+func ensemble(t *testing.T) *servers.ZooKeeperEnsemble {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("three servers")
+	}
+	return servers.ZooKeeper(t, servers.ZooKeeperOptions{Servers: 3, Config: []string{"maxSessionTimeout=60000"}})
+}
+
+// The leader is killed: the holder keeps the lock, the waiter its place, and tokens rise.
+func TestLeaderIsKilled(t *testing.T) {
+	t.Parallel()
+	z := ensemble(t)
+	c := foreign(t, z.Addrs()...)
+	l := open(t, z.URL(), fencelock.WithTTL(20*time.Second))
+	le := lock(t, l.Mutex("x"))
+	deadline := le.Deadline()
+	wait := queue(t, c, open(t, z.URL()), "x", 1)
+	for range 2 { // the second time with one that had been down
+		leader, err := z.Leader(within(t, 30*time.Second))
+		must(t, err)
+		must(t, leader.Kill())
+		_, err = z.Leader(within(t, 30*time.Second))
+		must(t, err)
+		await(t, 15*time.Second, "a renewal by the new leader", func() bool {
+			ok := le.Renew(t.Context()) == nil && le.Deadline().After(deadline)
+			return ok
+		})
+		deadline = le.Deadline()
+		must(t, leader.Start())
+		must(t, z.AwaitOK(within(t, 30*time.Second)))
+	}
+	select {
+	case <-wait.done:
+		t.Fatalf("the waiter came back while the lock was held: %v", wait.err)
+	default:
+	}
+	must(t, le.Err())
+	unlock(t, le)
+	got := wait.granted(t, 10*time.Second)
+	if got.Token() <= le.Token() {
+		t.Errorf("token: got %d after %d", got.Token(), le.Token())
+	}
+	unlock(t, got)
+	awaitClean(t, c, 5*time.Second)
+}
+
+// Every server is killed, one by one and all at once: what was granted is there afterwards, and tokens rise.
+func TestServersAreKilled(t *testing.T) {
+	t.Parallel()
+	z := ensemble(t)
+	l := open(t, z.URL(), fencelock.WithTTL(30*time.Second))
+	le := lock(t, l.Mutex("kept"))
+	last := fencelock.Token(0)
+	cycle := func(when string) {
+		t.Helper()
+		got := lock(t, l.Mutex("x"))
+		if got.Token() <= last {
+			t.Errorf("%s: token %d after %d", when, got.Token(), last)
+		}
+		last = got.Token()
+		unlock(t, got)
+	}
+	cycle("at first")
+	for _, s := range z.Servers() {
+		must(t, s.Kill())
+		cycle("with one server down")
+		must(t, s.Start())
+		must(t, z.AwaitOK(within(t, 30*time.Second)))
+	}
+	must(t, z.Restart(true))
+	cycle("after all were killed")
+	must(t, le.Err())
+	other := open(t, z.URL())
+	_, err := other.Mutex("kept").TryLock(t.Context())
+	want(t, "TryLock", err, fencelock.ErrLocked)
+	unlock(t, le)
+}
+
+// Without a majority nothing is granted, and the holder's lease runs on to its Deadline.
+func TestNoMajority(t *testing.T) {
+	t.Parallel()
+	z := ensemble(t)
+	l := open(t, z.URL(), fencelock.WithTTL(4*time.Second))
+	le := lock(t, l.Mutex("x"))
+	must(t, z.Servers()[0].Kill())
+	must(t, z.Servers()[1].Kill())
+	deadline := le.Deadline()
+	_, err := l.Mutex("y").TryLock(within(t, time.Second))
+	if err == nil {
+		t.Error("a lock was granted without a majority")
+	}
+	if time.Now().Before(deadline.Add(-500 * time.Millisecond)) {
+		must(t, le.Err())
+	}
+	lost(t, le, 6*time.Second, fencelock.Expired, fencelock.SessionLost)
+	must(t, z.Servers()[0].Start())
+	must(t, z.Servers()[1].Start())
+	again := lock(t, l.Mutex("x"))
+	if again.Token() <= le.Token() {
+		t.Errorf("token: got %d after %d", again.Token(), le.Token())
+	}
+	unlock(t, again)
+}

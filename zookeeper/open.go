@@ -1,0 +1,42 @@
+package zookeeper
+
+import (
+	"context"
+	"net/url"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+func init() { backend.Register("zookeeper", open) }
+
+// open opens zookeeper://[user:password@]h1[:2181],h2[:2181]/chroot.
+func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
+	prefix := q.Prefix()
+	if err := q.Err(); err != nil {
+		return nil, err
+	}
+	opts := &Options{Prefix: prefix, NoPrefix: prefix == "", Chroot: u.Path}
+	if u.User != nil {
+		opts.User = u.User.Username()
+		opts.Password, _ = u.User.Password()
+	}
+	d, err := New(backend.Hosts(u, "2181"), opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.probe(ctx); err != nil {
+		_ = d.Close() // the first error is the one to report
+		return nil, err
+	}
+	return d, nil
+}
+
+// probe opens the first session and makes the nodes that carry everything else, which shows whether the user may.
+func (d *Driver) probe(ctx context.Context) error {
+	s, err := d.any(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.unuse()
+	return s.ensure(ctx)
+}

@@ -1,0 +1,212 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Release implements backend.Driver: one multi.
+func (d *Driver) Release(ctx context.Context, h *backend.Hold) error {
+	d.mu.Lock()
+	e, done := d.entries[h.Nonce], d.ended.released(h.Nonce)
+	d.mu.Unlock()
+	switch {
+	case done:
+		return nil
+	case e == nil || e.grant == nil || e.lapsed():
+		return backend.ErrLost
+	}
+	e.mu.Lock()
+	e.leaving = true
+	e.mu.Unlock()
+	err := e.release(ctx)
+	if cutOff(err) { // once more, on the next connection
+		err = e.release(ctx)
+	}
+	switch {
+	case err == nil:
+		d.finish(e, released)
+	case errors.Is(err, errEnded):
+		err = &backend.LostError{Reason: backend.SessionLost}
+	}
+	return err
+}
+
+// release deletes the holder's node and writes that down, in one step.
+func (e *entry) release(ctx context.Context) error {
+	s := e.s
+	if e.unsure {
+		done, err := e.wasReleased(ctx)
+		if err != nil || done {
+			return err
+		}
+	}
+	if e.mark == nil {
+		m, err := s.takeMark(ctx)
+		if err != nil {
+			return err
+		}
+		e.mark = m
+	}
+	for tries := 0; ; tries++ {
+		last := !e.others // nobody waits, as far as we know: the lock's node goes too
+		ops := []any{&zk.DeleteRequest{Path: e.held, Version: -1}}
+		if last {
+			ops = append(ops, &zk.DeleteRequest{Path: e.lock, Version: -1})
+		}
+		ops = append(ops, &zk.SetDataRequest{Path: e.mark.path, Data: []byte(e.r.Nonce), Version: -1})
+		i, err := s.send(ctx, e.takeOff(), ops...)
+		switch {
+		case err == nil:
+			e.freeMark()
+			if !last {
+				e.tidy(ctx)
+			}
+			return nil
+		case i == 0 && errors.Is(err, zk.ErrNoNode):
+			e.freeMark()
+			return backend.ErrLost
+		case i == 1 && errors.Is(err, zk.ErrNotEmpty) && tries < 4:
+			e.others = true
+			continue
+		case i == len(ops)-1 && errors.Is(err, zk.ErrNoNode) && tries < 4: // somebody has deleted the mark
+			e.mark.there = false
+			e.freeMark()
+			if e.mark, err = s.takeMark(ctx); err != nil {
+				return err
+			}
+			continue
+		case i < 0:
+			e.unsure = true
+		}
+		return err
+	}
+}
+
+// wasReleased looks whether an unanswered release was done.
+func (e *entry) wasReleased(ctx context.Context) (bool, error) {
+	if err := e.quiet(ctx); err != nil {
+		return false, err
+	}
+	n, err := synced(ctx, e.s, e.mark.path)
+	if err != nil {
+		return false, err
+	}
+	e.unsure = false
+	done := string(n.data) == e.r.Nonce
+	if done {
+		e.freeMark()
+		e.tidy(ctx)
+	}
+	return done, nil
+}
+
+func (e *entry) freeMark() {
+	e.s.marks.free <- e.mark
+	e.mark = nil
+}
+
+// tidy takes down the lock's node if nobody is left. What it cannot do the servers do within a minute.
+func (e *entry) tidy(ctx context.Context) {
+	stat, err := call(ctx, e.s, func(c *zk.Conn) (*zk.Stat, error) {
+		_, stat, err := c.Exists(e.lock)
+		return stat, err
+	})
+	if err == nil && stat != nil && stat.NumChildren == 0 {
+		_ = e.s.remove(ctx, e.lock)
+	}
+}
+
+// Abandon implements backend.Driver. It waits for requests of the acquisition that are still under way, so none of
+// them can come after it.
+func (d *Driver) Abandon(ctx context.Context, r *backend.Request) error {
+	d.mu.Lock()
+	e := d.entries[r.Nonce]
+	if e == nil {
+		d.ended.add(r.Nonce, abandoned)
+		d.mu.Unlock()
+		return nil
+	}
+	d.mu.Unlock()
+	if e.s != nil {
+		if err := e.quiet(ctx); err != nil {
+			return err
+		}
+		if err := e.undo(ctx); err != nil {
+			return err
+		}
+	}
+	if e.mark != nil {
+		e.freeMark()
+	}
+	d.finish(e, abandoned)
+	return nil
+}
+
+// undo deletes what the acquisition has made.
+func (e *entry) undo(ctx context.Context) error {
+	s := e.s
+	var nodes []string
+	if e.wait != "" {
+		nodes = append(nodes, e.lock+"/"+e.wait)
+	}
+	if e.grant != nil {
+		nodes = append(nodes, e.held)
+	}
+	if !s.alive() {
+		// The servers have deleted them; the lock's node is left.
+		other, err := e.d.any(ctx)
+		if err != nil {
+			return err
+		}
+		defer other.unuse()
+		return other.erase(ctx, e.lock, nil)
+	}
+	if e.doubt {
+		if err := s.sync(ctx); err != nil && !errors.Is(err, errEnded) {
+			return err
+		}
+		l, err := s.line(ctx, e.lock)
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return err
+		}
+		nodes = append(nodes, e.held)
+		for _, w := range l.waiters {
+			if w[len(waitMark):len(waitMark)+nonceLen] == e.r.Nonce {
+				nodes = append(nodes, e.lock+"/"+w)
+			}
+		}
+	}
+	err := s.erase(ctx, e.lock, nodes)
+	if errors.Is(err, errEnded) {
+		err = nil
+	}
+	return err
+}
+
+// erase deletes nodes under a lock's node that may be gone already, and that node too if nothing is left under it.
+func (s *session) erase(ctx context.Context, lock string, nodes []string) error {
+	for _, n := range nodes {
+		i, err := s.multi(ctx, &zk.DeleteRequest{Path: n, Version: -1}, &zk.DeleteRequest{Path: lock, Version: -1})
+		switch {
+		case err == nil:
+			return nil // it was the last
+		case i == 0 && errors.Is(err, zk.ErrNoNode):
+		case i == 1 && errors.Is(err, zk.ErrNotEmpty):
+			if err := s.remove(ctx, n); err != nil {
+				return err
+			}
+		default:
+			return err
+		}
+	}
+	err := s.remove(ctx, lock)
+	if errors.Is(err, zk.ErrNotEmpty) {
+		err = nil
+	}
+	return err
+}
