@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -123,6 +126,45 @@ func (e *Env) guards(ctx context.Context) (map[string]fence.Guard, error) {
 	return guards, nil
 }
 
+// overHTTP returns the guard of a resource behind HTTP.
+func (e *Env) overHTTP() (fence.Guard, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	page := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	s := &http.Server{Handler: fence.Handler(&fence.Memory{}, nil, page), ReadHeaderTimeout: 5 * time.Second}
+	done := make(chan struct{})
+	go func() { _ = s.Serve(l); close(done) }() // until Close
+	e.onClose(func() error { defer func() { <-done }(); return s.Close() })
+	return httpGuard("http://" + l.Addr().String() + "/"), nil
+}
+
+// httpGuard writes to resources below a URL.
+type httpGuard string
+
+// Check implements fence.Guard.
+func (g httpGuard) Check(ctx context.Context, resource string, t fencelock.Token) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPut, string(g)+url.PathEscape(resource), nil)
+	if err != nil {
+		return err
+	}
+	fence.Set(r, t)
+	r.Close = true // no connection is left when the rule is done
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if err := fence.Response(res); err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("PUT %s: %s", r.URL, res.Status)
+	}
+	return nil
+}
+
 // race calls access with every token from a goroutine each, n times, and returns the first error but ErrStale.
 func race(ts []fencelock.Token, n int, access func(fencelock.Token) error) error {
 	var wg sync.WaitGroup
@@ -188,6 +230,9 @@ func zombieWriter(ctx context.Context, e *Env) error {
 	name := e.Name()
 	guards, err := e.guards(ctx)
 	if err != nil {
+		return err
+	}
+	if guards["fence.Handler"], err = e.overHTTP(); err != nil {
 		return err
 	}
 	// write is what the holder of a token does to every resource.
