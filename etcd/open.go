@@ -3,10 +3,8 @@ package etcd
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"net"
 	"net/url"
-	"os"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -16,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
 func init() {
@@ -38,7 +37,7 @@ const (
 func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
 	prefix := q.Prefix()
 	dial := q.Duration("dial_timeout", 2*time.Second)
-	secure, err := readTLS(u.Scheme == "etcds", q)
+	secure, err := tlsurl.Config(u.Scheme == "etcds", q, "use etcds://")
 	if err != nil {
 		return nil, err
 	}
@@ -151,39 +150,4 @@ func (d *Driver) probe(ctx context.Context) error {
 		_, err = readNumber(resp.Kvs[0])
 	}
 	return err
-}
-
-// readTLS takes the keys about TLS. Certificates are verified unless the URL says otherwise.
-func readTLS(on bool, q *backend.Query) (*tls.Config, error) {
-	ca, cert, key := q.String("tls_ca", ""), q.String("tls_cert", ""), q.String("tls_key", "")
-	name := q.String("tls_server_name", "")
-	skip := q.Bool("tls_skip_verify", false)
-	if !on {
-		if ca != "" || cert != "" || key != "" || name != "" || skip {
-			return nil, backend.Invalid("the URL has tls_… keys but no TLS: use etcds://")
-		}
-		return nil, nil
-	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name, InsecureSkipVerify: skip}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, backend.Invalid("tls_ca: %v", err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, backend.Invalid("tls_ca: %s has no PEM certificate", ca)
-		}
-	}
-	if (cert == "") != (key == "") {
-		return nil, backend.Invalid("tls_cert and tls_key go together: one is missing")
-	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return nil, backend.Invalid("tls_cert and tls_key: %v", err)
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c, nil
 }

@@ -3,11 +3,9 @@ package redis
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
 func init() {
@@ -89,44 +88,8 @@ func read(u *url.URL, q *backend.Query) (settings, error) {
 		return s, backend.Invalid("sentinel_username and sentinel_password belong into a redis+sentinel:// URL")
 	}
 	var err error
-	s.tls, err = readTLS(u.Scheme == "rediss", q)
+	s.tls, err = tlsurl.Config(q.Bool("tls", u.Scheme == "rediss") || u.Scheme == "rediss", q, "use rediss:// or add tls=true")
 	return s, err
-}
-
-// readTLS takes the keys about TLS. Certificates are verified unless the URL says otherwise.
-func readTLS(on bool, q *backend.Query) (*tls.Config, error) {
-	on = q.Bool("tls", on) || on
-	ca, cert, key := q.String("tls_ca", ""), q.String("tls_cert", ""), q.String("tls_key", "")
-	name := q.String("tls_server_name", "")
-	skip := q.Bool("tls_skip_verify", false)
-	if !on {
-		if ca != "" || cert != "" || key != "" || name != "" || skip {
-			return nil, backend.Invalid("the URL has tls_… keys but no TLS: use rediss:// or add tls=true")
-		}
-		return nil, nil
-	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name, InsecureSkipVerify: skip}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, backend.Invalid("tls_ca: %v", err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, backend.Invalid("tls_ca: %s has no PEM certificate", ca)
-		}
-	}
-	if (cert == "") != (key == "") {
-		return nil, backend.Invalid("tls_cert and tls_key go together: one is missing")
-	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return nil, backend.Invalid("tls_cert and tls_key: %v", err)
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c, nil
 }
 
 // single opens redis://[user:password@]host[:port][/db].

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/leaks"
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
@@ -115,7 +116,7 @@ func TestManyLeasesAreRenewedInBatches(t *testing.T) {
 // withoutProxies is the number of goroutines that are not a fault proxy's.
 func withoutProxies() int {
 	n := 0
-	for _, g := range goroutines() {
+	for _, g := range leaks.Goroutines() {
 		if !strings.Contains(g, "/faultproxy.") {
 			n++
 		}
