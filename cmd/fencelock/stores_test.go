@@ -59,6 +59,11 @@ func TestEveryStore(t *testing.T) {
 			if got := invoke(t, env, "inspect", "jobs/a"); !strings.Contains(got.out, "state:      free") {
 				t.Errorf("inspect after run: got %+v, want it free", got)
 			}
+			// A2 needs nothing, B5 the fault proxy.
+			got = invoke(t, nil, "conform", "--short", "--only", "A2,B5", url)
+			if got.code != 0 || !strings.Contains(got.out, "2 rules kept, 0 broken, 0 excluded") {
+				t.Errorf("conform: got %+v", got)
+			}
 			if err := server.Stop(); err != nil {
 				t.Fatal(err)
 			}
