@@ -45,6 +45,15 @@ func Catalog() []Entry {
 		},
 		{
 			Traits: Traits{
+				Name: "redlock", Fencing: Anchored, SurvivesNode: true, Grace: true,
+				DeadWaiter: 5 * time.Second, MinTTL: 100 * time.Millisecond, Resolution: time.Millisecond,
+				Revoked: time.Second,
+			},
+			Schemes: []string{"redlock", "redlocks"},
+			Import:  module + "redlock",
+		},
+		{
+			Traits: Traits{
 				Name: "etcd", Fencing: Durable, FIFO: true, ClockFree: true, SurvivesNode: true, Grace: true,
 				DeadWaiter: 5 * time.Second, MinTTL: time.Second, Resolution: time.Second,
 				Revoked: time.Second,

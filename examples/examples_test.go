@@ -17,6 +17,9 @@ import (
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	redis := func(t *testing.T) string { return servers.Redis(t, servers.RedisOptions{}).URL() }
+	redlock := func(t *testing.T) string {
+		return "redlock://" + strings.Join(servers.Redises(t, 3, servers.RedisOptions{}).Addrs(), ",") + "?fresh=1"
+	}
 	etcd := func(t *testing.T) string { return servers.Etcd(t, servers.EtcdOptions{}).URL() }
 	endpoints := func(t *testing.T) string { return strings.TrimPrefix(etcd(t), "etcd://") }
 	zookeeper := func(t *testing.T) string {
@@ -32,6 +35,7 @@ func TestExamples(t *testing.T) {
 	}{
 		{"http-fencing", redis, nil, []string{"draft of the first", "report of the second", "refused: stale fencing token"}, true},
 		{"redis-fencing", redis, nil, []string{"balance is 100", "refused: stale fencing token"}, true},
+		{"redlock-failover", redlock, nil, []string{"working, with token"}, false},
 		{"etcd-fencing", endpoints, []string{"-endpoints"}, []string{"the balance of account 7 is 10"}, true},
 		{"etcd-held", etcd, []string{"-url"}, []string{"a leads with token"}, true},
 		{"zookeeper-fencing", zookeeper, nil, []string{"waiting for the lock", "working, with token"}, false},

@@ -8,5 +8,6 @@ import (
 	_ "github.com/fencelock/fencelock/etcd"
 	_ "github.com/fencelock/fencelock/postgres"
 	_ "github.com/fencelock/fencelock/redis"
+	_ "github.com/fencelock/fencelock/redlock"
 	_ "github.com/fencelock/fencelock/zookeeper"
 )

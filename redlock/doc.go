@@ -1,0 +1,88 @@
+// Package redlock is the Redlock backend: a lock that a majority of N independent Redis servers has granted, through
+// go-redis v9. N is odd, from 3; the servers do not replicate to each other.
+//
+//	redlock://[user:password@]h1[:6379],h2,h3[/db]     redlocks:// with TLS
+//
+// Keys of the URL: prefix, ttl; quarantine, fresh, drift (below); client_name, dial_timeout, read_timeout, pool_size,
+// min_idle_conns; tls_ca, tls_cert, tls_key, tls_server_name, tls_skip_verify. All nodes share them. [New] takes
+// clients that the program has.
+//
+// The algorithm is that of https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/, with repairs:
+// docs/redlock.md has what was improved, the proof's bounds, the dispute's sources, and what cannot be promised.
+//
+// # What a lease is made of
+//
+// On each node the lock is the key prefix+name, a string "id:number:owner" with an expiry, set only where there is none:
+// so a program that uses the canonical SET key value NX PX on that key at a majority excludes us and is excluded. The lock is
+// held while a majority of the nodes has it for the same id. The id is the nonce of the acquisition, and in later rounds of
+// votes the nonce and the round, for what is late of one round must not touch the next. An operator sees on each node:
+//
+//	prefix+name        the lock
+//	fl\0rl             the node's state: a hash of the run id that its data belongs to, the end of its quarantine (until),
+//	                   the number that all its numbers exceed (base), and at most 4,096 counters (c…)
+//	fl\0rl:w<lock>     who waits: nonce, with its place, until when it counts as alive, and its process
+//	fl\0rl:v<lock>     the waiter that a freed lock is kept for, for 0.2 s
+//	fl\0rl:x<id>       tombstone of a round that was given up while a request was under way
+//	fl\0rl:r<bucket>   ids released last, for a release that is sent again; expires after a minute
+//
+// What is left of a name once nobody holds it or waits for it: nothing. The rest is constant.
+//
+// # Votes
+//
+// Every node is asked at once, by one script; what several goroutines want of a node while a call to it is under
+// way goes into the next call together. The caller goes on as soon as a majority has answered. Stragglers are finished in
+// the background: their votes stay, or are undone if the round did not win; a node that does not answer is sent what it is owed
+// when it does. A call to a node ends after 2 s, and a round of votes waits for a majority for a quarter of the TTL, 1.5 s at
+// most.
+//
+// The lease is trusted for the TTL without the drift (1 % of the TTL and 2 ms; drift= is the share), counted from before
+// the votes were asked for; the engine takes its own margin off besides. An error is not a refusal: without the answer of a
+// majority an acquisition ends with ErrUnavailable, and with ErrLocked where a majority answers and refuses.
+// When several clients have split the votes, each undoes its own and comes back at a random moment.
+//
+// # Quarantine
+//
+// A node that has forgotten its votes must not vote again before the leases that it voted for have ended. Every vote
+// compares the server's run id with the one in its data: after a restart, a FLUSHALL, a restored or replicated data set, or
+// on a new node they differ, and the node votes only once the quarantine has passed: quarantine=60s by default, the same on
+// all clients. A TTL + Grace above it is ErrInvalid. No persistence is needed, and no delayed restart by an operator. Restart nodes
+// one after the other, a quarantine apart.
+//
+// New nodes cannot be told from nodes that lost everything, so a new cluster waits once, unless an operator says
+// fresh=1: no lock was forgotten. That is heeded only if every node answers and none has settled before, and does nothing for a
+// node that restarts; but a cluster of which all nodes lost their data at once is taken for a new one, so take it out of the URL
+// once the cluster runs.
+//
+// # Tokens
+//
+// Each node answers with a number: above its counter, above its base (its clock at the end of its last quarantine), at least
+// the client's clock in µs (as far as that is not ahead of the node's by more than a quarter of the quarantine), and above the floor.
+// The greatest of the votes is the token. If not a majority gave it, it is written back before the grant, and
+// that counts only where the lock is still ours and still has the number that this client was given. So each later grant
+// has a vote from a node that knows the token. package internal/model checks this by visiting every state.
+//
+// # Waiting
+//
+// A waiter joins the waiters of every node in the request that was refused, and listens to all nodes, one connection to each for
+// the process. A node where the lock is freed tells the first live waiter, keeps the lock for it for 0.2 s, and tells the next to
+// look after that. Places are by the clients' clocks, so waiters are served in the order of their coming as a rule, which is no
+// promise (Traits.FIFO is false). A waiter also looks when the holder's keys would expire, every 3 s at the latest (1 s while a
+// program that knows no waiters holds the lock), and after every re-subscription.
+//
+// # What is not promised
+//
+// Mutual exclusion when a node's wall clock jumps forward, so that it expires a lock early, and the lock has then no majority any
+// more: that of one node is enough if the others of the majority were just enough. The tokens still differ, and a resource
+// that checks them refuses the older holder. Tokens across a loss of data where a node's clock was set back by more than the
+// quarantine, or after a floor that was ahead of the nodes' clocks. Anything where nodes evict keys, replicate to each other, or
+// clients disagree about the quarantine.
+//
+// # What the servers need
+//
+// Redis 6.2 or later, maxmemory-policy noeviction, clocks that are kept by slewing. With ACLs: the lock keys and ~fl*,
+// the channels &fl*, and the commands EVAL, EVALSHA, INFO, TIME, GET, SET, DEL, EXISTS, PEXPIRE, PTTL, the H and L commands of the
+// scripts, SCAN, PUBLISH, SUBSCRIBE. A holder looks every 0.6 s whether a majority still has its lock, so a Break is noticed within a second.
+//
+// go-redis logs failed dials on standard error by itself; a program that does not want that
+// calls its SetLogger.
+package redlock

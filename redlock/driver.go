@@ -1,0 +1,211 @@
+package redlock
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+const (
+	// DefaultQuarantine is how long a node that may have forgotten votes does not vote.
+	DefaultQuarantine = time.Minute
+	// DefaultDrift is the share of the TTL that clocks may drift apart during it, as the
+	// algorithm's page has it; 2 ms more are added for Redis's own granularity.
+	DefaultDrift = 0.01
+
+	driftLeast = 2 * time.Millisecond
+	// tombstone is how much longer than the TTL a late vote request of a round that was given up is refused.
+	tombstone = 10 * time.Second
+	// reserveMs is for how long a freed lock is kept for the waiter that was told of it.
+	reserveMs = 200
+	// floor is how long a waiter waits for a push at the most.
+	floor = 3 * time.Second
+	// foreignFloor is the same while a program that knows no waiters holds the key.
+	foreignFloor = time.Second
+)
+
+// Options of [New].
+type Options struct {
+	// Prefix goes before every lock's name to make its key; the default is
+	// "fencelock:". See NoPrefix for none.
+	Prefix string
+	// NoPrefix makes the key the name itself.
+	NoPrefix bool
+	// Quarantine is how long a node that was restarted, flushed or restored, or that is new, does not vote: the longest
+	// TTL + Grace that any client of these nodes uses. All must have the same. A TTL + Grace above it is ErrInvalid.
+	// The default is DefaultQuarantine.
+	Quarantine time.Duration
+	// Drift is the share of the TTL by which the clocks of client and nodes may drift apart during it, from 0 (none
+	// given: DefaultDrift) to below 0.5. The grant is trusted for that much less, and 2 ms.
+	Drift float64
+	// Fresh is an operator's word that no lock was forgotten: nodes in their first quarantine settle at once. It
+	// is heeded only if every node answers and none has settled before; see the package documentation.
+	Fresh bool
+}
+
+// Driver is the Redlock backend. It implements backend.Driver, backend.Checker and backend.Raiser.
+type Driver struct {
+	nodes   []*node
+	quorum  int
+	own     bool // we opened the clients
+	prefix  string
+	process string // names this driver's channel
+	hub     hub
+
+	quarantine   time.Duration
+	quarantineMs int64
+	aheadUs      int64 // how much a proposal may be ahead of a node's clock
+	drift        float64
+	fresh        atomic.Bool // the operator's word is still to be given
+
+	last  atomic.Int64 // the greatest number proposed or seen
+	mu    sync.Mutex
+	grips map[string]*grip // by nonce
+
+	flying sync.WaitGroup // calls to nodes
+}
+
+var (
+	_ backend.Driver  = (*Driver)(nil)
+	_ backend.Checker = (*Driver)(nil)
+	_ backend.Raiser  = (*Driver)(nil)
+)
+
+// New returns a driver over clients that the program has, one *redis.Client of go-redis v9 for each node: an odd
+// number from 3, of servers that do not replicate to each other. The clients are neither changed nor
+// closed, and nothing is sent. opts may be nil. A client of a Cluster or a Ring is ErrInvalid, for it is no single node.
+func New(clients []goredis.UniversalClient, opts *Options) (*Driver, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	prefix := opts.Prefix
+	switch n := len(clients); {
+	case opts.NoPrefix && prefix != "":
+		return nil, backend.Invalid("redlock.Options has both Prefix and NoPrefix: want one")
+	case n < 3 || n%2 == 0:
+		return nil, backend.Invalid("Redlock over %d nodes: want an odd number from 3, such as 3 or 5 (an even one survives no more failures than one less)", n)
+	case opts.Quarantine < 0:
+		return nil, backend.Invalid("redlock.Options.Quarantine is %v: want a positive duration, the longest TTL in use", opts.Quarantine)
+	case opts.Drift < 0 || opts.Drift >= 0.5:
+		return nil, backend.Invalid("redlock.Options.Drift is %v: want a share of the TTL from 0 to below 0.5, such as 0.01", opts.Drift)
+	case prefix == "" && !opts.NoPrefix:
+		prefix = backend.DefaultPrefix
+	}
+	if err := backend.CheckPrefix(prefix); err != nil {
+		return nil, err
+	}
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	d := &Driver{
+		quorum:     len(clients)/2 + 1,
+		prefix:     prefix,
+		process:    hex.EncodeToString(id[:]),
+		quarantine: opts.Quarantine,
+		drift:      opts.Drift,
+		grips:      map[string]*grip{},
+	}
+	if d.quarantine == 0 {
+		d.quarantine = DefaultQuarantine
+	}
+	if d.drift == 0 {
+		d.drift = DefaultDrift
+	}
+	d.quarantineMs = millis(d.quarantine)
+	d.aheadUs = (d.quarantine / 4).Microseconds()
+	d.fresh.Store(opts.Fresh)
+	d.hub.d = d
+	for i, c := range clients {
+		n, err := d.node(i, c)
+		if err != nil {
+			return nil, err
+		}
+		d.nodes = append(d.nodes, n)
+	}
+	return d, nil
+}
+
+// node makes the node of a client: a copy that shares its pool, but heeds deadlines.
+func (d *Driver) node(i int, client goredis.UniversalClient) (*node, error) {
+	n := &node{d: d, index: i, client: client, addr: fmt.Sprintf("node %d", i+1)}
+	switch c := client.(type) {
+	case nil:
+		return nil, backend.Invalid("the Redis client of node %d is nil", i+1)
+	case *goredis.ClusterClient, *goredis.Ring:
+		return nil, backend.Invalid("the client of node %d is a %T: want a *redis.Client, for a node is one server that knows nothing of the others", i+1, client)
+	case *goredis.Client:
+		if c == nil {
+			return nil, backend.Invalid("the Redis client of node %d is nil", i+1)
+		}
+		mine := c.WithTimeout(callMost)
+		mine.Options().ContextTimeoutEnabled = true
+		mine.Options().MaxRetries = 0 // a node's call is sent again by call, which says so
+		n.client, n.addr = mine, c.Options().Addr
+	}
+	return n, nil
+}
+
+// Traits returns what the Redlock backend promises.
+func (d *Driver) Traits() backend.Traits { return backend.TraitsOf("redlock") }
+
+// Close implements backend.Driver. What is still owed to nodes that answer is sent first.
+func (d *Driver) Close() error {
+	d.hub.close()
+	for _, n := range d.nodes {
+		n.close()
+	}
+	d.flying.Wait()
+	var errs []error
+	if d.own {
+		for _, n := range d.nodes {
+			errs = append(errs, n.client.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Raise implements backend.Raiser: a majority of the nodes gives only numbers above floor from then on, and every
+// grant has the vote of one of them.
+func (d *Driver) Raise(ctx context.Context, floor backend.Token) error {
+	done, silent := 0, silence{d: d}
+	err := d.each(ctx, d.ask([]op{{d.prefix, []any{"m", floor}}}, callMost), callMost, func(a answer) bool {
+		switch {
+		case a.err != nil:
+			silent.add(a.node, a.err)
+		case a.replies[0] == int64(1):
+			done++
+		default:
+			silent.add(a.node, errors.New("in quarantine"))
+		}
+		return false // all, if they can
+	})
+	if err == nil && done < d.quorum {
+		err = silent.err(done)
+	}
+	return err
+}
+
+// number returns one above every number that this driver has proposed or seen, and at least the clock in µs.
+func (d *Driver) number() int64 {
+	for {
+		last := d.last.Load()
+		n := max(time.Now().UnixMicro(), last+1)
+		if d.last.CompareAndSwap(last, n) {
+			return n
+		}
+	}
+}
+
+// saw takes in a token, so that the next proposal is above it.
+func (d *Driver) saw(n int64) {
+	for last := d.last.Load(); n > last && !d.last.CompareAndSwap(last, n); last = d.last.Load() {
+	}
+}

@@ -1,0 +1,189 @@
+package redlock_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/conformance/faultproxy"
+)
+
+var blackHole = faultproxy.Mode{HoldRequests: true, HoldReplies: true}
+
+// A minority that is down, silent or empty changes nothing; a majority that is refuses.
+func TestMinorityAndMajority(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		how   string
+		renew error // of a held lease without a majority
+		fail  func(t *testing.T, c *cluster, p []*faultproxy.Proxy, node int)
+	}{
+		{"killed", fencelock.ErrUnavailable, func(t *testing.T, c *cluster, _ []*faultproxy.Proxy, node int) { must(t, c.Servers()[node].Kill()) }},
+		{"paused", fencelock.ErrUnavailable, func(t *testing.T, c *cluster, _ []*faultproxy.Proxy, node int) {
+			must(t, c.Servers()[node].Pause())
+			t.Cleanup(func() { _ = c.Servers()[node].Resume() })
+		}},
+		{"black-holed", fencelock.ErrUnavailable, func(_ *testing.T, _ *cluster, p []*faultproxy.Proxy, node int) { p[node].Set(blackHole) }},
+		{"restarted empty", fencelock.ErrLost, func(t *testing.T, c *cluster, _ []*faultproxy.Proxy, node int) {
+			must(t, c.Servers()[node].Restart(false))
+		}},
+	} {
+		for _, n := range []int{3, 5} {
+			t.Run(fmt.Sprintf("%s of %d", tt.how, n), func(t *testing.T) {
+				t.Parallel()
+				c := start(t, n)
+				proxies, through := c.proxied(t, "fresh=1")
+				l := open(t, through)
+				held := lock(t, l.Mutex("held"))
+				for node := range n / 2 {
+					tt.fail(t, c, proxies, node)
+				}
+				for i := range 3 {
+					le := lock(t, l.Mutex("free"))
+					must(t, le.Renew(t.Context()))
+					must(t, le.Unlock(t.Context()))
+					_, err := l.Mutex("held").TryLock(t.Context())
+					want(t, fmt.Sprintf("try %d of a held lock", i), err, fencelock.ErrLocked)
+				}
+				must(t, held.Renew(t.Context()))
+				tt.fail(t, c, proxies, n/2)
+				_, err := l.Mutex("free").TryLock(t.Context())
+				want(t, "TryLock without a majority", err, fencelock.ErrUnavailable)
+				want(t, "Renew without a majority", held.Renew(t.Context()), tt.renew)
+			})
+		}
+	}
+}
+
+// One hung node delays nothing noticeably: far less than a call to it may take.
+func TestHungNodeDelaysNothing(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	l := open(t, c.url("fresh=1"))
+	unlock(t, lock(t, l.Mutex("a")))
+	must(t, c.Servers()[1].Pause())
+	t.Cleanup(func() { _ = c.Servers()[1].Resume() })
+	const rounds = 30
+	began := time.Now()
+	for range rounds {
+		le := lock(t, l.Mutex("a"))
+		must(t, le.Renew(t.Context()))
+		must(t, le.Unlock(t.Context()))
+	}
+	if each := time.Since(began) / rounds; each > 300*time.Millisecond {
+		t.Errorf("a round with a hung node took %v", each)
+	}
+	must(t, c.Servers()[1].Resume())
+	await(t, 10*time.Second, "what was owed to the hung node is done when it answers again", func() bool { return c.value(t, 1, "a") == "" })
+}
+
+// A waiter is woken by push although a node is down, and gets the lock at once.
+func TestPushWithANodeDown(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	a, b := open(t, c.url("fresh=1")), open(t, c.url(""))
+	must(t, c.Servers()[0].Kill())
+	le := lock(t, a.Mutex("a"))
+	type result struct {
+		le  *fencelock.Lease
+		err error
+		at  time.Time
+	}
+	got := make(chan result, 1)
+	go func() {
+		le, err := b.Mutex("a").Lock(t.Context())
+		got <- result{le, err, time.Now()}
+	}()
+	await(t, 10*time.Second, "it waits", func() bool {
+		info, err := a.Inspect(t.Context(), "a")
+		return err == nil && info.Waiters == 1
+	})
+	began := time.Now()
+	unlock(t, le)
+	r := <-got
+	must(t, r.err)
+	if took := r.at.Sub(began); took > 1500*time.Millisecond { // the floor timer is at 3 s
+		t.Errorf("handed over after %v", took)
+	}
+	unlock(t, r.le)
+}
+
+// The votes disagree: the greatest is the token, a majority carries it, and the next grant is above it, whoever votes.
+func TestWriteBack(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	proxies, through := c.proxied(t, "fresh=1")
+	l := open(t, through)
+	ahead := time.Now().Add(time.Hour).UnixMicro()
+	high := strconv.FormatInt(ahead, 10)
+	refuse(proxies[0]) // so that node 2 is one of the two that vote
+	for b := range 4096 {
+		must(t, c.direct[2].HSet(t.Context(), state, fmt.Sprint("c", b), high).Err())
+	}
+	le := lock(t, l.Mutex("a"))
+	if le.Token() != ahead+1 {
+		t.Fatalf("token: got %d, want %d, one above the greatest counter", le.Token(), ahead+1)
+	}
+	for _, node := range []int{1, 2} {
+		if v := c.value(t, node, "a"); !strings.Contains(v, fmt.Sprintf(":%d:", ahead+1)) {
+			t.Errorf("node %d has %q, want the token", node, v)
+		}
+	}
+	unlock(t, le)
+	proxies[0].Set(faultproxy.Mode{})
+	refuse(proxies[2]) // the one with the high counter is not asked
+	next := lock(t, l.Mutex("a"))
+	if next.Token() <= le.Token() {
+		t.Errorf("token: got %d after %d", next.Token(), le.Token())
+	}
+	unlock(t, next)
+}
+
+// A vote request that arrives after its acquisition was given up finds a tombstone, and takes nothing.
+func TestLateRequestTakesNothing(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	proxies, through := c.proxied(t, "fresh=1")
+	l := open(t, through)
+	unlock(t, lock(t, l.Mutex("warm")))
+	for _, p := range proxies {
+		p.Set(faultproxy.Mode{HoldRequests: true})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := l.Mutex("a").TryLock(ctx); err == nil {
+		t.Fatal("granted by silence")
+	}
+	for _, p := range proxies {
+		p.Set(faultproxy.Mode{}) // the held requests are delivered now
+	}
+	other := open(t, c.url(""))
+	await(t, 10*time.Second, "nothing is held", func() bool {
+		le, err := other.Mutex("a").TryLock(t.Context())
+		if err == nil {
+			unlock(t, le)
+		}
+		return err == nil && c.value(t, 0, "a")+c.value(t, 1, "a")+c.value(t, 2, "a") == ""
+	})
+}
+
+// A node that is down when a lock is released is told when it is back, though nobody asks it anything else.
+func TestOwedToANodeThatWasDown(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	proxies, through := c.proxied(t, "fresh=1")
+	l := open(t, through, fencelock.WithTTL(time.Minute))
+	le := lock(t, l.Mutex("a"))
+	await(t, 5*time.Second, "all have voted", func() bool { return c.value(t, 0, "a") != "" })
+	refuse(proxies[0])
+	unlock(t, le)
+	if c.value(t, 0, "a") == "" {
+		t.Fatal("the node that is down has freed the lock")
+	}
+	proxies[0].Set(faultproxy.Mode{})
+	await(t, 15*time.Second, "the node frees the lock", func() bool { return c.value(t, 0, "a") == "" })
+}
