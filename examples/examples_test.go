@@ -16,6 +16,9 @@ import (
 
 func TestExamples(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("-short: eight programs are linked for this")
+	}
 	redis := func(t *testing.T) string { return servers.Redis(t, servers.RedisOptions{}).URL() }
 	redlock := func(t *testing.T) string {
 		return "redlock://" + strings.Join(servers.Redises(t, 3, servers.RedisOptions{}).Addrs(), ",") + "?fresh=1"

@@ -24,6 +24,7 @@ func TestRedlock(t *testing.T) {
 
 func TestRedlockOfFive(t *testing.T) {
 	t.Parallel()
+	skipShort(t)
 	redlockOver(t, 5)
 }
 
