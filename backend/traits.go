@@ -16,7 +16,8 @@ const (
 	// and through a loss or rollback of the data as far as the store's clock does
 	// not go back over it.
 	Anchored
-	// Durable: a token that was handed out is on stable storage or on a majority of nodes.
+	// Durable: what makes the next token greater is on stable storage or on a
+	// majority of nodes; where it is not written yet, the server's clock stands in for it.
 	Durable
 )
 
