@@ -1,6 +1,6 @@
 // Package etcd is the etcd backend: a cluster of etcd or a single member, through
-// clientv3. It is tested with etcd 3.7; 3.5.13 is the oldest that will do, for before that a leader
-// that hung could renew or end leases after it had been replaced (etcd-io/etcd#15247).
+// clientv3. It is tested with etcd 3.7 only. An older one must have the fix of etcd-io/etcd#15247: without it a
+// leader that hung could renew or end leases after it had been replaced.
 //
 //	etcd://[user:password@]host[:2379][,host[:2379]…]     etcds:// with TLS
 //

@@ -76,7 +76,7 @@
 //
 // # What the servers need
 //
-// ZooKeeper 3.5.3 or later, for containers, of which znode.container.checkIntervalMs must not be 0. maxSessionTimeout at least the
+// ZooKeeper with container nodes (since 3.5.3; tested with 3.8 only), of which znode.container.checkIntervalMs must not be 0. maxSessionTimeout at least the
 // longest TTL + grace: the default of 40 s fits the default TTL of 30 s. maxClientCnxns (60 for one address by default) at
 // least the number of processes times the lengths of leases that each has, plus one. Users with all rights on what is under
 // chroot/prefix. Nothing else may be put there: a strange node under a name is ErrInvalid.
