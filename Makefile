@@ -47,7 +47,7 @@ fuzz: ## fuzz what reads foreign data, FUZZTIME each (default 20s)
 	@scripts/fuzz.sh
 
 bench: ## benchmarks against the raw store, named for benchstat
-	go test -run '^$$' -bench . ./redis ./redlock ./etcd ./zookeeper ./postgres
+	go test -run '^$$' -bench . ./bench ./redis ./redlock ./etcd ./zookeeper ./postgres
 	cd bench/peers && go test -run '^$$' -bench .
 
 clean: ## remove what was built

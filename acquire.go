@@ -14,15 +14,19 @@ import (
 // tryMost bounds a TryLock whose store does not answer.
 const tryMost = 5 * time.Second
 
+// slowTry is beyond what a store that answers needs.
+const slowTry = 100 * time.Millisecond
+
 // errTryMost is the cause of a TryLock that took too long.
 var errTryMost = errors.New("no answer within " + tryMost.String())
 
 // mutex is the Mutex of a Locker.
 type mutex struct {
-	l    *Locker
-	name string
-	set  *settings
-	err  error // a bad name or option
+	l     *Locker
+	name  string
+	route *route // nil with a bad name
+	set   *settings
+	err   error // a bad name or option
 }
 
 func (m *mutex) Name() string { return m.name }
@@ -34,6 +38,11 @@ func (m *mutex) TryLock(ctx context.Context) (*Lease, error) { return m.acquire(
 // acquire is Lock and TryLock, with the event and the wrapping of the error.
 func (m *mutex) acquire(ctx context.Context, op string, wait bool) (*Lease, error) {
 	began := time.Now()
+	kind := TryLocking
+	if wait {
+		kind = Locking
+	}
+	ctx = m.l.begin(ctx, Event{Kind: kind, Name: m.name, Owner: m.set.owner})
 	le, joined, err := m.take(ctx, wait)
 	if err != nil {
 		err = m.l.wrap(op, m.name, err)
@@ -41,10 +50,12 @@ func (m *mutex) acquire(ctx context.Context, op string, wait bool) (*Lease, erro
 		return nil, err
 	}
 	if !joined {
-		e := le.h.event(Acquired)
-		e.Took = time.Since(began)
-		m.l.emit(ctx, e)
+		le.h.show(ctx, time.Since(began))
+		return le, nil
 	}
+	e := le.h.event(Joined)
+	e.Took = time.Since(began)
+	le.h.emit(ctx, e)
 	return le, nil
 }
 
@@ -103,17 +114,22 @@ func (m *mutex) ask(ctx context.Context, wait bool) (*Lease, error) {
 		asked := backend.Now()
 		g, err := m.l.driver.Acquire(ctx, &h.Request)
 		if err != nil {
-			if wait || !errors.Is(err, ErrLocked) {
+			// A try that took so long may have been sent twice on its way: the other copy may be granted yet.
+			if wait || !errors.Is(err, ErrLocked) || asked.Elapsed() > slowTry {
 				m.l.janitor.add(&h.Request)
 			}
 			return nil, err
 		}
-		if le, ok := h.accept(g, asked); ok {
+		le, ok := h.accept(g, asked)
+		if ok {
 			return le, nil
+		}
+		m.l.janitor.add(&h.Request)
+		if !wait && h.taken() {
+			return nil, ErrLocked // no: it was granted, and broken on its way to us
 		}
 		// The reply came after the deadline that it would have set. The grant is
 		// given back; a store so slow is as good as unavailable.
-		m.l.janitor.add(&h.Request)
 		if late.IsZero() {
 			late = time.Now()
 		}
@@ -130,7 +146,7 @@ func (m *mutex) ask(ctx context.Context, wait bool) (*Lease, error) {
 func (m *mutex) request(wait bool) *hold {
 	var raw [16]byte
 	_, _ = rand.Read(raw[:]) // never fails
-	h := &hold{l: m.l, set: m.set, unlocking: make(chan struct{}, 1)}
+	h := &hold{l: m.l, route: m.route, set: m.set, unlocking: make(chan struct{}, 1)}
 	h.Request = backend.Request{
 		Name:  m.name,
 		Nonce: hex.EncodeToString(raw[:]),

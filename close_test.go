@@ -257,6 +257,46 @@ func TestUnlockDuringClose(t *testing.T) {
 	})
 }
 
+// A store that does not answer keeps Close busy for its whole bound; an Unlock whose ctx is over does not wait for that.
+func TestUnlockWithADoneContextDuringClose(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := openLoose(t, d)
+		le := lock(t, l.Mutex("n"))
+		d.on("release", hang)
+		closed := make(chan error, 1)
+		go func() { closed <- l.Close() }()
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		start := time.Now()
+		wantErr(t, "unlock", le.Unlock(ctx), fencelock.ErrUnavailable)
+		wantTook(t, "unlock", start, 0, time.Second)
+		<-closed
+		wantErr(t, "unlock after Close", le.Unlock(t.Context()), fencelock.ErrLost)
+	})
+}
+
+// An Unlock that the store keeps for longer than Close lasts ends with Close: the fake takes a second release in flight, or any call
+// in flight at the driver's Close, for a mistake.
+func TestCloseGivesUpAnUnlockThatHangs(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := openLoose(t, d)
+		le := lock(t, l.Mutex("n"))
+		d.on("release", hang)
+		closed := make(chan error, 1)
+		start := time.Now()
+		unlocked := make(chan error, 1)
+		go func() { unlocked <- le.Unlock(t.Context()) }()
+		synctest.Wait()
+		go func() { closed <- l.Close() }()
+		wantErr(t, "unlock", <-unlocked, fencelock.ErrUnavailable)
+		wantTook(t, "unlock", start, 4*time.Second, 4900*time.Millisecond) // by itself it would take 5 s
+		wantErr(t, "close", <-closed, fencelock.ErrUnavailable)
+		wantTook(t, "close", start, 4*time.Second, 5*time.Second)
+		wantLost(t, "after Close", le, fencelock.Revoked)
+	})
+}
+
 func TestCloseDuringARenewal(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
 		l := openLoose(t, d)

@@ -173,7 +173,7 @@ func TestContextCostsNoGoroutine(t *testing.T) {
 		parent, cancelParent := context.WithCancel(t.Context())
 		defer cancelParent()
 		synctest.Wait()
-		before := runtime.NumGoroutine()
+		before := ours()
 		var ends []context.CancelFunc
 		for range 1000 {
 			one, end := le.Context(parent)
@@ -183,7 +183,7 @@ func TestContextCostsNoGoroutine(t *testing.T) {
 			_, end = context.WithTimeout(two, time.Hour)
 			ends = append(ends, end)
 		}
-		if got := runtime.NumGoroutine(); got > before {
+		if got := ours(); got > before {
 			t.Errorf("got %d goroutines after 1,000 contexts of two leases each, %d before", got, before)
 		}
 		for _, end := range ends {

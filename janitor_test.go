@@ -3,7 +3,6 @@ package fencelock_test
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -195,17 +194,17 @@ func TestTenThousandUnknownOutcomes(t *testing.T) {
 		d.on("acquire", loseReply)
 		d.on("abandon", slowBack(time.Millisecond))
 		synctest.Wait()
-		before := runtime.NumGoroutine()
+		before := ours()
 		for i := range n {
 			_, err := l.Mutex(fmt.Sprint(i)).TryLock(t.Context())
 			wantErr(t, "trylock", err, fencelock.ErrUnavailable)
 		}
-		if got := runtime.NumGoroutine() - before; got > 100 {
+		if got := ours() - before; got > 100 {
 			t.Errorf("got %d more goroutines for the clean-up of %d locks, want a bounded number", got, n)
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := runtime.NumGoroutine(); got > before {
+		if got := ours(); got > before {
 			t.Errorf("got %d goroutines a second later, %d before", got, before)
 		}
 		for info := range l.List(t.Context(), "") {

@@ -34,7 +34,12 @@ func (le *Lease) Token() Token { return le.h.Token }
 
 // Handle returns the driver's own handle of this hold, for functions of the
 // driver's package; nil where the driver has none.
-func (le *Lease) Handle() any { return le.h.Handle }
+func (le *Lease) Handle() any {
+	if h, ok := le.h.Handle.(backend.Handler); ok { // a driver over drivers: its hold has theirs
+		return h.Handle()
+	}
+	return le.h.Handle
+}
 
 // Deadline returns until when this process may trust the lease: the moment
 // before the last granted request was sent, plus the TTL, less a margin of 2 % of the TTL
@@ -94,7 +99,16 @@ func (le *Lease) Renew(ctx context.Context) error {
 // store has confirmed.
 func (le *Lease) Unlock(ctx context.Context) error {
 	h := le.h
-	return h.l.wrap("unlock", h.Name, h.unlock(ctx, le))
+	began := time.Now()
+	ctx = h.l.begin(ctx, h.event(Unlocking))
+	kind, err := h.unlock(ctx, le)
+	err = h.l.wrap("unlock", h.Name, err)
+	if kind != Released { // which release has sent
+		e := h.event(kind)
+		e.Took, e.Err = time.Since(began), err
+		h.emit(ctx, e)
+	}
+	return err
 }
 
 // hold is what all leases on one grant share.
@@ -104,9 +118,11 @@ type hold struct {
 	bh backend.Hold // what the driver is given: points at the Request, copies the Grant
 
 	l       *Locker
+	route   *route
 	set     *settings
 	done    chan struct{}
-	granted time.Time // when the grant was seen
+	granted time.Time     // when the grant was seen
+	shown   chan struct{} // closed when the observer has seen Acquired; nil without an observer
 	capped  time.Duration
 	due     due // the schedule's
 
@@ -116,7 +132,7 @@ type hold struct {
 	asked   backend.Instant // the request that set the present deadline
 	span    time.Duration   // the deadline, counted from asked
 	err     error           // why it ended; nil while held
-	told    error           // a loss reported by the driver that is not acted on yet
+	told    error           // a loss that the driver reported before the grant was accepted
 	held    bool            // the grant was accepted
 	leaving bool            // Unlock was called: no renewal any more
 	asking  bool            // the store is being asked to release
@@ -140,6 +156,9 @@ func (h *hold) accept(g backend.Grant, began backend.Instant) (*Lease, bool) {
 		h.asked = began
 	}
 	h.done = make(chan struct{})
+	if h.l.set.observer != nil {
+		h.shown = make(chan struct{})
+	}
 	if h.set.maxHold > 0 {
 		h.capped = h.set.maxHold
 	}
@@ -166,7 +185,7 @@ func (h *hold) trust(asked backend.Instant) time.Duration {
 	if h.Max > 0 {
 		span = min(span, h.Max)
 	}
-	span -= margin(h.TTL, h.l.traits)
+	span -= margin(h.TTL, h.route.traits)
 	if h.capped > 0 {
 		span = min(span, h.granted.Add(h.capped).Sub(asked.Time()))
 	}
@@ -250,31 +269,34 @@ func (h *hold) ended() {
 	if lost.Reason == Expired || lost.Reason == MaxHold {
 		e.Margin = h.TTL + h.Grace - now.Sub(asked)
 	}
-	h.l.emit(context.Background(), e)
+	h.emit(context.Background(), e)
 	if clean {
 		h.l.janitor.addLost(&h.Request)
 	}
 }
 
-func (h *hold) event(k EventKind) Event {
-	return Event{Kind: k, Name: h.Name, Owner: h.Owner, Token: h.Token}
-}
-
-// lost is Request.Lost: the driver knows that the lock is no longer ours.
+// lost is Request.Lost: the driver knows that the lock is no longer ours. Once Unlock was called it is no news: the release may
+// have been applied, and its answer lost. Unlock asks the store what became of it.
 func (h *hold) lost(err error) {
 	h.mu.Lock()
-	if h.told == nil {
+	if !h.held && h.told == nil {
 		h.told = asLost(err)
 	}
-	// A release in flight knows better what became of the lock.
-	ended := h.held && h.err == nil && !h.asking
+	ended := h.held && h.err == nil && !h.leaving
 	if ended {
-		h.endLocked(h.told)
+		h.endLocked(asLost(err))
 	}
 	h.mu.Unlock()
 	if ended {
 		h.ended()
 	}
+}
+
+// taken reports whether the lock was taken away before the grant was accepted.
+func (h *hold) taken() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.told != nil
 }
 
 // asLost makes a *LostError of what a driver said.

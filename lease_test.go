@@ -283,7 +283,7 @@ func TestLostBeforeTheGrantWasSeen(t *testing.T) {
 		}
 		d.on("acquire", first(1, push))
 		_, err := l.Mutex("tried").TryLock(t.Context())
-		wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		wantErr(t, "trylock", err, fencelock.ErrLocked)
 		synctest.Wait()
 		wantFree(t, l, "tried")
 

@@ -257,6 +257,27 @@ func TestTryLockIsBounded(t *testing.T) {
 	})
 }
 
+// A try that took long may have been sent twice on its way, and its other copy be granted after the answer: it is cleaned up.
+func TestSlowTryIsCleanedUp(t *testing.T) {
+	for _, tt := range []struct {
+		took     time.Duration
+		abandons int
+	}{{time.Millisecond, 0}, {200 * time.Millisecond, 1}} {
+		bubble(t, func(t *testing.T, d *fake) {
+			l := open(t, d)
+			le := lock(t, open(t, d.other()).Mutex("n"))
+			d.on("acquire", slowBack(tt.took))
+			_, err := l.Mutex("n").TryLock(t.Context())
+			wantErr(t, "trylock", err, fencelock.ErrLocked)
+			synctest.Wait()
+			if got := d.count("abandon"); got != tt.abandons {
+				t.Errorf("a try of %v: got %d clean-ups, want %d", tt.took, got, tt.abandons)
+			}
+			wantHeld(t, "the holder's", le)
+		})
+	}
+}
+
 func TestAcquireContextDoesNotOwnTheLease(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
 		l := open(t, d)

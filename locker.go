@@ -17,14 +17,14 @@ const (
 	releasers = 64                      // releases of Close that are under way at once
 )
 
-// Locker makes the mutexes of one backend. Its methods may be called from many
+// Locker makes the mutexes of one backend, or of several where its driver is a backend.Router. Its methods may be called from many
 // goroutines. It has a handful of goroutines and timers however many leases
 // there are. Close it to release its leases and to end them.
 type Locker struct {
 	driver   backend.Driver
-	checker  backend.Checker // the driver too, or nil
-	traits   Traits
-	set      settings
+	routes   []*route // at least one
+	traits   Traits   // of a backend.Router: the weakest of its routes
+	set      settings // of the first route; what is the Locker's own is the same in all
 	schedule schedule
 	janitor  janitor
 
@@ -87,24 +87,21 @@ func New(d backend.Driver, opts ...Option) (*Locker, error) {
 	if d == nil {
 		return nil, &OpError{Op: "open", Err: backend.Invalid("the driver is nil")}
 	}
-	t := d.Traits()
-	set, err := settings{ttl: DefaultTTL, owner: defaultOwner()}.apply(t, opts)
+	routes, err := routesOf(d, opts)
 	if err != nil {
-		return nil, &OpError{Op: "open", Backend: t.Name, Err: err}
+		return nil, err
 	}
 	l := &Locker{
 		driver:   d,
-		traits:   t,
-		set:      set,
+		routes:   routes,
+		traits:   d.Traits(),
+		set:      routes[0].set,
 		released: make(chan struct{}),
 		gone:     make(chan struct{}),
 		idle:     make(chan struct{}),
 		waits:    map[*context.CancelCauseFunc]struct{}{},
 		lines:    map[string]*line{},
 		holds:    map[*hold]struct{}{},
-	}
-	if t.Revoked > 0 {
-		l.checker, _ = d.(backend.Checker)
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.schedule.l, l.janitor.l = l, l
@@ -116,12 +113,18 @@ func New(d backend.Driver, opts ...Option) (*Locker, error) {
 // name or option is reported by Lock and TryLock.
 func (l *Locker) Mutex(name string, opts ...Option) Mutex {
 	m := &mutex{l: l, name: name, set: &l.set}
-	if m.err = backend.CheckName(name); m.err != nil || len(opts) == 0 {
+	if m.err = backend.CheckName(name); m.err != nil {
 		return m
 	}
-	set := l.set
+	if m.route, m.err = l.route(name); m.err != nil {
+		return m
+	}
+	if m.set = &m.route.set; len(opts) == 0 {
+		return m
+	}
+	set := m.route.set
 	set.ofMutex, set.needs = true, nil
-	set, m.err = set.apply(l.traits, opts)
+	set, m.err = set.apply(m.route.traits, opts)
 	m.set = &set
 	return m
 }
@@ -195,7 +198,7 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 			})
 		}
 		if err != nil {
-			yield(Info{}, l.wrap("list", prefix, err))
+			yield(Info{}, &OpError{Op: "list", Backend: l.traits.Name, Name: prefix, Err: err})
 		}
 	}
 }
@@ -225,7 +228,7 @@ func (l *Locker) during(ctx context.Context, do func(context.Context) error) err
 	return err
 }
 
-// Traits returns what the backend promises.
+// Traits returns what the backend promises; of a Locker that routes by name, what all its backends promise.
 func (l *Locker) Traits() Traits { return l.traits }
 
 // Close ends the Locker: new calls get ErrClosed, waiting Locks return it, every
@@ -373,5 +376,5 @@ func (l *Locker) wrap(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &OpError{Op: op, Backend: l.traits.Name, Name: name, Err: err}
+	return &OpError{Op: op, Backend: l.backendOf(name), Name: name, Err: err}
 }

@@ -42,6 +42,17 @@ func leaked(within time.Duration) string {
 	}
 }
 
+// ours counts the goroutines that run code of this module: the runtime starts some of its own when it likes.
+func ours() int {
+	n := 0
+	for _, s := range stacks() {
+		if strings.Contains(s, "fencelock/fencelock") {
+			n++
+		}
+	}
+	return n
+}
+
 // stacks returns the stacks of all goroutines, the caller's first.
 func stacks() []string {
 	buf := make([]byte, 64<<10)

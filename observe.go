@@ -3,6 +3,7 @@ package fencelock
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -10,8 +11,35 @@ import (
 // goroutines, after the fact and outside all locks of this package; it must not
 // block and must not call back into the Locker or its leases. ctx is the caller's where
 // there is one. A panic of Observe is the program's.
+//
+// Each call of Lock, TryLock and Unlock ends in exactly one event of its own, observed by the
+// goroutine that called: see the kinds. Of one hold, Acquired comes first; Released or Lost comes
+// exactly once, and before Close returns. What was on its way when the hold ended may come after that: a
+// renewal, or the Joined or Left of another lease.
+//
+// An Observer that is a [Beginner] too sees the start of these calls.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
+}
+
+// A Beginner is an Observer that also sees the start of Lock, TryLock and
+// Unlock: for spans, and for what is going on now. It is found by type assertion, so an Observer that wraps
+// another one must pass Begin on.
+//
+// Begin is called with the caller's ctx, by the goroutine that called, before anything else is done,
+// and outside all locks. It must not block and must not call back. e has the Kind Locking,
+// TryLocking or Unlocking, and Backend, Name, Owner and At; for Unlocking also Token and Hold. Calls
+// of Begin overlap with each other and with Observe, also for one name and for one hold.
+//
+// The context that Begin returns must be ctx, or be derived from it by values alone: it is not nil
+// and has no end of its own. The call goes on with it, so the store's client sees
+// its values, and the one event in which the call ends is observed with it or with one derived
+// from it: Acquired, Joined or NotAcquired after Locking and TryLocking; Released, Left or
+// NotReleased after Unlocking. No other event is. Only a panic leaves the event out. Events that no call
+// brought about have no Begin: Lost, the renewals, and the Released of a lease that Close freed.
+type Beginner interface {
+	Observer
+	Begin(ctx context.Context, e Event) context.Context
 }
 
 // EventKind says what happened.
@@ -25,17 +53,36 @@ const (
 	NotAcquired
 	// Renewed: a renewal was confirmed.
 	Renewed
-	// RenewFailed: a renewal was not confirmed; it is tried again until the Deadline.
+	// RenewFailed: a renewal was not confirmed; it is tried again until the
+	// Deadline. Err matches ErrReleased if Unlock overtook it.
 	RenewFailed
-	// Released: Unlock freed the lock. Took is how long it was held.
+	// Released: Unlock or Close freed the lock. Took is how long it was held. Err is
+	// nil or an *UndoneError.
 	Released
 	// Lost: the lease ended without Unlock. Took is how long it was held.
 	Lost
 	// CleanedUp: what an unwanted or unknown acquisition may have left is gone.
 	CleanedUp
+	// Joined: Lock or TryLock returned another lease on a hold that its ctx carries (WithReentrancy).
+	Joined
+	// Left: Unlock ended one of several leases on a hold, which goes on.
+	Left
+	// NotReleased: Unlock failed. Err says why; if it matches ErrUnavailable, the lease may go on for now.
+	NotReleased
+
+	// Locking: Lock was called. This and the next two are given to Beginner.Begin only.
+	Locking
+	// TryLocking: TryLock was called.
+	TryLocking
+	// Unlocking: Unlock was called.
+	Unlocking
 )
 
-var kinds = [...]string{Acquired: "acquired", NotAcquired: "not acquired", Renewed: "renewed", RenewFailed: "renew failed", Released: "released", Lost: "lost", CleanedUp: "cleaned up"}
+var kinds = [...]string{
+	Acquired: "acquired", NotAcquired: "not acquired", Renewed: "renewed", RenewFailed: "renew failed",
+	Released: "released", Lost: "lost", CleanedUp: "cleaned up", Joined: "joined", Left: "left",
+	NotReleased: "not released", Locking: "locking", TryLocking: "trylocking", Unlocking: "unlocking",
+}
 
 // String returns the kind in words.
 func (k EventKind) String() string {
@@ -48,8 +95,9 @@ func (k EventKind) String() string {
 // Event is one thing that happened.
 type Event struct {
 	Kind                 EventKind
-	Backend, Name, Owner string
+	Backend, Name, Owner string // Name is what the caller gave: with NotAcquired it may be a bad one
 	Token                Token
+	Hold                 HoldID // zero where there is none: Locking, TryLocking, NotAcquired, CleanedUp
 	At                   time.Time
 	Took                 time.Duration // of the call; see the kinds
 	Margin               time.Duration // Lost by Expired or MaxHold: how long before the store's expiry the holder was told; negative if too late
@@ -57,11 +105,83 @@ type Event struct {
 	Err                  error         // never shows a secret
 }
 
+// HoldID tells the holds of a process apart: all events of one hold have the same, and no two
+// holds do, not even of two Lockers. It is for comparing, and as a key of a map that forgets the hold at its end.
+type HoldID struct{ h *hold }
+
+// observers are several, in the order in which they were given.
+type observers []Observer
+
+// joined returns the Observer that is a, which may be nil, and then b.
+func joined(a, b Observer) Observer {
+	if a == nil {
+		return b
+	}
+	all, ok := a.(observers)
+	if !ok {
+		all = observers{a}
+	}
+	return append(slices.Clip(all), b)
+}
+
+// Begin gives each Beginner the context that the one before it returned.
+func (os observers) Begin(ctx context.Context, e Event) context.Context {
+	for _, o := range os {
+		if b, ok := o.(Beginner); ok {
+			ctx = b.Begin(ctx, e)
+		}
+	}
+	return ctx
+}
+
+// Observe gives each the context that all of them made.
+func (os observers) Observe(ctx context.Context, e Event) {
+	for _, o := range os {
+		o.Observe(ctx, e)
+	}
+}
+
+// begin tells the observer of the start of a call, and returns the context to go on with.
+func (l *Locker) begin(ctx context.Context, e Event) context.Context {
+	b, ok := l.set.observer.(Beginner)
+	if !ok {
+		return ctx
+	}
+	e.Backend, e.At = l.backendOf(e.Name), time.Now()
+	return b.Begin(ctx, e)
+}
+
 // emit sends e to the observer, completed with what the Locker knows.
 func (l *Locker) emit(ctx context.Context, e Event) {
 	if l.set.observer == nil {
 		return
 	}
-	e.Backend, e.At = l.traits.Name, time.Now()
+	e.Backend, e.At = l.backendOf(e.Name), time.Now()
 	l.set.observer.Observe(ctx, e)
+}
+
+// event begins an event of the hold.
+func (h *hold) event(k EventKind) Event {
+	return Event{Kind: k, Name: h.Name, Owner: h.Owner, Token: h.Token, Hold: HoldID{h}}
+}
+
+// show sends Acquired, for which the hold's other events wait: a lease may be lost, or Close may free it,
+// before Lock has returned.
+func (h *hold) show(ctx context.Context, took time.Duration) {
+	if h.shown == nil {
+		return
+	}
+	defer close(h.shown)
+	e := h.event(Acquired)
+	e.Took = took
+	h.l.emit(ctx, e)
+}
+
+// emit sends an event of the hold other than Acquired.
+func (h *hold) emit(ctx context.Context, e Event) {
+	if h.shown == nil {
+		return
+	}
+	<-h.shown
+	h.l.emit(ctx, e)
 }

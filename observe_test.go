@@ -14,7 +14,8 @@ func TestEventKinds(t *testing.T) {
 	want := map[fencelock.EventKind]string{
 		fencelock.Acquired: "acquired", fencelock.NotAcquired: "not acquired", fencelock.Renewed: "renewed",
 		fencelock.RenewFailed: "renew failed", fencelock.Released: "released", fencelock.Lost: "lost",
-		fencelock.CleanedUp: "cleaned up", 0: "event 0", 99: "event 99", -1: "event -1",
+		fencelock.CleanedUp: "cleaned up", fencelock.Joined: "joined", fencelock.Left: "left", fencelock.NotReleased: "not released",
+		fencelock.Locking: "locking", fencelock.TryLocking: "trylocking", fencelock.Unlocking: "unlocking", 0: "event 0", 99: "event 99", -1: "event -1",
 	}
 	for k, want := range want {
 		if got := k.String(); got != want {

@@ -122,7 +122,8 @@ func WithFloor(floor Token) Option {
 const maxToken = 1<<53 - 1
 
 // WithObserver sends every event of the Locker to o, for metrics, logs and
-// traces. It is an option of Open and New only.
+// traces. Given more than once, it adds: each observer sees everything, in the order in which they were
+// given, and a Beginner gets the context of those before it. It is an option of Open and New only.
 func WithObserver(o Observer) Option {
 	return func(s *settings) error {
 		if s.ofMutex {
@@ -131,7 +132,7 @@ func WithObserver(o Observer) Option {
 		if o == nil {
 			return backend.Invalid("WithObserver(nil): want an Observer")
 		}
-		s.observer = o
+		s.observer = joined(s.observer, o)
 		return nil
 	}
 }

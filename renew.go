@@ -119,7 +119,7 @@ func (h *hold) renewed(ctx context.Context, asked backend.Instant, answer error)
 	if answer != nil {
 		e.Kind, e.Err = RenewFailed, answer
 	}
-	h.l.emit(ctx, e)
+	h.emit(ctx, e)
 	return answer
 }
 
@@ -127,7 +127,7 @@ func (h *hold) renewed(ctx context.Context, asked backend.Instant, answer error)
 func (h *hold) checked(answer error) {
 	h.land()
 	if errors.Is(answer, ErrLost) {
-		h.lost(answer)
+		h.lost(answer) // which takes no heed of it once Unlock was called: that may have freed the lock
 	}
 }
 

@@ -72,8 +72,8 @@ func (s *schedule) next(h *hold, from time.Time, failed bool) due {
 		every := h.TTL / 3
 		d = due{at: asked.Add(jitter(every)), early: every / 8, renew: true}
 	}
-	if s.l.checker != nil {
-		every := s.l.traits.Revoked * 6 / 10
+	if h.route.checker != nil {
+		every := h.route.traits.Revoked * 6 / 10
 		if at := from.Add(jitter(every)); d.at.IsZero() || at.Before(d.at) {
 			d = due{at: at, early: every / 8}
 		}
@@ -121,35 +121,39 @@ func (s *schedule) fire() {
 	defer s.mu.Unlock()
 	s.at = time.Time{}
 	now := time.Now()
-	var renew, check []*hold
+	batches := map[batch][]*hold{}
 	for len(s.holds) > 0 && !s.closed {
 		h := s.holds[0]
 		if now.Before(h.due.at.Add(-h.due.early)) {
 			break
 		}
 		heap.Pop(&s.holds)
-		if h.due.renew {
-			renew = append(renew, h)
-		} else {
-			check = append(check, h)
-		}
-		if len(renew) == maxBatch || len(check) == maxBatch {
-			s.send(renew, check)
-			renew, check = nil, nil
+		b := batch{h.route.lot, h.due.renew}
+		batches[b] = append(batches[b], h)
+		if len(batches[b]) == maxBatch {
+			s.send(b, batches[b])
+			delete(batches, b)
 		}
 	}
-	s.send(renew, check)
+	for b, hs := range batches {
+		s.send(b, hs)
+	}
 	s.arm()
 }
 
-// send gives batches to goroutines of their own, so that a store which does not
+// batch is what holds that go to their driver in one call have in common.
+type batch struct {
+	lot   int
+	renew bool // renew, else check
+}
+
+// send gives a batch to a goroutine of its own, so that a store which does not
 // answer for one holds up no other.
-func (s *schedule) send(renew, check []*hold) {
-	if len(renew) > 0 {
-		s.flying.Go(func() { s.renew(renew) })
-	}
-	if len(check) > 0 {
-		s.flying.Go(func() { s.check(check) })
+func (s *schedule) send(b batch, hs []*hold) {
+	if b.renew {
+		s.flying.Go(func() { s.renew(hs) })
+	} else {
+		s.flying.Go(func() { s.check(hs) })
 	}
 }
 
@@ -162,7 +166,7 @@ func (s *schedule) renew(hs []*hold) {
 	ctx, cancel := context.WithTimeout(s.l.ctx, limit)
 	defer cancel()
 	asked := backend.Now()
-	for i, err := range s.l.driver.Renew(ctx, bhs) {
+	for i, err := range hs[0].route.driver.Renew(ctx, bhs) {
 		h := hs[i]
 		switch err = h.renewed(context.Background(), asked, err); {
 		case err == nil:
@@ -182,7 +186,7 @@ func (s *schedule) check(hs []*hold) {
 	ctx, cancel := context.WithTimeout(s.l.ctx, limit)
 	defer cancel()
 	at := time.Now()
-	for i, err := range s.l.checker.Check(ctx, bhs) {
+	for i, err := range hs[0].route.checker.Check(ctx, bhs) {
 		hs[i].checked(err)
 		s.plan(hs[i], at, false)
 	}

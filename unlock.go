@@ -13,31 +13,38 @@ const (
 	unlockMost  = 5 * time.Second // what it takes at most
 )
 
-// unlock is Lease.Unlock.
-func (h *hold) unlock(ctx context.Context, le *Lease) error {
-	if err := h.l.enter(); err != nil {
-		<-h.l.released // Close ends every lease
-		return le.Err()
-	}
-	defer h.l.exit()
+// unlock is Lease.Unlock. It says too what that came to: Released (then the event has been sent), Left or NotReleased.
+func (h *hold) unlock(ctx context.Context, le *Lease) (EventKind, error) {
 	limited, cancel := outlive(ctx)
 	defer cancel()
+	if err := h.l.enter(); err != nil {
+		select {
+		case <-h.l.released: // Close ends every lease
+		case <-limited.Done():
+		}
+		if err := le.Err(); err != nil {
+			return NotReleased, err
+		}
+		return NotReleased, backend.Unavailable(errors.New("the Locker is being closed, which releases this lease"))
+	}
+	defer h.l.exit()
+	defer context.AfterFunc(h.l.ctx, cancel)() // Close gives up
 	// One Unlock asks the store; another of the same hold waits for its answer.
 	select {
 	case h.unlocking <- struct{}{}:
 		defer func() { <-h.unlocking }()
 	case <-limited.Done():
-		return backend.Unavailable(errors.New("another Unlock of this lease is waiting for the store"))
+		return NotReleased, backend.Unavailable(errors.New("another Unlock of this lease is waiting for the store"))
 	}
 	h.look()
 	h.mu.Lock()
 	switch {
 	case le.released:
 		h.mu.Unlock()
-		return ErrReleased
+		return NotReleased, ErrReleased
 	case h.err != nil:
 		defer h.mu.Unlock()
-		return h.err
+		return NotReleased, h.err
 	case h.refs > 1:
 		le.released = true
 		h.refs--
@@ -46,7 +53,7 @@ func (h *hold) unlock(ctx context.Context, le *Lease) error {
 		for _, cancel := range cancels {
 			cancel()
 		}
-		return nil
+		return Left, nil
 	}
 	h.leaving = true
 	h.mu.Unlock()
@@ -56,10 +63,12 @@ func (h *hold) unlock(ctx context.Context, le *Lease) error {
 		h.mu.Lock()
 		le.released = true
 		h.mu.Unlock()
-	} else if !backend.Final(err) && over(ctx) {
+		return Released, err
+	}
+	if !backend.Final(err) && over(ctx) {
 		err = ctxError(ctx, false, err)
 	}
-	return err
+	return NotReleased, err
 }
 
 // release asks the store, and takes in its answer. Its caller holds h.unlocking.
@@ -82,10 +91,6 @@ func (h *hold) release(ctx context.Context) error {
 		answer = asLost(answer)
 		h.endLocked(answer)
 		ended = true
-	case h.told != nil: // unknown, but the driver has heard of a loss
-		answer = h.told
-		h.endLocked(answer)
-		ended = true
 	default:
 		answer = answered(answer)
 	}
@@ -100,7 +105,7 @@ func (h *hold) release(ctx context.Context) error {
 		e := h.event(Released)
 		e.Err = answer
 		e.Took = time.Since(h.granted)
-		h.l.emit(ctx, e)
+		h.emit(ctx, e)
 	}
 	return answer
 }
@@ -134,11 +139,8 @@ func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 // close releases the hold for Locker.Close. Without an answer of the store the
 // lease counts as taken away.
 func (h *hold) close(ctx context.Context) error {
-	select {
-	case h.unlocking <- struct{}{}:
-		defer func() { <-h.unlocking }()
-	case <-ctx.Done():
-	}
+	h.unlocking <- struct{}{} // an Unlock that has it ends with the Locker's ctx at the latest
+	defer func() { <-h.unlocking }()
 	h.look()
 	h.mu.Lock()
 	over := h.err != nil

@@ -119,19 +119,40 @@ func TestUnlockFailedAndNotCalledAgain(t *testing.T) {
 	})
 }
 
-// Done within Traits.Revoked holds for a lease whose Unlock failed, too.
+// After an Unlock without an answer the loss of the lock is no news: the release may have caused it. What became of the lock the
+// next Unlock learns from the store, whichever way it was freed.
 func TestBrokenAfterAFailedUnlock(t *testing.T) {
-	bubble(t, func(t *testing.T, d *fake) {
-		a, b := open(t, d), open(t, d.other())
-		le := lock(t, a.Mutex("n"))
-		d.on("release", refuse(errStore))
-		wantErr(t, "unlock", le.Unlock(t.Context()), fencelock.ErrUnavailable)
-		if err := b.Break(t.Context(), "n"); err != nil {
-			t.Error(err)
-		}
-		time.Sleep(a.Traits().Revoked)
-		wantLost(t, "after Break", le, fencelock.Revoked)
-	})
+	for what, tt := range map[string]struct {
+		release func(call) error
+		want    []error
+	}{
+		"it was not applied": {refuse(errStore), []error{fencelock.ErrLost}},
+		"it was applied":     {loseReply, nil},
+	} {
+		t.Run(what, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				a, b := open(t, d), open(t, d.other())
+				le := lock(t, a.Mutex("n"))
+				d.on("release", tt.release)
+				wantErr(t, "unlock", le.Unlock(t.Context()), fencelock.ErrUnavailable)
+				for _, l := range []*fencelock.Locker{b, a} {
+					if err := l.Break(t.Context(), "n"); err != nil {
+						t.Error(err)
+					}
+				}
+				time.Sleep(a.Traits().Revoked)
+				d.on("release", nil)
+				err := le.Unlock(t.Context())
+				wantErr(t, "unlock again", err, tt.want...)
+				if got := err == nil; got != (tt.want == nil) {
+					t.Errorf("unlock again: got %v, want %v", err, tt.want)
+				}
+				if !closed(le.Done()) {
+					t.Error("Done is open")
+				}
+			})
+		})
+	}
 }
 
 func TestUnlockOfALockThatIsGone(t *testing.T) {
@@ -231,7 +252,7 @@ func TestLostDuringUnlock(t *testing.T) {
 	}{
 		"confirmed by the store": {nil, nil},
 		"the store says lost":    {fencelock.ErrLost, []error{fencelock.ErrLost}},
-		"no answer":              {errStore, []error{fencelock.ErrLost}},
+		"no answer":              {errStore, []error{fencelock.ErrUnavailable}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -247,6 +268,10 @@ func TestLostDuringUnlock(t *testing.T) {
 				wantErr(t, "unlock", err, tt.want...)
 				if got := err == nil; got != (tt.want == nil) {
 					t.Errorf("unlock: got %v, want %v", err, tt.want)
+				}
+				if errors.Is(err, fencelock.ErrUnavailable) {
+					d.on("release", nil)
+					unlock(t, le) // it was applied
 				}
 				if !closed(le.Done()) {
 					t.Error("Done is open")

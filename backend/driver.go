@@ -40,6 +40,11 @@ type Request struct {
 	// driver may let such requests of one TTL share what its store calls a lease
 	// or session.
 	Auto bool
+	// Move is the migration that the acquisition takes part in, and Phase how; both
+	// are empty for a client that knows of none. A [Gater] checks its gates for
+	// them in the step that grants, and a holder in PhaseBoth can be told from others in its store.
+	Move  string
+	Phase Phase
 	// Lost is called by a driver that learns by itself (a push, a watch, the end
 	// of a session or connection) that the lock is no longer ours: with [ErrLost]
 	// for a lock that was taken away, with a *[LostError] to say more. It may be
@@ -61,6 +66,9 @@ type Grant struct {
 	// Max bounds what may be trusted after Asked where the store trusts less
 	// than the TTL (a session, a validity computed from several nodes); 0: TTL.
 	Max time.Duration
+	// Ungated: the request takes part in a migration, and the store has no gate of
+	// that migration for the name. It never had one, or has lost it.
+	Ungated bool
 	// Handle is the driver's own: given back in Hold, and shown to users through
 	// Lease.Handle for functions of the driver's package.
 	Handle any
@@ -92,7 +100,7 @@ type Info struct {
 //
 // The engine calls from many goroutines at once, for any names. Of one Request
 // it has at most one call in flight, with one exception: Release or Abandon may
-// overtake a Renew or Check, which must then change nothing. Close is called
+// overtake a Renew or Check, which may even begin after them and must then change nothing. Close is called
 // once, when no other call is in flight.
 //
 // # Errors
@@ -121,7 +129,9 @@ type Driver interface {
 	// answer was that another holds it. [Wait] does this for a driver whose store
 	// is asked again and again.
 	//
-	// After any error but ErrLocked without Wait, the engine calls Abandon.
+	// After any error but ErrLocked without Wait, the engine calls Abandon. A driver
+	// that sent a try again at once, and is told ErrLocked then, abandons it itself: the first copy may come
+	// late and be granted. (The engine does so for a try that took more than 100 ms.)
 	Acquire(ctx context.Context, r *Request) (Grant, error)
 
 	// Renew sets the expiry of many holds to TTL + Grace from now, in as few

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -31,6 +32,7 @@ type attempt struct {
 	w          *waiter
 
 	rev, mod int64   // of the own entry, once it is there
+	holds    bool    // it is a holder's: an earlier send was granted the lock
 	entry    int64   // the lease that the own entry is under
 	own      *lease  // a lease of its own, granted for this attempt
 	seen     []ahead // the entries in front of the own one at listed
@@ -150,14 +152,41 @@ func (a *attempt) lease(ctx context.Context, age time.Duration) (*lease, error) 
 
 // ask puts the own entry under the lock's lease if the queue is empty, which is a
 // grant. Otherwise it joins the queue, under the waiters' lease, if there is one.
-// An entry that is there already is found.
+// An entry that is there already is found. It does neither if the gates refuse the request.
 func (a *attempt) ask(ctx context.Context, session *lease) (granted bool, err error) {
+	for range gateTries {
+		p := a.d.history.now()
+		s := a.d.gates.get(p)
+		if _, refusal := backend.Admit(s.list, a.r); refusal != nil {
+			err = a.lookAgain(ctx, p, s)
+		} else {
+			granted, err = a.askWith(ctx, s, session)
+		}
+		if !errors.Is(err, errGates) {
+			break
+		}
+	}
+	return granted, err
+}
+
+// lookAgain looks whether gates that refuse the request are still as they are known.
+func (a *attempt) lookAgain(ctx context.Context, p point, s gateSet) error {
+	resp, err := a.d.commit(ctx, nil, a.looks(), nil)
+	if err != nil {
+		return err
+	}
+	a.d.history.see(p, resp.Header)
+	return a.looked(p, resp.Header, resp.Responses, s)
+}
+
+// askWith is ask with the gates as they are known.
+func (a *attempt) askWith(ctx context.Context, s gateSet, session *lease) (granted bool, err error) {
 	for range 2 {
 		var l *lease
 		if l, err = a.lease(ctx, a.r.TTL/8); err != nil {
 			return false, err
 		}
-		granted, err = a.askUnder(ctx, l, session)
+		granted, err = a.askUnder(ctx, s, l, session)
 		if !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			break
 		}
@@ -174,23 +203,20 @@ func (a *attempt) ask(ctx context.Context, session *lease) (granted bool, err er
 	return granted, err
 }
 
-func (a *attempt) askUnder(ctx context.Context, l, session *lease) (bool, error) {
+func (a *attempt) askUnder(ctx context.Context, s gateSet, l, session *lease) (bool, error) {
 	k := a.d.keys
 	tomb := clientv3.Compare(clientv3.CreateRevision(k.gone(a.r.Nonce)), "=", 0)
 	empty := clientv3.Compare(clientv3.CreateRevision(a.queue), "=", 0).WithPrefix()
 	p, began := a.d.history.now(), time.Now()
 	then := append([]clientv3.Op{a.put(true, l)}, a.d.tokenOps(p, a.r.Floor, p.rev)...)
-	look := []clientv3.Op{
-		clientv3.OpGet(a.key), a.list(), clientv3.OpGet(k.gone(a.r.Nonce), clientv3.WithCountOnly()),
-	}
-	els := look
+	els := a.looks()
 	if session != nil {
 		absent := clientv3.Compare(clientv3.CreateRevision(a.key), "=", 0)
-		els = []clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{tomb, absent}, []clientv3.Op{a.put(false, session), a.list()}, look)}
+		els = []clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{tomb, absent, s.same(k)}, []clientv3.Op{a.put(false, session), a.list()}, els)}
 	}
 	var resp *clientv3.TxnResponse
 	err := a.d.do(ctx, func(ctx context.Context) (err error) {
-		resp, err = a.d.client.Txn(ctx).If(tomb, empty).Then(then...).Else(els...).Commit()
+		resp, err = a.d.client.Txn(ctx).If(tomb, empty, s.same(k)).Then(then...).Else(els...).Commit()
 		if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			a.d.ledger.setDoubt(a.r.Nonce) // it may arrive late, whatever becomes of a second send
 		}
@@ -201,7 +227,7 @@ func (a *attempt) askUnder(ctx context.Context, l, session *lease) (bool, error)
 	}
 	if resp.Succeeded {
 		a.rev, a.mod = resp.Header.Revision, resp.Header.Revision
-		err := a.granted(ctx, l, p, began, resp)
+		err := a.granted(ctx, s, l, p, began, resp)
 		return err == nil, err
 	}
 	a.d.history.see(p, resp.Header)
@@ -215,16 +241,41 @@ func (a *attempt) askUnder(ctx context.Context, l, session *lease) (bool, error)
 			return false, nil
 		}
 	}
+	return false, a.looked(p, resp.Header, answers, s)
+}
+
+// looks are the reads of a request that is not granted; looked takes in the answers to them. It returns the refusal of the
+// gates if they refuse the request now, and errGates if they do not, and have changed since they were s.
+func (a *attempt) looks() []clientv3.Op {
+	k := a.d.keys
+	return []clientv3.Op{clientv3.OpGet(a.key), a.list(), clientv3.OpGet(k.gone(a.r.Nonce), clientv3.WithCountOnly()), clientv3.OpGet(k.gates())}
+}
+
+func (a *attempt) looked(p point, hd *pb.ResponseHeader, answers []*pb.ResponseOp, s gateSet) error {
 	if answers[2].GetResponseRange().GetCount() > 0 {
-		return false, fmt.Errorf("the request was abandoned: %w", backend.ErrLost)
+		return fmt.Errorf("the request was abandoned: %w", backend.ErrLost)
 	}
-	a.found(resp.Header.Revision, answers[0].GetResponseRange().GetKvs(), answers[1].GetResponseRange().GetKvs())
-	return false, nil
+	a.found(hd.Revision, answers[0].GetResponseRange().GetKvs(), answers[1].GetResponseRange().GetKvs())
+	now, err := a.d.gates.see(p, hd, answers[3].GetResponseRange().GetKvs())
+	if a.rev > 0 {
+		return nil // the gates are asked when its turn has come
+	}
+	if err == nil {
+		_, err = backend.Admit(now.list, a.r)
+	}
+	if err == nil && now.rev != s.rev {
+		err = errGates
+	}
+	return err
 }
 
 // put writes the own entry; where it is there already it moves to another lease and stays where it is in the queue.
 func (a *attempt) put(held bool, l *lease) clientv3.Op {
-	return clientv3.OpPut(a.key, value{held: held, owner: a.r.Owner}.String(), clientv3.WithLease(l.id))
+	v := value{owner: a.r.Owner}
+	if held {
+		v = holding(a.r, 0)
+	}
+	return clientv3.OpPut(a.key, v.String(), clientv3.WithLease(l.id))
 }
 
 // list reads the queue's keys.
@@ -234,9 +285,11 @@ func (a *attempt) list() clientv3.Op {
 
 // found takes in what is in the queue; me is the own entry, if it is there.
 func (a *attempt) found(rev int64, me, queue []*mvccpb.KeyValue) {
-	a.rev, a.mod = 0, 0
+	a.rev, a.mod, a.holds = 0, 0, false
 	if len(me) > 0 {
 		a.rev, a.mod, a.entry = me[0].CreateRevision, me[0].ModRevision, me[0].Lease
+		v, _ := parse(string(me[0].Value))
+		a.holds = v.held
 	}
 	a.listedAt(rev, queue)
 }
@@ -254,57 +307,23 @@ func (a *attempt) listedAt(rev int64, queue []*mvccpb.KeyValue) {
 	}
 }
 
-// granted makes the grant of an entry that is first in the queue, under lease l.
-func (a *attempt) granted(ctx context.Context, l *lease, p point, began time.Time, resp *clientv3.TxnResponse) error {
+// granted makes the grant of an entry that is first in the queue, under lease l, with the gates s.
+func (a *attempt) granted(ctx context.Context, s gateSet, l *lease, p point, began time.Time, resp *clientv3.TxnResponse) error {
 	token, err := a.d.token(ctx, a, p, began, resp)
 	if err != nil {
 		return err
 	}
-	h := &hold{key: a.key, rev: a.rev, lease: l, token: token, owner: a.r.Owner}
+	gated, _ := backend.Admit(s.list, a.r)
+	h := &hold{key: a.key, rev: a.rev, lease: l, value: holding(a.r, token), ungated: a.r.Move != "" && !gated}
 	if a.own != nil {
 		h.secs, a.own = a.secs(), nil
 	}
 	a.d.ledger.setHeld(a.r.Nonce, h)
-	a.grant = backend.Grant{Token: token, Asked: l.confirmed(), Handle: h}
+	a.grant = backend.Grant{Token: token, Asked: l.confirmed(), Ungated: h.ungated, Handle: h}
 	if l.granted < a.r.TTL+a.r.Grace {
 		a.grant.Max = max(l.granted-a.r.Grace, time.Nanosecond)
 	}
 	return nil
-}
-
-// confirm moves the own entry under the lock's lease if it is first in the queue,
-// which is the grant, and from which its Deadline counts. Otherwise it looks who is in front.
-func (a *attempt) confirm(ctx context.Context) (bool, error) {
-	// A shared lease may have half the TTL behind it: the engine renews at once then.
-	l, err := a.lease(ctx, a.r.TTL/2)
-	if err != nil {
-		return false, err
-	}
-	p, began := a.d.history.now(), time.Now()
-	resp, err := a.d.commit(ctx,
-		[]clientv3.Cmp{
-			clientv3.Compare(clientv3.ModRevision(a.key), "=", a.mod),
-			clientv3.Compare(clientv3.CreateRevision(a.queue), ">", a.rev-1).WithPrefix(),
-		},
-		append([]clientv3.Op{a.put(true, l)}, a.d.tokenOps(p, a.r.Floor, a.rev)...),
-		[]clientv3.Op{clientv3.OpGet(a.key), a.list()})
-	switch {
-	case errors.Is(err, rpctypes.ErrLeaseNotFound):
-		l.die()
-		return false, nil
-	case err != nil:
-		return false, err
-	case resp.Succeeded:
-		a.mod = resp.Header.Revision
-		err := a.granted(ctx, l, p, began, resp)
-		return err == nil, err
-	}
-	a.d.history.see(p, resp.Header)
-	a.found(resp.Header.Revision, resp.Responses[0].GetResponseRange().GetKvs(), resp.Responses[1].GetResponseRange().GetKvs())
-	if a.rev == 0 {
-		return false, errPlace
-	}
-	return false, nil
 }
 
 // again answers a request that was granted before, and is sent again.
@@ -312,5 +331,5 @@ func (d *Driver) again(ctx context.Context, r *backend.Request, h *hold) (backen
 	if err := d.Renew(ctx, []*backend.Hold{{Request: r, Grant: backend.Grant{Handle: h}}})[0]; err != nil {
 		return backend.Grant{}, err
 	}
-	return backend.Grant{Token: h.token, Asked: h.lease.confirmed(), Handle: h}, nil
+	return backend.Grant{Token: h.token, Asked: h.lease.confirmed(), Ungated: h.ungated, Handle: h}, nil
 }

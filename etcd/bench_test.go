@@ -1,6 +1,7 @@
 package etcd_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/etcd"
 	"github.com/fencelock/fencelock/internal/servers"
 )
@@ -125,4 +127,44 @@ func BenchmarkHandOver(b *testing.B) {
 	slices.Sort(raw)
 	b.ReportMetric(float64(ours[len(ours)/2].Microseconds()), "p50-us")
 	b.ReportMetric(float64(raw[len(raw)/2].Microseconds()), "raw-p50-us")
+}
+
+// BenchmarkGates locks and unlocks in turn in a keyspace without gates and in one with ten, of which all but one let the name alone, and the
+// last lets it in. The ratio is that of the medians.
+func BenchmarkGates(b *testing.B) {
+	c := benchClient(b, servers.Etcd(b, servers.EtcdOptions{}))
+	mutex := func(prefix string, gates int) fencelock.Mutex {
+		d, err := etcd.New(c, &etcd.Options{Prefix: prefix})
+		try(b, err)
+		l, err := fencelock.New(d)
+		try(b, err)
+		b.Cleanup(func() { _ = l.Close() })
+		for i := range gates {
+			g := closedGate(fmt.Sprintf("out/%d/*", i))
+			g.Move = fmt.Sprint("move-", i)
+			if i == 0 {
+				g.Scope[0].Match, g.State = "bench*", backend.GateOpen
+			}
+			try(b, d.SetGate(b.Context(), g, 0))
+		}
+		return l.Mutex("bench")
+	}
+	cycle := func(m fencelock.Mutex) time.Duration {
+		began := time.Now()
+		le, err := m.Lock(b.Context())
+		try(b, err)
+		try(b, le.Unlock(b.Context()))
+		return time.Since(began)
+	}
+	without, with := mutex("without:", 0), mutex("with:", 10)
+	cycle(without)
+	cycle(with)
+	var base, gated []time.Duration
+	for b.Loop() {
+		base = append(base, cycle(without))
+		gated = append(gated, cycle(with))
+	}
+	slices.Sort(base)
+	slices.Sort(gated)
+	b.ReportMetric(float64(gated[len(gated)/2])/float64(base[len(base)/2]), "p50-ratio-to-no-gates")
 }

@@ -15,11 +15,13 @@
 // created first holds it. Each is under an etcd lease: when that ends, etcd deletes the key, and the
 // next one is first. With the prefix "fencelock:" an operator sees
 //
-//	fencelock:~lock/orders%2F17/<nonce>    held:<token>:<owner> or wait::<owner>
+//	fencelock:~lock/orders%2F17/<nonce>    held:<token>:<owner> or wait::<owner>; both:<token>:<migration>:<owner>
 //	fencelock:~base                        what is added to a create revision to make a token
 //	fencelock:~last                        the nonce of the last release
 //	fencelock:~gone/<nonce>                tombstone of an acquisition; ends by itself after two minutes
 //	fencelock:~token/<resource>            what a [Guard] remembers; kept for ever
+//	fencelock:~gates                       the gates of migrations; kept for ever
+//	fencelock:~client/<migration>/<id>     what a client of a migration has reported; ends with its lease
 //
 // In a name the slash, the percent sign and control characters are percent-encoded, so that no queue lies
 // in another; a ~ of the prefix is doubled. The token stands in the key from the holder's first renewal on. What
@@ -56,6 +58,14 @@
 // of the client that is granted the lock next is not behind the clocks of those before by more than the time since their grants,
 // and, where that client noticed neither the broken connection nor the lower revision, if the outage was
 // longer than a second. etcdutl snapshot restore --bump-revision --mark-compacted closes that too.
+//
+// # Gates
+//
+// All gates of a keyspace are in the one key ~gates, as JSON. Every transaction that grants, to a first asker or to a waiter whose
+// turn has come, compares the revision at which that key was last written with the one that the process has seen: so a gate costs
+// no request, but for one after each change of any gate. What is no list of gates lets nobody in: ErrInvalid names the key. The entry of
+// a holder in backend.PhaseBoth shows its migration from the grant on, so that those who hold up a drain can be told
+// from it. What a client reports is under an etcd lease of its own, of whole seconds.
 //
 // # What is not promised
 //

@@ -39,7 +39,7 @@ func (o *Options) prefix() (string, error) {
 	return p, backend.CheckPrefix(p)
 }
 
-// Driver is the etcd backend. It implements backend.Driver, backend.Checker and backend.Raiser.
+// Driver is the etcd backend. It implements backend.Driver, backend.Checker and backend.Gater.
 type Driver struct {
 	client *clientv3.Client
 	own    bool // we opened the client
@@ -54,12 +54,14 @@ type Driver struct {
 	keeper  keeper
 	history history
 	ledger  ledger
+	gates   gates
+	reports reports
 }
 
 var (
 	_ backend.Driver  = (*Driver)(nil)
 	_ backend.Checker = (*Driver)(nil)
-	_ backend.Raiser  = (*Driver)(nil)
+	_ backend.Gater   = (*Driver)(nil)
 )
 
 // New returns a driver over a client that the program has. The client is neither
@@ -118,11 +120,11 @@ type hold struct {
 	secs  int64 // of its own lease; 0 if it shares one
 	lease *lease
 
-	token backend.Token
-	owner string
+	value        // what its entry holds once it was renewed
+	ungated bool // as in backend.Grant
 
 	mu      sync.Mutex
-	written bool // the token stands in the entry
+	written bool // that stands in the entry
 	sent    bool // a release went unanswered
 }
 

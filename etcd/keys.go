@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -28,6 +29,14 @@ func (k keys) base() string { return k.prefix + "~base" }
 
 // last is written by every release with its nonce, in the step that deletes the entry.
 func (k keys) last() string { return k.prefix + "~last" }
+
+// gates is the key of all gates of the keyspace.
+func (k keys) gates() string { return k.prefix + "~gates" }
+
+// clients is what the keys of a migration's clients begin with, and client one of them.
+func (k keys) clients(move string) string { return k.prefix + "~client/" + encode(move) + "/" }
+
+func (k keys) client(c backend.Client) string { return k.clients(c.Move) + encode(c.ID) }
 
 // gone is the tombstone of an acquisition.
 func (k keys) gone(nonce string) string { return k.prefix + "~gone/" + nonce }
@@ -93,26 +102,52 @@ func decode(enc string) (string, bool) {
 // value is what an entry holds.
 type value struct {
 	held  bool          // granted; otherwise it waits
+	both  bool          // granted to a client in backend.PhaseBoth of the migration move
 	token backend.Token // 0 until the holder's first renewal has written it
+	move  string
 	owner string
 }
 
-func (v value) String() string {
-	state, token := "wait", ""
-	if v.held {
-		state = "held"
+// holding is what the entry of a request holds once it is granted.
+func holding(r *backend.Request, t backend.Token) value {
+	v := value{held: true, token: t, owner: r.Owner}
+	if r.Phase == backend.PhaseBoth {
+		v.both, v.move = true, r.Move
 	}
+	return v
+}
+
+func (v value) String() string {
+	token := ""
 	if v.token > 0 {
 		token = strconv.FormatInt(v.token, 10)
 	}
-	return state + ":" + token + ":" + v.owner
+	switch {
+	case v.both:
+		return "both:" + token + ":" + url.QueryEscape(v.move) + ":" + v.owner
+	case v.held:
+		return "held:" + token + ":" + v.owner
+	}
+	return "wait:" + token + ":" + v.owner
 }
 
 // parse reads a value; false for one that is not ours.
 func parse(s string) (v value, ok bool) {
+	s, v.both = strings.CutPrefix(s, "both:")
+	if v.both {
+		s = "held:" + s
+	}
 	parts := strings.SplitN(s, ":", 3)
 	if len(parts) != 3 {
 		return v, false
+	}
+	if v.both {
+		move, owner, whole := strings.Cut(parts[2], ":")
+		plain, err := url.QueryUnescape(move)
+		if !whole || err != nil {
+			return v, false
+		}
+		v.move, parts[2] = plain, owner
 	}
 	if parts[1] != "" {
 		n, err := strconv.ParseInt(parts[1], 10, 64)

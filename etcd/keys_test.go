@@ -56,8 +56,8 @@ func FuzzPrefixes(f *testing.F) {
 			t.Skip()
 		}
 		ka, kb := keysOf(a), keysOf(b)
-		for _, key := range []string{kb.base(), kb.last(), kb.gone("n"), kb.queue(name), kb.token(name)} {
-			for _, area := range []string{ka.locks(), ka.base(), ka.last(), ka.gone(""), ka.token("")} {
+		for _, key := range []string{kb.base(), kb.last(), kb.gone("n"), kb.queue(name), kb.token(name), kb.gates(), kb.clients(name)} {
+			for _, area := range []string{ka.locks(), ka.base(), ka.last(), ka.gone(""), ka.token(""), ka.gates(), ka.clients("")} {
 				if strings.HasPrefix(key, area) {
 					t.Errorf("prefix %q reaches into %q, which is of prefix %q", b, area, a)
 				}
@@ -69,13 +69,19 @@ func FuzzPrefixes(f *testing.F) {
 func TestValues(t *testing.T) {
 	t.Parallel()
 	for _, v := range []value{
-		{}, {held: true}, {held: true, token: 7}, {held: true, token: 1 << 52, owner: "a:b:c"}, {owner: "somebody"},
+		{},
+		{held: true},
+		{held: true, token: 7},
+		{held: true, token: 1 << 52, owner: "a:b:c"},
+		{owner: "somebody"},
+		{held: true, both: true, token: 7, move: "a b:c/é%", owner: "a:b:c"},
+		{held: true, both: true},
 	} {
 		if got, ok := parse(v.String()); !ok || got != v {
 			t.Errorf("parse(%q): got %+v, %v, want %+v", v, got, ok, v)
 		}
 	}
-	for _, s := range []string{"", "held", "held:", "held:x:o", "held:0:o", "held:-3:o", "hold:3:o", "::"} {
+	for _, s := range []string{"", "held", "held:", "held:x:o", "held:0:o", "held:-3:o", "hold:3:o", "::", "both:3:o", "both:3:%zz:o", "both:x:m:o", "both:"} {
 		if v, ok := parse(s); ok {
 			t.Errorf("parse(%q), which is not ours: got %+v", s, v)
 		}

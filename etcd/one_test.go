@@ -49,6 +49,15 @@ func TestOnOneServer(t *testing.T) {
 		{"ManyHeld", manyHeld},
 		{"FewWatches", fewWatches},
 		{"List", list},
+		{"GateOfAnother", gateOfAnother},
+		{"GateCosts", gateCosts},
+		{"BothInStore", bothInStore},
+		{"UndrainedStrangers", undrainedStrangers},
+		{"RefusedWaiterLeaves", refusedWaiterLeaves},
+		{"LostReplyBeforeGate", lostReplyBeforeGate},
+		{"SetGateLostReply", setGateLostReply},
+		{"ReportLeases", reportLeases},
+		{"BaseLostAndRaised", baseLostAndRaised},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

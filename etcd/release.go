@@ -150,7 +150,7 @@ func (d *Driver) Break(ctx context.Context, name string) error {
 		return err
 	}
 	first := resp.Kvs[0]
-	if v, ok := parse(string(first.Value)); ok && !v.held {
+	if v, ok := parse(string(first.Value)); ok && !v.held && first.Lease != 0 {
 		return nil
 	}
 	key := string(first.Key)

@@ -102,10 +102,9 @@ func (d *Driver) writeAt(ctx context.Context, hds []*hold) []error {
 	errs := make([]error, len(hds))
 	ops := make([]clientv3.Op, len(hds))
 	for n, h := range hds {
-		v := value{held: true, token: h.token, owner: h.owner}
 		ops[n] = clientv3.OpTxn(
 			[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(h.key), "=", h.rev)},
-			[]clientv3.Op{clientv3.OpPut(h.key, v.String(), clientv3.WithIgnoreLease())}, nil)
+			[]clientv3.Op{clientv3.OpPut(h.key, h.value.String(), clientv3.WithIgnoreLease())}, nil)
 	}
 	p := d.history.now()
 	resp, err := d.commit(ctx, nil, ops, nil)

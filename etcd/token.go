@@ -36,12 +36,15 @@ func readNumber(kv *mvccpb.KeyValue) (int64, error) {
 	return n, nil
 }
 
-// raiseTo returns the operation that sets the number at key to n if it is lower or missing.
-func raiseTo(key string, n int64) clientv3.Op {
-	put := []clientv3.Op{clientv3.OpPut(key, number(n))}
-	lower := clientv3.Compare(clientv3.Value(key), "<", number(n))
+// raiseBase returns the operation that makes the base at least so great that the create revision rev has the token t. A base that is
+// missing, for the store is new or has lost it, is compared with the clock too.
+func (d *Driver) raiseBase(t backend.Token, rev int64) clientv3.Op {
+	key := d.keys.base()
+	put := func(n int64) []clientv3.Op { return []clientv3.Op{clientv3.OpPut(key, number(n))} }
+	lower := clientv3.Compare(clientv3.Value(key), "<", number(t-rev))
 	missing := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
-	return clientv3.OpTxn([]clientv3.Cmp{missing}, put, []clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{lower}, put, nil)})
+	return clientv3.OpTxn([]clientv3.Cmp{missing}, put(wanted(t-1, true)-rev),
+		[]clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{lower}, put(t-rev), nil)})
 }
 
 // history is what a driver knows of the store's revisions.
@@ -49,6 +52,7 @@ type history struct {
 	mu       sync.Mutex
 	rev      int64  // the greatest seen
 	term     uint64 // the raft term of that time
+	cuts     int    // how often the store has gone back
 	anchored time.Time
 }
 
@@ -56,13 +60,14 @@ type history struct {
 type point struct {
 	rev  int64
 	term uint64
+	cuts int
 	due  bool // the base is to be compared with the clock
 }
 
 func (h *history) now() point {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return point{h.rev, h.term, time.Since(h.anchored) > anchorEvery}
+	return point{h.rev, h.term, h.cuts, time.Since(h.anchored) > anchorEvery}
 }
 
 // see takes in the header of an answer to a request that was sent after before. It
@@ -72,6 +77,7 @@ func (h *history) see(before point, hd *pb.ResponseHeader) (back bool) {
 	defer h.mu.Unlock()
 	if hd.Revision < before.rev || hd.RaftTerm < before.term {
 		h.rev, h.term, h.anchored = hd.Revision, hd.RaftTerm, time.Time{}
+		h.cuts++
 		return true
 	}
 	h.rev, h.term = max(h.rev, hd.Revision), max(h.term, hd.RaftTerm)
@@ -104,7 +110,7 @@ func (d *Driver) tokenOps(p point, floor backend.Token, rev int64) []clientv3.Op
 	if !p.due && floor == 0 {
 		return []clientv3.Op{get}
 	}
-	return []clientv3.Op{raiseTo(d.keys.base(), wanted(floor, p.due)-rev), get}
+	return []clientv3.Op{d.raiseBase(wanted(floor, p.due), rev), get}
 }
 
 // token makes the token of a grant from the answer to tokenOps. If the store has
@@ -138,7 +144,7 @@ func (d *Driver) raised(ctx context.Context, a *attempt) (backend.Token, error) 
 	p, began := d.history.now(), time.Now()
 	resp, err := d.commit(ctx,
 		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(a.key), "=", a.rev)},
-		[]clientv3.Op{raiseTo(d.keys.base(), wanted(a.r.Floor, true)-a.rev), clientv3.OpGet(d.keys.base())}, nil)
+		[]clientv3.Op{d.raiseBase(wanted(a.r.Floor, true), a.rev), clientv3.OpGet(d.keys.base())}, nil)
 	switch {
 	case err != nil:
 		return 0, err
@@ -181,6 +187,44 @@ func (d *Driver) Raise(ctx context.Context, floor backend.Token) error {
 	if len(first.Kvs) > 0 {
 		rev = first.Kvs[0].CreateRevision
 	}
-	_, err = d.commit(ctx, nil, []clientv3.Op{raiseTo(d.keys.base(), floor+1-rev)}, nil)
+	_, err = d.commit(ctx, nil, []clientv3.Op{d.raiseBase(floor+1, rev)}, nil)
 	return err
+}
+
+// RaiseHeld implements backend.Gater. Every later grant of the name is to an entry that was created after this one.
+func (d *Driver) RaiseHeld(ctx context.Context, h *backend.Hold, floor backend.Token) error {
+	if floor < 0 || floor >= maxToken {
+		return backend.Invalid("floor %d: want one from 0 to below 2^53", floor)
+	}
+	hd, err := handle(h)
+	if err != nil {
+		return err
+	}
+	p := d.history.now()
+	resp, err := d.commit(ctx,
+		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(hd.key), "=", hd.rev)},
+		[]clientv3.Op{d.raiseBase(floor, hd.rev)}, nil)
+	if err != nil {
+		return err
+	}
+	d.history.see(p, resp.Header)
+	if !resp.Succeeded {
+		return backend.ErrLost
+	}
+	return nil
+}
+
+// Source implements backend.Gater: the token that an entry of this very moment would have.
+func (d *Driver) Source(ctx context.Context) (backend.Token, error) {
+	p := d.history.now()
+	resp, err := d.get(ctx, d.keys.base())
+	if err != nil {
+		return 0, err
+	}
+	d.history.see(p, resp.Header)
+	if len(resp.Kvs) == 0 { // what the next grant will make of it
+		return wanted(resp.Header.Revision-1, true), nil
+	}
+	base, err := readNumber(resp.Kvs[0])
+	return base + resp.Header.Revision, err
 }

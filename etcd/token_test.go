@@ -89,6 +89,11 @@ func foreignEntry(t *testing.T, r *rig) {
 	must(t, l.Break(t.Context(), "x"))
 	must(t, l.Break(t.Context(), "x"))
 	unlock(t, lock(t, l.Mutex("x")))
+	// A waiter's entry under no lease would be waited for without end.
+	_, err = r.c.Put(t.Context(), r.prefix+"~lock/x/somebody", "wait::somebody")
+	must(t, err)
+	must(t, l.Break(t.Context(), "x"))
+	unlock(t, lock(t, l.Mutex("x")))
 }
 
 // raise: every later grant is above the floor, also of those who wait already.

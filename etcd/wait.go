@@ -44,7 +44,8 @@ func (a *attempt) look(ctx context.Context, granted *bool) (err error) {
 	if err != nil {
 		return err
 	}
-	if a.listed < since || !fresh && a.w.blocked() {
+	// A holder's entry stays one: what was granted is not to be refused when it is sent again.
+	if !a.holds && (a.listed < since || !fresh && a.w.blocked()) {
 		if err := a.relist(ctx); err != nil {
 			return err
 		}

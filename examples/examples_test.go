@@ -17,7 +17,7 @@ import (
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("-short: eight programs are linked for this")
+		t.Skip("-short: many programs are linked for this")
 	}
 	redis := func(t *testing.T) string { return servers.Redis(t, servers.RedisOptions{}).URL() }
 	redlock := func(t *testing.T) string {
@@ -31,10 +31,10 @@ func TestExamples(t *testing.T) {
 	postgres := func(t *testing.T) string { return servers.Postgres(t, servers.PostgresOptions{}).URL() }
 	for _, tt := range []struct {
 		name   string
-		url    func(*testing.T) string
-		args   []string // before the URL
-		prints []string // in this order
-		ends   bool     // by itself; otherwise it is interrupted after the last print
+		url    func(*testing.T) string // or several, with a space between
+		args   []string                // before the URL
+		prints []string                // in this order
+		ends   bool                    // by itself; otherwise it is interrupted after the last print
 	}{
 		{"http-fencing", redis, nil, []string{"draft of the first", "report of the second", "refused: stale fencing token"}, true},
 		{"redis-fencing", redis, nil, []string{"balance is 100", "refused: stale fencing token"}, true},
@@ -43,6 +43,10 @@ func TestExamples(t *testing.T) {
 		{"etcd-held", etcd, []string{"-url"}, []string{"a leads with token"}, true},
 		{"zookeeper-fencing", zookeeper, nil, []string{"waiting for the lock", "working, with token"}, false},
 		{"postgres-fencing", postgres, nil, []string{"stale fencing token"}, true},
+		{"leader-election", redis, nil, []string{"leads with token", "leads with token"}, true},
+		{"singleton-jobs", redis, nil, []string{"job 0 of customer 0", "12 jobs done"}, true},
+		{"gocron-jobs", redis, nil, []string{"by a lock", "by a leader"}, true}, // a module of its own
+		{"migrating-fleet", func(t *testing.T) string { return redis(t) + " " + etcd(t) }, nil, []string{"nothing lost; the guard refused 0", "LOST; the guard refused 0", "nothing lost; the guard refused"}, true},
 		{"postgres-tx", postgres, nil, []string{"committed: the total is", "rolled back:"}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -50,10 +54,12 @@ func TestExamples(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			program := filepath.Join(t.TempDir(), tt.name)
-			if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, "./"+tt.name).CombinedOutput(); err != nil {
+			build := exec.CommandContext(ctx, "go", "build", "-o", program, ".")
+			build.Dir = tt.name // it may be a module of its own
+			if out, err := build.CombinedOutput(); err != nil {
 				t.Fatalf("build: %v\n%s", err, out)
 			}
-			cmd := exec.CommandContext(ctx, program, append(tt.args, tt.url(t))...)
+			cmd := exec.CommandContext(ctx, program, append(tt.args, strings.Fields(tt.url(t))...)...)
 			out, err := cmd.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)

@@ -16,12 +16,14 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/conformance/gatetest"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
 
-// bouncer starts PgBouncer in transaction mode, with two connections to the server, and returns its address.
-func bouncer(t *testing.T, s *servers.PostgresServer) string {
+// bouncer starts PgBouncer in transaction mode, with so many connections to the server, and returns its address.
+func bouncer(t *testing.T, s *servers.PostgresServer, size int) string {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
@@ -54,10 +56,10 @@ listen_port = %s
 unix_socket_dir =
 auth_type = any
 pool_mode = transaction
-default_pool_size = 2
+default_pool_size = %d
 max_client_conn = 500
 ignore_startup_parameters = extra_float_digits
-`, host, port, mine), 0o644))
+`, host, port, mine, size), 0o644))
 	must(t, os.Chmod(dir, 0o755))
 	cmd := exec.Command(program, ini)
 	if os.Getuid() == 0 { // it refuses to run as root
@@ -91,7 +93,7 @@ ignore_startup_parameters = extra_float_digits
 func TestLeaseBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{})
-	addr := bouncer(t, s)
+	addr := bouncer(t, s, 2)
 	p := pool(t, s, "")
 	for _, tt := range []struct {
 		what string
@@ -139,5 +141,20 @@ func TestLeaseBehindPgBouncer(t *testing.T) {
 	}
 	if n := one[int](t, p, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"); n != 0 {
 		t.Errorf("%d advisory locks are left in the pooler's sessions", n)
+	}
+}
+
+// The contract of migrations holds behind a pooler in transaction mode: what marks a holder lasts as long as its transaction, or is a row.
+func TestGatesBehindPgBouncer(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	addr := bouncer(t, s, 60)
+	for _, mode := range both {
+		t.Run(string(mode), func(t *testing.T) {
+			gatetest.Run(t, func(t *testing.T) backend.Driver {
+				t.Helper()
+				return client(t, at(addr, mode, "pool_max_conns", "12"))
+			})
+		})
 	}
 }

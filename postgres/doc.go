@@ -51,6 +51,13 @@
 // replica; also over the loss of all data, if no floor was ahead of the clock. The exception: the new server's clock is behind the old one's by more than the time
 // since the last grant, and the sequence or the lead was lost with the old one. [CheckToken] is the guard.
 //
+// # Gates
+//
+// The driver implements backend.Gater. A migration's gate is a row of fencelock_gate. The function that grants a lock looks at that table once it has what keeps
+// all others from the lock, so whoever asks what is not drained finds every grant that an open gate let through: holders by their
+// doors (mode row) or rows (mode lease), and those still under way, which are returned or waited for. In mode row a client in PhaseBoth marks its transaction by
+// an advisory lock; in mode lease the row names its migration. A try that is refused leaves no row. In mode row it is refused also while another holds the lock.
+//
 // # What is not promised
 //
 // Mutual exclusion through a failover to a replica that was behind (make it synchronous), or in mode lease with
@@ -73,6 +80,7 @@
 //	fencelock_ring, fencelock_gone        nonces released last, for a release that is sent again, and given up
 //	fencelock_token_0 to _15, fencelock_lead   the last numbers drawn, and the slots that are ahead of them
 //	fencelock_guard     what CheckToken has seen, a row for each resource
+//	fencelock_gate, fencelock_client      the gates of migrations, and what their clients have reported
 //
 // Names are bytes: encode(name, 'escape') shows them. A session of mode row has the application_name "fl <token> <nonce> <timeout>
 // <owner>", with token 0 while it waits; the nonce's first digits, the timeout in ms in base 36, and as much of the owner

@@ -42,7 +42,7 @@ type Options struct {
 	Listen *pgx.ConnConfig
 }
 
-// Driver is the PostgreSQL backend. It implements backend.Driver, backend.Checker and backend.Raiser.
+// Driver is the PostgreSQL backend. It implements backend.Driver, backend.Checker and backend.Gater.
 type Driver struct {
 	mode
 	st   *store
@@ -50,7 +50,7 @@ type Driver struct {
 	name string
 }
 
-// mode is what the two modes do each in its own way: the methods of backend.Driver and backend.Checker.
+// mode is what the two modes do each in its own way: the methods of backend.Driver and backend.Checker, and two of backend.Gater.
 type mode interface {
 	Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error)
 	Renew(ctx context.Context, hs []*backend.Hold) []error
@@ -60,13 +60,15 @@ type mode interface {
 	Inspect(ctx context.Context, name string) (backend.Info, error)
 	List(ctx context.Context, prefix string) iter.Seq2[backend.Info, error]
 	Break(ctx context.Context, name string) error
+	Undrained(ctx context.Context, g backend.Gate) ([]backend.Info, error)
+	RaiseHeld(ctx context.Context, h *backend.Hold, floor backend.Token) error
 	close()
 }
 
 var (
 	_ backend.Driver  = (*Driver)(nil)
 	_ backend.Checker = (*Driver)(nil)
-	_ backend.Raiser  = (*Driver)(nil)
+	_ backend.Gater   = (*Driver)(nil)
 )
 
 // New returns a driver over a pool that the program has. The pool is neither changed nor closed, its connections come

@@ -57,6 +57,9 @@ func (l *lease) Acquire(ctx context.Context, r *backend.Request) (backend.Grant,
 	if err != nil {
 		return backend.Grant{}, backend.Invalid("the nonce %q is not hexadecimal", r.Nonce)
 	}
+	if err := checkPhase(r); err != nil {
+		return backend.Grant{}, err
+	}
 	a := &attempt{l: l, r: r, nonce: nonce}
 	var outage error
 	if !r.Wait || !l.hub.ready() {
@@ -116,8 +119,10 @@ func (a *attempt) ask(ctx context.Context, queue bool) (granted bool, look time.
 	}
 	switch got := one.answer; {
 	case got.state == "granted" && got.token != nil:
-		a.grant = backend.Grant{Token: *got.token, Asked: one.asked}
+		a.grant = backend.Grant{Token: *got.token, Asked: one.asked, Ungated: got.ungated != nil && *got.ungated}
 		return true, 0, nil
+	case got.state == "shut" && got.token != nil:
+		return false, 0, &backend.GateError{Move: string(got.shut), Epoch: *got.token, Phase: a.r.Phase}
 	case got.state == "locked":
 		return false, 0, nil
 	case got.state == "queued" && got.ticket != nil && got.left != nil:
@@ -134,18 +139,20 @@ func (a *attempt) ask(ctx context.Context, queue bool) (granted bool, look time.
 type answer struct {
 	state               string
 	token, ticket, left *int64
+	ungated             *bool
+	shut                []byte // the migration whose gate refuses
 }
 
 // acquireOne sends one acquire.
 func (l *lease) acquireOne(ctx context.Context, a *attempt) error {
 	a.asked = backend.Now()
-	return l.st.query(ctx, "SELECT * FROM fencelock_acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+	return l.st.query(ctx, "SELECT * FROM fencelock_acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
 		[]any{
 			l.st.key(a.r.Name), a.nonce, []byte(a.r.Owner), millis(a.r.TTL + a.r.Grace), a.r.Floor, a.queue, a.ticket,
-			l.hub.process, millis(slack), millis(claim),
+			l.hub.process, millis(slack), millis(claim), len(l.st.prefix), []byte(a.r.Move), string(a.r.Phase),
 		},
 		func(row pgx.CollectableRow) error {
-			return row.Scan(&a.answer.state, &a.answer.token, &a.answer.ticket, &a.answer.left)
+			return row.Scan(&a.answer.state, &a.answer.token, &a.answer.ticket, &a.answer.left, &a.answer.ungated, &a.answer.shut)
 		})
 }
 
@@ -154,20 +161,22 @@ func (l *lease) acquireAll(ctx context.Context, as []*attempt) error {
 	n := len(as)
 	names, nonces, owners := make([][]byte, n), make([][]byte, n), make([][]byte, n)
 	ms, floors := make([]int64, n), make([]int64, n)
+	moves, phases := make([][]byte, n), make([]string, n)
 	asked := backend.Now()
 	for i, a := range as {
 		a.asked = asked
 		names[i], nonces[i], owners[i] = l.st.key(a.r.Name), a.nonce, []byte(a.r.Owner)
 		ms[i], floors[i] = millis(a.r.TTL+a.r.Grace), a.r.Floor
+		moves[i], phases[i] = []byte(a.r.Move), string(a.r.Phase)
 	}
-	return l.st.query(ctx, `SELECT x.i, a.state, a.token
-		FROM (SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[], $5::bigint[]) WITH ORDINALITY u(k, n, who, ms, above, i)
+	return l.st.query(ctx, `SELECT x.i, a.state, a.token, a.ungated, a.shut
+		FROM (SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bytea[], $7::text[]) WITH ORDINALITY u(k, n, who, ms, above, mv, phase, i)
 			ORDER BY hashtext(encode(u.k, 'hex')), u.k) x
-		CROSS JOIN LATERAL fencelock_acquire(x.k, x.n, x.who, x.ms, x.above, false, NULL, '', 0, $6) a`,
-		[]any{names, nonces, owners, ms, floors, millis(claim)}, func(row pgx.CollectableRow) error {
+		CROSS JOIN LATERAL fencelock_acquire(x.k, x.n, x.who, x.ms, x.above, false, NULL, '', 0, $8, $9, x.mv, x.phase) a`,
+		[]any{names, nonces, owners, ms, floors, moves, phases, millis(claim), len(l.st.prefix)}, func(row pgx.CollectableRow) error {
 			var i int
 			var got answer
-			if err := row.Scan(&i, &got.state, &got.token); err != nil || i < 1 || i > n {
+			if err := row.Scan(&i, &got.state, &got.token, &got.ungated, &got.shut); err != nil || i < 1 || i > n {
 				return errors.Join(err, fmt.Errorf("unexpected answer of the server: %d", i))
 			}
 			as[i-1].answer = got
@@ -331,19 +340,27 @@ func (l *lease) List(ctx context.Context, prefix string) iter.Seq2[backend.Info,
 // describe calls found for the names with this prefix, or for this name alone.
 func (l *lease) describe(ctx context.Context, name string, prefix bool, found func(backend.Info)) error {
 	return l.st.query(ctx, leases, []any{l.st.key(name), prefix}, func(row pgx.CollectableRow) error {
-		var key, owner []byte
-		var i backend.Info
-		var left float64
-		if err := row.Scan(&key, &i.Held, &owner, &i.Token, &left, &i.Waiters); err != nil {
-			return err
+		i, err := l.info(row)
+		if err == nil {
+			found(i)
 		}
-		i.Name, i.Owner = strings.TrimPrefix(string(key), l.st.prefix), string(owner)
-		if i.Held {
-			i.ExpiresIn = max(time.Duration(left*float64(time.Second)), time.Millisecond)
-		}
-		found(i)
-		return nil
+		return err
 	})
+}
+
+// info reads what the server says of one name: its key, whether it is held, by whom, the token, how many seconds are left, and the waiters.
+func (l *lease) info(row pgx.CollectableRow) (backend.Info, error) {
+	var key, owner []byte
+	var i backend.Info
+	var left float64
+	if err := row.Scan(&key, &i.Held, &owner, &i.Token, &left, &i.Waiters); err != nil {
+		return i, err
+	}
+	i.Name, i.Owner = strings.TrimPrefix(string(key), l.st.prefix), string(owner)
+	if i.Held {
+		i.ExpiresIn = max(time.Duration(left*float64(time.Second)), time.Millisecond)
+	}
+	return i, nil
 }
 
 // Break implements backend.Driver.

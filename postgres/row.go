@@ -54,12 +54,15 @@ func (r *row) Acquire(ctx context.Context, req *backend.Request) (backend.Grant,
 	if err := ctx.Err(); err != nil {
 		return backend.Grant{}, err
 	}
+	if err := checkPhase(req); err != nil {
+		return backend.Grant{}, err
+	}
 	if s, err := r.known(req.Nonce); err != nil {
 		return backend.Grant{}, err
 	} else if s != nil {
 		asked := backend.Now() // sent again: being connected is having it
 		if err := s.renew(ctx); err == nil {
-			return backend.Grant{Token: s.token, Asked: asked, Handle: s}, nil
+			return backend.Grant{Token: s.token, Asked: asked, Ungated: s.ungated, Handle: s}, nil
 		} else if ctx.Err() != nil {
 			return backend.Grant{}, ctx.Err()
 		}
@@ -93,8 +96,7 @@ func (r *row) try(ctx context.Context, req *backend.Request) (backend.Grant, err
 	}
 	g, err := s.try(ctx)
 	if errors.Is(err, backend.ErrLocked) {
-		s.leave(ctx)
-		r.forget(s)
+		s.leave(ctx, "ROLLBACK")
 	}
 	return g, err
 }

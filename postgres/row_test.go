@@ -229,3 +229,30 @@ func TestRowDeadWaiter(t *testing.T) {
 	proxy.Set(faultproxy.Mode{})
 	unlock(t, le)
 }
+
+// A try takes the door of its own row, and no other, whatever the server's plan for a table is that it knows to be small.
+func rowDoors(t *testing.T, s *servers.PostgresServer) {
+	p := pool(t, s, "")
+	l := open(t, at(s.Addr(), postgres.Row, "prefix", "doors:"))
+	unlock(t, lock(t, l.Mutex("warm")))
+	run(t, p, "INSERT INTO fencelock_row VALUES ('doors:a'), ('doors:b'), ('doors:c')")
+	run(t, p, "VACUUM ANALYZE fencelock_row")
+	tx := parked(t, p, "SELECT fencelock_take('doors:b', 0, false, 6, NULL, '', NULL)")
+	if n := one[int](t, p, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1"); n != 1 {
+		t.Errorf("a try holds %d doors, want 1", n)
+	}
+	for _, name := range []string{"a", "c"} {
+		le, err := l.Mutex(name).TryLock(t.Context())
+		must(t, err)
+		unlock(t, le)
+	}
+	run(t, p, "INSERT INTO fencelock_row VALUES ('doors:a'), ('doors:c')")
+	run(t, p, "VACUUM ANALYZE fencelock_row")
+	tidying := parked(t, p, "SELECT fencelock_tidy('doors:a')")
+	if n := one[int](t, p, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1"); n != 2 {
+		t.Errorf("%d doors are held while a row is tidied away, want 2", n)
+	}
+	must(t, tidying.Rollback(t.Context()))
+	must(t, tx.Rollback(t.Context()))
+	run(t, p, "SELECT fencelock_tidy('doors:a'), fencelock_tidy('doors:b'), fencelock_tidy('doors:c')")
+}

@@ -48,7 +48,7 @@ func (s *session) commit(ctx context.Context) error {
 	case !s.tx.isUsed(): // nothing that must last
 		end = "SET LOCAL synchronous_commit=off;COMMIT"
 	}
-	res, err := s.exec(ctx, end+";BEGIN READ WRITE;SET LOCAL synchronous_commit=off;"+s.row.tidying(s.req.Name)+";COMMIT")
+	res, err := s.exec(ctx, end+";"+s.tidying())
 	done := ""
 	for _, one := range res {
 		if tag := one.CommandTag.String(); one.Err == nil && (tag == "COMMIT" || tag == "ROLLBACK") {
@@ -91,16 +91,17 @@ func (s *session) settle(st standing) {
 	s.row.forget(s)
 }
 
-// tidying deletes the row of a name that nobody wants any more, and now and then those that the dead have left.
-func (r *row) tidying(name string) string {
-	sql := "SELECT fencelock_tidy(" + literal(r.st.key(name)) + ")"
+// tidying deletes the name's row if nobody wants it any more, and now and then those that the dead have left.
+func (s *session) tidying() string {
+	r := s.row
+	sql := "BEGIN READ WRITE;SET LOCAL synchronous_commit=off;SELECT fencelock_tidy(" + literal(r.st.key(s.req.Name)) + ")"
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if time.Since(r.tidied) > tidyEvery {
 		r.tidied = time.Now()
 		sql += ",fencelock_tidy(NULL)"
 	}
-	return r.st.sql(sql)
+	return r.st.sql(sql + ";COMMIT")
 }
 
 // resolve finds out what became of a COMMIT whose answer was lost. One that is under way is given a moment.

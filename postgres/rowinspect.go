@@ -38,24 +38,32 @@ func (r *row) Inspect(ctx context.Context, name string) (backend.Info, error) {
 // describe calls found for the rows with this prefix, or with this name alone.
 func (r *row) describe(ctx context.Context, name string, prefix bool, found func(backend.Info)) error {
 	return r.st.query(ctx, rowsHeld, []any{r.st.key(name), prefix}, func(row pgx.CollectableRow) error {
-		var key []byte
-		var i backend.Info
-		var label string
-		var idle float64
-		if err := row.Scan(&key, &i.Held, &label, &idle, &i.Waiters); err != nil {
-			return err
+		i, err := r.info(row)
+		if err == nil {
+			found(i)
 		}
-		i.Name = strings.TrimPrefix(string(key), r.st.prefix)
-		if i.Held {
-			var timeout time.Duration
-			i.Token, i.Owner, timeout = readLabel(label)
-			if timeout > 0 && idle >= 0 {
-				i.ExpiresIn = max(timeout-time.Duration(idle*float64(time.Second)), time.Millisecond)
-			}
-		}
-		found(i)
-		return nil
+		return err
 	})
+}
+
+// info reads what the server says of one name: its key, whether it is held, the holder's label, for how long that has been idle, and the waiters.
+func (r *row) info(row pgx.CollectableRow) (backend.Info, error) {
+	var key []byte
+	var i backend.Info
+	var label string
+	var idle float64
+	if err := row.Scan(&key, &i.Held, &label, &idle, &i.Waiters); err != nil {
+		return i, err
+	}
+	i.Name = strings.TrimPrefix(string(key), r.st.prefix)
+	if i.Held {
+		var timeout time.Duration
+		i.Token, i.Owner, timeout = readLabel(label)
+		if timeout > 0 && idle >= 0 {
+			i.ExpiresIn = max(timeout-time.Duration(idle*float64(time.Second)), time.Millisecond)
+		}
+	}
+	return i, nil
 }
 
 // readLabel reads "fl token nonce timeout owner"; zeros for a session that is not ours.

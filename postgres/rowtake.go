@@ -60,8 +60,9 @@ func label(owner string, most int) string {
 
 // taking is the statement that locks the row.
 func (s *session) taking(wait bool) string {
-	return fmt.Sprintf("SELECT t.state,t.token,t.xid,set_config('application_name',%s,true)FROM %s(%s,%d,%v)t;",
-		s.label("coalesce(t.token,0)"), s.row.st.sql("fencelock_take"), literal(s.row.st.key(s.req.Name)), s.req.Floor, wait)
+	return fmt.Sprintf("SELECT t.state,t.token,t.xid,t.ungated,set_config('application_name',%s,true)FROM %s(%s,%d,%v,%d,%s)t;",
+		s.label("coalesce(t.token,0)"), s.row.st.sql("fencelock_take"), literal(s.row.st.key(s.req.Name)), s.req.Floor, wait,
+		len(s.row.st.prefix), s.row.st.phase(s.req))
 }
 
 // try makes the row if it is not there, and locks it if it is free: one round trip. It ends the session on any error but ErrLocked.
@@ -78,8 +79,7 @@ func (s *session) try(ctx context.Context) (backend.Grant, error) {
 			return backend.Grant{}, backend.ErrLocked
 		}
 		if err != nil || state != "missing" {
-			s.abort()
-			return backend.Grant{}, errOr(err, state)
+			return backend.Grant{}, s.refused(ctx, errOr(err, state))
 		}
 		made = "ROLLBACK;" + strings.TrimPrefix(made, "ROLLBACK;") // somebody tidies it away just now
 	}
@@ -104,8 +104,7 @@ func (s *session) wait(ctx context.Context) (backend.Grant, error) {
 			continue
 		}
 		if err != nil || state != "held" {
-			s.abort()
-			return backend.Grant{}, errOr(err, state)
+			return backend.Grant{}, s.refused(ctx, errOr(err, state))
 		}
 		limited, cancel := context.WithTimeout(ctx, lookMost)
 		defer cancel()
@@ -136,14 +135,14 @@ func (s *session) ask(ctx context.Context, sql string) (string, error) {
 		if ctx.Err() != nil {
 			return "", ctx.Err()
 		}
-		return "", meaning(err)
+		return "", s.row.st.refusal(err, s.req)
 	}
 	at := len(res) - 1
-	if at < 0 || len(res[at].Rows) != 1 || len(res[at].Rows[0]) < 3 {
+	if at < 0 || len(res[at].Rows) != 1 || len(res[at].Rows[0]) < 4 {
 		return "", errOr(nil, "no row")
 	}
 	state, token := string(res[at].Rows[0][0]), res[at].Rows[0][1]
-	s.xid = string(res[at].Rows[0][2])
+	s.xid, s.ungated = string(res[at].Rows[0][2]), string(res[at].Rows[0][3]) == "t"
 	for state == "floor" {
 		if err := s.row.st.raise(ctx, s.row.st.key(s.req.Name), s.req.Floor); err != nil {
 			return "", err
@@ -169,15 +168,26 @@ func (s *session) grant(asked backend.Instant) backend.Grant {
 	s.state = holding
 	s.timer = time.AfterFunc(parkAfter, s.park)
 	s.mu.Unlock()
-	return backend.Grant{Token: s.token, Asked: asked, Handle: s}
+	return backend.Grant{Token: s.token, Asked: asked, Ungated: s.ungated, Handle: s}
 }
 
-// leave ends a session that was granted nothing, and keeps its connection.
-func (s *session) leave(ctx context.Context) {
-	_, _ = s.exec(ctx, "ROLLBACK") // or the pool throws it away
+// refused ends a session whose request was not granted. That of a gate is in order, and freed its place in the server by itself.
+func (s *session) refused(ctx context.Context, err error) error {
+	if errors.As(err, new(*backend.GateError)) {
+		s.leave(ctx, "ROLLBACK;"+s.tidying())
+	} else {
+		s.abort()
+	}
+	return err
+}
+
+// leave ends a session that was granted nothing, by some SQL, and keeps its connection.
+func (s *session) leave(ctx context.Context, how string) {
+	_, _ = s.exec(ctx, how) // or the pool throws it away
 	s.mu.Lock()
 	s.state = over
 	s.mu.Unlock()
 	s.turn <- struct{}{}
 	s.putBack()
+	s.row.forget(s)
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/conformance/gatetest"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
@@ -86,6 +88,11 @@ func TestSchema(t *testing.T) {
 		}
 		run(t, owner, strings.Join(grants, ""))
 		cycle(t, url)
+		for _, mode := range both {
+			t.Run(string(mode), func(t *testing.T) {
+				gatetest.Run(t, func(t *testing.T) backend.Driver { return client(t, url+"&pool_max_conns=8&mode="+string(mode)) })
+			})
+		}
 		run(t, owner, "DROP TABLE fencelock_lease CASCADE")
 		_, err = fencelock.Open(t.Context(), url+"&mode=lease")
 		want(t, "a table is gone, and may not be made again", err, fencelock.ErrInvalid)

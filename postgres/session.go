@@ -54,9 +54,10 @@ type session struct {
 
 	dropped chan struct{} // closed when the connection is gone
 
-	xid   string // of the transaction, to learn what became of a COMMIT
-	token backend.Token
-	tx    tx // what the holder writes
+	xid     string // of the transaction, to learn what became of a COMMIT
+	token   backend.Token
+	ungated bool // of the grant
+	tx      tx   // what the holder writes
 }
 
 func newSession(r *row, req *backend.Request, conn *pgxpool.Conn) *session {

@@ -145,7 +145,7 @@ func (st *store) ensure(ctx context.Context) error {
 	return CreateSchema(ctx, conn.Conn(), st.schema)
 }
 
-// CreateSchema creates the objects of [Schema] if they are not there: what the driver does by itself on first
+// CreateSchema creates the objects of [Schema] if they are not there, or of an earlier version: what the driver does by itself on first
 // use. A program that only checks tokens, in a database without locks, calls it once. schema is where; "" stands
 // for the first schema of the search_path. The error matches ErrInvalid if there is no such schema or the
 // role may not create tables in it.
@@ -158,6 +158,9 @@ func CreateSchema(ctx context.Context, conn *pgx.Conn, schema string) error {
 	}
 	return meaning(err)
 }
+
+// version is that of [Schema].
+var version = regexp.MustCompile(`fencelock_version\(\).* AS 'SELECT (\d+)'`).FindStringSubmatch(Schema)[1]
 
 // relations are the tables and sequences of [Schema].
 var relations = regexp.MustCompile(`fencelock_\w+`).FindAllString(strings.Join(
@@ -190,6 +193,9 @@ func createSchema(ctx context.Context, tx pgx.Tx, schema string) error {
 	var there bool
 	err = tx.QueryRow(ctx, `SELECT to_regprocedure($1 || 'fencelock_version()') IS NOT NULL AND NOT EXISTS (SELECT FROM unnest($2::text[]) r WHERE to_regclass($1 || r) IS NULL)`,
 		pgx.QueryExecModeExec, before, relations).Scan(&there)
+	if err == nil && there { // of an earlier version it is run again
+		err = tx.QueryRow(ctx, qualified(before, "SELECT fencelock_version() >= $1::text::int"), pgx.QueryExecModeExec, version).Scan(&there)
+	}
 	if err != nil || there {
 		return err
 	}
@@ -232,6 +238,7 @@ func meaning(err error) error {
 		{"3D000", "the server has no such database"},
 		{"3F000", "the server has no such schema"},
 		{"FL053", "a floor or token of 2^53 or more"},
+		{"FL022", "the table fencelock_gate has what no driver writes there"},
 		{"0A000", "the server cannot do that: PostgreSQL 15 or later is needed"},
 	} {
 		if answer.Code == m.code {

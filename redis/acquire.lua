@@ -1,21 +1,30 @@
--- The acquire that found the key taken, the queue not empty, or its own
--- tombstone. Keys, arguments and replies: fast.lua.
+-- The acquire that found the key taken, the queue not empty, its own
+-- tombstone, or a gate that refuses it. Keys, arguments and replies: fast.lua.
 local nonce, ttl, mode, ticket, floor = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local claim, slack, process, pub, owner = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
 
 if redis.call('EXISTS', TOMB) == 1 then return {'gone'} end
 
--- Ours already: the same request again, or the waiter's confirmation of its claim.
-if value and string.sub(value, 1, 33) == nonce .. ':' then
+-- A grant that found a gate of its own migration says so.
+local function granted(n) return own and {'ok', n} or n end
+
+-- Ours already: the same request again, which no gate refuses any more, or the waiter's confirmation of its claim.
+local mine = value and string.sub(value, 1, 33) == nonce .. ':'
+local claimed = mine and string.byte(value, -1) == 0
+if mine and not (claimed and refusal) then
   local n = tonumber(string.match(value, '^%x+:(%d+):'))
-  if n <= floor then
-    n = draw(floor)
-    redis.call('SET', LOCK, nonce .. ':' .. num(n) .. ':' .. owner, 'PX', ttl)
-  else
-    redis.call('PEXPIRE', LOCK, ttl)
-  end
+  if n <= floor then n = draw(floor) end
+  redis.call('SET', LOCK, nonce .. ':' .. num(n) .. ':' .. owner, 'PX', ttl)
   drop(nonce)
-  return n
+  return granted(n)
+end
+
+-- Refused: out of the queue, and the lock goes on to the next.
+if refusal then
+  drop(nonce)
+  if claimed then redis.call('DEL', LOCK) end
+  if claimed or not value then grant(pub, '', claim) end
+  return refusal
 end
 
 -- Free, but others wait: the first live one gets it, whoever looks.
@@ -24,7 +33,7 @@ if not value then
     local n = draw(floor)
     redis.call('SET', LOCK, nonce .. ':' .. num(n) .. ':' .. owner, 'PX', ttl)
     drop(nonce)
-    return n
+    return granted(n)
   end
   value = redis.call('GET', LOCK)
 end

@@ -21,9 +21,27 @@
 //	fl\0{tag}q<lock>    queue: nonce by ticket
 //	fl\0{tag}m<lock>    its waiters: until when each counts as alive, its process, its owner
 //	fl\0{tag}x<nonce>   tombstone of an acquisition that was given up while a request was under way
+//	fl\0{tag}g<prefix>  gates of the keyspace, if a migration has set any: a hash, by migration
+//	fl\0{tag}k<prefix>\0<migration>  what the migration's clients report of themselves; expires with the last of them
 //
 // What is left of a name once nobody holds it or waits for it: nothing. The counters are at most one for
 // each of the 16,384 slots, however many names there are.
+//
+// Behind the owner a NUL and a migration mark a holder in PhaseBoth, and a NUL at the end of the value a claim
+// that its waiter has not confirmed.
+//
+// # Gates
+//
+// The script that acquires looks in the same EXISTS as ever whether there are gates, and reads them only then. Off a cluster they
+// are one hash, in the slot 0 that a cluster would have. On a cluster each slot has one, since a script sees the keys of its slot alone:
+// SetGate, Gates, Raise and Source go over all of them, a thousand in one pipeline, some tenths of a second in all. Who is interrupted
+// leaves the gate Torn: names of some slots are refused, and the next change mends it. Under the key must lie nothing else: names of that
+// keyspace are not granted then (ErrInvalid).
+//
+// Undrained searches the whole keyspace with SCAN, and gives an error if a failover, a restart or the move of a slot made the search
+// incomplete. It is exact about our own holders. A program that uses the plain recipe knows no gates: it shows while it
+// holds a key, and can take one at any time. Raise writes a counter in each of the 16,384 slots, some 1.5 MB. Gates are as durable as the locks: what
+// loses the data opens the store, until a client in PhaseBoth finds the gate missing (Grant.Ungated).
 //
 // # Waiting
 //
@@ -56,7 +74,7 @@
 // Redis 6.2 or later, 7.0 for a cluster (sharded pub/sub). maxmemory-policy noeviction.
 // With ACLs: the lock keys and ~fl*, the channels &fl*, and the commands EVAL, EVALSHA, GET,
 // SET, DEL, EXISTS, PEXPIRE, PTTL, TIME, the Z, H and L commands of the scripts, SCAN, PUBLISH, SUBSCRIBE (on
-// a cluster SPUBLISH, SSUBSCRIBE, CLUSTER). A holder looks every 0.6 s whether its key is still its own, many
+// a cluster SPUBLISH, SSUBSCRIBE, CLUSTER); in a store with gates also HGETALL, and INFO for Undrained. A holder looks every 0.6 s whether its key is still its own, many
 // holds in one command, so a deleted key or a Break is noticed within a second.
 //
 // go-redis logs failed dials on standard error by itself; a program that does not want that

@@ -42,13 +42,14 @@ type Options struct {
 	NoPrefix bool
 }
 
-// Driver is the Redis backend. It implements backend.Driver and backend.Checker.
+// Driver is the Redis backend. It implements backend.Driver, backend.Checker and backend.Gater.
 type Driver struct {
 	client  goredis.UniversalClient
 	cluster *goredis.ClusterClient // client, if it is one
 	own     bool                   // we opened the client
 	prompt  bool                   // the client heeds the deadline of a ctx by itself
 	prefix  string
+	gates   string // the key of its gates, off a cluster
 	process string // names this driver's channels
 	publish string // PUBLISH or SPUBLISH
 	hubs    hubs
@@ -61,6 +62,7 @@ type Driver struct {
 var (
 	_ backend.Driver  = (*Driver)(nil)
 	_ backend.Checker = (*Driver)(nil)
+	_ backend.Gater   = (*Driver)(nil)
 )
 
 // New returns a driver over a client that the program has: a *redis.Client
@@ -86,6 +88,7 @@ func New(client goredis.UniversalClient, opts *Options) (*Driver, error) {
 	d := &Driver{
 		client:  client,
 		prefix:  prefix,
+		gates:   ours(tags()[0]) + "g" + prefix,
 		process: hex.EncodeToString(id[:]),
 		publish: "PUBLISH",
 		doubt:   map[string]struct{}{},
@@ -192,9 +195,13 @@ func (a *attempt) ask(ctx context.Context, queue bool) (answer, error) {
 		mode = "w"
 	}
 	asked := backend.Now()
-	reply, err := a.d.run(ctx, acquireScript, a.keys.acquire(a.r.Nonce),
-		a.r.Nonce, millis(a.r.TTL+a.r.Grace), mode, a.ticket, a.r.Floor,
-		millis(claim), millis(slack), a.d.process, a.d.publish, a.r.Owner)
+	args := append(make([]any, 0, 12), a.r.Nonce, millis(a.r.TTL+a.r.Grace), mode, a.ticket, a.r.Floor,
+		millis(claim), millis(slack), a.d.process, a.d.publish, mark(a.r))
+	if a.r.Move != "" {
+		args = append(args, string(a.r.Phase), a.r.Move)
+	}
+	keys := a.keys.acquire(a.r.Nonce, a.d.gatesOf(a.keys))
+	reply, err := a.d.run(ctx, acquireScript, keys, args...)
 	if err != nil {
 		if !backend.Final(err) {
 			a.d.setDoubt(a.r.Nonce)
@@ -202,7 +209,7 @@ func (a *attempt) ask(ctx context.Context, queue bool) (answer, error) {
 		return answer{}, err
 	}
 	if token, ok := reply.(int64); ok {
-		a.grant = backend.Grant{Token: token, Asked: asked}
+		a.grant = backend.Grant{Token: token, Asked: asked, Ungated: a.r.Move != ""}
 		return answer{granted: true}, nil
 	}
 	res, ok := reply.([]any)
@@ -210,6 +217,14 @@ func (a *attempt) ask(ctx context.Context, queue bool) (answer, error) {
 		return answer{}, unexpected(reply)
 	}
 	switch res[0] {
+	case "ok":
+		token, _ := res[len(res)-1].(int64)
+		a.grant = backend.Grant{Token: token, Asked: asked}
+		return answer{granted: true}, nil
+	case "gate":
+		return answer{}, refusal(res, a.r.Phase)
+	case "badgate":
+		return answer{}, badGate(keys[5])
 	case "gone":
 		return answer{}, fmt.Errorf("the request was abandoned: %w", backend.ErrLost)
 	case "locked":

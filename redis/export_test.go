@@ -12,3 +12,6 @@ var (
 
 // OursOf returns what the driver's keys of a lock begin with: "fl\0{tag}".
 func OursOf(lock string) string { return keysOf(lock).ours }
+
+// OursOfFirst returns what keys in slot 0 begin with, where the gates are off a cluster.
+func OursOfFirst() string { return ours(tags()[0]) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"iter"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -19,50 +18,38 @@ const scanCount = 1000
 
 // Inspect implements backend.Driver.
 func (d *Driver) Inspect(ctx context.Context, name string) (backend.Info, error) {
-	k := keysOf(d.prefix + name).acquire("")
-	reply, err := d.run(ctx, inspectScript, k[:3])
+	reply, err := d.run(ctx, inspectScript, keysOf(d.prefix+name).inspect())
 	if err != nil {
 		return backend.Info{}, err
 	}
-	return info(name, reply)
+	i, _, err := info(name, reply)
+	return i, err
 }
 
 // info reads {value, there, pttl, waiters}.
-func info(name string, reply any) (backend.Info, error) {
+func info(name string, reply any) (backend.Info, value, error) {
 	res, _ := reply.([]any)
 	if len(res) != 4 {
-		return backend.Info{}, unexpected(reply)
+		return backend.Info{}, value{}, unexpected(reply)
 	}
-	value, ok1 := res[0].(string)
+	text, ok1 := res[0].(string)
 	there, ok2 := res[1].(int64)
 	left, ok3 := res[2].(int64)
 	waiters, ok4 := res[3].(int64)
 	if !ok1 || !ok2 || !ok3 || !ok4 {
-		return backend.Info{}, unexpected(reply)
+		return backend.Info{}, value{}, unexpected(reply)
 	}
 	i := backend.Info{Name: name, Held: there == 1, Waiters: int(waiters)}
 	if !i.Held {
-		return i, nil
+		return i, value{}, nil
 	}
-	i.Token, i.Owner = parse(value)
+	v := parse(text)
+	i.Token, i.Owner = v.token, v.owner
 	i.Leaked = left == -1
 	if left > 0 {
 		i.ExpiresIn = time.Duration(left) * time.Millisecond
 	}
-	return i, nil
-}
-
-// parse reads "nonce:token:owner"; zeros for a value that is not ours.
-func parse(value string) (backend.Token, string) {
-	parts := strings.SplitN(value, ":", 3)
-	if len(parts) != 3 || len(parts[0]) != 32 || strings.Trim(parts[0], "0123456789abcdef") != "" {
-		return 0, ""
-	}
-	token, err := strconv.ParseInt(parts[1], 10, 64)
-	if err != nil {
-		return 0, ""
-	}
-	return token, parts[2]
+	return i, v, nil
 }
 
 // List implements backend.Driver. With an empty prefix it names every string
@@ -79,16 +66,11 @@ func (d *Driver) List(ctx context.Context, prefix string) iter.Seq2[backend.Info
 		}
 		err := d.scan(ctx, prefix, func(names []string) (bool, error) {
 			names = fresh(names)
-			infos, err := d.inspectAll(ctx, names)
-			if err != nil {
-				return false, err
-			}
-			for _, i := range infos {
-				if (i.Held || i.Waiters > 0) && !yield(i, nil) {
-					return false, nil
-				}
-			}
-			return true, nil
+			more := true
+			err := d.inspectAll(ctx, names, func(i backend.Info, _ value) {
+				more = more && (!i.Held && i.Waiters <= 0 || yield(i, nil))
+			})
+			return more, err
 		})
 		if err != nil {
 			yield(backend.Info{}, err)
@@ -165,34 +147,33 @@ func (d *Driver) masters(ctx context.Context) []node {
 }
 
 // inspectAll inspects many names in one pipeline. A key of another type is no lock and is left out.
-func (d *Driver) inspectAll(ctx context.Context, names []string) ([]backend.Info, error) {
+func (d *Driver) inspectAll(ctx context.Context, names []string, each func(backend.Info, value)) error {
 	if len(names) == 0 {
-		return nil, nil
+		return nil
 	}
 	cmds, err := d.pipeline(ctx, func(p goredis.Pipeliner) {
 		for _, n := range names {
-			inspectScript.Eval(ctx, p, keysOf(d.prefix + n).acquire("")[:3])
+			inspectScript.Eval(ctx, p, keysOf(d.prefix+n).inspect())
 		}
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var infos []backend.Info
 	for i, c := range cmds {
 		reply, err := c.(*goredis.Cmd).Result()
 		if err != nil {
 			if strings.HasPrefix(err.Error(), "WRONGTYPE") {
 				continue
 			}
-			return nil, d.meaning(err)
+			return d.meaning(err)
 		}
-		one, err := info(names[i], reply)
+		one, v, err := info(names[i], reply)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		infos = append(infos, one)
+		each(one, v)
 	}
-	return infos, nil
+	return nil
 }
 
 // glob quotes what SCAN's MATCH would read as a pattern.
@@ -202,6 +183,6 @@ func glob(s string) string {
 
 // Break implements backend.Driver.
 func (d *Driver) Break(ctx context.Context, name string) error {
-	_, err := d.run(ctx, breakScript, keysOf(d.prefix+name).acquire(""), millis(claim), d.publish)
+	_, err := d.run(ctx, breakScript, keysOf(d.prefix+name).handOn(), millis(claim), d.publish)
 	return err
 }

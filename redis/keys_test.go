@@ -114,7 +114,7 @@ func TestForeignValuesAreNotOurs(t *testing.T) {
 func TestKeyOfAnotherType(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
-	c, l := foreign(t, s), open(t, s.URL(), fencelock.WithTTL(900*time.Millisecond))
+	c, l := foreign(t, s), open(t, s.URL(), fencelock.WithTTL(3*time.Second))
 	must(t, c.RPush(t.Context(), key("list"), "1", "2").Err())
 	_, err := l.Mutex("list").Lock(within(t, 3*time.Second))
 	want(t, "Lock", err, fencelock.ErrInvalid)
@@ -142,7 +142,7 @@ func TestKeyOfAnotherType(t *testing.T) {
 	})
 	must(t, err)
 	lost(t, doomed, time.Second, fencelock.Revoked)
-	<-time.After(2 * time.Second) // more than two TTLs
+	<-time.After(7 * time.Second) // more than two TTLs
 	for i, le := range others {
 		if err := le.Err(); err != nil {
 			t.Errorf("lease %d of the batch: %v", i, err)

@@ -162,7 +162,7 @@ func (d *Driver) probe(ctx context.Context) error {
 		return nil
 	}
 	text, err := do(ctx, d, func(ctx context.Context) (string, error) {
-		return d.client.Info(ctx, "cluster", "replication").Result()
+		return d.client.Info(ctx).Result() // of one section or all: several at once are Redis 7
 	})
 	switch {
 	case err != nil && errors.Is(err, backend.ErrInvalid):

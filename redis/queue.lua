@@ -43,8 +43,8 @@ local function tell(pub, nonce, message)
   return owner
 end
 
--- Hands the free lock to the first live waiter. The grant is a claim: it lasts
--- for the TTL only once the waiter has sent its own acquire again. The waiter after it is told to look
+-- Hands the free lock to the first live waiter. The grant is a claim, marked by a NUL at the end: it lasts
+-- for the TTL only once the waiter has sent its own acquire again, which the gates may refuse. The waiter after it is told to look
 -- when the claim is over. Stops at the waiter self, who takes the lock himself.
 local function grant(pub, self, claim)
   local h = head()
@@ -52,7 +52,7 @@ local function grant(pub, self, claim)
     local owner = tell(pub, h, 'g')
     drop(h)
     if owner then
-      redis.call('SET', LOCK, h .. ':' .. num(draw(0)) .. ':' .. owner, 'PX', claim)
+      redis.call('SET', LOCK, h .. ':' .. num(draw(0)) .. ':' .. owner .. '\0', 'PX', claim)
       h = head()
       while h and not tell(pub, h, 'w' .. claim) do
         drop(h)

@@ -25,6 +25,16 @@ var (
 	breakLua string
 	//go:embed inspect.lua
 	inspectLua string
+	//go:embed gate.lua
+	gateLua string
+	//go:embed raise.lua
+	raiseLua string
+	//go:embed source.lua
+	sourceLua string
+	//go:embed raiseheld.lua
+	raiseHeldLua string
+	//go:embed clients.lua
+	clientsLua string
 )
 
 // The scripts. The two that every lock pays for begin with what an uncontended
@@ -36,4 +46,10 @@ var (
 	checkScript   = goredis.NewScript(checkLua)
 	breakScript   = goredis.NewScript(queueLua + breakLua)
 	inspectScript = goredis.NewScript(inspectLua)
+
+	gateScript      = goredis.NewScript(gateLua)
+	raiseScript     = goredis.NewScript(raiseLua)
+	sourceScript    = goredis.NewScript(sourceLua)
+	raiseHeldScript = goredis.NewScript(raiseHeldLua)
+	clientsScript   = goredis.NewScript(clientsLua)
 )

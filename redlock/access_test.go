@@ -7,9 +7,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/redlock"
 )
 
 // TLS and a password, on real servers, and what is said without them.
@@ -51,4 +54,95 @@ func TestTLSAndPassword(t *testing.T) {
 		must(t, err)
 		must(t, le.Unlock(t.Context()))
 	}
+}
+
+// The rights that the package documentation names, for the default prefix: those that are needed, and those of functions.
+const (
+	rights = "~fencelock:* ~fl* resetchannels &fl* -@all +eval +evalsha +info +time +get +set +del +exists +pexpire +pttl" +
+		" +hget +hset +hdel +hmget +hgetall +hvals +lpush +ltrim +lpos +scan +publish +subscribe"
+	functions = " +fcall +function|load"
+)
+
+// All that a program does, with what the documentation asks for and no more: with functions and without.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ user, extra, called string }{
+		{"functions", functions, "fcall"},
+		{"scripts", "", "evalsha"},
+	} {
+		t.Run(tt.user, func(t *testing.T) {
+			t.Parallel()
+			g := servers.Redises(t, 3, servers.RedisOptions{Users: []string{
+				"documented on >p " + rights + tt.extra, "elsewhere on >p ~other:* ~fl* &* +@all", "idle on >p ~* &* -@all +ping",
+			}})
+			c := over(t, g, g.Addrs())
+			as := func(user string) string {
+				return "redlock://" + user + ":p@" + strings.Join(g.Addrs(), ",") + "?fresh=1"
+			}
+			a, b := open(t, as("documented")), open(t, as("documented"))
+			le := lock(t, a.Mutex("x"))
+			next := make(chan *fencelock.Lease, 1)
+			go func() { next <- lock(t, b.Mutex("x")) }()
+			await(t, 5*time.Second, "one waits", func() bool {
+				info, err := a.Inspect(t.Context(), "x")
+				return err == nil && info.Waiters == 1
+			})
+			must(t, le.Renew(t.Context()))
+			for info, err := range a.List(t.Context(), "") {
+				if err != nil || info.Name != "x" || info.Waiters != 1 {
+					t.Errorf("List: got %+v, %v", info, err)
+				}
+			}
+			unlock(t, le)
+			le = <-next
+			must(t, a.Break(t.Context(), "x"))
+			select {
+			case <-le.Done():
+			case <-time.After(2 * time.Second):
+				t.Error("the Break was not noticed")
+			}
+			migrate(t, closing(t, as("documented")))
+			for i, n := range c.direct {
+				stats, err := n.Info(t.Context(), "commandstats").Result()
+				must(t, err)
+				if !strings.Contains(stats, "cmdstat_"+tt.called+":") {
+					t.Errorf("node %d was not asked by %s", i, tt.called)
+				}
+			}
+			for user, says := range map[string]string{"elsewhere": "keys", "idle": "commands"} {
+				l, err := fencelock.Open(t.Context(), as(user))
+				if err == nil {
+					t.Cleanup(func() { _ = l.Close() })
+					_, err = l.Mutex("y").TryLock(t.Context())
+				}
+				want(t, user, err, fencelock.ErrInvalid)
+				if err == nil || !strings.Contains(err.Error(), says) {
+					t.Errorf("%s: got %v, want it to say which %s", user, err, says)
+				}
+			}
+		})
+	}
+}
+
+// migrate does what a migration does.
+func migrate(t *testing.T, d *redlock.Driver) {
+	t.Helper()
+	g := gate(backend.GateOpen, "moving/*")
+	must(t, d.SetGate(t.Context(), g, 0))
+	_, err := d.Gates(t.Context())
+	must(t, err)
+	r := request("moving/x", "a", backend.PhaseBoth)
+	grant, err := d.Acquire(t.Context(), r)
+	must(t, err)
+	h := &backend.Hold{Request: r, Grant: grant}
+	must(t, d.RaiseHeld(t.Context(), h, grant.Token+1))
+	must(t, d.Release(t.Context(), h))
+	_, err = d.Undrained(t.Context(), g)
+	must(t, err)
+	_, err = d.Source(t.Context())
+	must(t, err)
+	must(t, d.Raise(t.Context(), grant.Token+2))
+	must(t, d.Report(t.Context(), backend.Client{ID: "c", Move: "m"}, time.Minute))
+	_, err = d.Clients(t.Context(), "m")
+	must(t, err)
 }

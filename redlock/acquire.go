@@ -119,17 +119,21 @@ type result struct {
 
 // poll is the votes of a round as they come in.
 type poll struct {
-	a       *attempt
-	grip    *grip
-	numbers []int64 // by node; 0: no vote
-	votes   int
-	held    map[string]int // refusals by holder
-	kept    int            // refusals for a waiter that was told
-	gone    bool
-	foreign bool
-	left    []time.Duration // until the refusing nodes are free
-	silent  silence
-	heard   int // answers of any kind
+	a         *attempt
+	grip      *grip
+	numbers   []int64 // by node; 0: no vote
+	votes     int
+	held      map[string]int // refusals by holder
+	kept      int            // refusals for a waiter that was told
+	gates     int            // refusals by a gate
+	refusal   *backend.GateError
+	gated     int  // votes of nodes that have a gate of the request's own migration for the name
+	unsettled bool // a node is in quarantine
+	gone      bool
+	foreign   bool
+	left      []time.Duration // until the refusing nodes are free
+	silent    silence
+	heard     int // answers of any kind
 }
 
 // ask asks for votes once. queue: where the lock is held, join the waiters.
@@ -147,12 +151,19 @@ func (a *attempt) ask(ctx context.Context, queue bool) (result, error) {
 	asked := backend.Now()
 	a.queued = a.queued || queue
 	g := &grip{id: a.id, queued: a.queued, sure: make([]bool, len(d.nodes))}
+	phase := ""
+	if a.r.Move != "" {
+		phase = string(a.r.Phase) + " " + a.r.Move
+	}
 	g.answers = d.ask([]op{{a.lock, []any{
-		"v", a.id, a.r.Nonce, millis(a.r.TTL + a.r.Grace), d.number(), a.r.Floor, a.bucket, stamp, d.process, a.r.Owner,
+		"v", a.id, a.r.Nonce, millis(a.r.TTL + a.r.Grace), d.number(), a.r.Floor, a.bucket, stamp, d.process, mark(a.r), phase,
 	}}}, most)
 	p := &poll{a: a, grip: g, numbers: make([]int64, len(d.nodes)), silent: silence{d: d}}
 	d.keep(a.r.Nonce, g)
 	err := d.each(ctx, g.answers, most, p.take)
+	if p.forgetful() {
+		d.mendSoon()
+	}
 	for i, sure := range a.old {
 		if !sure { // an older request with this id may still be under way
 			g.sure[i] = false
@@ -170,7 +181,7 @@ func (a *attempt) ask(ctx context.Context, queue bool) (result, error) {
 		trust := a.trust()
 		if err == nil && asked.Elapsed() < trust {
 			d.saw(token)
-			a.grant = backend.Grant{Token: token, Asked: asked, Max: trust, Handle: g}
+			a.grant = backend.Grant{Token: token, Asked: asked, Max: trust, Ungated: a.r.Move != "" && p.gated == 0, Handle: g}
 			return result{granted: true}, nil
 		}
 		a.next(p)
@@ -237,6 +248,9 @@ func (p *poll) read(node int, reply any) error {
 		}
 		p.numbers[node] = n
 		p.votes++
+		if len(res) == 3 {
+			p.gated++
+		}
 	case int64(1):
 		if len(res) != 3 {
 			return unexpected(reply)
@@ -249,6 +263,7 @@ func (p *poll) read(node int, reply any) error {
 		p.foreign = p.foreign || holder == ""
 		p.wait(n)
 	case int64(2):
+		p.unsettled = true
 		return fmt.Errorf("in quarantine for %v more, since it was restarted or is new", (time.Duration(n) * time.Millisecond).Round(100*time.Millisecond))
 	case int64(3):
 		p.gone = true
@@ -257,6 +272,10 @@ func (p *poll) read(node int, reply any) error {
 		p.wait(n)
 	case int64(5):
 		return errForeignType
+	case int64(6):
+		return p.refuse(res)
+	case int64(7):
+		return p.a.d.badGate()
 	default:
 		return unexpected(reply)
 	}
@@ -280,9 +299,9 @@ func (p *poll) most() int {
 	return most
 }
 
-// refusals is how many nodes answered that they have voted for somebody else.
+// refusals is how many nodes answered that they have voted for somebody else, or that a gate is closed.
 func (p *poll) refusals() int {
-	sum := p.kept
+	sum := p.kept + p.gates
 	for _, n := range p.held {
 		sum += n
 	}
@@ -295,6 +314,8 @@ func (p *poll) refused() (result, error) {
 	switch {
 	case p.gone:
 		return result{}, fmt.Errorf("the request was abandoned: %w", backend.ErrLost)
+	case p.gates >= d.quorum || p.gates > 0 && p.gates == p.refusals() && p.votes+p.gates >= d.quorum:
+		return result{}, p.refusal
 	case p.most() >= d.quorum:
 		p.a.splits = 0
 		slices.Sort(p.left)

@@ -24,13 +24,16 @@
 //	fl\0rl:v<lock>     the waiter that a freed lock is kept for, for 0.2 s
 //	fl\0rl:x<id>       tombstone of a round that was given up while a request was under way
 //	fl\0rl:r<bucket>   ids released last, for a release that is sent again; expires after a minute
+//	fl\0rl:g<prefix>   gates of the keyspace, if a migration has set any: a hash, by migration
+//	fl\0rl:k<prefix>\0<migration>  what the migration's clients report of themselves; expires with the last of them
 //
 // What is left of a name once nobody holds it or waits for it: nothing. The rest is constant.
 //
 // # Votes
 //
-// Every node is asked at once, by one script; what several goroutines want of a node while a call to it is under
-// way goes into the next call together. The caller goes on as soon as a majority has answered. Stragglers are finished in
+// Every node is asked at once, in one call: of a function of Redis 7 (library fencelock_redlock_<hash of its text>, which the client
+// loads where it is missing, and which stays on the node), or of a script where the node or the user's rights know no functions.
+// What several goroutines want of a node while a call to it is under way goes into the next call together. The caller goes on as soon as a majority has answered. Stragglers are finished in
 // the background: their votes stay, or are undone if the round did not win; a node that does not answer is sent what it is owed
 // when it does. A call to a node ends after 2 s, and a round of votes waits for a majority for a quarter of the TTL, 1.5 s at
 // most.
@@ -43,7 +46,8 @@
 // # Quarantine
 //
 // A node that has forgotten its votes must not vote again before the leases that it voted for have ended. Every vote
-// compares the server's run id with the one in its data: after a restart, a FLUSHALL, a restored or replicated data set, or
+// compares the server's run id with the one in its data (the library remembers the former in a local variable, which ends with the
+// server's process as the run id does; a script asks INFO each time): after a restart, a FLUSHALL, a restored or replicated data set, or
 // on a new node they differ, and the node votes only once the quarantine has passed: quarantine=60s by default, the same on
 // all clients. A TTL + Grace above it is ErrInvalid. No persistence is needed, and no delayed restart by an operator. Restart nodes
 // one after the other, a quarantine apart.
@@ -69,6 +73,17 @@
 // promise (Traits.FIFO is false). A waiter also looks when the holder's keys would expire, every 3 s at the latest (1 s while a
 // program that knows no waiters holds the lock), and after every re-subscription.
 //
+// # Gates
+//
+// A node checks its gates in its vote, in an EXISTS that it asks anyway while it has none. A change of a gate must reach every
+// node, or it is an error that names those that are missing; the first node of the URL decides between several who change one at once
+// (with nodes in another order both may fail, and try again). A majority is enough to read them. A node without a gate that another has, or
+// with an older one, is given the latest by the next client that sees it, in a vote or in Gates: so it has it back before the end of its
+// quarantine as a rule, and one such node opens nothing. A majority that loses its data together, or before any client has looked, has lost its gates.
+//
+// Undrained searches all nodes, wants a majority of which none forgot anything since a quarantine ago, and counts a lock that even one of them
+// has: what a lost round left behind can delay it by a TTL. Behind the owner in a lock's value a NUL and a migration mark a holder in PhaseBoth.
+//
 // # What is not promised
 //
 // Mutual exclusion when a node's wall clock jumps forward, so that it expires a lock early, and the lock has then no majority any
@@ -81,7 +96,7 @@
 //
 // Redis 6.2 or later, maxmemory-policy noeviction, clocks that are kept by slewing. With ACLs: the lock keys and ~fl*,
 // the channels &fl*, and the commands EVAL, EVALSHA, INFO, TIME, GET, SET, DEL, EXISTS, PEXPIRE, PTTL, the H and L commands of the
-// scripts, SCAN, PUBLISH, SUBSCRIBE. A holder looks every 0.6 s whether a majority still has its lock, so a Break is noticed within a second.
+// scripts, SCAN, PUBLISH, SUBSCRIBE; and FCALL, FUNCTION|LOAD on Redis 7, without which each vote costs more of the node's time. A holder looks every 0.6 s whether a majority still has its lock, so a Break is noticed within a second.
 //
 // go-redis logs failed dials on standard error by itself; a program that does not want that
 // calls its SetLogger.

@@ -1,7 +1,6 @@
 package redlock
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -52,7 +51,7 @@ type Options struct {
 	Fresh bool
 }
 
-// Driver is the Redlock backend. It implements backend.Driver, backend.Checker and backend.Raiser.
+// Driver is the Redlock backend. It implements backend.Driver, backend.Checker and backend.Gater.
 type Driver struct {
 	nodes   []*node
 	quorum  int
@@ -67,9 +66,10 @@ type Driver struct {
 	drift        float64
 	fresh        atomic.Bool // the operator's word is still to be given
 
-	last  atomic.Int64 // the greatest number proposed or seen
-	mu    sync.Mutex
-	grips map[string]*grip // by nonce
+	last   atomic.Int64 // the greatest number proposed or seen
+	mended atomic.Int64 // when the gates were looked after, in ns since 1970
+	mu     sync.Mutex
+	grips  map[string]*grip // by nonce
 
 	flying sync.WaitGroup // calls to nodes
 }
@@ -77,7 +77,7 @@ type Driver struct {
 var (
 	_ backend.Driver  = (*Driver)(nil)
 	_ backend.Checker = (*Driver)(nil)
-	_ backend.Raiser  = (*Driver)(nil)
+	_ backend.Gater   = (*Driver)(nil)
 )
 
 // New returns a driver over clients that the program has, one *redis.Client of go-redis v9 for each node: an odd
@@ -170,27 +170,6 @@ func (d *Driver) Close() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// Raise implements backend.Raiser: a majority of the nodes gives only numbers above floor from then on, and every
-// grant has the vote of one of them.
-func (d *Driver) Raise(ctx context.Context, floor backend.Token) error {
-	done, silent := 0, silence{d: d}
-	err := d.each(ctx, d.ask([]op{{d.prefix, []any{"m", floor}}}, callMost), callMost, func(a answer) bool {
-		switch {
-		case a.err != nil:
-			silent.add(a.node, a.err)
-		case a.replies[0] == int64(1):
-			done++
-		default:
-			silent.add(a.node, errors.New("in quarantine"))
-		}
-		return false // all, if they can
-	})
-	if err == nil && done < d.quorum {
-		err = silent.err(done)
-	}
-	return err
 }
 
 // number returns one above every number that this driver has proposed or seen, and at least the clock in µs.

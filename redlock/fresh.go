@@ -74,6 +74,20 @@ func (d *Driver) vouch(ctx context.Context, states []state) error {
 type state struct {
 	settled    bool
 	run, until string // which quarantine it is in
+	base       string // changes with every quarantine that ends
+}
+
+// stateOf reads a reply of look.lua's s.
+func stateOf(reply any) (state, error) {
+	res, _ := reply.([]any)
+	if len(res) != 5 {
+		return state{}, unexpected(reply)
+	}
+	s := state{settled: res[0] == int64(1)}
+	s.run, _ = res[2].(string)
+	s.until, _ = res[3].(string)
+	s.base, _ = res[4].(string)
+	return s, nil
 }
 
 // states asks every node, and wants the answer of every one.
@@ -85,14 +99,11 @@ func (d *Driver) states(ctx context.Context) ([]state, error) {
 			silent.add(a.node, a.err)
 			return false
 		}
-		res, _ := a.replies[0].([]any)
-		if len(res) != 4 {
-			silent.add(a.node, unexpected(a.replies[0]))
+		s, err := stateOf(a.replies[0])
+		if err != nil {
+			silent.add(a.node, err)
 			return false
 		}
-		s := state{settled: res[0] == int64(1)}
-		s.run, _ = res[2].(string)
-		s.until, _ = res[3].(string)
 		all[a.node] = s
 		answered++
 		return false

@@ -143,6 +143,8 @@ func (d *Driver) count(ctx context.Context, answers <-chan answer, enough func(o
 			ours++
 		case a.replies[0] == int64(0):
 			not++
+		case a.replies[0] == int64(-1):
+			silent.add(a.node, errQuarantine)
 		default:
 			silent.add(a.node, unexpected(a.replies[0]))
 		}

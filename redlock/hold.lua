@@ -20,16 +20,10 @@ end
 --        "1" wake the next
 -- reply  1 released, now or before | 0 not ours
 ops.r = function(lock)
-  local id, nonce, bucket, keep, remember, leave, push = args(7)
+  local id, nonce, bucket, keep, remember, leaves, push = args(7)
   local _, mine = read(lock, id)
   if keep ~= '0' then redis.call('SET', TOMB .. id, '1', 'PX', keep) end
-  if leave == '1' then
-    redis.call('HDEL', WAITERS .. lock, nonce)
-    if redis.call('GET', RESERVED .. lock) == nonce then
-      redis.call('DEL', RESERVED .. lock)
-      if not mine and redis.call('EXISTS', lock) == 0 then wake(lock) end
-    end
-  end
+  if leaves == '1' then leave(lock, nonce, mine) end
   if mine then
     redis.call('DEL', lock)
     if remember == '1' then

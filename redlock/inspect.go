@@ -30,9 +30,8 @@ type view struct {
 
 // sight is a lock as one node has it.
 type sight struct {
-	number backend.Token
-	owner  string
-	pttl   int64
+	value
+	pttl int64
 }
 
 // read takes in a reply of look.lua's i.
@@ -43,17 +42,17 @@ func (v *view) read(reply any) {
 		v.answers++
 		v.foreign = true
 	case 4:
-		value, _ := res[0].(string)
+		text, _ := res[0].(string)
 		pttl, _ := res[2].(int64)
 		waiters, _ := res[3].(int64)
 		v.answers++
 		v.waiters = append(v.waiters, int(waiters))
 		if res[1] == int64(1) {
-			id, number, owner := parse(value)
+			val := parse(text)
 			if v.ids == nil {
 				v.ids = map[string][]sight{}
 			}
-			v.ids[id] = append(v.ids[id], sight{number, owner, pttl})
+			v.ids[val.id] = append(v.ids[val.id], sight{val, pttl})
 		}
 	}
 }

@@ -10,11 +10,11 @@ ops.i = function(lock)
   return {value or '', value and 1 or 0, redis.call('PTTL', lock), live}
 end
 
--- s: the node's state. reply {1 if it has settled, ms of quarantine left, run id, until or ""}
+-- s: the node's state. reply {1 if it has settled, ms of quarantine left, run id, until or "", base}
 ops.s = function()
   quarantine()
   local s = redis.call('HMGET', STATE, 'run', 'until')
-  return {left == 0 and 1 or 0, left, s[1], s[2] or ''}
+  return {left == 0 and 1 or 0, left, s[1], s[2] or '', num(base)}
 end
 
 -- f: an operator's word that no lock was forgotten: ends the quarantine that the operator's client has seen, and no other.

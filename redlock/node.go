@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -67,6 +68,8 @@ type node struct {
 	index  int
 	client goredis.UniversalClient
 	addr   string
+
+	scripts atomic.Bool // it has no functions for us
 
 	mu      sync.Mutex
 	queue   []*request
@@ -171,18 +174,18 @@ func (n *node) call(batch []*request) {
 	ctx := deadlineCtx{context.Background(), time.Now().Add(callMost)}
 	keys := make([]string, 1, 1+len(batch))
 	keys[0] = stateKey
-	args := make([]any, 0, 3+12*len(batch))
-	args = append(args, n.d.quarantineMs, n.d.aheadUs, reserveMs)
+	args := make([]any, 0, 4+13*len(batch))
+	args = append(args, n.d.quarantineMs, n.d.aheadUs, reserveMs, n.d.prefix)
 	for _, r := range batch {
 		for _, o := range r.ops {
 			keys = append(keys, o.lock)
 			args = append(args, o.args...)
 		}
 	}
-	replies, err := script.Run(ctx, n.client, keys, args...).Slice()
+	replies, err := n.run(ctx, keys, args)
 	twice := broken(err)
 	if twice { // a connection that had died unnoticed, probably
-		replies, err = script.Run(ctx, n.client, keys, args...).Slice()
+		replies, err = n.run(ctx, keys, args)
 	}
 	if err == nil && len(replies) != len(keys)-1 {
 		err = unexpected(replies)

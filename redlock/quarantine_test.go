@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/servers"
 )
 
 // settled reports whether a node votes.
@@ -125,4 +128,44 @@ func TestFresh(t *testing.T) {
 		unlock(t, lock(t, open(t, c.url("fresh=1")).Mutex("a")))
 	}
 	unlock(t, lock(t, waiting.Mutex("a")))
+}
+
+// What a node remembers of its process goes with the process, though its data and the library that remembers it are kept.
+func TestLibraryKeptOverARestart(t *testing.T) {
+	t.Parallel()
+	g := servers.Redises(t, 3, servers.RedisOptions{Config: []string{"appendonly yes", "appendfsync always"}})
+	c := over(t, g, g.Addrs())
+	l := open(t, c.url("fresh=1"))
+	unlock(t, lock(t, l.Mutex("a")))
+	run := c.direct[0].HGet(t.Context(), state, "run").Val()
+	for _, s := range c.Servers() {
+		must(t, s.Restart(true))
+	}
+	if libs, err := c.direct[0].FunctionList(t.Context(), goredis.FunctionListQuery{}).Result(); err != nil || len(libs) != 1 {
+		t.Fatalf("libraries after the restart: got %v, %v, want ours", libs, err)
+	}
+	if got := c.direct[0].HGet(t.Context(), state, "run").Val(); got != run || run == "" {
+		t.Fatalf("run id in the data: got %q, want %q", got, run)
+	}
+	_, err := l.Mutex("a").TryLock(t.Context())
+	want(t, "TryLock after the restart", err, fencelock.ErrUnavailable)
+	if err == nil || !strings.Contains(err.Error(), "quarantine") {
+		t.Errorf("got %v, want the quarantine", err)
+	}
+}
+
+// A library that is gone is loaded again.
+func TestLibraryLost(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	l := open(t, c.url("fresh=1"))
+	unlock(t, lock(t, l.Mutex("a")))
+	for _, n := range c.direct {
+		must(t, n.Do(t.Context(), "FUNCTION", "FLUSH").Err())
+	}
+	unlock(t, lock(t, l.Mutex("a")))
+	await(t, 5*time.Second, "loaded again", func() bool {
+		libs, err := c.direct[2].FunctionList(t.Context(), goredis.FunctionListQuery{}).Result()
+		return err == nil && len(libs) == 1
+	})
 }

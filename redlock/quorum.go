@@ -67,10 +67,8 @@ func (s *silence) add(node int, err error) {
 	s.errs[node] = err
 }
 
-// err says that no majority answered, and why: ErrInvalid where a server says that asking again is of no use.
-func (s *silence) err(answered int) error {
-	var parts []string
-	var bad error
+// parts says why of each node, and returns an error among them that matches ErrInvalid, if there is one.
+func (s *silence) parts() (parts []string, bad error) {
 	for i, n := range s.d.nodes {
 		if e := s.errs[i]; e != nil {
 			parts = append(parts, fmt.Sprintf("%s: %v", n.addr, e))
@@ -79,6 +77,12 @@ func (s *silence) err(answered int) error {
 			}
 		}
 	}
+	return parts, bad
+}
+
+// err says that no majority answered, and why: ErrInvalid where a server says that asking again is of no use.
+func (s *silence) err(answered int) error {
+	parts, bad := s.parts()
 	if silent := len(s.d.nodes) - answered - len(s.errs); silent > 0 {
 		parts = append(parts, fmt.Sprintf("%d did not answer in time", silent))
 	}

@@ -1,16 +1,25 @@
 package redlock
 
 import (
+	"context"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/hex"
+	"errors"
+	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
 )
 
 var (
+	//go:embed process.lua
+	processLua string
 	//go:embed fast.lua
 	fastLua string
 	//go:embed state.lua
 	stateLua string
+	//go:embed gate.lua
+	gateLua string
 	//go:embed vote.lua
 	voteLua string
 	//go:embed hold.lua
@@ -21,6 +30,45 @@ var (
 	runLua string
 )
 
-// script is what a node runs: many operations in one call, so that the look at
-// the node's run id is paid once. The lone one that most callers pay for comes first.
-var script = goredis.NewScript(fastLua + stateLua + voteLua + holdLua + lookLua + runLua)
+// body is what a node runs: many operations in one call. The lone one that most callers pay for comes first.
+var body = fastLua + stateLua + gateLua + voteLua + holdLua + lookLua + runLua
+
+// script is body where a node has no functions: it asks for the run id in every call.
+var script = goredis.NewScript("local RUN\n" + processLua + body)
+
+// library is body as a function of Redis 7, whose name says which text it is. What is local to a library lives as long as the
+// server's process, at most, and so does the run id: it is asked for once.
+var (
+	library = "fencelock_redlock_" + shortHash(processLua+body)
+	libText = strings.Join([]string{
+		"#!lua name=" + library, "local RUN", processLua + "local function call(KEYS, ARGV)", body + "end",
+		"redis.register_function{function_name='" + library + "', callback=call, flags={'allow-oom'}}",
+	}, "\n")
+)
+
+func shortHash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:8])
+}
+
+// run runs body on a node: as a function, which it loads if it is not there, or as a script where the node knows no functions or
+// the user has no right to them.
+func (n *node) run(ctx context.Context, keys []string, args []any) ([]any, error) {
+	for !n.scripts.Load() {
+		replies, err := n.client.FCall(ctx, library, keys, args...).Slice()
+		switch {
+		case goredis.HasErrorPrefix(err, "Function not found"):
+			err = n.client.FunctionLoad(ctx, libText).Err()
+			var answered goredis.Error
+			if err != nil && !errors.As(err, &answered) {
+				return nil, err
+			}
+			n.scripts.Store(err != nil && !strings.Contains(err.Error(), "already exists"))
+		case goredis.HasErrorPrefix(err, "unknown command"), goredis.HasErrorPrefix(err, "NOPERM"):
+			n.scripts.Store(true)
+		default:
+			return replies, err
+		}
+	}
+	return script.Run(ctx, n.client, keys, args...).Slice()
+}

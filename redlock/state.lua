@@ -3,12 +3,14 @@
 --
 -- KEYS  1 the node's state: a hash {run, until, base, c<bucket>…}   2… the lock of each operation
 -- ARGV  1 quarantine ms  2 µs that a proposal may be ahead of this node's clock  3 reservation ms
---       4… for each operation its kind and arguments (vote.lua, hold.lua, look.lua)
+--       4 prefix of the keyspace
+--       5… for each operation its kind and arguments (vote.lua, hold.lua, look.lua, gate.lua)
 --
 -- Of ours besides, all with a NUL byte, which no lock's name has:
 --   fl\0rl:x<id> tombstone   fl\0rl:v<lock> reservation   fl\0rl:w<lock> waiters: hash nonce -> "stamp until process"
 --   fl\0rl:r<bucket> ids released last
-local STATE, pos = KEYS[1], 4
+--   fl\0rl:g<prefix> gates: hash migration -> record as JSON   fl\0rl:k<prefix>\0<migration> clients: hash id -> "until record"
+local STATE, pos = KEYS[1], 5
 local TOMB, RESERVED, WAITERS, RING, CHANNEL = 'fl\0rl:x', 'fl\0rl:v', 'fl\0rl:w', 'fl\0rl:r', 'fl\0rl:p'
 local now = redis.call('TIME')
 local us = now[1] * 1000000 + now[2]
@@ -30,7 +32,7 @@ end
 local left, base
 local function quarantine()
   if left then return left end
-  local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+  local run = process()
   local s = redis.call('HMGET', STATE, 'run', 'until', 'base')
   base = tonumber(s[3] or 0)
   if s[1] ~= run then
@@ -79,6 +81,15 @@ local function wake(lock)
       redis.call('SET', RESERVED .. lock, w[2], 'PX', ARGV[3])
       told = true
     end
+  end
+end
+
+-- Takes a waiter out, and passes on what was kept for it. mine: the lock is its own, and is passed on by its release.
+local function leave(lock, nonce, mine)
+  redis.call('HDEL', WAITERS .. lock, nonce)
+  if redis.call('GET', RESERVED .. lock) == nonce then
+    redis.call('DEL', RESERVED .. lock)
+    if not mine and redis.call('EXISTS', lock) == 0 then wake(lock) end
   end
 end
 

@@ -1,9 +1,11 @@
 -- v: the node's vote for an acquisition, with a number of its own. Sent again it is the same vote.
--- args   id  nonce  ttl ms  proposal  floor  bucket  stamp, or 0 not to queue  process  owner
--- reply  {0, number} vote | {1, pttl, holder's id} held | {2, ms} in quarantine | {3} abandoned before
+-- args   id  nonce  ttl ms  proposal  floor  bucket  stamp, or 0 not to queue  process  owner, marked (keys.go)
+--        "phase migration", or "" for a client that knows of none
+-- reply  {0, number} vote | {0, number, 1} vote, and there is a gate of its own migration for the name | {1, pttl, holder's id} held | {2, ms} in quarantine | {3} abandoned before
 --        | {4, pttl} kept for a waiter | {5} a key of another type
+--        | {6, migration, epoch} refused by a gate | {7} what the gates' key holds is no gate
 ops.v = function(lock)
-  local id, nonce, ttl, p, floor, bucket, stamp, process, owner = args(9)
+  local id, nonce, ttl, p, floor, bucket, stamp, process, owner, mark = args(10)
   if quarantine() > 0 then return {2, left} end
   local value, mine, special
   if redis.call('EXISTS', lock, TOMB .. id, RESERVED .. lock) > 0 then
@@ -16,6 +18,11 @@ ops.v = function(lock)
     redis.call('PEXPIRE', lock, ttl)
     return {0, tonumber(string.match(value, ':(%d+):'))}
   end
+  local refusal, own = admit(lock, mark)
+  if refusal then
+    leave(lock, nonce)
+    return refusal
+  end
   local reserved = special and redis.call('GET', RESERVED .. lock)
   if not value and (not reserved or reserved == nonce) then
     local c = redis.call('HGET', STATE, 'c' .. bucket)
@@ -25,7 +32,7 @@ ops.v = function(lock)
     redis.call('SET', lock, id .. ':' .. s .. ':' .. owner, 'PX', ttl)
     if reserved then redis.call('DEL', RESERVED .. lock) end
     if stamp ~= '0' then redis.call('HDEL', WAITERS .. lock, nonce) end
-    return {0, n}
+    return {0, n, own}
   end
   local pttl = redis.call('PTTL', value and lock or RESERVED .. lock)
   if stamp ~= '0' then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the servers that the tests run: setup-tests.sh [redis] [etcd] [zookeeper] [postgres] [pgbouncer]
-# (default: all of them). setup-tests.sh --have STORE only tells, by its exit code, whether one is there.
+# [prometheus] [chromium] (default: all of them). setup-tests.sh --have STORE only tells, by its exit code, whether one is there.
 #
 # It changes nothing when the programs are already there. Where it may not install (not root, or not Debian), it says
 # what is missing and exits 0, because the tests skip; a store that FENCELOCK_REQUIRE lists ("all" lists every one)
@@ -16,6 +16,8 @@ have() {
 	etcd) [[ -n ${FENCELOCK_ETCD:-} ]] || compgen -G "$cache/etcd-????????????" >/dev/null || command -v go >/dev/null ;;
 	zookeeper) command -v java >/dev/null && compgen -G '/usr/share/java/zookeeper*.jar' >/dev/null ;;
 	pgbouncer) command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] ;;
+	prometheus) command -v prometheus >/dev/null && command -v promtool >/dev/null ;;
+	chromium) command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null ;;
 	postgres) command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
 	esac
 }
@@ -26,6 +28,8 @@ packages() {
 	zookeeper) echo zookeeper ;;
 	postgres) echo postgresql ;;
 	pgbouncer) echo pgbouncer ;;
+	prometheus) echo prometheus ;; # with promtool
+	chromium) echo chromium ;;
 	etcd) ;; # built from its Go module
 	esac
 }
@@ -36,6 +40,8 @@ advice() {
 	zookeeper) echo "install the package zookeeper (Debian, Ubuntu), or run the tests with FENCELOCK_SERVERS=container" ;;
 	postgres) echo "install the package postgresql (Debian, Ubuntu), postgresql-server (Fedora)" ;;
 	pgbouncer) echo "install the package pgbouncer" ;;
+	prometheus) echo "install the package prometheus, which has promtool too (Debian, Ubuntu, Arch, Homebrew)" ;;
+	chromium) echo "install the package chromium (Debian, Fedora, Arch), or Google Chrome" ;;
 	etcd) echo "install Go: etcd is built from its module by the first test that needs it" ;;
 	esac
 }
@@ -77,13 +83,13 @@ if [[ ${1:-} == --have ]]; then
 	exit
 fi
 stores=("$@")
-[[ ${#stores[@]} -gt 0 ]] || stores=(redis etcd zookeeper postgres pgbouncer)
+[[ ${#stores[@]} -gt 0 ]] || stores=(redis etcd zookeeper postgres pgbouncer prometheus chromium)
 missing=() wanted=()
 for store in "${stores[@]}"; do
 	case $store in
-	redis | etcd | zookeeper | postgres | pgbouncer) ;;
+	redis | etcd | zookeeper | postgres | pgbouncer | prometheus | chromium) ;;
 	*)
-		echo "setup-tests: unknown store \"$store\"; known: redis etcd zookeeper postgres pgbouncer" >&2
+		echo "setup-tests: unknown store \"$store\"; known: redis etcd zookeeper postgres pgbouncer prometheus chromium" >&2
 		exit 64
 		;;
 	esac

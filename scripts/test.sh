@@ -8,13 +8,14 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# The stores of this version's backends. A pooler goes before one of them, as a local program always.
+# The stores of this version's backends. A pooler goes before one of them, Prometheus reads the metrics, and Chromium
+# the page of fencelock serve: as local programs always.
 stores=(redis etcd zookeeper postgres)
 
 if [[ ${FENCELOCK_SERVERS:-auto} == container ]]; then
-	scripts/setup-tests.sh pgbouncer
+	scripts/setup-tests.sh pgbouncer prometheus chromium
 else
-	scripts/setup-tests.sh "${stores[@]}" pgbouncer
+	scripts/setup-tests.sh "${stores[@]}" pgbouncer prometheus chromium
 fi
 
 # image makes sure that containers of a store can be started: an engine answers, and the image is there, can be pulled,
@@ -61,6 +62,8 @@ status=0
 go test -race -shuffle=on -p 1 -timeout 20m "$@" ./... || status=$?
 # The search of the quorum protocol's states needs the speed that the race detector costs.
 go test -count=1 -v "$@" ./redlock/internal/model | grep -v '^=== ' || status=$?
+program prometheus || echo "test: NOT RUN: the alert rules and the dashboard (no prometheus and promtool; see scripts/setup-tests.sh)"
+program chromium || echo "test: NOT RUN: the page of fencelock serve in a browser (no chromium; see scripts/setup-tests.sh)"
 if [[ ${#missing[@]} -gt 0 ]]; then
 	echo "test: NOT RUN: $(list "${missing[@]}") (no server program and no image; see scripts/setup-tests.sh)"
 else

@@ -71,6 +71,9 @@ func (e *entry) look(ctx context.Context) (g backend.Grant, done bool, next time
 	}
 	for range 8 {
 		if e.wait == "" {
+			if _, err := e.admitted(ctx, s); err != nil { // also where somebody holds the lock
+				return g, false, 0, err
+			}
 			g, done, err = e.take(ctx, s)
 			switch {
 			case err == nil && done:
@@ -254,7 +257,7 @@ func (e *entry) glance(ctx context.Context, s *session) (sight, error) {
 	return occupied, err
 }
 
-// grab draws a token, does ops, and makes the holder's node, all in one step.
+// grab draws a token, does ops, and makes the holder's node, all in one step, as long as the gates let the request in.
 func (e *entry) grab(ctx context.Context, s *session, ops ...any) (backend.Grant, int, error) {
 	b := e.d.bucket(e.r.Name)
 	if err := b.enter(ctx); err != nil {
@@ -262,6 +265,10 @@ func (e *entry) grab(ctx context.Context, s *session, ops ...any) (backend.Grant
 	}
 	defer b.leave()
 	for tries := 0; ; tries++ {
+		gates, err := e.admitted(ctx, s)
+		if err != nil {
+			return backend.Grant{}, -1, err
+		}
 		version, err := b.load(ctx, s)
 		if err != nil {
 			return backend.Grant{}, -1, err
@@ -276,11 +283,11 @@ func (e *entry) grab(ctx context.Context, s *session, ops ...any) (backend.Grant
 		}
 		all := append([]any{&zk.SetDataRequest{Path: b.path, Data: number(token), Version: version}}, ops...)
 		all = append(all, &zk.CreateRequest{
-			Path: e.held, Data: record{token, version + 1, e.r.Owner}.bytes(), Acl: s.d.acl, Flags: zk.FlagEphemeral,
+			Path: e.held, Data: holding(e.r, token, version+1).bytes(), Acl: s.d.acl, Flags: zk.FlagEphemeral,
 		})
 		e.doubt = true
 		asked := backend.Now()
-		i, err := s.send(ctx, e.takeOff(), all...)
+		i, err := s.send(ctx, e.takeOff(), gates.same(e.d.at), all...)
 		switch {
 		case err == nil:
 			b.set(version+1, token)
@@ -294,6 +301,10 @@ func (e *entry) grab(ctx context.Context, s *session, ops ...any) (backend.Grant
 			return backend.Grant{}, i, err
 		}
 		e.doubt = false
+		if errors.Is(err, errGates) && tries < 20 {
+			e.d.gates.outdated(gates)
+			continue
+		}
 		if i == 0 && (errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNoNode)) && tries < 20 {
 			b.forget()
 			continue

@@ -2,8 +2,11 @@ package zookeeper
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
+
+	"github.com/go-zookeeper/zk"
 )
 
 const (
@@ -22,6 +25,7 @@ type batches struct {
 
 // unit is a few operations of which all are done or none.
 type unit struct {
+	gates *zk.CheckVersionRequest // done only if the gates are of this version; nil: whatever they are
 	ops   []any
 	ended func()
 	tries int // how often it left in company, and another one failed
@@ -31,8 +35,11 @@ type unit struct {
 	err   error
 }
 
-// send is multi in company: of the answer only the failure is there.
-func (s *session) send(ctx context.Context, ended func(), ops ...any) (int, error) {
+// errGates: the gates are not of the version that a unit wants, and nothing was done.
+var errGates = errors.New("the gates of the keyspace change all the time")
+
+// send is multi in company: of the answer only the failure is there. With gates nothing is done unless they are of that version.
+func (s *session) send(ctx context.Context, ended func(), gates *zk.CheckVersionRequest, ops ...any) (int, error) {
 	if err := ctx.Err(); err != nil {
 		ended()
 		return -1, err
@@ -41,7 +48,7 @@ func (s *session) send(ctx context.Context, ended func(), ops ...any) (int, erro
 		ended()
 		return -1, err
 	}
-	u := &unit{ops: ops, ended: ended, done: make(chan struct{})}
+	u := &unit{gates: gates, ops: ops, ended: ended, done: make(chan struct{})}
 	s.batches.add(s, u)
 	select {
 	case <-u.done:
@@ -76,53 +83,79 @@ func (b *batches) add(s *session, us ...*unit) {
 	}
 }
 
-// next takes what leaves together.
-func (b *batches) next() []*unit {
+// next takes what leaves together: of those that look at the gates, such as want one version of them, which is looked at once.
+func (b *batches) next() (us []*unit, gates *zk.CheckVersionRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := 0
 	for n < len(b.queue) && n < maxBatch && (n == 0 || b.queue[0].tries < maxTries && b.queue[n].tries < maxTries) {
+		if own := b.queue[n].gates; own != nil {
+			if gates != nil && gates.Version != own.Version {
+				break
+			}
+			gates = own
+		}
 		n++
 	}
-	us := slices.Clone(b.queue[:n])
+	us = slices.Clone(b.queue[:n])
 	b.queue = slices.Delete(b.queue, 0, n)
 	if n == 0 {
 		b.flights--
 		b.queue = nil
 	}
-	return us
+	return us, gates
 }
 
 // fly sends batches until nothing is queued. While there is no connection the units stay in the queue.
 func (b *batches) fly(s *session) {
 	for {
 		err := s.await(context.Background()) // ends with the session
-		us := b.next()
+		us, gates := b.next()
 		switch {
 		case len(us) == 0:
 			return
 		case err != nil:
-			b.land(s, us, -1, err)
+			b.land(s, us, nil, -1, err)
 		default:
 			var ops []any
+			if gates != nil {
+				ops = append(ops, gates)
+			}
 			for _, u := range us {
 				ops = append(ops, u.ops...)
 			}
 			_, i, err := s.exchange(ops)
-			b.land(s, us, i, err)
+			b.land(s, us, gates, i, err)
 		}
 	}
 }
 
-// land hands out the results. If a unit has failed nothing was done: the others leave again.
-func (b *batches) land(s *session, us []*unit, i int, err error) {
-	if err == nil || i < 0 || len(us) == 1 {
+// land hands out the results. If a unit has failed, or the gates are not what some want, nothing was done: the others leave again.
+func (b *batches) land(s *session, us []*unit, gates *zk.CheckVersionRequest, i int, err error) {
+	if err == nil || i < 0 {
 		for _, u := range us {
 			u.end(i, err)
 		}
 		return
 	}
 	var again []*unit
+	if gates != nil && i == 0 {
+		if errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNoNode) {
+			err = errGates
+		}
+		for _, u := range us {
+			if u.gates != nil {
+				u.end(0, err)
+			} else {
+				again = append(again, u)
+			}
+		}
+		b.add(s, again...)
+		return
+	}
+	if gates != nil {
+		i--
+	}
 	for _, u := range us {
 		if i >= 0 && i < len(u.ops) {
 			u.end(i, err)

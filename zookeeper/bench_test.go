@@ -3,13 +3,17 @@ package zookeeper_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/zookeeper"
 )
 
 // BenchmarkCycle locks and unlocks names of which nobody else has any, with this driver and with the client
@@ -73,4 +77,54 @@ func BenchmarkCycle(b *testing.B) {
 			})
 		}
 	}
+}
+
+// BenchmarkGates locks and unlocks in turn in a keyspace without gates and in one with ten, of which all but one let the name alone, and the
+// last lets it in. The ratio is that of the medians.
+func BenchmarkGates(b *testing.B) {
+	z := servers.ZooKeeper(b, servers.ZooKeeperOptions{Config: []string{"maxSessionTimeout=60000"}})
+	mutex := func(prefix string, gates int) fencelock.Mutex {
+		d, err := zookeeper.New(z.Addrs(), &zookeeper.Options{Prefix: prefix})
+		if err != nil {
+			b.Fatal(err)
+		}
+		l, err := fencelock.New(d)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { _ = l.Close() })
+		for i := range gates {
+			g := closedGate(fmt.Sprintf("out/%d/*", i))
+			g.Move = fmt.Sprint("move-", i)
+			if i == 0 {
+				g.Scope[0].Match, g.State = "name*", backend.GateOpen
+			}
+			if err := d.SetGate(b.Context(), g, 0); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return l.Mutex("name")
+	}
+	cycle := func(m fencelock.Mutex) time.Duration {
+		began := time.Now()
+		le, err := m.Lock(b.Context())
+		if err == nil {
+			err = le.Unlock(b.Context())
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		return time.Since(began)
+	}
+	without, with := mutex("without", 0), mutex("with", 10)
+	cycle(without)
+	cycle(with)
+	var base, gated []time.Duration
+	for b.Loop() {
+		base = append(base, cycle(without))
+		gated = append(gated, cycle(with))
+	}
+	slices.Sort(base)
+	slices.Sort(gated)
+	b.ReportMetric(float64(gated[len(gated)/2])/float64(base[len(base)/2]), "p50-ratio-to-no-gates")
 }

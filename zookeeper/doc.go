@@ -12,11 +12,13 @@
 // a session of up to a quarter more is used too; one that nobody has used for half its length is closed. Under
 // chroot/prefix an operator sees:
 //
+//	locks                                 its data are the gates of migrations
 //	locks/<name>                          container: there while the name is held or waited for
 //	locks/<name>/held-<nonce>             ephemeral: the holder; its data are the token and, in the second line, the owner
 //	locks/<name>/wait-<nonce>-<number>    ephemeral, sequential: the queue; the data are the owner
 //	tokens/00 … tokens/ff                 counters: the last token of the names whose hash is that
 //	done/<session>-<n>                    ephemeral: the nonce that a session released last
+//	clients/<migration>%.<id>             what a client of a migration has reported; deleted by others once it is forgotten
 //
 // In a path bytes other than letters, digits and -_.:=+@,~ are written %XX, and so is a dot in the first place. The counters
 // stay: 256 however many names there are. Of a name nothing is left after the release; of one whose holder died an
@@ -69,6 +71,20 @@
 // or was set back to an older state: then tokens rise if the clock of the leader is not behind that of the one before by more
 // than the time since the last grant.
 //
+// # Gates
+//
+// The gates of a keyspace are the data of the node locks, as JSON, so they need no node of their own that may be missing. Every multi that makes a
+// holder's node checks the version of that data, once for all grants that leave together: a gate costs no request, but for
+// reading them at a process's first grant, after each change, and after a broken connection. A gate closes for everybody at the write of that
+// node, whatever server they are connected to; a refusal is told only after the gates have been read from the leader. What is
+// no list of gates lets nobody in: ErrInvalid names the node. The node of a holder in backend.PhaseBoth shows its
+// migration in the first line, so that those who hold up a drain can be told from it.
+//
+// What a client reports is a persistent node, for an ephemeral one would end with a session that is shorter. It counts as
+// forgotten once it is older, by the leader's clock, than it was to be kept. The next look at the clients of any migration
+// deletes it, or one of the next clients that report for the first time, each of which looks at up to 32. So after the last of
+// a migration a few may stay until somebody looks.
+//
 // # What is not promised
 //
 // Mutual exclusion through a loss or a setting back of the ensemble's data. The tokens still rise, so a resource that checks them
@@ -79,5 +95,5 @@
 // ZooKeeper with container nodes (since 3.5.3; tested with 3.8 only), of which znode.container.checkIntervalMs must not be 0. maxSessionTimeout at least the
 // longest TTL + grace: the default of 40 s fits the default TTL of 30 s. maxClientCnxns (60 for one address by default) at
 // least the number of processes times the lengths of leases that each has, plus one. Users with all rights on what is under
-// chroot/prefix. Nothing else may be put there: a strange node under a name is ErrInvalid.
+// chroot/prefix; who only locks needs to read the node locks, and who moves names to another store to write it. Nothing else may be put there: a strange node under a name is ErrInvalid.
 package zookeeper

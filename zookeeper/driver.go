@@ -37,7 +37,7 @@ type Options struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Driver is the ZooKeeper backend. It implements backend.Driver, backend.Checker and backend.Raiser.
+// Driver is the ZooKeeper backend. It implements backend.Driver, backend.Checker and backend.Gater.
 type Driver struct {
 	servers []string
 	at      places
@@ -46,6 +46,7 @@ type Driver struct {
 	dial    func(ctx context.Context, network, address string) (net.Conn, error)
 	buckets [buckets]*bucket
 	clock   clock
+	gates   gates
 	flying  sync.WaitGroup // calls that may outlive their callers, and sessions that are being closed
 
 	mu       sync.Mutex
@@ -61,7 +62,7 @@ type Driver struct {
 var (
 	_ backend.Driver  = (*Driver)(nil)
 	_ backend.Checker = (*Driver)(nil)
-	_ backend.Raiser  = (*Driver)(nil)
+	_ backend.Gater   = (*Driver)(nil)
 )
 
 // New returns a driver for an ensemble: servers are "host:port" each, port 2181 where none is given. Nothing is sent
@@ -160,9 +161,10 @@ func (d *Driver) Close() error {
 // bucket returns the counter of a name.
 func (d *Driver) bucket(name string) *bucket { return d.buckets[bucketOf(name)] }
 
-// forgetCounters makes the next grants ask for the counters: behind a broken connection may be servers that went
+// forgetStore makes the next grants ask for the counters and the gates: behind a broken connection may be servers that went
 // back to an older state.
-func (d *Driver) forgetCounters() {
+func (d *Driver) forgetStore() {
+	d.gates.forget()
 	for _, b := range d.buckets {
 		b.forget()
 	}

@@ -23,6 +23,7 @@ type entry struct {
 	others  bool   // somebody waited behind us when we last looked
 	mark    *mark  // of a release that was not answered
 	unsure  bool   // a release was not answered
+	ungated bool   // as in backend.Grant, when the lock was last asked for
 	watched string // the node whose end wakes us
 	watch   *watch
 
@@ -111,7 +112,7 @@ func (e *entry) granted(token backend.Token, asked backend.Instant) backend.Gran
 	e.wait, e.doubt = "", false
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	g := backend.Grant{Token: token, Asked: asked}
+	g := backend.Grant{Token: token, Asked: asked, Ungated: e.ungated}
 	e.grant, e.renewed = &g, asked
 	if e.timer == nil && !e.stopped {
 		e.timer = time.AfterFunc(e.r.TTL+e.r.Grace, e.expire)

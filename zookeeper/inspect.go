@@ -23,40 +23,41 @@ func (d *Driver) Inspect(ctx context.Context, name string) (backend.Info, error)
 	if err := s.sync(ctx); err != nil {
 		return backend.Info{}, err
 	}
-	return s.inspect(ctx, name)
+	i, _, err := s.inspect(ctx, name)
+	return i, err
 }
 
-func (s *session) inspect(ctx context.Context, name string) (backend.Info, error) {
+// inspect describes a name; of a holder that is ours with what its node says.
+func (s *session) inspect(ctx context.Context, name string) (backend.Info, record, error) {
 	lock := s.d.at.lock(name)
 	for {
 		i := backend.Info{Name: name}
 		l, err := s.line(ctx, lock)
 		if errors.Is(err, zk.ErrNoNode) {
-			return i, nil
+			return i, record{}, nil
 		}
 		if l.strange != "" {
 			i.Held = true
-			return i, nil
+			return i, record{}, nil
 		}
 		if err != nil {
-			return i, err
+			return i, record{}, err
 		}
 		i.Waiters = len(l.waiters)
 		if l.held == "" {
-			return i, nil
+			return i, record{}, nil
 		}
 		n, err := get(ctx, s, lock+"/"+l.held)
 		if errors.Is(err, zk.ErrNoNode) {
 			continue // it went in between
 		}
 		if err != nil {
-			return i, err
+			return i, record{}, err
 		}
 		i.Held, i.Leaked = true, n.stat.EphemeralOwner == 0
-		if r, ok := readRecord(n.data); ok {
-			i.Token, i.Owner = r.token, r.owner
-		}
-		return i, nil
+		r, _ := readRecord(n.data)
+		i.Token, i.Owner = r.token, r.owner
+		return i, r, nil
 	}
 }
 
@@ -80,7 +81,7 @@ func (d *Driver) List(ctx context.Context, prefix string) iter.Seq2[backend.Info
 			infos, errs := make([]backend.Info, len(some)), make([]error, len(some))
 			var wg sync.WaitGroup
 			for i, name := range some {
-				wg.Go(func() { infos[i], errs[i] = s.inspect(ctx, name) })
+				wg.Go(func() { infos[i], _, errs[i] = s.inspect(ctx, name) })
 			}
 			wg.Wait()
 			for i, info := range infos {
@@ -152,12 +153,13 @@ func (d *Driver) Raise(ctx context.Context, floor backend.Token) error {
 		return err
 	}
 	defer s.unuse()
-	for _, b := range d.buckets {
-		if err := b.raise(ctx, s, floor); err != nil {
-			return err
+	return d.eachBucket(func(b *bucket) error {
+		err := b.raise(ctx, s, floor)
+		if cutOff(err) { // once more, on the next connection
+			err = b.raise(ctx, s, floor)
 		}
-	}
-	return nil
+		return err
+	})
 }
 
 // raise makes every later token of a bucket greater than floor.
@@ -172,9 +174,7 @@ func (b *bucket) raise(ctx context.Context, s *session, floor backend.Token) err
 		if err != nil {
 			return err
 		}
-		b.mu.Lock()
-		t := max(b.last, floor)
-		b.mu.Unlock()
+		t := max(b.drawn(), floor)
 		_, err = call(ctx, s, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(b.path, number(t), version) })
 		if errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNoNode) {
 			continue

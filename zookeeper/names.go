@@ -20,15 +20,16 @@ const buckets = 256
 
 // places are the paths of one keyspace.
 type places struct {
-	root   string // chroot and prefix
-	locks  string // a node for each name that is held or waited for
-	tokens string // the counters
-	done   string // what sessions released last
+	root    string // chroot and prefix
+	locks   string // a node for each name that is held or waited for; its data are the gates
+	tokens  string // the counters
+	done    string // what sessions released last
+	clients string // what clients have reported; made when the first one does
 }
 
 func newPlaces(chroot, prefix string) places {
 	root := chroot + "/" + encode(prefix)
-	return places{root: root, locks: root + "/locks", tokens: root + "/tokens", done: root + "/done"}
+	return places{root: root, locks: root + "/locks", tokens: root + "/tokens", done: root + "/done", clients: root + "/clients"}
 }
 
 // lock is the node of a name.
@@ -43,6 +44,13 @@ func bucketOf(name string) int {
 	_, _ = h.Write([]byte(name)) // never fails
 	return int(h.Sum32() % buckets)
 }
+
+// client is the node of a client's report. No text is encoded with the two characters in the middle.
+func (p places) client(move, id string) string {
+	return p.clients + "/" + encode(move) + clientCut + encode(id)
+}
+
+const clientCut = "%."
 
 // encode makes one element of a path of any text, so that two texts never meet: bytes that are
 // not in plain, and a dot in the first place, become %XX. No text is a single %.

@@ -48,12 +48,21 @@ func TestLineOrdersWaitersOverTheEndOfTheNumbers(t *testing.T) {
 }
 
 func TestRecord(t *testing.T) {
-	for _, r := range []record{{1, 2, "host:1"}, {1 << 52, -5, "two\nlines"}, {7, 0, ""}} {
+	for _, r := range []record{
+		{token: 1, version: 2, owner: "host:1"},
+		{token: 1 << 52, version: -5, owner: "two\nlines"},
+		{token: 7},
+		{token: 7, both: true, move: "moving house/1 both:\n", owner: "host:1"},
+		{token: 7, both: true},
+	} {
 		if got, ok := readRecord(r.bytes()); !ok || got != r {
 			t.Errorf("got %+v, %v, want %+v", got, ok, r)
 		}
 	}
-	for _, bad := range []string{"", "x", "1\n", "1 x\n", "1 2"} {
+	if got, ok := readRecord([]byte("5 3\nbefore gates")); !ok || got != (record{token: 5, version: 3, owner: "before gates"}) {
+		t.Errorf("a record without a mark: got %+v, %v", got, ok)
+	}
+	for _, bad := range []string{"", "x", "1\n", "1 x\n", "1 2", "1 2 3\n", "1 2 both:/\n", "1 2 both:a b\n", "1 2 both:a", " 1 2\n", "1 2147483648\n"} {
 		if got, ok := readRecord([]byte(bad)); ok {
 			t.Errorf("%q: got %+v, want none", bad, got)
 		}

@@ -38,9 +38,14 @@ func get(ctx context.Context, s *session, path string) (node, error) {
 	})
 }
 
-// sync makes the server that the session is connected to catch up with the leader.
+// sync makes what the session reads next as new as anything that was answered to anyone before. ZooKeeper's own sync is not enough: a
+// leader that has lost its followers, and does not know yet, answers it. A write is agreed on by a majority, and a session sees its
+// own. Who may not write, or finds nothing to write to, has to be content with sync.
 func (s *session) sync(ctx context.Context) error {
-	_, err := call(ctx, s, func(c *zk.Conn) (string, error) { return c.Sync(s.d.at.root) })
+	_, err := call(ctx, s, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(s.d.at.done, nil, -1) })
+	if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNoAuth) {
+		_, err = call(ctx, s, func(c *zk.Conn) (string, error) { return c.Sync(s.d.at.root) })
+	}
 	return err
 }
 
@@ -148,8 +153,8 @@ func (e *entry) advance(ctx context.Context, s *session) (backend.Grant, bool, e
 	case i == 1 && errors.Is(err, zk.ErrNoNode):
 		e.wait = ""
 		return g, false, errMoved
-	case i >= 0:
-		return g, false, err
+	case isRefusal(err) && s.remove(ctx, e.lock+"/"+e.wait) == nil: // the next in the queue goes on; otherwise Abandon sees to it
+		e.wait = ""
 	}
 	return g, false, err
 }

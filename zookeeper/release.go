@@ -59,7 +59,7 @@ func (e *entry) release(ctx context.Context) error {
 			ops = append(ops, &zk.DeleteRequest{Path: e.lock, Version: -1})
 		}
 		ops = append(ops, &zk.SetDataRequest{Path: e.mark.path, Data: []byte(e.r.Nonce), Version: -1})
-		i, err := s.send(ctx, e.takeOff(), ops...)
+		i, err := s.send(ctx, e.takeOff(), nil, ops...)
 		switch {
 		case err == nil:
 			e.freeMark()

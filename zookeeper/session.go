@@ -83,7 +83,7 @@ func (s *session) event(e zk.Event) {
 		s.mu.Lock()
 		s.downLocked()
 		s.mu.Unlock()
-		s.d.forgetCounters()
+		s.d.forgetStore()
 	case e.Type == zk.EventSession && e.State == zk.StateExpired:
 		s.end()
 	case e.Type == zk.EventSession && e.State == zk.StateAuthFailed:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -104,6 +105,13 @@ func (b *bucket) forget() {
 	b.known = false
 }
 
+// drawn is the last token, as far as it is known.
+func (b *bucket) drawn() backend.Token {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.last
+}
+
 // next is the token of the next grant.
 func (b *bucket) next(floor backend.Token, clock int64) (backend.Token, error) {
 	b.mu.Lock()
@@ -144,28 +152,56 @@ func (c *clock) now() (us int64, known bool) {
 	return c.said + since.Microseconds(), since < time.Hour
 }
 
-// record is the text of a holder's node: the token, the version that the counter got with it, and the owner.
+// bothMark stands in a record before the migration of a holder in backend.PhaseBoth.
+const bothMark = "both:"
+
+// record is the text of a holder's node. The first line is the token, the version that the counter got with it, and in PhaseBoth
+// which migration's; the owner is the rest.
 type record struct {
 	token   backend.Token
 	version int32
+	both    bool
+	move    string
 	owner   string
 }
 
+// holding is the record of a request that is granted.
+func holding(r *backend.Request, t backend.Token, version int32) record {
+	rec := record{token: t, version: version, owner: r.Owner}
+	if r.Phase == backend.PhaseBoth {
+		rec.both, rec.move = true, r.Move
+	}
+	return rec
+}
+
 func (r record) bytes() []byte {
-	return fmt.Appendf(nil, "%d %d\n%s", r.token, r.version, r.owner)
+	mark := ""
+	if r.both {
+		mark = " " + bothMark + encode(r.move)
+	}
+	return fmt.Appendf(nil, "%d %d%s\n%s", r.token, r.version, mark, r.owner)
 }
 
 func readRecord(data []byte) (record, bool) {
-	var r record
-	n, err := fmt.Sscanf(string(data), "%d %d\n", &r.token, &r.version)
-	if n != 2 || err != nil {
+	first, owner, whole := strings.Cut(string(data), "\n")
+	words := strings.Split(first, " ")
+	r := record{owner: owner}
+	if len(words) == 3 {
+		move, marked := strings.CutPrefix(words[2], bothMark)
+		plain, ok := decode(move)
+		r.both, r.move, words = true, plain, words[:2]
+		whole = whole && marked && ok
+	}
+	if !whole || len(words) != 2 {
 		return record{}, false
 	}
-	for i, c := range data {
-		if c == '\n' {
-			r.owner = string(data[i+1:])
-			return r, true
-		}
+	version, err := strconv.ParseInt(words[1], 10, 32)
+	if err != nil {
+		return record{}, false
 	}
-	return record{}, false
+	r.version = int32(version)
+	if r.token, err = strconv.ParseInt(words[0], 10, 64); err != nil {
+		return record{}, false
+	}
+	return r, true
 }

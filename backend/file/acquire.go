@@ -117,7 +117,17 @@ func (a *attempt) run(st *state, at backend.Instant, now int64) bool {
 		a.grant = backend.Grant{Token: e.hold.token, Asked: at}
 		return true
 	case e == nil || e.hold == nil && (len(e.queue) == 0 || e.queue[0].nonce == r.Nonce):
-		return a.take(st, at, now) || changed
+		gated, refused := backend.Admit(st.gatesOf(prefix), r)
+		if refused == nil {
+			a.grant.Ungated = r.Phase != "" && !gated
+			return a.take(st, at, now) || changed
+		}
+		a.err = refused
+		if e != nil {
+			changed = e.drop(r.Nonce, now) || changed
+			a.heirs = e.heirs()
+		}
+		return changed
 	}
 	a.err = backend.ErrLocked
 	if a.queueing != nil {
@@ -142,7 +152,10 @@ func (a *attempt) take(st *state, at backend.Instant, now int64) bool {
 		nonce: r.Nonce, owner: r.Owner, ear: a.driver.ears.address(),
 		token: token, until: now + int64(r.TTL+r.Grace),
 	}
-	a.grant = backend.Grant{Token: token, Asked: at}
+	if r.Phase == backend.PhaseBoth {
+		e.hold.both = r.Move
+	}
+	a.grant.Token, a.grant.Asked = token, at
 	return true
 }
 

@@ -138,7 +138,7 @@ func (b *bucket) parse(raw []byte) (*state, error) {
 	}
 	if st.boot != b.clock.boot {
 		// Whoever held or waited before the reboot is no more.
-		st = &state{boot: b.clock.boot, counter: st.counter}
+		st = &state{boot: b.clock.boot, counter: st.counter, gates: st.gates}
 	}
 	return st, nil
 }

@@ -17,14 +17,17 @@ import (
 //	fencelock state VERSION bucket INDEX
 //	boot ID
 //	counter TOKEN
+//	gate PREFIX MIGRATION STATE EPOCH PATTERNS
+//	client PREFIX UNTIL RECORD
 //	name PREFIX NAME FREE-SINCE
 //	hold NONCE TOKEN UNTIL SOCKET OWNER      of the name above
+//	both MIGRATION                           of the hold above
 //	wait NONCE UNTIL SOCKET                  of the name above, in order
 //	released NONCE UNTIL
 //	abandoned NONCE UNTIL
 //	sum CRC-64
 //
-// Times are nanoseconds of the shared clock. The sum is that of all that stands before its line.
+// Patterns and records are JSON. Times are nanoseconds of the shared clock. The sum is that of all that stands before its line.
 const (
 	version   = 1
 	stateKind = "fencelock state "
@@ -46,10 +49,19 @@ func (st *state) body(bucket int) []byte {
 	raw = line(raw, "fencelock", "state", num(version), "bucket", num(int64(bucket)))
 	raw = line(raw, "boot", st.boot)
 	raw = line(raw, "counter", num(st.counter))
+	for _, g := range st.gates {
+		raw = line(raw, "gate", g.prefix, g.Move, string(g.State), num(g.Epoch), encodeJSON(g.Scope))
+	}
+	for _, c := range st.clients {
+		raw = line(raw, "client", c.prefix, num(c.until), encodeJSON(c.Client))
+	}
 	for _, e := range st.entries {
 		raw = line(raw, "name", e.prefix, e.name, num(e.free))
 		if h := e.hold; h != nil {
 			raw = line(raw, "hold", h.nonce, num(h.token), num(h.until), h.ear, h.owner)
+			if h.both != "" {
+				raw = line(raw, "both", h.both)
+			}
 		}
 		for _, w := range e.queue {
 			raw = line(raw, "wait", w.nonce, num(w.until), w.ear)
@@ -158,12 +170,19 @@ func (d *decoder) line(text string) error {
 		d.st.counter = d.token()
 	case d.seen <= 2:
 		return errors.New("want boot and counter here")
+	case kind == "gate" && len(d.st.clients) == 0 && len(d.st.entries) == 0 && len(d.st.marks) == 0:
+		d.gate()
+	case kind == "client" && len(d.st.entries) == 0 && len(d.st.marks) == 0:
+		d.client()
 	case kind == "name":
 		d.name()
 	case kind == "hold" && d.open && d.empty():
 		h := &hold{nonce: d.id(), token: d.token(), until: d.num(), ear: d.ear(), owner: d.word()}
 		d.fail(backend.CheckOwner(h.owner))
 		d.last().hold = h
+	case kind == "both" && d.open && !d.empty() && d.last().hold != nil && d.last().hold.both == "" && len(d.last().queue) == 0:
+		d.last().hold.both = d.word()
+		d.fail(backend.CheckName(d.last().hold.both))
 	case kind == "wait" && d.open:
 		e := d.last()
 		e.queue = append(e.queue, waiter{nonce: d.id(), until: d.num(), ear: d.ear()})

@@ -64,6 +64,11 @@ func full() *state {
 			e.queue = []waiter{{nonce: nonce(), until: 5}, {nonce: "odd one\n", ear: "wake-2-ff.sock", until: -5}}
 		}
 		st.mark(nonce(), i%2 == 0, int64(i))
+		if e.hold != nil && i%2 == 0 {
+			e.hold.both = name
+		}
+		st.gates = append(st.gates, gate{name, backend.Gate{Move: name, Scope: backend.Scope{{Match: "a \n*"}, {Match: "x", Stays: true}}, State: backend.GateBoth, Epoch: 1}})
+		st.clients = append(st.clients, client{name, int64(i), backend.Client{ID: name, Move: name, PID: i, Since: time.Unix(7, 8).UTC()}})
 	}
 	return st
 }

@@ -39,7 +39,7 @@ type Driver struct {
 var (
 	_ backend.Driver  = (*Driver)(nil)
 	_ backend.Checker = (*Driver)(nil)
-	_ backend.Raiser  = (*Driver)(nil)
+	_ backend.Gater   = (*Driver)(nil)
 )
 
 func init() { backend.Register("file", openURL) }

@@ -157,23 +157,3 @@ func (d *Driver) verify(r *backend.Request) {
 		r.Lost(backend.ErrLost)
 	}
 }
-
-// Raise implements [backend.Raiser].
-func (d *Driver) Raise(ctx context.Context, floor backend.Token) error {
-	if floor < 0 || floor >= maxToken {
-		return backend.Invalid("floor %d: it must be from 0 to below 2^53-1", floor)
-	}
-	for _, b := range d.buckets {
-		err := b.update(ctx, func(st *state, _ backend.Instant, _ int64) bool {
-			if st.counter >= floor {
-				return false
-			}
-			st.counter = floor
-			return true
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}

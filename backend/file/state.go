@@ -23,8 +23,10 @@ const (
 type state struct {
 	boot    string
 	counter backend.Token // of the last grant
-	entries []*entry      // by prefix and name, ascending: each held or waited for
-	marks   []mark        // in the order of their making
+	gates   []gate
+	clients []client
+	entries []*entry // by prefix and name, ascending: each held or waited for
+	marks   []mark   // in the order of their making
 }
 
 // entry is one name that is held or waited for.
@@ -37,6 +39,7 @@ type entry struct {
 
 type hold struct {
 	nonce, owner, ear string // ear: the socket file of the holder's process; may be empty
+	both              string // the migration that it holds for in PhaseBoth; else empty
 	token             backend.Token
 	until             int64
 }
@@ -106,6 +109,7 @@ func (st *state) sweep(now int64) {
 		e.settle(now, "")
 		return e.hold == nil && len(e.queue) == 0
 	})
+	st.clients = slices.DeleteFunc(st.clients, func(c client) bool { return c.until <= now })
 	var released, abandoned int
 	kept := st.marks[:0:0]
 	for _, m := range slices.Backward(st.marks) {

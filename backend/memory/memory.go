@@ -31,7 +31,7 @@ func init() {
 	})
 }
 
-// Driver is a client of a store in memory. It implements backend.Driver and backend.Raiser.
+// Driver is a client of a store in memory. It implements backend.Driver and backend.Gater.
 type Driver struct {
 	store  *store
 	prefix string
@@ -39,7 +39,7 @@ type Driver struct {
 
 var (
 	_ backend.Driver = (*Driver)(nil)
-	_ backend.Raiser = (*Driver)(nil)
+	_ backend.Gater  = (*Driver)(nil)
 )
 
 // New returns a driver with a new store and the default prefix. The error is always nil.
@@ -61,21 +61,21 @@ func (d *Driver) Traits() backend.Traits { return backend.TraitsOf("memory") }
 // Acquire implements backend.Driver. The lock is granted to a waiter in the
 // step that frees it, so its Asked is the moment of that step.
 func (d *Driver) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
-	w := d.store.ask(d.prefix+r.Name, r)
+	w := d.store.ask(d.prefix, r)
 	if w == nil {
 		return backend.Grant{}, backend.ErrLost
 	}
 	select {
-	case g := <-w:
-		return g, nil
+	case a := <-w:
+		return a.grant, a.err
 	default:
 	}
 	if !r.Wait {
 		return backend.Grant{}, backend.ErrLocked
 	}
 	select {
-	case g := <-w:
-		return g, nil
+	case a := <-w:
+		return a.grant, a.err
 	case <-ctx.Done():
 		return backend.Grant{}, backend.Ended(ctx, true, nil)
 	}
@@ -129,12 +129,6 @@ func (d *Driver) Break(_ context.Context, name string) error {
 	return nil
 }
 
-// Raise implements backend.Raiser.
-func (d *Driver) Raise(_ context.Context, floor backend.Token) error {
-	d.store.raise(floor)
-	return nil
-}
-
 // Close implements backend.Driver. The store lives on in its other clients.
 func (d *Driver) Close() error { return nil }
 
@@ -144,10 +138,13 @@ type store struct {
 	locks   map[string]*lock
 	counter backend.Token
 	past    past
+	gates   map[string][]backend.Gate // of each prefix
+	clients map[clientKey]client
 }
 
 // lock is one name that is held or waited for.
 type lock struct {
+	prefix  string
 	holder  *backend.Request // nil: free
 	token   backend.Token
 	expires time.Time
@@ -156,39 +153,46 @@ type lock struct {
 }
 
 type waiter struct {
-	r     *backend.Request
-	grant chan backend.Grant // of size 1
+	r      *backend.Request
+	answer chan answer // of size 1
+}
+
+// answer is a grant, or a gate's refusal.
+type answer struct {
+	grant backend.Grant
+	err   error
 }
 
 func newStore() *store {
-	return &store{locks: map[string]*lock{}, past: newPast()}
+	return &store{locks: map[string]*lock{}, past: newPast(), gates: map[string][]backend.Gate{}, clients: map[clientKey]client{}}
 }
 
-// ask puts r into the queue, serves the queue, and returns where r's grant
+// ask puts r into the queue, serves the queue, and returns where r's answer
 // comes: nil if r was released or abandoned before. A try that was not served
 // has left the queue again.
-func (s *store) ask(key string, r *backend.Request) <-chan backend.Grant {
+func (s *store) ask(prefix string, r *backend.Request) <-chan answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := &waiter{r, make(chan backend.Grant, 1)}
+	w := &waiter{r, make(chan answer, 1)}
+	key := prefix + r.Name
 	l := s.locks[key]
 	switch {
 	case s.past.get(r.Nonce) != unknown:
 		return nil
 	case l == nil:
-		l = &lock{}
+		l = &lock{prefix: prefix}
 		s.locks[key] = l
 	case l.holder != nil && l.holder.Nonce == r.Nonce && time.Now().Before(l.expires):
-		l.regrant(s, w) // the same request again
-		return w.grant
+		l.regrant(s, w, false) // the same request again
+		return w.answer
 	}
 	l.join(w)
 	s.serve(key, l)
-	if !r.Wait && len(w.grant) == 0 {
+	if !r.Wait && len(w.answer) == 0 {
 		l.drop(r.Nonce)
 		s.serve(key, l)
 	}
-	return w.grant
+	return w.answer
 }
 
 // serve ends a hold that has expired, gives a free lock to the first in the
@@ -197,13 +201,18 @@ func (s *store) serve(key string, l *lock) {
 	if l.holder != nil && !time.Now().Before(l.expires) {
 		l.holder = nil
 	}
-	if l.holder == nil && len(l.queue) > 0 {
+	for l.holder == nil && len(l.queue) > 0 {
 		w := l.queue[0]
 		l.queue = l.queue[1:]
+		gated, err := backend.Admit(s.gates[l.prefix], w.r)
+		if err != nil {
+			w.answer <- answer{err: err}
+			continue
+		}
 		l.holder = w.r
 		l.token = max(s.counter+1, time.Now().UnixMicro(), w.r.Floor+1)
 		s.counter = l.token
-		l.regrant(s, w)
+		l.regrant(s, w, w.r.Phase != "" && !gated)
 	}
 	if l.timer != nil {
 		l.timer.Stop()
@@ -224,14 +233,14 @@ func (s *store) serve(key string, l *lock) {
 }
 
 // regrant sets the expiry and sends the grant.
-func (l *lock) regrant(s *store, w *waiter) {
+func (l *lock) regrant(s *store, w *waiter, ungated bool) {
 	if l.token <= w.r.Floor {
 		l.token = max(s.counter, w.r.Floor) + 1
 		s.counter = l.token
 	}
 	asked := backend.Now()
 	l.expires = time.Now().Add(w.r.TTL + w.r.Grace)
-	w.grant <- backend.Grant{Token: l.token, Asked: asked}
+	w.answer <- answer{grant: backend.Grant{Token: l.token, Asked: asked, Ungated: ungated}}
 }
 
 // join puts w at the end of the queue, or in its own place if it is there already.
@@ -308,12 +317,6 @@ func (s *store) breakLock(key string) {
 	if holder != nil && holder.Lost != nil {
 		holder.Lost(backend.ErrLost)
 	}
-}
-
-func (s *store) raise(floor backend.Token) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.counter = max(s.counter, floor)
 }
 
 // inspect reports false for a name that is neither held nor waited for.

@@ -23,10 +23,12 @@ type app struct {
 	lookup   func(key string) (string, bool) // the environment
 	tempDir  func() string
 
-	url    string // --url
-	urlSet bool   // it was given, perhaps as ""
-	json   bool   // --json
-	began  bool   // the flags and arguments were accepted and a command is running
+	url       string // --url
+	urlSet    bool   // it was given, perhaps as ""
+	config    string // --config
+	configSet bool   // it was given, perhaps as ""
+	json      bool   // --json
+	began     bool   // the flags and arguments were accepted and a command is running
 }
 
 // newApp returns the app of this process.
@@ -55,8 +57,9 @@ func (a *app) root() *cobra.Command {
 		Short: "Distributed locks with leases and fencing tokens",
 		Long: `fencelock holds a lock while a command runs, and shows who holds what.
 
-The backend is --url, else the environment variable FENCELOCK_URL (the better
-place for a password: arguments show in ps), else the file backend in
+The backend is --url, else the one that the file --config gives the name, else
+the environment variable FENCELOCK_URL (a better place for a password than
+--url: arguments show in ps), else the file backend in
 $XDG_RUNTIME_DIR/fencelock, else in a folder of your own in the temporary
 directory. Processes exclude each other only if they use the same backend: a
 cron job often has no XDG_RUNTIME_DIR, so give both sides the same URL.
@@ -71,18 +74,26 @@ command are in its help.`,
 		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
 			a.began = true
 			a.urlSet = cmd.Flags().Changed("url")
+			a.configSet = cmd.Flags().Changed("config")
 		},
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().StringVar(&a.url, "url", "", "the backend, such as redis://host:6379/0 or file:///var/lib/locks")
+	root.PersistentFlags().StringVar(&a.config, "config", "", "a YAML `FILE` that says which names are locked where (see config check); --url wins over it")
 	root.AddCommand(
 		a.runCommand(),
 		a.inspectCommand(),
 		a.lsCommand(),
 		a.watchCommand(),
+		a.serveCommand(),
 		a.breakCommand(),
 		a.leaksCommand(),
 		a.conformCommand(),
+		a.doctorCommand(),
+		a.benchCommand(),
+		a.configCommand(),
+		a.chooseCommand(),
+		a.migrateCommand(),
 		a.versionCommand(),
 	)
 	return root
@@ -93,23 +104,42 @@ func (a *app) jsonFlag(cmd *cobra.Command, usage string) {
 	cmd.Flags().BoolVar(&a.json, "json", false, usage)
 }
 
-// open connects to the backend.
-func (a *app) open(ctx context.Context, opts ...fencelock.Option) (*fencelock.Locker, error) {
-	raw, err := a.backendURL()
+// open connects to the backend, or with --config to that of the one name, or to all that the file uses if
+// name is empty. With look it only looks at migrations, so that no operator's command switches one.
+func (a *app) open(ctx context.Context, name string, look bool, opts ...fencelock.Option) (*fencelock.Locker, error) {
+	if !a.configured() {
+		raw, err := a.backendURL()
+		if err != nil {
+			return nil, err
+		}
+		return fencelock.Open(ctx, raw, opts...)
+	}
+	c, err := a.readConfig(a.config)
+	if err == nil && name != "" {
+		c, err = c.For(name)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return fencelock.Open(ctx, raw, opts...)
+	if look {
+		c = c.Look()
+	}
+	return c.Open(ctx, opts...)
 }
 
 // operate connects for one of the operators' commands, and ends it when the
 // user interrupts.
 func (a *app) operate(parent context.Context, do func(context.Context, *fencelock.Locker) error) error {
+	return a.operateOn(parent, "", do)
+}
+
+// operateOn is operate for a command about one name.
+func (a *app) operateOn(parent context.Context, name string, do func(context.Context, *fencelock.Locker) error) error {
 	sigs, quit := notify()
 	defer quit()
 	ctx, stop := untilSignal(parent, sigs)
 	defer stop()
-	locks, err := a.open(ctx)
+	locks, err := a.open(ctx, name, true)
 	if err != nil {
 		return interrupted(ctx, err)
 	}

@@ -32,7 +32,7 @@ Exit code: 0 also if the lock was free already; 1 if you did not confirm.`,
 			if !yes && !isTerminal(a.in) {
 				return usagef("break needs --yes when stdin is not a terminal.\n%s", breaking)
 			}
-			return a.operate(cmd.Context(), func(ctx context.Context, locks *fencelock.Locker) error {
+			return a.operateOn(cmd.Context(), args[0], func(ctx context.Context, locks *fencelock.Locker) error {
 				return a.breakLock(ctx, locks, args[0], yes)
 			})
 		},

@@ -32,13 +32,7 @@ It takes a minute or two. Exit code: 0 if every rule that was checked is kept,
   fencelock conform --only B,D3 --short file:///var/lib/locks`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			raw, err := a.backendURL()
-			if len(args) == 1 {
-				if a.urlSet {
-					return usagef("the URL is given twice: as --url and as an argument")
-				}
-				raw, err = args[0], nil
-			}
+			raw, err := a.oneURL(args)
 			if err != nil {
 				return err
 			}

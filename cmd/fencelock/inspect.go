@@ -22,7 +22,7 @@ expires_in_ms (by the store's clock; 0: no expiry of its own), waiters
 		Example: "  fencelock inspect jobs/nightly\n  fencelock inspect --exit-code jobs/nightly || echo free",
 		Args:    oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.operate(cmd.Context(), func(ctx context.Context, locks *fencelock.Locker) error {
+			return a.operateOn(cmd.Context(), args[0], func(ctx context.Context, locks *fencelock.Locker) error {
 				info, err := locks.Inspect(ctx, args[0])
 				if err != nil {
 					return err

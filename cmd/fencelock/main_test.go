@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9/logging"
+
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/internal/servers"
 )
@@ -18,6 +20,7 @@ import (
 const envCommand = "FENCELOCK_TEST_COMMAND"
 
 func TestMain(m *testing.M) {
+	logging.Disable() // as main does
 	becomeOther(os.Args)
 	if os.Getenv(envCommand) != "" {
 		os.Exit(newApp().execute(context.Background(), os.Args[1:]))

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -149,70 +148,6 @@ func TestLeaks(t *testing.T) {
 	}
 	if got := invoke(t, on(s.URL()), "leaks", "ou"); got.code != 0 {
 		t.Errorf("another prefix: got %+v", got)
-	}
-}
-
-func TestWatch(t *testing.T) {
-	t.Parallel()
-	url := fileStore(t)
-	first := hold(t, url, "a/1")
-	hold(t, url, "b/1")
-	lines := newFeed()
-	a := &app{in: strings.NewReader(""), out: lines, err: lines, tempDir: t.TempDir, lookup: func(k string) (string, bool) { v, ok := on(url)[k]; return v, ok }}
-	done := make(chan int, 1)
-	ctx, interrupt := context.WithCancel(t.Context())
-	defer interrupt()
-	go func() { done <- a.execute(ctx, []string{"watch", "--json", "--interval", "10ms", "a/"}) }()
-	type change struct {
-		Event string `json:"event"`
-		infoJSON
-	}
-	next := func(event, name string, token fencelock.Token) {
-		t.Helper()
-		got := decode[change](t, lines.next(t))
-		if got.Event != event || got.Name != name || (token != 0 && got.Token != token) {
-			t.Errorf("got %+v, want %s of %s with token %d", got, event, name, token)
-		}
-	}
-	next("held", "a/1", first.Token())
-	second := hold(t, url, "a/2")
-	next("acquired", "a/2", second.Token())
-	if err := first.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	next("released", "a/1", first.Token())
-	interrupt()
-	if code := <-done; code != 0 {
-		t.Errorf("code %d, want 0", code)
-	}
-	got := invoke(t, on(url), "watch", "--count", "1", "a/")
-	if want := `^\S+  held      a/2  owner \S+  token \d+\n$`; !regexp.MustCompile(want).MatchString(got.out) || got.code != 0 {
-		t.Errorf("got %+v, want %s", got, want)
-	}
-	for _, args := range [][]string{{"--count", "-1"}, {"--interval", "0"}, {"a", "b"}} {
-		if got := invoke(t, on(url), append([]string{"watch"}, args...)...); got.code != 64 {
-			t.Errorf("watch %q: got %+v, want code 64", args, got)
-		}
-	}
-}
-
-func TestChange(t *testing.T) {
-	t.Parallel()
-	one, two := fencelock.Info{Owner: "o", Token: 1}, fencelock.Info{Owner: "o", Token: 2}
-	for _, c := range []struct {
-		first, was, is bool
-		old, info      fencelock.Info
-		want           string
-	}{
-		{true, false, true, fencelock.Info{}, one, "held"},
-		{false, false, true, fencelock.Info{}, one, "acquired"},
-		{false, true, false, one, fencelock.Info{}, "released"},
-		{false, true, true, one, two, "changed"},
-		{false, true, true, one, one, ""},
-	} {
-		if got := change(c.first, c.was, c.is, c.old, c.info); got != c.want {
-			t.Errorf("change(%+v) = %q", c, got)
-		}
 	}
 }
 

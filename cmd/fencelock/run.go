@@ -183,7 +183,7 @@ func (a *app) acquire(ctx context.Context, name string, f *runFlags, opts []fenc
 		opening, cancel = context.WithTimeout(ctx, max(f.wait.d, time.Second))
 	}
 	waitEnd := time.Now().Add(f.wait.d)
-	locks, err := a.open(opening, opts...)
+	locks, err := a.open(opening, name, false, opts...)
 	cancel()
 	if err != nil {
 		return nil, nil, interrupted(ctx, err)

@@ -25,6 +25,12 @@ type pty struct {
 // onTerminal starts `fencelock ARGS` as the leader of a session on a terminal of its own.
 func onTerminal(t *testing.T, url string, args ...string) *pty {
 	t.Helper()
+	return commandOnTerminal(t, url, exec.Command(os.Args[0], args...))
+}
+
+// commandOnTerminal starts any command so; what it starts of this test binary is a fencelock.
+func commandOnTerminal(t *testing.T, url string, cmd *exec.Cmd) *pty {
+	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
 		t.Skip("no pseudo-terminals here:", err)
@@ -36,7 +42,7 @@ func onTerminal(t *testing.T, url string, args ...string) *pty {
 	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
 	must(t, err)
 	defer slave.Close()
-	p := &pty{t: t, master: master, cmd: exec.Command(os.Args[0], args...)}
+	p := &pty{t: t, master: master, cmd: cmd}
 	p.cmd.Env = append(os.Environ(), envCommand+"=1", "FENCELOCK_URL="+url, "GORACE=atexit_sleep_ms=0")
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = slave, slave, slave
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -150,14 +156,4 @@ func TestTerminalBreakAsks(t *testing.T) {
 			t.Errorf("answer %q: %+v, %v; want broken %v", c.answer, info, err, c.broken)
 		}
 	}
-}
-
-func TestTerminalWatchRedraws(t *testing.T) {
-	t.Parallel()
-	url := fileStore(t)
-	hold(t, url, "jobs/a")
-	p := onTerminal(t, url, "watch", "--interval", "20ms", "--count", "2")
-	p.shows("\x1b[H\x1b[2J")
-	p.shows("jobs/a")
-	p.exits(0)
 }

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,58 +13,159 @@ import (
 
 func (a *app) watchCommand() *cobra.Command {
 	interval := duration{d: time.Second, least: 10 * time.Millisecond}
-	count := 0
+	count, plain := 0, false
 	cmd := &cobra.Command{
 		Use:   "watch [PREFIX]",
 		Short: "Follow who holds what",
-		Long: `Look at the locks whose names have PREFIX again and again until interrupted. On a
-terminal the table of ls is redrawn; otherwise, and with --json, each change is
-a line: held (at the first look), acquired, released, changed (another holder
-or another lease). What happens between two looks is not seen.
+		Long: `Look at the locks whose names have PREFIX again and again until interrupted.
 
-An outage of the store is reported once, and outlived, after the first look.`,
+On a terminal a table fills the screen, with what has just changed marked:
++ acquired, ~ changed (another holder or another lease), - released. q or Ctrl-C
+ends it; the arrow keys, j, k, PgUp, PgDn, g and G scroll; Ctrl-Z suspends it.
+NO_COLOR leaves the marks and takes the colours.
+
+Otherwise, and with --plain or --json, each change is a line: held (at the first
+look), acquired, released, changed.
+
+SEEN is how long this watch has seen the hold. Behind ">" the hold may be older:
+it was there at the first look, or at the first after an outage. What happens
+between two looks is not seen, and a holder without owner and token that takes
+over from another such one cannot be told from it.
+
+An outage of the store is reported once, and outlived, after the first look. A
+look that takes longer than 10 s, or than the interval if that is more, is one.`,
 		Example: "  fencelock watch jobs/\n  fencelock watch --json --interval 200ms | jq -r .event",
 		Args:    onePrefix,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if count < 0 {
 				return usagef("--count %d: want 0 (for ever) or more", count)
 			}
-			w := &watcher{a: a, prefix: prefixOf(args), every: interval.d, count: count, redraw: !a.json && isTerminal(a.out)}
+			w := &watcher{a: a, view: view{prefix: prefixOf(args), every: interval.d}, count: count}
+			if !a.json && !plain && !a.dumb() {
+				w.screen = liveScreen(a.in, a.out)
+			}
 			return a.operate(cmd.Context(), w.watch)
 		},
 	}
 	cmd.Flags().Var(&interval, "interval", "time between two looks")
 	cmd.Flags().IntVar(&count, "count", 0, "end after so many looks; 0: until interrupted")
-	a.jsonFlag(cmd, "print one JSON object per line: at, event, and the keys of inspect")
+	cmd.Flags().BoolVar(&plain, "plain", false, "print lines of changes on a terminal too")
+	a.jsonFlag(cmd, "print one JSON object per line: at, event, the keys of inspect, seen_ms, older")
 	return cmd
+}
+
+// dumb reports whether the terminal cannot be drawn on.
+func (a *app) dumb() bool {
+	term, _ := a.lookup("TERM")
+	return term == "dumb"
+}
+
+// colour reports whether colours are wanted; see no-color.org.
+func (a *app) colour() bool {
+	no, _ := a.lookup("NO_COLOR")
+	return no == ""
 }
 
 // watcher is one watch.
 type watcher struct {
 	a      *app
-	prefix string
-	every  time.Duration
+	view   view
 	count  int
-	redraw bool
-
-	seen   map[string]fencelock.Info // what was held at the last look; nil before the first
-	outage bool                      // the last look failed
+	screen *screen // nil: lines
 }
 
-func (w *watcher) watch(ctx context.Context, locks *fencelock.Locker) error {
-	tick := time.NewTicker(w.every)
-	defer tick.Stop()
-	for n := 1; ; n++ {
-		if err := w.look(ctx, locks); err != nil {
-			if ctx.Err() != nil {
-				return nil // interrupted: that is how a watch ends
-			}
-			return err
+func (w *watcher) watch(parent context.Context, locks *fencelock.Locker) error {
+	ctx, cancel := context.WithCancel(parent)
+	looks := keepLooking(ctx, locks, w.view.prefix, w.view.every)
+	defer func() {
+		cancel()
+		for range looks { // until it has ended
 		}
+	}()
+	first, ok := <-looks
+	if !ok {
+		return nil // interrupted: that is how a watch ends
+	}
+	if first.err != nil {
+		return first.err
+	}
+	if w.screen != nil {
+		return w.draw(ctx, first, looks)
+	}
+	w.lines(first, looks)
+	return nil
+}
+
+// lines prints what each look changes.
+func (w *watcher) lines(first look, looks <-chan look) {
+	w.print(w.view.take(first))
+	for n := 1; n != w.count; n++ {
+		next, ok := <-looks
+		if !ok {
+			return
+		}
+		had := w.view.outage != nil
+		w.print(w.view.take(next))
+		if next.err != nil && !had {
+			w.a.report(nil, next.err)
+		}
+	}
+}
+
+// print prints changes.
+func (w *watcher) print(changes []change) {
+	for _, c := range changes {
+		if w.a.json {
+			w.a.printJSON(w.a.out, changeToJSON(c))
+			continue
+		}
+		tail := ""
+		if c.event == released {
+			tail = "  seen " + c.seenFor(c.at)
+		}
+		fmt.Fprintf(w.a.out, "%s  %-8s  %s  owner %s  token %s%s\n",
+			c.at.Format(time.RFC3339), c.event, safe(c.Name), owner(c.Info), token(c.Info), tail)
+	}
+}
+
+// draw keeps the screen until the user ends it, ctx ends or the looks are counted.
+func (w *watcher) draw(ctx context.Context, first look, looks <-chan look) error {
+	s := w.screen
+	s.colour = w.a.colour()
+	if err := s.open(); err != nil {
+		return fmt.Errorf("the terminal cannot be drawn on: %w; --plain prints lines", err)
+	}
+	defer s.close()
+	s.note(w.view.take(first))
+	tick := time.NewTicker(min(w.view.every, time.Second)) // what is left counts down between looks
+	defer tick.Stop()
+	for n := 1; ; {
 		if n == w.count {
+			s.close()
+			printTable(w.a.out, w.view.infos()) // what was drawn is gone with the screen
 			return nil
 		}
+		if !s.draw(&w.view, time.Now()) {
+			return nil // the terminal is gone
+		}
 		select {
+		case next, ok := <-looks:
+			if !ok {
+				return nil
+			}
+			s.note(w.view.take(next))
+			n++
+		case k, ok := <-s.keys:
+			if !ok || k == keyQuit {
+				return nil
+			}
+			if err := s.press(k); err != nil {
+				return err
+			}
+		case sig := <-s.signals:
+			if err := s.signal(sig); err != nil {
+				return err
+			}
 		case <-tick.C:
 		case <-ctx.Done():
 			return nil
@@ -74,90 +173,15 @@ func (w *watcher) watch(ctx context.Context, locks *fencelock.Locker) error {
 	}
 }
 
-// look is one round.
-func (w *watcher) look(ctx context.Context, locks *fencelock.Locker) error {
-	infos, err := list(ctx, locks, w.prefix)
-	switch {
-	case err != nil && (w.seen == nil || ctx.Err() != nil):
-		return err
-	case err != nil:
-		if !w.outage {
-			w.a.report(nil, err)
-		}
-		w.outage = true
+// liveScreen returns the screen of a terminal, or nil where out is none or cannot be drawn on.
+func liveScreen(in, out any) *screen {
+	f, ok := out.(*os.File)
+	if !ok || !canDraw || !isTerminal(f) {
 		return nil
 	}
-	w.outage = false
-	held := map[string]fencelock.Info{}
-	for _, i := range infos {
-		if i.Held {
-			held[i.Name] = i
-		}
+	s := &screen{out: f, marks: map[string]change{}}
+	if keyboard, ok := in.(*os.File); ok && isTerminal(keyboard) {
+		s.in = keyboard
 	}
-	if w.redraw {
-		w.draw(infos)
-	} else {
-		w.print(held)
-	}
-	w.seen = held
-	return nil
-}
-
-// draw replaces the screen with the table.
-func (w *watcher) draw(infos []fencelock.Info) {
-	var screen bytes.Buffer
-	screen.WriteString("\x1b[H\x1b[2J")
-	fmt.Fprintf(&screen, "every %v: locks %s*   %s\n\n", w.every, w.prefixShown(), time.Now().Format(time.TimeOnly))
-	printTable(&screen, infos)
-	_, _ = w.a.out.Write(screen.Bytes()) // at once, so that it does not flicker
-}
-
-func (w *watcher) prefixShown() string {
-	if w.prefix == "" {
-		return ""
-	}
-	return safe(w.prefix)
-}
-
-// print prints what has changed since the last look.
-func (w *watcher) print(held map[string]fencelock.Info) {
-	now := time.Now()
-	names := maps.Clone(held)
-	maps.Copy(names, w.seen)
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		old, was := w.seen[name]
-		info, is := held[name]
-		event := change(w.seen == nil, was, is, old, info)
-		if event == "" {
-			continue
-		}
-		if !is {
-			info = old
-			info.Held, info.ExpiresIn = false, 0
-		}
-		if w.a.json {
-			w.a.printJSON(w.a.out, struct {
-				At    time.Time `json:"at"`
-				Event string    `json:"event"`
-				infoJSON
-			}{now, event, toJSON(info)})
-			continue
-		}
-		fmt.Fprintf(w.a.out, "%s  %-8s  %s  owner %s  token %s\n", now.Format(time.RFC3339), event, safe(name), owner(info), token(info))
-	}
-}
-
-// change names what happened to a lock between two looks; empty for nothing.
-func change(first, was, is bool, old, info fencelock.Info) string {
-	switch {
-	case first:
-		return "held"
-	case !was:
-		return "acquired"
-	case !is:
-		return "released"
-	case old.Owner != info.Owner || old.Token != info.Token:
-		return "changed"
-	}
-	return ""
+	return s
 }

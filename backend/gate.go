@@ -1,0 +1,266 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A migration moves names from one store to another in three deploys. What
+// keeps two clients of different phases apart is a gate in each store: a record
+// that the acquire reads in the very step that grants. Package backend/migrate runs the
+// migration over any two drivers that are [Gater].
+
+// Phase is which of the two stores of a migration a client locks in. The empty
+// phase is that of a client that knows of no migration.
+type Phase string
+
+// The phases, in the order of the deploys.
+const (
+	PhaseFrom Phase = "from" // the old store only
+	PhaseBoth Phase = "both" // the old store, then the new one
+	PhaseTo   Phase = "to"   // the new store only
+)
+
+// GateState says whom a gate lets in.
+type GateState string
+
+// The states of a gate. A store without a gate lets everyone in but clients of
+// PhaseTo, who need a gate that was opened for them.
+const (
+	GateOpen GateState = "open" // everyone
+	GateBoth GateState = "both" // clients of its migration in PhaseBoth only
+)
+
+// A Pattern matches names: the name itself, or with * at its end every name that
+// begins with what is before the *.
+type Pattern struct {
+	Match string `json:"match"`
+	Stays bool   `json:"stays,omitempty"` // such names do not move
+}
+
+// Scope says which names a migration moves: the first pattern that matches a
+// name decides; a name that none matches stays.
+type Scope []Pattern
+
+// Moves reports whether name is in scope.
+func (s Scope) Moves(name string) bool {
+	for _, p := range s {
+		if p.matches(name) {
+			return !p.Stays
+		}
+	}
+	return false
+}
+
+func (p Pattern) matches(name string) bool {
+	head, star := strings.CutSuffix(p.Match, "*")
+	return name == p.Match || star && strings.HasPrefix(name, head)
+}
+
+// String returns the patterns, those of names that stay with a ! in front.
+func (s Scope) String() string {
+	parts := make([]string, len(s))
+	for i, p := range s {
+		if p.Stays {
+			parts[i] = "!"
+		}
+		parts[i] += p.Match
+	}
+	return strings.Join(parts, ", ")
+}
+
+// A Gate is the record of one migration in one store. It outlives the
+// migration: a closed one is the tombstone that refuses stragglers.
+type Gate struct {
+	Move  string    `json:"move"` // the migration's name
+	Scope Scope     `json:"scope"`
+	State GateState `json:"state"`
+	// Epoch rises with every change. It is at least the µs since 1970 of the
+	// change, so that it rises over a loss of the store's data too.
+	Epoch int64 `json:"epoch"`
+	// Torn: the store keeps the gate in several places, and they do not agree, for
+	// somebody who changed it was interrupted. State is GateBoth then, and Epoch the greatest.
+	Torn bool `json:"torn,omitempty"`
+}
+
+// Admits reports whether a request of this phase and migration may pass. It is
+// asked about names in g's scope only.
+func (g Gate) Admits(move string, phase Phase) bool {
+	return g.State == GateOpen || g.State == GateBoth && phase == PhaseBoth && move == g.Move
+}
+
+// Admit returns nil if gates let r in, and otherwise a *[GateError]. gated
+// reports whether one of them is that of r's own migration. A driver that checks its gates in
+// a script of the store does there what this does.
+func Admit(gates []Gate, r *Request) (gated bool, err error) {
+	for _, g := range gates {
+		if !g.Scope.Moves(r.Name) {
+			continue
+		}
+		gated = gated || g.Move == r.Move
+		if !g.Admits(r.Move, r.Phase) {
+			return gated, &GateError{Move: g.Move, Epoch: g.Epoch, Phase: r.Phase}
+		}
+	}
+	if r.Phase == PhaseTo && !gated {
+		return false, &GateError{Move: r.Move, Phase: r.Phase}
+	}
+	return gated, nil
+}
+
+// GateError says that a gate refused an acquisition. It matches [ErrUnsupported].
+type GateError struct {
+	Move  string // the migration of the gate
+	Epoch int64  // of the gate; 0: there is none, and PhaseTo needs one
+	Phase Phase  // of the request
+}
+
+// Error says which gate refused whom, and what to do.
+func (e *GateError) Error() string {
+	who := "clients that know of no migration"
+	if e.Phase != "" {
+		who = "clients in phase " + string(e.Phase)
+	}
+	if e.Epoch == 0 {
+		return fmt.Sprintf("%v: migration %q has not opened this store to %s: deploy phase both first, then phase to, or run fencelock migrate advance", ErrUnsupported, e.Move, who)
+	}
+	return fmt.Sprintf("%v: migration %q has closed this store to %s (epoch %d): this program is a phase behind or ahead of the others: deploy phase both, and see fencelock migrate status", ErrUnsupported, e.Move, who, e.Epoch)
+}
+
+// Is reports whether target is ErrUnsupported.
+func (e *GateError) Is(target error) bool { return target == ErrUnsupported }
+
+// ErrGateMoved is SetGate's answer when another has changed the gate meanwhile.
+var ErrGateMoved = errors.New("another client has changed the gate")
+
+// Lower, as the epoch that SetGate expects, stands for every lower one than the new one.
+const Lower = -1
+
+// ChangeGate returns gates with g in it as SetGate(g, was) demands, or ErrGateMoved. It is for a driver that
+// keeps a list of gates and replaces it in one step.
+func ChangeGate(gates []Gate, g Gate, was int64) ([]Gate, error) {
+	i := slices.IndexFunc(gates, func(o Gate) bool { return o.Move == g.Move })
+	var old Gate
+	if i >= 0 {
+		old = gates[i]
+	}
+	switch {
+	case i >= 0 && old.Epoch == g.Epoch && old.State == g.State:
+		return gates, nil
+	case was == Lower && old.Epoch >= g.Epoch, was != Lower && old.Epoch != was:
+		return nil, ErrGateMoved
+	case i < 0:
+		return append(slices.Clone(gates), g), nil
+	}
+	gates = slices.Clone(gates)
+	gates[i] = g
+	return gates, nil
+}
+
+// MergeGates makes one list of what the parts of a store hold that keeps its gates in
+// several places: a gate that is not the same in all of them is Torn.
+func MergeGates(parts [][]Gate) []Gate {
+	var merged []Gate
+	seen := map[string]int{} // how many parts have it
+	for _, gates := range parts {
+		for _, g := range gates {
+			seen[g.Move]++
+			i := slices.IndexFunc(merged, func(o Gate) bool { return o.Move == g.Move })
+			if i < 0 {
+				merged = append(merged, g)
+				continue
+			}
+			m := &merged[i]
+			m.Torn = m.Torn || g.Torn || m.State != g.State || m.Epoch != g.Epoch || !slices.Equal(m.Scope, g.Scope)
+			m.Epoch = max(m.Epoch, g.Epoch)
+		}
+	}
+	for i := range merged {
+		m := &merged[i]
+		m.Torn = m.Torn || seen[m.Move] < len(parts)
+		if m.Torn {
+			m.State = GateBoth
+		}
+	}
+	return merged
+}
+
+// A Client is what one Locker reports of itself while it takes part in a
+// migration. It informs operators; nothing is safe because of it.
+type Client struct {
+	ID       string        `json:"id"` // random, one for each Locker
+	Move     string        `json:"move"`
+	Phase    Phase         `json:"phase"`
+	Host     string        `json:"host"`
+	PID      int           `json:"pid"`
+	MaxTTL   time.Duration `json:"max_ttl"` // the longest TTL + grace it has asked for, in nanoseconds
+	Since    time.Time     `json:"since"`
+	Reported time.Time     `json:"reported"` // by the client's clock
+}
+
+// A Gater is a Driver whose store can take part in a migration, as the old store or the new one.
+//
+// Acquire then checks the gates of the driver's keyspace in the step that grants, also for a waiter whose turn
+// has come, and for requests without a Phase: it refuses what [Admit] refuses, with a *[GateError]. A request that was
+// granted before and is sent again is no new grant and is not checked; the confirmation of a claim is. While another holds the lock, a
+// request that a gate would refuse may be refused, answered ErrLocked, or queue until its turn. Renew, Release
+// and Abandon never look at gates. A store without gates costs no request more.
+type Gater interface {
+	Raiser
+
+	// Gates returns the gates of the keyspace, as of a moment after the call.
+	Gates(ctx context.Context) ([]Gate, error)
+
+	// SetGate writes the gate of g.Move where the stored epoch is was (0: there is none; [Lower]: any below g.Epoch). The caller
+	// sees to it that g.Epoch is above was. It
+	// returns nil also where g stands already, and ErrGateMoved if anything else does. A store that keeps
+	// the gate in several places may have changed some of them then, and after any error: the gate is Torn.
+	SetGate(ctx context.Context, g Gate, was int64) error
+
+	// Undrained describes the locks in g's scope that are held by anyone whom g, closed, would not admit: other
+	// phases, other migrations, strangers. It is called while g is closed, and when it returns none, then there is no such hold
+	// and cannot be one before the gate opens. It may stop after a hundred.
+	Undrained(ctx context.Context, g Gate) ([]Info, error)
+
+	// Source returns a number that no token of the keyspace exceeds yet.
+	Source(ctx context.Context) (Token, error)
+
+	// RaiseHeld raises the token source of h's name to at least floor if the lock is still h's, in one step: every
+	// later grant of the name has a greater token. ErrLost if it is not h's any more.
+	RaiseHeld(ctx context.Context, h *Hold, floor Token) error
+
+	// Report writes c, which the store forgets keep after the last report; c.Move and c.ID are its key.
+	Report(ctx context.Context, c Client, keep time.Duration) error
+
+	// Withdraw deletes what Report wrote.
+	Withdraw(ctx context.Context, c Client) error
+
+	// Clients returns what the clients of a migration have reported, in no order.
+	Clients(ctx context.Context, move string) ([]Client, error)
+}
+
+// CheckGate returns nil for a gate that a store can keep, and otherwise an
+// error that matches [ErrInvalid].
+func CheckGate(g Gate) error {
+	if err := CheckName(g.Move); err != nil {
+		return fmt.Errorf("the migration's name: %w", err)
+	}
+	switch {
+	case g.State != GateOpen && g.State != GateBoth:
+		return Invalid("gate state %q: want %s or %s", g.State, GateOpen, GateBoth)
+	case len(g.Scope) == 0:
+		return Invalid("migration %q moves no names: want at least one pattern, such as inventory/*", g.Move)
+	case g.Epoch <= 0:
+		return Invalid("gate epoch %d: want more than 0", g.Epoch)
+	}
+	for _, p := range g.Scope {
+		if p.Match == "" || p.Match != "*" && CheckName(strings.TrimSuffix(p.Match, "*")) != nil {
+			return Invalid("pattern %q of migration %q: want a name, or the beginning of one followed by *", p.Match, g.Move)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,264 @@
+package migrate
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// errLostLeg: what was held in the one store was lost before the other one granted. Nobody has been told of a lock, so the
+// acquisition starts over.
+var errLostLeg = errors.New("the lock was lost in one of the two stores before the other had granted it")
+
+// repairEvery is how often, at the most, a client looks whether a store has lost its gate.
+const repairEvery = time.Second
+
+// Acquire implements backend.Driver. In phase both it takes the lock in the old store, then in the new one
+// with a floor above the old one's token, and then raises the old store's tokens to the new token on the
+// condition that the lock is still held there: three round trips. The token is the new store's.
+//
+// The old store's part is renewed while the new store is waited for. If it is lost all the same, the
+// acquisition starts over, at the end of both queues.
+func (d *Driver) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+	if d.look {
+		return backend.Grant{}, backend.Unsupported("this client of migration %q only looks", d.move)
+	}
+	if err := d.report.asks(ctx, d, r.TTL+r.Grace); err != nil {
+		return backend.Grant{}, err
+	}
+	if d.phase != backend.PhaseBoth {
+		return d.acquireOne(ctx, r)
+	}
+	nonce := r.Nonce
+	for {
+		g, err := d.round(ctx, r, nonce)
+		switch {
+		case !errors.Is(err, errLostLeg):
+			return g, err
+		case ctx.Err() != nil:
+			return backend.Grant{}, ctx.Err()
+		case !r.Wait:
+			return backend.Grant{}, backend.Unavailable(err)
+		}
+		nonce = d.again.next(r)
+	}
+}
+
+func (d *Driver) acquireOne(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+	l := d.only(r)
+	if err := l.acquire(ctx); err != nil {
+		return backend.Grant{}, err
+	}
+	g := l.hold.Grant
+	g.Ungated = false
+	g.Handle = d.handle(l)
+	return g, nil
+}
+
+// only is the leg of a phase with one store.
+func (d *Driver) only(r *backend.Request) *leg {
+	l := newLeg(d.sides()[0], r, d.move, d.phase, r.Nonce)
+	l.tell = r.Lost
+	return l
+}
+
+func (d *Driver) handle(l *leg) *legs {
+	if d.phase == backend.PhaseFrom {
+		return &legs{from: l}
+	}
+	return &legs{to: l}
+}
+
+// round is one attempt to get the lock in both stores.
+func (d *Driver) round(ctx context.Context, r *backend.Request, nonce string) (backend.Grant, error) {
+	from, to := d.pairOf(r, nonce)
+	if err := from.acquire(ctx); err != nil {
+		return backend.Grant{}, err
+	}
+	to.req.Floor = max(r.Floor, from.hold.Token)
+	err := acquireSecond(ctx, from, to)
+	if err == nil {
+		err = d.tie(ctx, from, to)
+	}
+	if err == nil && (from.hand(r.Lost) != nil || to.hand(r.Lost) != nil) {
+		err = errLostLeg
+	}
+	switch {
+	case errors.Is(err, errLostLeg):
+		d.drop(to)
+		d.drop(from)
+		return backend.Grant{}, err
+	case errors.Is(err, backend.ErrLocked) && !r.Wait:
+		// The engine takes this for an answer that leaves nothing behind.
+		if back := from.driver.Release(ctx, &from.hold); back != nil && !errors.Is(back, backend.ErrLost) {
+			return backend.Grant{}, backend.Unavailable(back)
+		}
+		return backend.Grant{}, err
+	case err != nil:
+		return backend.Grant{}, err
+	}
+	return d.granted(from, to), nil
+}
+
+// pairOf makes the legs of an acquisition in phase both.
+func (d *Driver) pairOf(r *backend.Request, nonce string) (from, to *leg) {
+	sides := d.sides()
+	return newLeg(sides[0], r, d.move, d.phase, nonce), newLeg(sides[1], r, d.move, d.phase, nonce)
+}
+
+// acquireSecond acquires the second leg while the first is kept.
+func acquireSecond(ctx context.Context, first, second *leg) error {
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var kept sync.WaitGroup
+	kept.Go(func() { first.keep(waiting) })
+	stop := make(chan struct{})
+	kept.Go(func() {
+		select {
+		case <-first.gone:
+			cancel()
+		case <-stop:
+		}
+	})
+	err := second.acquire(waiting)
+	close(stop)
+	cancel()
+	kept.Wait()
+	if first.isGone() && ctx.Err() == nil {
+		return errLostLeg
+	}
+	return err
+}
+
+// isGone reports whether the leg was lost before it was handed out.
+func (l *leg) isGone() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lost != nil
+}
+
+// tie makes one lock of two grants: every later grant of the old store has a greater token than the new store's.
+func (d *Driver) tie(ctx context.Context, from, to *leg) error {
+	if from.asked.Elapsed() > from.req.TTL/20 { // it has waited: both count from now
+		if err := from.renew(ctx); errors.Is(err, backend.ErrLost) {
+			return errLostLeg
+		}
+	}
+	_, gates := d.from.both()
+	switch err := gates.RaiseHeld(ctx, &from.hold, to.hold.Token); {
+	case errors.Is(err, backend.ErrLost):
+		return errLostLeg
+	case err != nil:
+		return err
+	}
+	if from.hold.Ungated || to.hold.Ungated {
+		return d.repair(ctx)
+	}
+	return nil
+}
+
+// granted makes the grant of both: it is trusted for as long as either store keeps it for sure. The engine looks at
+// the clock after this, and gives a grant back whose time is over.
+func (d *Driver) granted(from, to *leg) backend.Grant {
+	first, last := from, to
+	if to.asked.Sub(from.asked) < 0 {
+		first, last = to, from
+	}
+	most := min(first.span(), last.asked.Sub(first.asked)+last.span())
+	g := backend.Grant{Token: to.hold.Token, Asked: first.asked, Handle: &legs{from: from, to: to}}
+	if most < from.req.TTL {
+		g.Max = max(most, time.Nanosecond)
+	}
+	return g
+}
+
+// repair closes a store that has no gate while the other one is open: it has lost its data, and would let clients of the wrong
+// phase in.
+func (d *Driver) repair(ctx context.Context) error {
+	d.repairing.Lock()
+	defer d.repairing.Unlock()
+	if time.Since(d.repaired) < repairEvery {
+		return nil
+	}
+	p, err := d.pair(ctx)
+	if err == nil {
+		err = p.repair(ctx)
+	}
+	if err == nil {
+		d.repaired = time.Now()
+	}
+	return err
+}
+
+func (p Pair) repair(ctx context.Context) error {
+	from, err := p.gate(ctx, p.From)
+	if err != nil {
+		return err
+	}
+	to, err := p.gate(ctx, p.To)
+	if err != nil {
+		return err
+	}
+	// An old store without a gate counts as open, which is right while the new one is closed.
+	if from.Epoch == 0 && to.State == backend.GateOpen {
+		err = p.set(ctx, p.From, backend.GateBoth, epochAfter(to.Epoch), 0)
+	}
+	if to.Epoch == 0 {
+		err = p.set(ctx, p.To, backend.GateBoth, epochAfter(from.Epoch), 0)
+	}
+	if errors.Is(err, backend.ErrGateMoved) {
+		return nil // somebody else has done it
+	}
+	return err
+}
+
+// rounds remembers, for acquisitions that had to start over, under which nonce they are now.
+type rounds struct {
+	mu sync.Mutex
+	by map[string]round
+}
+
+type round struct {
+	nonce string
+	until time.Time // nobody asks any more
+}
+
+// next is the nonce of another round for r.
+func (s *rounds) next(r *backend.Request) string {
+	raw := make([]byte, 16)
+	_, _ = rand.Read(raw) // never fails
+	nonce := hex.EncodeToString(raw)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.by == nil {
+		s.by = map[string]round{}
+	}
+	for k, v := range s.by {
+		if k != r.Nonce && time.Now().After(v.until) {
+			delete(s.by, k)
+		}
+	}
+	s.by[r.Nonce] = round{nonce, time.Now().Add(24 * time.Hour)}
+	return nonce
+}
+
+// nonceOf is the nonce under which r is now.
+func (s *rounds) nonceOf(r *backend.Request) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a, ok := s.by[r.Nonce]; ok {
+		return a.nonce
+	}
+	return r.Nonce
+}
+
+func (s *rounds) forget(r *backend.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.by, r.Nonce)
+}

@@ -1,0 +1,139 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Renew implements backend.Driver: both stores at once. A hold that one of them does not know any more is lost.
+func (d *Driver) Renew(ctx context.Context, hs []*backend.Hold) []error {
+	return d.each(hs, func(s backend.Driver, legs []*backend.Hold) []error { return s.Renew(ctx, legs) })
+}
+
+// Check implements backend.Checker, with the stores that can.
+func (d *Driver) Check(ctx context.Context, hs []*backend.Hold) []error {
+	return d.each(hs, func(s backend.Driver, legs []*backend.Hold) []error {
+		if c, ok := s.(backend.Checker); ok {
+			return c.Check(ctx, legs)
+		}
+		return make([]error, len(legs))
+	})
+}
+
+// each asks the stores of this phase, all at once, about the legs of hs, and joins their answers.
+func (d *Driver) each(hs []*backend.Hold, ask func(backend.Driver, []*backend.Hold) []error) []error {
+	sides := d.sides()
+	answers := make([][]error, len(sides))
+	var all sync.WaitGroup
+	for i, s := range sides {
+		these := make([]*backend.Hold, len(hs))
+		for j, h := range hs {
+			l := legsOf(h)
+			switch {
+			case l.one() != nil:
+				these[j] = &l.one().hold
+			case i == 0:
+				these[j] = &l.from.hold
+			default:
+				these[j] = &l.to.hold
+			}
+		}
+		all.Go(func() { answers[i] = ask(s, these) })
+	}
+	all.Wait()
+	errs := answers[0]
+	for _, more := range answers[1:] {
+		for j, err := range more {
+			errs[j] = worse(errs[j], err)
+		}
+	}
+	return errs
+}
+
+func legsOf(h *backend.Hold) *legs { return h.Grant.Handle.(*legs) }
+
+// worse returns the answer that counts for both: lost in one store is lost; one that is not known is not known.
+func worse(a, b error) error {
+	switch {
+	case errors.Is(a, backend.ErrLost) || b == nil:
+		return a
+	case errors.Is(b, backend.ErrLost) || a == nil:
+		return b
+	}
+	return a
+}
+
+// Release implements backend.Driver: both stores at once, so that one which does not answer holds up nobody in the other. nil:
+// it was ours in both until now.
+func (d *Driver) Release(ctx context.Context, h *backend.Hold) error {
+	l := legsOf(h)
+	if one := l.one(); one != nil {
+		return one.driver.Release(ctx, &one.hold)
+	}
+	to, from := together(l.to, l.from, func(l *leg) error { return l.driver.Release(ctx, &l.hold) })
+	var undone *backend.UndoneError
+	unknown := func(err error) bool {
+		return err != nil && !errors.Is(err, backend.ErrLost) && !errors.As(err, &undone)
+	}
+	switch {
+	case unknown(to):
+		return to // it is sent again: what has been released stays so
+	case unknown(from):
+		return from
+	}
+	d.again.forget(h.Request)
+	return worse(to, from)
+}
+
+// Abandon implements backend.Driver: both stores at once.
+func (d *Driver) Abandon(ctx context.Context, r *backend.Request) error {
+	if d.phase != backend.PhaseBoth {
+		l := d.only(r)
+		return l.driver.Abandon(ctx, &l.req)
+	}
+	from, to := d.pairOf(r, d.again.nonceOf(r))
+	a, b := together(from, to, func(l *leg) error {
+		err := l.driver.Abandon(ctx, &l.req)
+		if errors.Is(err, backend.ErrLost) {
+			return nil
+		}
+		return err
+	})
+	if a == nil && b == nil {
+		d.again.forget(r)
+	}
+	return errors.Join(a, b)
+}
+
+// together does the same to two legs at once.
+func together(a, b *leg, do func(*leg) error) (ofA, ofB error) {
+	var other sync.WaitGroup
+	other.Go(func() { ofB = do(b) })
+	ofA = do(a)
+	other.Wait()
+	return ofA, ofB
+}
+
+// drop abandons a leg in the background, for as long as its store may keep it.
+func (d *Driver) drop(l *leg) {
+	end := time.Now().Add(l.req.TTL + l.req.Grace)
+	d.dropping.Go(func() {
+		for pause := 20 * time.Millisecond; time.Now().Before(end); pause = min(2*pause, time.Second) {
+			ctx, cancel := context.WithTimeout(d.ctx, sideMost)
+			err := l.driver.Abandon(ctx, &l.req)
+			cancel()
+			if err == nil || backend.Final(err) {
+				return
+			}
+			select {
+			case <-time.After(pause):
+			case <-d.ctx.Done():
+				return
+			}
+		}
+	})
+}

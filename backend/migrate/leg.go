@@ -1,0 +1,143 @@
+package migrate
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// leg is the part of an acquisition that is made in one store.
+type leg struct {
+	driver backend.Driver
+	req    backend.Request
+	hold   backend.Hold
+	asked  backend.Instant // of the last request that set the store's expiry
+
+	mu   sync.Mutex
+	tell func(error) // where a loss is reported to; nil while the other leg is awaited
+	lost error       // what came before that
+	gone chan struct{}
+}
+
+// newLeg makes the request to one store of what r asks of both.
+func newLeg(driver backend.Driver, r *backend.Request, move string, phase backend.Phase, nonce string) *leg {
+	l := &leg{driver: driver, req: *r, gone: make(chan struct{})}
+	l.req.Move, l.req.Phase, l.req.Nonce, l.req.Lost = move, phase, nonce, l.isLost
+	return l
+}
+
+// isLost is the leg's Request.Lost.
+func (l *leg) isLost(err error) {
+	l.mu.Lock()
+	tell := l.tell
+	if tell == nil && l.lost == nil {
+		l.lost = err
+		close(l.gone)
+	}
+	l.mu.Unlock()
+	if tell != nil {
+		tell(err)
+	}
+}
+
+// hand makes tell the receiver of losses, and returns one that came before.
+func (l *leg) hand(tell func(error)) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost == nil {
+		l.tell = tell
+	}
+	return l.lost
+}
+
+// acquire asks the leg's store.
+func (l *leg) acquire(ctx context.Context) error {
+	l.asked = backend.Now()
+	g, err := l.driver.Acquire(ctx, &l.req)
+	if err != nil {
+		return err
+	}
+	if !g.Asked.IsZero() {
+		l.asked = g.Asked
+	}
+	l.hold = backend.Hold{Request: &l.req, Grant: g}
+	return nil
+}
+
+// span is how long after asked the store keeps the leg for sure.
+func (l *leg) span() time.Duration {
+	if l.hold.Max > 0 {
+		return min(l.hold.Max, l.req.TTL)
+	}
+	return l.req.TTL
+}
+
+// trusted is span without the margin that the engine takes off: the leg is renewed within it or given up.
+func (l *leg) trusted() time.Duration {
+	return l.span() - max(20*time.Millisecond, l.req.TTL/50, l.driver.Traits().Margin)
+}
+
+// renew renews the leg once.
+func (l *leg) renew(ctx context.Context) error {
+	at := backend.Now()
+	err := l.driver.Renew(ctx, []*backend.Hold{&l.hold})[0]
+	if err == nil {
+		l.asked = at
+	}
+	return err
+}
+
+// keep renews the leg until ctx ends, and reports its loss: by the store's word, or when no renewal has come through in time.
+func (l *leg) keep(ctx context.Context) {
+	every := l.req.TTL / 3
+	timer := time.NewTimer(every - l.asked.Elapsed())
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		left := l.trusted() - l.asked.Elapsed()
+		if left <= 0 {
+			l.isLost(&backend.LostError{Reason: backend.Expired})
+			return
+		}
+		limited, cancel := context.WithTimeout(ctx, min(left, every))
+		err := l.renew(limited)
+		cancel()
+		switch {
+		case err == nil:
+			timer.Reset(every)
+		case ctx.Err() == nil && backend.Final(err):
+			l.isLost(err)
+			return
+		default:
+			timer.Reset(min(every/4, max(left, time.Millisecond)))
+		}
+	}
+}
+
+// legs is the handle of a hold: the legs that it has.
+type legs struct{ from, to *leg }
+
+// Handle is what users see as the lease's handle: that of the new store, if there is one.
+func (l *legs) Handle() any {
+	if l.to != nil && (l.to.hold.Handle != nil || l.from == nil) {
+		return l.to.hold.Handle
+	}
+	return l.from.hold.Handle
+}
+
+// one returns the only leg, or nil if there are two.
+func (l *legs) one() *leg {
+	switch {
+	case l.from == nil:
+		return l.to
+	case l.to == nil:
+		return l.from
+	}
+	return nil
+}

@@ -1,0 +1,298 @@
+// Package migrate moves names from one store to another while programs go on locking them, without two holders
+// and with tokens that keep rising.
+//
+// A fleet moves in three deploys, each a change of one word: phase from (the old store only), both (the old store,
+// then the new one), to (the new store only). Clients of two neighbouring phases exclude each other
+// because they have a store in common. Clients that are two phases apart have none; what keeps them apart is a gate in each
+// store, which the acquire reads in the step that grants. Of the two gates at most one is open to clients of a single
+// phase. A client that starts in phase to, or in from on the way back, switches them if nobody has yet: it
+// closes the one store, waits until nobody holds there who does not hold in the other, raises the other's tokens above
+// all that the first has given, and opens the other, unless somebody has changed its gate meanwhile.
+//
+// What a store forgets with its data, its gate included, is forgotten here too: docs/migrating.md says what
+// stays safe then. [Pair] is what operators need: the state of both gates, and the switch by hand.
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+const (
+	openMost  = 5 * time.Second // how long New takes at the most when its ctx has no deadline
+	sideMost  = 2 * time.Second // bounds a background call to a store
+	closeMost = time.Second     // bounds Close's farewell to each store
+)
+
+// Options of [New].
+type Options struct {
+	// Move is the migration's name, the same in every phase: a valid lock name. It stays the
+	// same on the way back, too, which is the same migration walked backwards.
+	Move string
+	// Scope is the names that move. It must not change while the migration runs.
+	Scope backend.Scope
+	// Phase is from, both or to.
+	Phase backend.Phase
+	// From and To are the old and the new store: drivers that are backend.Gater. They are the
+	// Driver's once New has returned without an error: Close closes them. Phase both needs both.
+	From, To backend.Driver
+	// Other opens the store that the phase does not lock in, where From (in phase to) or To (in phase from) is
+	// nil. It is called when that store is needed, again and again until it succeeds, so that a store
+	// which is not there yet, or not any more, keeps nobody from locking in the other one. It may be nil.
+	Other func(ctx context.Context) (backend.Driver, error)
+	// Look makes a client for operators, which only looks and breaks: it touches no gate and reports nothing, Acquire is
+	// ErrUnsupported, and it needs the stores of its phase only.
+	Look bool
+}
+
+// Driver locks in one phase of a migration. It implements backend.Driver and backend.Checker.
+type Driver struct {
+	move   string
+	scope  backend.Scope
+	phase  backend.Phase
+	look   bool
+	traits backend.Traits
+	from   *store
+	to     *store
+
+	report report
+	again  rounds
+
+	ctx      context.Context // ends with Close
+	cancel   context.CancelFunc
+	dropping sync.WaitGroup
+
+	repairing sync.Mutex
+	repaired  time.Time // when the gates were looked at last
+}
+
+var (
+	_ backend.Driver  = (*Driver)(nil)
+	_ backend.Checker = (*Driver)(nil)
+)
+
+// New starts a client of a migration in o.Phase. On an error the drivers stay the caller's.
+//
+// In phase both it makes sure that both stores have a gate. In phase to it opens the new store, unless that is open, and in phase from the old one:
+// that takes until nobody holds a lock in the other store alone. It waits for that until ctx ends, or 5 s if ctx
+// has no deadline; then the error matches ErrUnavailable and names the holders. ErrInvalid:
+// a client two phases away is alive, or the options are no good. ErrUnsupported: a store cannot take part.
+func New(ctx context.Context, o Options) (*Driver, error) {
+	d, err := o.driver()
+	if err != nil {
+		return nil, err
+	}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, openMost)
+		defer cancel()
+	}
+	if o.Look {
+		return d, nil
+	}
+	// The report comes first: whoever switches next must see this client before it has its first lock.
+	if err = d.report.start(ctx, d); err == nil {
+		err = d.enter(ctx)
+	}
+	if err != nil {
+		d.end()
+		d.from.closeOther()
+		d.to.closeOther()
+		return nil, fmt.Errorf("migration %q: %w", o.Move, err)
+	}
+	return d, nil
+}
+
+func (o Options) driver() (*Driver, error) {
+	if err := backend.CheckGate(backend.Gate{Move: o.Move, Scope: o.Scope, State: backend.GateBoth, Epoch: 1}); err != nil {
+		return nil, err
+	}
+	d := &Driver{move: o.Move, scope: o.Scope, phase: o.Phase, look: o.Look}
+	var err error
+	if d.from, err = newStore("old", o.From, o.Other); err != nil {
+		return nil, err
+	}
+	if d.to, err = newStore("new", o.To, o.Other); err != nil {
+		return nil, err
+	}
+	lacks := func(what string) error {
+		return backend.Invalid("migration %q in phase %s needs a driver of its %s store", o.Move, o.Phase, what)
+	}
+	switch {
+	case o.Phase != backend.PhaseFrom && o.Phase != backend.PhaseBoth && o.Phase != backend.PhaseTo:
+		return nil, backend.Invalid("phase %q of migration %q: want %s, %s or %s", o.Phase, o.Move, backend.PhaseFrom, backend.PhaseBoth, backend.PhaseTo)
+	case o.Phase != backend.PhaseTo && o.From == nil:
+		return nil, lacks("old")
+	case o.Phase != backend.PhaseFrom && o.To == nil:
+		return nil, lacks("new")
+	case o.From == nil && o.Other == nil && !o.Look:
+		return nil, lacks("old")
+	case o.To == nil && o.Other == nil && !o.Look:
+		return nil, lacks("new")
+	}
+	switch o.Phase {
+	case backend.PhaseFrom:
+		d.traits = o.From.Traits()
+	case backend.PhaseTo:
+		d.traits = o.To.Traits()
+	case backend.PhaseBoth:
+		d.traits = TraitsOfBoth(o.From.Traits(), o.To.Traits())
+	}
+	return d, nil
+}
+
+// TraitsOfBoth returns what a lock in phase both promises: of each promise the lesser one, and no
+// transaction, for only one of the two stores could commit it.
+func TraitsOfBoth(from, to backend.Traits) backend.Traits {
+	t := backend.Weakest(from, to)
+	t.Name = from.Name + "+" + to.Name
+	t.Transactional = false
+	t.DeadWaiter = from.DeadWaiter + to.DeadWaiter
+	return t
+}
+
+// enter does what a client of this phase does to the gates before it locks.
+func (d *Driver) enter(ctx context.Context) error {
+	switch d.phase {
+	case backend.PhaseBoth:
+		p, err := d.pair(ctx)
+		if err != nil {
+			return err
+		}
+		return p.Prepare(ctx)
+	case backend.PhaseFrom:
+		return d.enterOne(ctx, d.from)
+	}
+	return d.enterOne(ctx, d.to)
+}
+
+// enterOne needs the other store only if this one is not open.
+func (d *Driver) enterOne(ctx context.Context, s *store) error {
+	_, gater := s.both()
+	g, err := gateOf(ctx, gater, d.move, d.scope)
+	if err != nil || g.State == backend.GateOpen {
+		return err
+	}
+	p, err := d.pair(ctx)
+	if err != nil {
+		return err
+	}
+	if d.phase == backend.PhaseFrom {
+		if err := p.Prepare(ctx); err != nil {
+			return err
+		}
+	}
+	return p.Open(ctx, d.phase)
+}
+
+// pair is both stores, for what is done to their gates.
+func (d *Driver) pair(ctx context.Context) (Pair, error) {
+	from, err := d.from.gater(ctx)
+	if err != nil {
+		return Pair{}, err
+	}
+	to, err := d.to.gater(ctx)
+	if err != nil {
+		return Pair{}, err
+	}
+	return Pair{Move: d.move, Scope: d.scope, From: from, To: to}, nil
+}
+
+// Traits implements backend.Driver: those of the phase's store, or in phase both the lesser of each.
+func (d *Driver) Traits() backend.Traits { return d.traits }
+
+// sides are the stores that this phase locks in.
+func (d *Driver) sides() []backend.Driver {
+	from, _ := d.from.both()
+	to, _ := d.to.both()
+	switch d.phase {
+	case backend.PhaseFrom:
+		return []backend.Driver{from}
+	case backend.PhaseTo:
+		return []backend.Driver{to}
+	}
+	return []backend.Driver{from, to}
+}
+
+// Inspect implements backend.Driver. In phase both a lock is held if it is held in either store.
+func (d *Driver) Inspect(ctx context.Context, name string) (backend.Info, error) {
+	merged := backend.Info{Name: name}
+	for _, s := range d.sides() {
+		i, err := s.Inspect(ctx, name)
+		if err != nil {
+			return backend.Info{}, err
+		}
+		merged = merge(merged, i)
+	}
+	return merged, nil
+}
+
+// merge describes a lock by both stores. What the new one knows of the holder counts more: its token is the lease's.
+func merge(old, new backend.Info) backend.Info {
+	if !new.Held {
+		old, new = new, old
+		old.Held = false
+	}
+	both := new
+	both.Name = max(old.Name, new.Name)
+	both.Leaked = old.Leaked || new.Leaked
+	both.Waiters = old.Waiters + new.Waiters
+	if old.Waiters < 0 || new.Waiters < 0 {
+		both.Waiters = -1
+	}
+	return both
+}
+
+// List implements backend.Driver.
+func (d *Driver) List(ctx context.Context, prefix string) iter.Seq2[backend.Info, error] {
+	sides := d.sides()
+	if len(sides) == 1 {
+		return sides[0].List(ctx, prefix)
+	}
+	return func(yield func(backend.Info, error) bool) {
+		all := map[string]backend.Info{}
+		for _, s := range sides {
+			for i, err := range s.List(ctx, prefix) {
+				if err != nil {
+					yield(backend.Info{}, err)
+					return
+				}
+				all[i.Name] = merge(all[i.Name], i)
+			}
+		}
+		for _, i := range all {
+			if !yield(i, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Break implements backend.Driver. In phase both it frees the lock in both stores.
+func (d *Driver) Break(ctx context.Context, name string) error {
+	var errs []error
+	for _, s := range d.sides() {
+		errs = append(errs, s.Break(ctx, name))
+	}
+	return errors.Join(errs...)
+}
+
+// end ends the goroutines and takes the client's report back.
+func (d *Driver) end() {
+	d.cancel()
+	d.dropping.Wait()
+	d.report.stop(d)
+}
+
+// Close implements backend.Driver. It takes the client's report back and closes the drivers of both stores.
+func (d *Driver) Close() error {
+	d.end()
+	return errors.Join(d.from.close(), d.to.close())
+}

@@ -1,0 +1,177 @@
+package migrate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Client is what one client has reported, and in which stores.
+type Client struct {
+	backend.Client
+	InFrom bool `json:"in_from"`
+	InTo   bool `json:"in_to"`
+}
+
+// Alive reports whether the client has reported within 30 s before now. One that has not may be
+// stopped, cut off or dead; what it holds may still be held.
+func (c Client) Alive(now time.Time) bool { return now.Sub(c.Reported) <= alive }
+
+// Clients returns what clients have reported in either store, the newest first.
+func (p Pair) Clients(ctx context.Context) ([]Client, error) {
+	byID := map[string]Client{}
+	for _, s := range []struct {
+		store backend.Gater
+		mark  func(*Client)
+	}{
+		{p.From, func(c *Client) { c.InFrom = true }},
+		{p.To, func(c *Client) { c.InTo = true }},
+	} {
+		cs, err := s.store.Clients(ctx, p.Move)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range cs {
+			known := byID[c.ID]
+			if c.Reported.After(known.Reported) {
+				known.Client = c
+			}
+			s.mark(&known)
+			byID[c.ID] = known
+		}
+	}
+	all := make([]Client, 0, len(byID))
+	for _, c := range byID {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b Client) int {
+		return cmp.Or(b.Reported.Compare(a.Reported), cmp.Compare(a.ID, b.ID))
+	})
+	return all, nil
+}
+
+// Side is what one store says. All of it is sure.
+type Side struct {
+	Gate      backend.Gate   `json:"gate"`      // of epoch 0 if there is none
+	Undrained []backend.Info `json:"undrained"` // held by clients that do not hold in both; a hundred at most
+	Source    backend.Token  `json:"source"`    // no token is above it yet; a store with a clock counts that in
+}
+
+// Open reports whether clients of a single phase may lock there: in the old store also when it has no gate.
+func (s Side) Open(old bool) bool {
+	return s.Gate.State == backend.GateOpen || old && s.Gate.Epoch == 0
+}
+
+// Status is the state of a migration.
+type Status struct {
+	From    Side     `json:"from"`
+	To      Side     `json:"to"`
+	Clients []Client `json:"clients"` // what has been reported: who is silent is not in it
+}
+
+// Status asks both stores. Both must answer.
+func (p Pair) Status(ctx context.Context) (Status, error) {
+	var st Status
+	for _, s := range []struct {
+		what  string
+		store backend.Gater
+		side  *Side
+	}{{"old", p.From, &st.From}, {"new", p.To, &st.To}} {
+		var err error
+		if s.side.Gate, err = p.gate(ctx, s.store); err == nil {
+			if s.side.Undrained, err = s.store.Undrained(ctx, backend.Gate{Move: p.Move, Scope: p.Scope, State: backend.GateBoth}); err == nil {
+				s.side.Source, err = s.store.Source(ctx)
+			}
+		}
+		if err != nil {
+			return st, fmt.Errorf("the %s store: %w", s.what, err)
+		}
+	}
+	var err error
+	st.Clients, err = p.Clients(ctx)
+	return st, err
+}
+
+// Blockers says why the next deploy, of this phase, should wait; none: nothing speaks against it. What reports
+// say is only what is known: a client that is cut off does not report, and is refused by the gates if it comes back.
+//
+// A client whose report of another phase is in a store counts until the store has forgotten it, which is 30 s and the
+// longest TTL that it has asked for after the last report.
+func (st Status) Blockers(next backend.Phase) []string {
+	var why []string
+	for _, c := range st.Clients {
+		if !neighbours(c.Phase, next) {
+			state := "is"
+			if !c.Alive(time.Now()) {
+				state = fmt.Sprintf("was, when it last reported %v ago,", time.Since(c.Reported).Round(time.Second))
+			}
+			why = append(why, fmt.Sprintf("%s:%d %s in phase %s", c.Host, c.PID, state, c.Phase))
+		}
+	}
+	if closing := st.closing(next); closing != nil && len(closing.Undrained) > 0 {
+		why = append(why, "held in one store alone: "+holders(closing.Undrained))
+	}
+	return why
+}
+
+// closing is the side that a switch to the phase closes; nil if the phase needs none.
+func (st *Status) closing(next backend.Phase) *Side {
+	switch next {
+	case backend.PhaseTo:
+		return &st.From
+	case backend.PhaseFrom:
+		return &st.To
+	}
+	return nil
+}
+
+// neighbours reports whether clients of two phases have a store in common.
+func neighbours(a, b backend.Phase) bool {
+	return a == b || a == backend.PhaseBoth || b == backend.PhaseBoth
+}
+
+// Unfinished says why the migration is not done; none: everybody locks in the new store alone, and the old one's gate refuses whoever does not. That
+// the new store's tokens are above all of the old one's follows from its gate: nothing opens it before they are.
+func (st Status) Unfinished() []string {
+	var why []string
+	if st.From.Gate.State != backend.GateBoth || st.From.Gate.Torn {
+		why = append(why, "the old store is not closed")
+	}
+	if st.To.Gate.State != backend.GateOpen || st.To.Gate.Torn {
+		why = append(why, "the new store is not open")
+	}
+	if len(st.From.Undrained) > 0 {
+		why = append(why, "held in the old store: "+holders(st.From.Undrained))
+	}
+	for _, c := range st.Clients {
+		if c.Phase != backend.PhaseTo {
+			why = append(why, fmt.Sprintf("%s:%d reported phase %s", c.Host, c.PID, c.Phase))
+		}
+	}
+	return why
+}
+
+// Finish deletes what clients have reported in the old store. The gates stay: the old one's is the tombstone
+// that refuses stragglers for ever. ErrInvalid: the migration is not done, and why.
+func (p Pair) Finish(ctx context.Context) error {
+	st, err := p.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if why := st.Unfinished(); len(why) > 0 {
+		return backend.Invalid("migration %q is not finished: %s", p.Move, strings.Join(why, "; "))
+	}
+	var errs []error
+	for _, c := range st.Clients {
+		if c.InFrom {
+			errs = append(errs, p.From.Withdraw(ctx, c.Client))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,96 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Op is what is measured.
+type Op string
+
+// The operations; the package comment says what each is.
+const (
+	Cycle     Op = "cycle"
+	Contended Op = "contended"
+	Handover  Op = "handover"
+	Held      Op = "held"
+)
+
+// Ops returns the operations in the order in which they are measured.
+func Ops() []Op { return []Op{Cycle, Contended, Handover, Held} }
+
+const (
+	crowd       = 16                     // goroutines that want one name
+	section     = 200 * time.Microsecond // the critical section that is not empty
+	connections = 32                     // leases at a time where each costs a connection
+)
+
+// A Case is one row to measure.
+type Case struct {
+	Op         Op
+	Goroutines int           // that lock; for held, the leases
+	Section    time.Duration // the critical section of contended
+}
+
+// Name returns the case as benchstat and --only want it: "cycle/goroutines=64".
+func (c Case) Name() string {
+	switch c.Op {
+	case Contended:
+		return fmt.Sprintf("%s/goroutines=%d/section=%dus", c.Op, c.Goroutines, c.Section.Microseconds())
+	case Handover:
+		return string(c.Op)
+	case Held:
+		return fmt.Sprintf("%s/leases=%d", c.Op, c.Goroutines)
+	}
+	return fmt.Sprintf("%s/goroutines=%d", c.Op, c.Goroutines)
+}
+
+// Cases returns the rows of a backend with these traits. held is how many leases are held. Where a lease costs a
+// connection there are fewer goroutines and leases.
+func Cases(t backend.Traits, held int) []Case {
+	goroutines := []int{1, 64, 512}
+	if t.LeasePerConn {
+		goroutines, held = []int{1, connections}, min(held, connections)
+	}
+	var all []Case
+	for _, n := range goroutines {
+		all = append(all, Case{Op: Cycle, Goroutines: n})
+	}
+	return append(
+		all,
+		Case{Op: Contended, Goroutines: crowd},
+		Case{Op: Contended, Goroutines: crowd, Section: section},
+		Case{Op: Handover, Goroutines: 1},
+		Case{Op: Held, Goroutines: held},
+	)
+}
+
+// matches reports whether one of only names the case or its operation; an empty only names all.
+func (c Case) matches(only []string) bool {
+	return len(only) == 0 || slices.Contains(only, string(c.Op)) || slices.Contains(only, c.Name())
+}
+
+// checkOnly returns an error that matches fencelock.ErrInvalid if one of only names nothing that any backend has.
+func checkOnly(only []string, held int) error {
+	allowed := []string{}
+	for _, op := range Ops() {
+		allowed = append(allowed, string(op))
+	}
+	for _, t := range []backend.Traits{{}, {LeasePerConn: true}} {
+		for _, c := range Cases(t, held) {
+			if n := c.Name(); !slices.Contains(allowed, n) {
+				allowed = append(allowed, n)
+			}
+		}
+	}
+	for _, o := range only {
+		if !slices.Contains(allowed, o) {
+			return backend.Invalid("the row %q is not known: want some of %s", o, strings.Join(allowed, ", "))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,223 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Run measures the targets one after the other, and returns a row for each case of each. It empties what it used before it
+// returns.
+//
+// An error names the backend and the row, and comes with what was measured before it; a row of which a round is complete is there as
+// Partial. When ctx ends it is ctx's error.
+func Run(ctx context.Context, targets []Target, o Options) ([]Result, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if len(targets) == 0 {
+		return nil, backend.Invalid("there is no backend to measure")
+	}
+	var all []Result
+	seen := map[string]int{}
+	for _, t := range targets {
+		b, err := t.open(ctx)
+		if err != nil {
+			return all, named(t.Name, err)
+		}
+		if seen[b.label]++; seen[b.label] > 1 {
+			b.label = fmt.Sprintf("%s#%d", b.label, seen[b.label])
+		}
+		rows, err := b.run(ctx, o)
+		all = append(all, rows...)
+		if closed := b.close(ctx); err == nil && closed != nil { // else the first error is the one to report
+			err = fmt.Errorf("cleaning up: %w", closed)
+		}
+		if err != nil {
+			return all, named(b.label, err)
+		}
+	}
+	return all, nil
+}
+
+func named(label string, err error) error {
+	if label == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", label, err)
+}
+
+// run measures every row of one backend.
+func (b *bed) run(ctx context.Context, o Options) ([]Result, error) {
+	var cases []Case
+	for _, c := range Cases(b.traits, o.Held) {
+		if c.matches(o.Only) {
+			cases = append(cases, c)
+		}
+	}
+	var all []Result
+	for i, c := range cases {
+		at := Progress{Backend: b.label, Case: c, Row: i + 1, Rows: len(cases), Last: o.Rounds}
+		r, err := b.row(ctx, c, o, at)
+		if len(r.ours) > 0 {
+			all = append(all, b.result(c, r, o.Rounds))
+		}
+		if err != nil {
+			return all, fmt.Errorf("%s: %w", c.Name(), err)
+		}
+	}
+	return all, nil
+}
+
+// row measures the rounds of one case: ours, then raw, and so on. After an error it returns those that are complete.
+func (b *bed) row(ctx context.Context, c Case, o Options, at Progress) (r rounds, err error) {
+	ours, err := b.ours(ctx, c)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, ours.close()) }()
+	raw, err := b.theirs(ctx, c)
+	if err != nil {
+		return r, rawError(ctx, err)
+	}
+	defer func() { err = errors.Join(err, raw.close()) }()
+	for i := range o.Rounds {
+		if at.Round = i + 1; o.Progress != nil {
+			o.Progress(at)
+		}
+		mine, err := ours.measure(ctx, o.Duration)
+		if err != nil {
+			return r, err
+		}
+		if raw.measure != nil {
+			base, err := raw.measure(ctx, o.Duration)
+			if err != nil {
+				return r, rawError(ctx, err)
+			}
+			r.theirs = append(r.theirs, base)
+		}
+		r.ours = append(r.ours, mine)
+	}
+	return r, nil
+}
+
+// rawError marks an error of a raw client as one of the store.
+func rawError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("the raw store: %w", backend.Unavailable(err))
+}
+
+// A side is one of the two that are compared, ready for one case.
+type side struct {
+	measure func(ctx context.Context, d time.Duration) (sample, error) // nil: there is no such side
+	free    func() error
+}
+
+func (s side) close() error {
+	if s.free == nil {
+		return nil
+	}
+	return s.free()
+}
+
+// commands returns what counts the server's commands.
+func (b *bed) commands(ctx context.Context) func() (int64, bool) {
+	if b.raw == nil {
+		return nil
+	}
+	return func() (int64, bool) { return b.raw.commands(ctx) }
+}
+
+// ours makes the library ready for a case.
+func (b *bed) ours(ctx context.Context, c Case) (side, error) {
+	switch c.Op {
+	case Handover:
+		return handing(b.relay(nameOf(0))), nil
+	case Held:
+		measure, free, err := b.hold(ctx, c.Goroutines)
+		return side{func(ctx context.Context, d time.Duration) (sample, error) { return measure(ctx, d, b.commands(ctx)) }, free}, err
+	}
+	all := make([]cycle, c.Goroutines)
+	for i := range all {
+		if c.Op == Contended {
+			all[i] = locking(b.one.Mutex(nameOf(0)))
+		} else {
+			all[i] = locking(b.one.Mutex(nameOf(i)))
+		}
+	}
+	return b.cycling(ctx, c, all)
+}
+
+// theirs makes the raw store ready for a case.
+func (b *bed) theirs(ctx context.Context, c Case) (side, error) {
+	if b.raw == nil || c.Op == Held {
+		return side{}, nil
+	}
+	if c.Op == Handover {
+		r, err := b.raw.relay(ctx, nameOf(0))
+		if err != nil {
+			return side{}, err
+		}
+		return handing(r), nil
+	}
+	all := make([]cycle, c.Goroutines)
+	var mu sync.Mutex
+	for i := range all {
+		var err error
+		switch {
+		case c.Op == Contended && i > 0:
+			all[i] = all[0]
+		case c.Op == Contended:
+			all[i], err = b.raw.cycle(nameOf(0))
+			all[i] = within(&mu, all[i])
+		default:
+			all[i], err = b.raw.cycle(nameOf(i))
+		}
+		if err != nil {
+			return side{}, err
+		}
+	}
+	return b.cycling(ctx, c, all)
+}
+
+// locking is the library's cycle.
+func locking(m fencelock.Mutex) cycle {
+	return func(ctx context.Context, held func()) error {
+		le, err := m.Lock(ctx)
+		if err != nil {
+			return err
+		}
+		held()
+		return le.Unlock(ctx)
+	}
+}
+
+// cycling runs every cycle once, so that connections are there and scripts known, and then measures.
+func (b *bed) cycling(ctx context.Context, c Case, all []cycle) (side, error) {
+	if _, err := cycles(ctx, all, 0, 0, false, nil); err != nil {
+		return side{}, err
+	}
+	return side{measure: func(ctx context.Context, d time.Duration) (sample, error) {
+		return cycles(ctx, all, d, c.Section, c.Op == Contended, b.commands(ctx))
+	}}, nil
+}
+
+// handing measures a relay.
+func handing(r *relay) side {
+	return side{
+		measure: func(ctx context.Context, d time.Duration) (sample, error) { return handovers(ctx, r, d) },
+		free: func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), wipeMost)
+			defer cancel()
+			return r.close(ctx)
+		},
+	}
+}

@@ -1,0 +1,147 @@
+package bench
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/backend/memory"
+)
+
+const (
+	openMost = 10 * time.Second // to open everything of one backend
+	wipeMost = 10 * time.Second // to leave nothing behind
+)
+
+// A Target is a backend to measure. Its driver's package must be imported.
+type Target struct {
+	Name string // its label; empty: the backend's name
+	URL  string
+}
+
+// bed is an open target: two clients of the library, so that one can hand over to the other, and the raw store.
+type bed struct {
+	label  string
+	traits backend.Traits
+	ttl    time.Duration
+	dial   func(ctx context.Context) (backend.Driver, error)
+	one    *fencelock.Locker
+	two    *fencelock.Locker
+	raw    raw // nil if there is none
+	query  *backend.Query
+}
+
+func (t Target) open(ctx context.Context) (*bed, error) {
+	ctx, cancel := context.WithTimeout(ctx, openMost)
+	defer cancel()
+	u, err := backend.ParseURL(t.URL)
+	if err != nil {
+		return nil, err
+	}
+	b := &bed{ttl: fencelock.DefaultTTL}
+	p, err := b.prepare(u)
+	if err != nil {
+		return nil, err
+	}
+	one, err := b.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b.traits, b.label = one.Traits(), t.Name
+	if b.label == "" {
+		b.label = b.traits.Name
+	}
+	if b.one, err = fencelock.New(one, fencelock.WithTTL(b.ttl)); err != nil {
+		_ = one.Close() // the option's error is the one to report
+		return nil, err
+	}
+	if b.two, err = b.locker(ctx); err == nil {
+		p.q = b.query
+		b.raw, err = openRaw(ctx, p)
+	}
+	if err != nil {
+		return nil, errors.Join(err, b.close(context.WithoutCancel(ctx)))
+	}
+	return b, nil
+}
+
+// prepare makes dial for a keyspace of this run's own, and the place of it.
+func (b *bed) prepare(u *url.URL) (place, error) {
+	keys, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return place{}, backend.Invalid("the query of the %q URL cannot be read", u.Scheme)
+	}
+	own := keys.Get("prefix")
+	if !keys.Has("prefix") {
+		own = backend.DefaultPrefix
+	}
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	bare := *u
+	bare.RawQuery = ""
+	p := place{u: &bare, keys: keys, id: "bench" + hex.EncodeToString(random[:])}
+	p.prefix = own + p.id + ":"
+	ours, at := maps.Clone(keys), *u
+	ours.Set("prefix", p.prefix)
+	at.RawQuery = ours.Encode()
+	if at.Host+at.Path == "" { // memory://, which would be written memory:
+		at.Path = "/"
+	}
+	b.dial = func(ctx context.Context) (backend.Driver, error) {
+		return backend.Open(ctx, at.String(), func(q *backend.Query) {
+			b.query, b.ttl = q, q.Duration("ttl", fencelock.DefaultTTL)
+		})
+	}
+	if u.Scheme != "memory" {
+		return p, nil
+	}
+	d, err := b.dial(context.Background()) // checks the URL
+	if err != nil {
+		return p, err
+	}
+	store, ok := d.(*memory.Driver) // each Open of the URL would be a store of its own
+	if !ok {
+		return p, backend.Unsupported("the driver of memory:// is a %T", d)
+	}
+	b.dial = func(context.Context) (backend.Driver, error) { return store.Client(p.prefix) }
+	return p, nil
+}
+
+// locker opens another client.
+func (b *bed) locker(ctx context.Context, opts ...fencelock.Option) (*fencelock.Locker, error) {
+	d, err := b.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l, err := fencelock.New(d, append([]fencelock.Option{fencelock.WithTTL(b.ttl)}, opts...)...)
+	if err != nil {
+		_ = d.Close()
+	}
+	return l, err
+}
+
+// nameOf is the lock of a goroutine. Its braces make the slot of a Redis Cluster, and what Redis keeps for each slot, the same in every run.
+func nameOf(worker int) string { return fmt.Sprintf("{%d}", worker) }
+
+// close frees everything and empties the keyspace.
+func (b *bed) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wipeMost)
+	defer cancel()
+	var errs []error
+	for _, l := range []*fencelock.Locker{b.two, b.one} {
+		if l != nil {
+			errs = append(errs, l.Close())
+		}
+	}
+	if b.raw != nil {
+		errs = append(errs, b.raw.wipe(ctx), b.raw.close())
+	}
+	return errors.Join(errs...)
+}

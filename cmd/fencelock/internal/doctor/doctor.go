@@ -1,0 +1,152 @@
+// Package doctor looks at the settings of a real server and tells which of them break what its backend promises.
+//
+// It only asks. Nothing is written, no lock is taken, no schema is created; the one thing that a server may notice besides
+// connections is a ZooKeeper session, which is closed again. What it may not ask, for want of rights, it reports as a finding of its own:
+// not known to be wrong is not sound.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+	_ "github.com/fencelock/fencelock/backend/all" // their openers check the URL
+)
+
+// defaultTTL is the library's: what a URL without ttl= is examined for.
+const defaultTTL = 30 * time.Second
+
+// askMost bounds one question to one server.
+const askMost = 3 * time.Second
+
+// Examine looks at the store that a URL names. The error matches backend.ErrInvalid for a URL that no driver takes and for a user that
+// is refused, and backend.ErrUnavailable if no server answers. It shows no password, and neither does the Report.
+func Examine(ctx context.Context, rawURL string) (*Report, error) {
+	return newExam().run(ctx, rawURL)
+}
+
+// exam is one examination.
+type exam struct {
+	now    func() time.Time  // the wall clock of this machine
+	least  map[string]string // the oldest version of each server that serves
+	script string            // asks a Redis server for a right
+
+	u      *url.URL
+	q      *backend.Query
+	keys   url.Values
+	prefix string
+	ttl    time.Duration
+	mu     sync.Mutex // for what a client library does at once
+	report Report
+}
+
+func newExam() *exam { return &exam{now: time.Now, least: leastVersions(), script: mayScript} }
+
+// leastVersions are the oldest versions that the drivers work with.
+func leastVersions() map[string]string {
+	return map[string]string{"redis": "6.2", "cluster": "7.0", "etcd": "3.4.31", "etcd-3.5": "3.5.13", "zookeeper": "3.5.3", "postgres": "15"}
+}
+
+// add notes a finding.
+func (x *exam) add(id, where, value string) {
+	x.report.Findings = append(x.report.Findings, kindOf(id).at(where, value))
+}
+
+// saw notes a server that was looked at.
+func (x *exam) saw(where string) { x.report.Servers = append(x.report.Servers, where) }
+
+func (x *exam) run(ctx context.Context, rawURL string) (*Report, error) {
+	if err := x.read(ctx, rawURL); err != nil {
+		return nil, err
+	}
+	look := map[string]func(context.Context) error{
+		"redis": x.redis, "rediss": x.redis, "redis+sentinel": x.redis, "redis+cluster": x.redis,
+		"redlock": x.redlock, "redlocks": x.redlock,
+		"etcd": x.etcd, "etcds": x.etcd,
+		"zookeeper": x.zookeeper,
+		"postgres":  x.postgres, "postgresql": x.postgres,
+		"file": x.file, "memory": x.memory,
+	}[x.u.Scheme]
+	if look == nil {
+		return nil, backend.Invalid("the doctor does not know the backend of scheme %q", x.u.Scheme)
+	}
+	for _, e := range backend.Catalog() {
+		for _, s := range e.Schemes {
+			if s == x.u.Scheme {
+				x.report.Backend = e.Traits.Name
+			}
+		}
+	}
+	if err := look(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if !backend.Final(err) {
+			err = backend.Unavailable(err)
+		}
+		return nil, err
+	}
+	x.report.sort()
+	return &x.report, nil
+}
+
+// read takes the URL apart. The driver itself checks it: it is opened with hosts at which nothing is, for some drivers send
+// something to their store as soon as they are opened.
+func (x *exam) read(ctx context.Context, rawURL string) error {
+	var err error
+	if x.u, err = backend.ParseURL(rawURL); err != nil {
+		return err
+	}
+	if x.keys, err = url.ParseQuery(x.u.RawQuery); err != nil {
+		return backend.Invalid("the query of the %q URL cannot be read: want key=value&key=value with special characters percent-encoded", x.u.Scheme)
+	}
+	x.ttl, x.prefix = defaultTTL, backend.DefaultPrefix
+	if x.keys.Has("prefix") {
+		x.prefix = x.keys.Get("prefix")
+	}
+	if x.u.Scheme == "file" {
+		return x.readFile() // opening it would make the directory
+	}
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	nowhere, real := elsewhere(rawURL)
+	d, err := backend.Open(over, nowhere, func(q *backend.Query) {
+		x.q, x.ttl = q, q.Duration("ttl", defaultTTL)
+	})
+	if err == nil {
+		return d.Close()
+	}
+	if errors.Is(err, backend.ErrInvalid) && !x.fewNodes() {
+		return backend.Invalid("%s", real.Replace(strings.TrimPrefix(err.Error(), backend.ErrInvalid.Error()+": ")))
+	}
+	return nil
+}
+
+// elsewhere returns the URL with each of its hosts replaced by one at which nobody listens, and what puts the real
+// ones back into a message.
+func elsewhere(rawURL string) (string, *strings.Replacer) {
+	scheme, rest, _ := strings.Cut(rawURL, "://")
+	end := strings.IndexAny(rest, "/?#")
+	if end < 0 {
+		end = len(rest)
+	}
+	from := strings.LastIndexByte(rest[:end], '@') + 1
+	if scheme == "memory" {
+		return rawURL, strings.NewReplacer()
+	}
+	var nowhere, back []string
+	fake := map[string]string{}
+	for host := range strings.SplitSeq(rest[from:end], ",") {
+		if fake[host] == "" {
+			fake[host] = fmt.Sprintf("127.0.0.%d:1", 1+len(fake)%250) // port 1 is no store's
+			back = append(back, fake[host], host)
+		}
+		nowhere = append(nowhere, fake[host])
+	}
+	return scheme + "://" + rest[:from] + strings.Join(nowhere, ",") + rest[end:], strings.NewReplacer(back...)
+}

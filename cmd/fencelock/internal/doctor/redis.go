@@ -1,0 +1,290 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// crowded and brimming are the parts of a limit from which on it is near.
+const (
+	crowded  = 0.8
+	brimming = 0.9
+)
+
+// redis examines a single server, a Sentinel group or a Cluster.
+func (x *exam) redis(ctx context.Context) error {
+	s, err := x.redisSettings()
+	if err != nil {
+		return err
+	}
+	switch x.u.Scheme {
+	case "redis+sentinel":
+		return x.redisSentinel(ctx, s)
+	case "redis+cluster":
+		return x.redisCluster(ctx, s)
+	}
+	c := goredis.NewClient(s.options(s.hosts[0]))
+	defer c.Close()
+	n, err := x.redisNode(ctx, c, s.hosts[0])
+	if err != nil {
+		return err
+	}
+	if n.info["cluster_enabled"] == "1" {
+		x.add("redis-is-cluster", n.where, "yes")
+	}
+	x.redisDurability(n)
+	x.redisRights(ctx, n, false)
+	return nil
+}
+
+// redisServer is a server that has answered.
+type redisServer struct {
+	*goredis.Client
+	where  string
+	info   map[string]string // empty if INFO may not be asked
+	config map[string]string // empty if CONFIG GET may not be asked
+	sample sample
+}
+
+// redisNode asks a server about itself and checks what every server that keeps locks must have.
+func (x *exam) redisNode(ctx context.Context, c *goredis.Client, where string) (*redisServer, error) {
+	n := &redisServer{Client: c, where: where}
+	if _, err := c.Time(ctx).Result(); err != nil && !noPermission(err) {
+		return nil, redisMeaning(ctx, err)
+	}
+	x.saw(where)
+	var err error
+	if n.sample, err = x.sample(ctx, func(ctx context.Context) (time.Time, error) { return c.Time(ctx).Result() }); err == nil {
+		x.judge(where, n.sample, 0)
+	} else if !noPermission(err) {
+		return nil, redisMeaning(ctx, err)
+	} // a missing TIME is one of the rights
+	if err := n.ask(ctx, x); err != nil {
+		return nil, err
+	}
+	x.redisServer(n)
+	return n, nil
+}
+
+// ask reads INFO and the settings.
+func (n *redisServer) ask(ctx context.Context, x *exam) error {
+	n.info, n.config = map[string]string{}, map[string]string{}
+	text, err := n.Info(ctx).Result()
+	switch {
+	case noPermission(err):
+		x.add("redis-info-unseen", n.where, "INFO: "+firstWord(err))
+	case err != nil:
+		return redisMeaning(ctx, err)
+	}
+	for line := range strings.Lines(text) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			n.info[k] = v
+		}
+	}
+	for _, name := range []string{"appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory", "maxmemory-policy", "timeout", "tcp-keepalive"} {
+		got, err := n.ConfigGet(ctx, name).Result()
+		if err != nil {
+			if noPermission(err) || goredis.HasErrorPrefix(err, "ERR") { // ERR: a service that has no CONFIG
+				x.add("redis-config-unseen", n.where, "CONFIG GET: "+firstWord(err))
+				break
+			}
+			return redisMeaning(ctx, err)
+		}
+		n.config[name] = got[name]
+	}
+	return nil
+}
+
+// setting returns a setting, from CONFIG or else from INFO under its name there; empty if neither tells.
+func (n *redisServer) setting(name, inInfo string) string {
+	if v := n.config[name]; v != "" {
+		return v
+	}
+	return n.info[inInfo]
+}
+
+// redisServer checks a server by what it says of itself.
+func (x *exam) redisServer(n *redisServer) {
+	if v := n.info["redis_version"]; v != "" && older(v, x.least["redis"]) {
+		x.add("redis-version", n.where, v)
+	}
+	x.redisMemory(n)
+	if now, most := n.number("connected_clients"), n.number("maxclients"); most > 0 && now > crowded*most {
+		x.add("redis-clients", n.where, fmt.Sprintf("%.0f of %.0f", now, most))
+	}
+	if v := n.config["timeout"]; v != "" && v != "0" {
+		x.add("redis-timeout", n.where, v)
+	}
+	if n.config["tcp-keepalive"] == "0" {
+		x.add("redis-keepalive", n.where, "0")
+	}
+}
+
+// redisMemory checks what happens when the memory is full.
+func (x *exam) redisMemory(n *redisServer) {
+	policy := n.setting("maxmemory-policy", "maxmemory_policy")
+	limit, _ := strconv.ParseFloat(n.setting("maxmemory", "maxmemory"), 64) // 0: no limit, or unseen
+	switch {
+	case policy == "":
+	case policy != "noeviction" && limit > 0:
+		x.add("redis-eviction", n.where, fmt.Sprintf("%s, with maxmemory %.0f", policy, limit))
+	case policy != "noeviction":
+		x.add("redis-eviction-later", n.where, policy)
+	case limit > 0 && n.number("used_memory") >= brimming*limit:
+		x.add("redis-memory", n.where, fmt.Sprintf("%.0f of %.0f bytes", n.number("used_memory"), limit))
+	}
+}
+
+func (n *redisServer) number(name string) float64 {
+	v, _ := strconv.ParseFloat(n.info[name], 64) // 0 if it is not told
+	return v
+}
+
+// redisDurability checks that the server takes writes, and what a crash or a failover loses. For a node of Redlock other rules hold.
+func (x *exam) redisDurability(n *redisServer) {
+	if n.info["role"] == "slave" {
+		x.add("redis-read-only", n.where, "replica of "+net.JoinHostPort(n.info["master_host"], n.info["master_port"]))
+	}
+	switch {
+	case n.info["aof_enabled"] == "0" || n.config["appendonly"] == "no":
+		x.add("redis-persistence", n.where, "no")
+	case n.config["appendfsync"] != "" && n.config["appendfsync"] != "always":
+		x.add("redis-fsync", n.where, n.config["appendfsync"])
+	case n.config["no-appendfsync-on-rewrite"] == "yes":
+		x.add("redis-fsync-rewrite", n.where, "yes")
+	}
+	if slaves := n.number("connected_slaves"); slaves > 0 {
+		x.add("redis-failover", n.where, fmt.Sprintf("%.0f connected", slaves))
+	}
+}
+
+// redisSentinel examines the master that the sentinels name, and the sentinels.
+func (x *exam) redisSentinel(ctx context.Context, s redisSettings) error {
+	where := x.askSentinels(ctx, s)
+	c := goredis.NewFailoverClient(&goredis.FailoverOptions{
+		MasterName: s.master, SentinelAddrs: s.hosts, SentinelUsername: s.sentinelUser, SentinelPassword: s.sentinelPassword,
+		Username: s.user, Password: s.password, DB: s.db, TLSConfig: s.tls,
+		DialTimeout: askMost, DialerRetries: 1, ReadTimeout: askMost, WriteTimeout: askMost, MaxRetries: -1, ContextTimeoutEnabled: true,
+	})
+	defer c.Close()
+	n, err := x.redisNode(ctx, c, where)
+	if err != nil {
+		return err
+	}
+	x.redisDurability(n)
+	x.redisRights(ctx, n, false)
+	return nil
+}
+
+// askSentinels checks that enough sentinels are up, and returns the master's address. Whether it can be reached shows later.
+func (x *exam) askSentinels(ctx context.Context, s redisSettings) string {
+	for _, host := range s.hosts {
+		o := s.options(host)
+		o.Username, o.Password, o.DB = s.sentinelUser, s.sentinelPassword, 0
+		c := goredis.NewSentinelClient(o)
+		defer c.Close()
+		addr, err := c.GetMasterAddrByName(ctx, s.master).Result()
+		if err != nil || len(addr) != 2 {
+			continue
+		}
+		if _, err := c.CkQuorum(ctx, s.master).Result(); err != nil && goredis.HasErrorPrefix(err, "NOQUORUM") {
+			x.add("redis-sentinel-quorum", host, strings.TrimPrefix(err.Error(), "NOQUORUM "))
+		}
+		return net.JoinHostPort(addr[0], addr[1])
+	}
+	return "master " + s.master
+}
+
+// redisCluster examines every master of a cluster.
+func (x *exam) redisCluster(ctx context.Context, s redisSettings) error {
+	c := goredis.NewClusterClient(&goredis.ClusterOptions{
+		Addrs: s.hosts, Username: s.user, Password: s.password, TLSConfig: s.tls,
+		DialTimeout: askMost, ReadTimeout: askMost, WriteTimeout: askMost, MaxRedirects: -1, ContextTimeoutEnabled: true,
+	})
+	defer c.Close()
+	text, err := c.ClusterInfo(ctx).Result()
+	switch {
+	case noPermission(err):
+		x.add("redis-cluster-unseen", "", "CLUSTER: "+firstWord(err))
+	case err != nil:
+		return redisMeaning(ctx, err)
+	default:
+		x.redisSlots(text)
+	}
+	var masters []*goredis.Client
+	err = c.ForEachMaster(ctx, func(_ context.Context, m *goredis.Client) error {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		masters = append(masters, m)
+		return nil
+	})
+	if noPermission(err) {
+		x.add("redis-rights", "", "CLUSTER SLOTS")
+		return nil
+	}
+	if err != nil {
+		return redisMeaning(ctx, err)
+	}
+	for _, m := range masters {
+		n, err := x.redisNode(ctx, m, m.Options().Addr)
+		if err != nil {
+			x.add("redis-cluster-node", m.Options().Addr, "no answer")
+			continue
+		}
+		if v := n.info["redis_version"]; v != "" && older(v, x.least["cluster"]) {
+			x.add("redis-version", n.where, v+", in a cluster")
+		}
+		x.redisDurability(n)
+		x.redisRights(ctx, n, true)
+	}
+	if len(x.report.Servers) == 0 {
+		return errors.New("no master of the cluster answers")
+	}
+	return nil
+}
+
+// redisSlots checks that every slot has a master.
+func (x *exam) redisSlots(clusterInfo string) {
+	field := func(name string) string {
+		_, rest, _ := strings.Cut("\n"+strings.ReplaceAll(clusterInfo, "\r", ""), "\n"+name+":")
+		v, _, _ := strings.Cut(rest, "\n")
+		return v
+	}
+	if state, ok := field("cluster_state"), field("cluster_slots_ok"); state != "ok" || ok != "16384" {
+		x.add("redis-cluster-slots", "", fmt.Sprintf("cluster_state %s, %s of 16384 slots served", state, ok))
+	}
+}
+
+// noPermission reports whether the server understood the question and does not answer it to this user.
+func noPermission(err error) bool {
+	return err != nil && (goredis.HasErrorPrefix(err, "NOPERM") || strings.Contains(err.Error(), "unknown command"))
+}
+
+// firstWord is the code of a server's error, without what it quotes.
+func firstWord(err error) string {
+	if strings.Contains(err.Error(), "unknown command") {
+		return "the server does not know it"
+	}
+	code, _, _ := strings.Cut(err.Error(), " ")
+	return code
+}
+
+// redisMeaning returns an error as the exit code needs it: what another try cannot mend is ErrInvalid.
+func redisMeaning(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case goredis.HasErrorPrefix(err, "WRONGPASS"), goredis.HasErrorPrefix(err, "NOAUTH"), goredis.HasErrorPrefix(err, "NOPERM"):
+		return backend.Invalid("the Redis server refuses the user or password (%s)", firstWord(err))
+	}
+	return err
+}

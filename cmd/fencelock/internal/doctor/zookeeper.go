@@ -1,0 +1,205 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+const (
+	// fewConns is a limit of connections of one address that a few programs on a host use up.
+	fewConns = 10
+	// notServing is what a server says that has no quorum.
+	notServing = "not currently serving requests"
+)
+
+// zookeeper examines each server by its four-letter words, and the ensemble by a session.
+func (x *exam) zookeeper(ctx context.Context) error {
+	serving := 0
+	var silent error
+	for _, host := range backend.Hosts(x.u, "2181") {
+		up, err := x.zooServer(ctx, host)
+		if err != nil {
+			silent = err
+			x.add("zookeeper-down", host, "no answer")
+			continue
+		}
+		x.saw(host)
+		if up {
+			serving++
+		}
+	}
+	switch {
+	case len(x.report.Servers) == 0:
+		return silent
+	case serving == 0:
+		return nil // without a quorum no session is granted
+	}
+	return x.zooSession(ctx)
+}
+
+// zooServer asks one server. up: it may be serving.
+func (x *exam) zooServer(ctx context.Context, host string) (up bool, err error) {
+	var answer string
+	fastest := askMost
+	for range looks {
+		began := time.Now()
+		if answer, err = fourLetters(ctx, host, "srvr"); err != nil {
+			return false, err
+		}
+		fastest = min(fastest, time.Since(began)/2) // connecting is the other half
+	}
+	x.judgeTrip(host, fastest)
+	var hidden []string
+	switch fields := lines(answer, ":"); {
+	case strings.Contains(answer, notServing):
+		x.add("zookeeper-no-quorum", host, "not serving")
+		return false, nil
+	case fields["Mode"] == "":
+		hidden = append(hidden, "srvr")
+	default:
+		if v := fields["Zookeeper version"]; older(v, x.least["zookeeper"]) {
+			number, _, _ := strings.Cut(v, "-")
+			x.add("zookeeper-version", host, number)
+		}
+		switch fields["Mode"] {
+		case "standalone":
+			x.add("zookeeper-single", host, "standalone")
+		case "observer":
+			x.add("zookeeper-observer", host, "observer")
+		case "read-only":
+			x.add("zookeeper-no-quorum", host, "read-only")
+			return false, nil
+		}
+	}
+	answer, err = fourLetters(ctx, host, "conf")
+	if err != nil {
+		return true, err
+	}
+	conf := lines(answer, "=")
+	if most, err := strconv.Atoi(conf["maxClientCnxns"]); err != nil {
+		hidden = append(hidden, "conf")
+	} else if most > 0 && most < fewConns {
+		x.add("zookeeper-connections", host, conf["maxClientCnxns"])
+	}
+	if len(hidden) > 0 {
+		x.add("zookeeper-words-unseen", host, strings.Join(hidden, ", "))
+	}
+	return true, nil
+}
+
+// fourLetters sends a four-letter word.
+func fourLetters(ctx context.Context, host, word string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askMost)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", host)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if end, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(end); err != nil {
+			return "", err
+		}
+	}
+	if _, err := io.WriteString(conn, word); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(io.LimitReader(conn, 1<<20))
+	switch {
+	case len(answer) > 0: // it may cut the connection when it has said all
+		return string(answer), nil
+	case err == nil:
+		err = io.ErrUnexpectedEOF
+	}
+	return "", err
+}
+
+// lines takes text of "key<sep>value" lines apart.
+func lines(text, sep string) map[string]string {
+	fields := map[string]string{}
+	for line := range strings.Lines(text) {
+		if k, v, ok := strings.Cut(line, sep); ok {
+			fields[strings.TrimSpace(k)] = strings.TrimSpace(v)
+		}
+	}
+	return fields
+}
+
+// zooSession opens a session as long as a lease, and looks at what it was granted, at the ensemble and at the rights.
+func (x *exam) zooSession(ctx context.Context) error {
+	s, err := dialZoo(ctx, x)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	const tolerance = 50 * time.Millisecond // TTLs are rounded to milliseconds
+	switch {
+	case s.granted < x.ttl-tolerance:
+		x.add("zookeeper-session-short", s.Server(), fmt.Sprintf("%v, with a TTL of %v", s.granted, x.ttl))
+	case s.granted > x.ttl+tolerance:
+		x.add("zookeeper-session-long", s.Server(), fmt.Sprintf("%v, with a TTL of %v", s.granted, x.ttl))
+	}
+	x.zooClock(ctx, s)
+	if err := x.zooEnsemble(ctx, s); err != nil {
+		return err
+	}
+	return x.zooRights(ctx, s)
+}
+
+// zooClock reads the server's clock from its list of connections: when it began the session that was just opened.
+func (x *exam) zooClock(ctx context.Context, s *zooSession) {
+	text, err := fourLetters(ctx, s.Server(), "cons")
+	_, rest, found := strings.Cut(text, "sid=0x"+strconv.FormatUint(uint64(s.SessionID()), 16)+",")
+	_, rest, dated := strings.Cut(rest, "est=")
+	digits, _, _ := strings.Cut(rest, ",")
+	ms, bad := strconv.ParseInt(digits, 10, 64)
+	if err != nil || !found || !dated || bad != nil {
+		x.add("zookeeper-clock-unseen", s.Server(), "cons")
+		return
+	}
+	x.judge(s.Server(), sample{time.UnixMilli(ms).Sub(s.opened.Add(s.took / 2)), s.took}, 0)
+}
+
+// zooEnsemble checks who votes.
+func (x *exam) zooEnsemble(ctx context.Context, s *zooSession) error {
+	data, err := zooAsk(ctx, func() ([]byte, error) {
+		data, _, err := s.Get("/zookeeper/config")
+		return data, err
+	})
+	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		x.add("zookeeper-ensemble-unseen", "", "/zookeeper/config")
+		return nil
+	}
+	voters, observers := 0, 0
+	for line := range strings.Lines(string(data)) {
+		switch {
+		case !strings.HasPrefix(line, "server."):
+		case strings.Contains(line, ":observer"):
+			observers++
+		default:
+			voters++
+		}
+	}
+	switch {
+	case voters == 2:
+		x.add("zookeeper-few", "", "2")
+	case voters > 2 && voters%2 == 0:
+		x.add("zookeeper-even", "", strconv.Itoa(voters))
+	}
+	if observers > 0 {
+		x.add("zookeeper-observers", "", strconv.Itoa(observers))
+	}
+	return nil
+}

@@ -1,0 +1,183 @@
+package doctor
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/servers"
+)
+
+// lengthy lets sessions be as long as leases are by default.
+var lengthy = []string{"maxSessionTimeout=60000"}
+
+func zooClient(t *testing.T, z *servers.ZooKeeperEnsemble) *zk.Conn {
+	t.Helper()
+	c, events, err := zk.Connect(z.Addrs()[:1], 4*time.Second, zk.WithLogger(quiet{}), zk.WithLogInfo(false))
+	must(t, err)
+	go func() {
+		for range events { // until Close
+		}
+	}()
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestZooKeeper(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("three JVMs")
+	}
+	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{Servers: 3, Config: lengthy})
+	use(t, z.URL())
+	c := zooClient(t, z)
+	nodes := func() int32 { // of the whole keyspace's root
+		_, st, err := c.Get("/fencelock:")
+		must(t, err)
+		return st.NumChildren
+	}
+	before := nodes()
+	r := examine(t, z.URL())
+	finds(t, r)
+	sound(t, r)
+	if got := nodes(); got != before {
+		t.Errorf("%d nodes, before the examination there were %d", got, before)
+	}
+	one := "zookeeper://" + z.Addrs()[0]
+	has(t, examine(t, one, behind(time.Minute)), "clock-differs", "ahead")
+	has(t, examine(t, one, tooOld("zookeeper")), "zookeeper-version", "3.")
+	finds(t, examine(t, one+"?ttl=70s"), "zookeeper-session-short")
+	has(t, examine(t, one+"?ttl=70s"), "zookeeper-session-short", "1m0s, with a TTL of 1m10s")
+	must(t, z.Servers()[2].Kill())
+	_, err := z.Leader(t.Context())
+	must(t, err)
+	finds(t, examine(t, z.URL()), "zookeeper-down")
+	must(t, z.Servers()[1].Kill())
+	await(t, "the last server misses the others", func() bool {
+		text, err := fourLetters(t.Context(), z.Addrs()[0], "srvr")
+		return err == nil && strings.Contains(text, notServing)
+	})
+	finds(t, examine(t, z.URL()), "zookeeper-down", "zookeeper-no-quorum")
+	must(t, z.Servers()[0].Kill())
+	refused(t, z.URL(), "", backend.ErrUnavailable)
+}
+
+func TestZooKeeperAlone(t *testing.T) {
+	t.Parallel()
+	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{Config: []string{"maxSessionTimeout=8000", "minSessionTimeout=6000", "maxClientCnxns=5"}})
+	r := examine(t, z.URL()+"?ttl=7s")
+	finds(t, r, "zookeeper-single", "zookeeper-connections")
+	has(t, r, "zookeeper-connections", "5")
+	has(t, examine(t, z.URL()), "zookeeper-session-short", "8s, with a TTL of 30s")
+	finds(t, examine(t, z.URL()+"?ttl=2s"), "zookeeper-single", "zookeeper-connections", "zookeeper-session-long")
+	if there, _, err := zooClient(t, z).Exists("/fencelock:"); there || err != nil {
+		t.Errorf("the examination made nodes (%v)", err)
+	}
+	slow := "zookeeper://" + delayed(t, z.Addrs()[0], 100*time.Millisecond)
+	if r := examine(t, slow+"?ttl=1s"); !slices.Contains(r.ids(), "round-trip-slow") {
+		t.Errorf("a slow network is not noticed: %v", r.ids())
+	}
+}
+
+func TestZooKeeperSilentWords(t *testing.T) {
+	t.Parallel()
+	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{Config: append(slices.Clone(lengthy), "4lw.commands.whitelist=ruok,srvr")})
+	finds(t, examine(t, z.URL()), "zookeeper-single", "zookeeper-words-unseen", "zookeeper-clock-unseen")
+	has(t, examine(t, z.URL()), "zookeeper-words-unseen", "conf")
+}
+
+func TestZooKeeperTwoAndFour(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("six JVMs")
+	}
+	two := servers.ZooKeeper(t, servers.ZooKeeperOptions{Servers: 2, Config: lengthy})
+	finds(t, examine(t, two.URL()), "zookeeper-few")
+	must(t, two.Close())
+	four := servers.ZooKeeper(t, servers.ZooKeeperOptions{Servers: 4, Config: lengthy})
+	finds(t, examine(t, four.URL()), "zookeeper-even")
+}
+
+func TestZooKeeperRights(t *testing.T) {
+	t.Parallel()
+	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{Config: lengthy})
+	c := zooClient(t, z)
+	at := func(user, chroot string) string {
+		return "zookeeper://" + user + z.Addrs()[0] + chroot
+	}
+	make := func(p string, acl []zk.ACL) {
+		_, err := c.Create(p, nil, 0, acl)
+		must(t, err)
+	}
+	finds(t, examine(t, at("", "")), "zookeeper-single")
+	finds(t, examine(t, at("app:s3cret@", "/not/there/yet")), "zookeeper-single")
+	use(t, at("app:s3cret@", "/apps"))
+	finds(t, examine(t, at("app:s3cret@", "/apps")), "zookeeper-single")
+	has(t, examine(t, at("", "/apps")), "zookeeper-rights", "/apps")
+	has(t, examine(t, at("app:wr0ng@", "/apps")), "zookeeper-rights", "/apps")
+	has(t, examine(t, at("other:s3cret@", "/apps")), "zookeeper-rights", "/apps")
+	make("/read", zk.WorldACL(zk.PermRead))
+	has(t, examine(t, at("", "/read")), "zookeeper-rights", "/read")
+	make("/app", zk.WorldACL(zk.PermAll))
+	make("/app/fencelock:", append(zk.DigestACL(zk.PermAll&^zk.PermDelete, "app", "s3cret"), zk.WorldACL(zk.PermRead)...))
+	has(t, examine(t, at("app:s3cret@", "/app")), "zookeeper-rights", "/app/fencelock:")
+	for _, user := range []string{"", "app:s3cret@"} {
+		for _, f := range examine(t, at(user, "/app")).Findings {
+			if strings.Contains(f.Value+f.Mend, "s3cret") {
+				t.Errorf("%+v shows the password", f)
+			}
+		}
+	}
+	// Who may not read the list of servers cannot tell how many there are.
+	make("/closed", zk.WorldACL(zk.PermAll))
+	super := zk.DigestACL(zk.PermAll, "nobody", "nobody")
+	if _, err := c.SetACL("/zookeeper/config", super, -1); err == nil {
+		has(t, examine(t, at("", "/closed")), "zookeeper-ensemble-unseen", "/zookeeper/config")
+	} else {
+		t.Logf("the ACL of /zookeeper/config cannot be changed here: %v", err)
+	}
+}
+
+// A server of the ensemble that does not vote.
+func TestZooKeeperObserver(t *testing.T) {
+	t.Parallel()
+	const classes = "/usr/share/java/zookeeper.jar"
+	if _, err := os.Stat(classes); err != nil || testing.Short() {
+		t.Skip("three JVMs, and Debian's package of ZooKeeper")
+	}
+	var list string
+	ports := make([]string, 3)
+	for i, role := range []string{"participant", "participant", "observer"} {
+		_, ports[i], _ = net.SplitHostPort(closedPort(t))
+		_, peer, _ := net.SplitHostPort(closedPort(t))
+		_, election, _ := net.SplitHostPort(closedPort(t))
+		list += fmt.Sprintf("server.%d=127.0.0.1:%s:%s:%s\n", i+1, peer, election, role)
+	}
+	for i, port := range ports {
+		dir := t.TempDir()
+		conf := "tickTime=200\ninitLimit=100\nsyncLimit=100\nmaxSessionTimeout=60000\nadmin.enableServer=false\n4lw.commands.whitelist=*\n" +
+			"clientPortAddress=127.0.0.1\nclientPort=" + port + "\ndataDir=" + dir + "\n" + list
+		if i == 2 {
+			conf += "peerType=observer\n"
+		}
+		must(t, os.WriteFile(filepath.Join(dir, "zoo.cfg"), []byte(conf), 0o600))
+		must(t, os.WriteFile(filepath.Join(dir, "myid"), fmt.Append(nil, i+1), 0o600))
+		launch(t, nil, "java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classes, "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(dir, "zoo.cfg"))
+	}
+	host := "127.0.0.1:" + ports[2]
+	await(t, "the observer serves", func() bool {
+		text, err := fourLetters(t.Context(), host, "srvr")
+		return err == nil && strings.Contains(text, "Mode: observer")
+	})
+	r := examine(t, "zookeeper://"+host)
+	finds(t, r, "zookeeper-few", "zookeeper-observer", "zookeeper-observers")
+	has(t, r, "zookeeper-observers", "1")
+}

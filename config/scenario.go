@@ -1,0 +1,133 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// A Scenario is a row of the decision matrix: what names are locked for, and what a backend must have for that.
+type Scenario struct {
+	Name string
+	For  string       // when to choose it, in a few words
+	Need backend.Need // of the backend
+	// Reentrant: Lock with a ctx that carries a lease of the name returns another lease on the same hold (WithReentrancy).
+	Reentrant bool
+	Gets      []string // what it promises, besides what the backend's traits say
+	Not       []string // what it does not
+	Yours     string   // what the program must do itself; empty: nothing
+}
+
+// Scenarios returns the scenarios, from the least to the most demanding.
+func Scenarios() []Scenario {
+	return []Scenario{
+		{
+			Name: "deduplication",
+			For:  "an occasional double run is harmless",
+			Not: []string{
+				"That nothing ever runs twice: after a loss of the store's data, or a pause of the holder that outlasts its lease, it can.",
+			},
+			Yours: "Make the work repeatable.",
+		},
+		{
+			Name: "general", Reentrant: true,
+			For:  "a business mutex: a double run is a nuisance that can be mended",
+			Need: backend.Need{Fencing: backend.Anchored},
+			Gets: []string{
+				"The lease is renewed in the background for as long as the work takes.",
+				"A Lock further down the call stack, with a ctx that carries the lease, joins it instead of waiting for itself.",
+			},
+			Not: []string{
+				"That a holder which was paused for longer than its lease does not write afterwards: nothing checks its token.",
+			},
+			Yours: "Pass the lease's ctx on, and stop when it ends.",
+		},
+		{
+			Name: "inventory",
+			For:  "money or stock: a lock, and a write that the resource refuses to a holder that was overtaken",
+			Need: backend.Need{Fencing: backend.Anchored},
+			Gets: []string{
+				"A holder that was overtaken is refused by the resource, also where the lock itself failed: each grant has a greater token, as far as the backend's tokens rise.",
+			},
+			Not: []string{
+				"Anything about a write whose token the resource does not check.",
+			},
+			Yours: "Check lease.Token() where the write happens, in the same step: postgres.CheckToken, redis.CheckToken, etcd.CheckToken, fence.Handler for HTTP, or a column of your own.",
+		},
+		{
+			Name: "consensus",
+			For:  "two must never run at once: leaders, schedulers, jobs that nothing else protects",
+			Need: backend.Need{Fencing: backend.Durable, ClockFree: true, SurvivesNode: true},
+			Gets: []string{
+				"The lock stands on a majority of the store's nodes.",
+			},
+			Not: []string{
+				"That a holder which was paused between its last look at the lease and its write does not write too late: only a resource that checks tokens can refuse that.",
+			},
+			Yours: "Stop when the lease's ctx ends; check tokens where the resource can.",
+		},
+		{
+			Name: "transactional",
+			For:  "the write is in Postgres: it commits with the unlock, or not at all",
+			Need: backend.Need{Transactional: true},
+			Gets: []string{
+				"What is written through postgres.Tx(lease) commits with Unlock and is rolled back with any loss of the lock: a late write cannot happen.",
+			},
+			Not: []string{
+				"Anything about writes elsewhere, or through another connection.",
+			},
+			Yours: "Write through postgres.Tx(lease), and look at Unlock's error: it is the commit's.",
+		},
+	}
+}
+
+// ScenarioOf returns a scenario by name.
+func ScenarioOf(name string) (Scenario, bool) {
+	for _, s := range Scenarios() {
+		if s.Name == name {
+			return s, true
+		}
+	}
+	return Scenario{}, false
+}
+
+func scenarioNames() []string {
+	var names []string
+	for _, s := range Scenarios() {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// Backends returns the entries of the catalog that can carry the scenario.
+func (s Scenario) Backends() []backend.Entry {
+	return slices.DeleteFunc(backend.Catalog(), func(e backend.Entry) bool { return len(s.Need.Missing(e.Traits)) > 0 })
+}
+
+// falls says, for somebody who has never seen a Trait, what a backend lacks for the rule and which ones have it; empty if it lacks nothing.
+func (r *Rule) falls(t backend.Traits) string {
+	miss := r.Scenario.Need.Missing(t)
+	if len(miss) == 0 {
+		return ""
+	}
+	var lacks []string
+	for _, m := range miss {
+		word, _, _ := strings.Cut(m, " ")
+		lacks = append(lacks, fmt.Sprintf("%s (%s)", promiseOf(word).needed, m))
+	}
+	var have []string
+	for _, e := range r.Scenario.Backends() {
+		have = append(have, fmt.Sprintf("%s (url %s)", e.Traits.Name, kindOf(e.Traits.Name).url))
+	}
+	what := fmt.Sprintf("backend %s is %s", quote(r.Backend.Name), t.Name)
+	if m := r.Backend.Migrate; m != nil {
+		what = fmt.Sprintf("backend %s is a migration in phase %s, from %s to %s, which promises what %s does", quote(r.Backend.Name), m.Phase, quote(m.From), quote(m.To), t.Name)
+		if m.Phase == backend.PhaseBoth {
+			what += " (the weaker counts)"
+		}
+	}
+	return fmt.Sprintf("rule %s: scenario %s (%s) needs %s; %s, and does not have that. These backends can carry it: %s. Point the rule at one of them, or choose a scenario that asks less",
+		r.shown, r.Scenario.Name, r.Scenario.For, strings.Join(lacks, " and "), what, strings.Join(have, ", "))
+}

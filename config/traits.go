@@ -1,0 +1,117 @@
+package config
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/backend/migrate"
+)
+
+// url takes the URL of a backend: its scheme, mode and ttl= say what the backend promises, without asking anybody.
+func (l *loader) url(b *Backend, u text, hasTTL bool) {
+	what := "backend " + quote(b.Name) + ": url"
+	b.url, b.traits = func() string { return u.value }, u.at
+	parsed, err := backend.ParseURL(u.value)
+	if err != nil {
+		why := plain(err)
+		if u.value != u.shown { // which may quote the scheme, here that of a variable
+			why = "the URL cannot be read: want scheme://[user:password@]host[:port][,host…]/path?key=value with reserved characters percent-encoded"
+		}
+		l.problems.add(u.at, "%s: %s", what, why)
+		return
+	}
+	query, err := url.ParseQuery(parsed.RawQuery)
+	if err != nil {
+		l.problems.add(u.at, "%s: the query cannot be read: want key=value&key=value with special characters percent-encoded", what)
+		return
+	}
+	if query.Has("ttl") {
+		d, err := time.ParseDuration(query.Get("ttl"))
+		switch {
+		case hasTTL:
+			l.problems.add(u.at, "%s: the TTL is given twice, by ttl: and by ttl= in the URL: want one of them", what)
+		case err != nil || d <= 0:
+			l.problems.add(u.at, "%s: its ttl= is no duration: want one such as 500ms, 15s or 2m", what)
+		default:
+			b.TTL = d
+		}
+	}
+	b.Scheme = parsed.Scheme
+	traits, known, wrong := traitsOf(b.Scheme, query)
+	if wrong != "" {
+		l.problems.add(u.at, "%s: %s", what, wrong)
+		return
+	}
+	b.Traits, b.Known = traits, known
+	l.checkTTL(b)
+}
+
+// checkTTL refuses a TTL that the backend cannot keep.
+func (l *loader) checkTTL(b *Backend) {
+	if b.Known && b.LeaseTTL() < b.Traits.MinTTL {
+		l.problems.add(b.traits, "backend %s: a ttl of %v is too short for %s: at least %v is needed", quote(b.Name), b.LeaseTTL(), b.Traits.Name, b.Traits.MinTTL)
+	}
+}
+
+// traitsOf looks a URL's scheme and mode up in the catalog. known is false for a registered scheme of somebody else's driver.
+func traitsOf(scheme string, query url.Values) (t backend.Traits, known bool, wrong string) {
+	catalog := backend.Catalog()
+	var all []string
+	for i, e := range catalog {
+		all = append(all, e.Schemes...)
+		if !slices.Contains(e.Schemes, scheme) {
+			continue
+		}
+		// The modes of a scheme follow its entry; their names end in -mode.
+		modes := catalog[i : i+1]
+		for j := i + 1; j < len(catalog) && len(catalog[j].Schemes) == 0; j++ {
+			modes = catalog[i : j+1]
+		}
+		mode := query.Get("mode")
+		if len(modes) == 1 || mode == "" && !query.Has("mode") {
+			return e.Traits, true, ""
+		}
+		var words []string
+		for _, m := range modes {
+			_, word, _ := strings.Cut(m.Traits.Name, "-")
+			if word == mode {
+				return m.Traits, true, ""
+			}
+			words = append(words, word)
+		}
+		return t, false, "its mode= is none: want " + strings.Join(words, " or ")
+	}
+	if slices.Contains(backend.Schemes(), scheme) {
+		return t, false, ""
+	}
+	slices.Sort(all)
+	return t, false, "there is no backend of its scheme: there are " + strings.Join(all, ", ")
+}
+
+// movingTraits are what a migration promises: what the store that it locks in does, and of two the lesser.
+func movingTraits(phase backend.Phase, from, to backend.Traits) backend.Traits {
+	switch phase {
+	case backend.PhaseFrom:
+		return from
+	case backend.PhaseTo:
+		return to
+	default:
+		return migrate.TraitsOfBoth(from, to)
+	}
+}
+
+// movingTTL is the default TTL of a migration that gives none: that of the store that it locks in, and of two the longer.
+func movingTTL(phase backend.Phase, from, to *Backend) time.Duration {
+	switch {
+	case phase == backend.PhaseFrom:
+		return from.TTL
+	case phase == backend.PhaseTo:
+		return to.TTL
+	case from.TTL == 0 && to.TTL == 0:
+		return 0
+	}
+	return max(from.LeaseTTL(), to.LeaseTTL())
+}

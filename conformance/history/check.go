@@ -1,0 +1,168 @@
+package history
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// A Grant is what the events say of one lease.
+type Grant struct {
+	Process, Phase, Name string
+	Token                backend.Token
+	Called               Moment // just before it was asked for
+	From, To             Moment // when it was trusted for sure; To is not after From for one whose time was over when it was granted
+}
+
+// String says who held what when.
+func (g Grant) String() string {
+	phase := ""
+	if g.Phase != "" {
+		phase = " in phase " + g.Phase
+	}
+	return fmt.Sprintf("%s%s with token %d, asked for at %v, trusted from %v to %v", g.Process, phase, g.Token, time.Duration(g.Called), time.Duration(g.From), time.Duration(g.To))
+}
+
+// lease tells one from others.
+type lease struct {
+	process, name string
+	token         backend.Token
+}
+
+// Grants returns the leases of a history, those of one name together, in the order in which they were granted. A lease
+// without an end was trusted until its deadline, as it was when it was granted, or until its process died.
+func Grants(events []Event) []Grant {
+	died, ends := map[string]Moment{}, map[lease]Moment{}
+	for _, e := range events {
+		switch e.Kind {
+		case Died:
+			died[e.Process] = e.At
+		case Ended:
+			ends[lease{e.Process, e.Name, e.Token}] = min(e.At, e.Until)
+		}
+	}
+	var grants []Grant
+	for _, e := range events {
+		if e.Kind != Granted {
+			continue
+		}
+		g := Grant{Process: e.Process, Phase: e.Phase, Name: e.Name, Token: e.Token, Called: e.Called, From: e.At, To: e.Until}
+		if end, ok := ends[lease{e.Process, e.Name, e.Token}]; ok {
+			g.To = end
+		} else if at, ok := died[e.Process]; ok {
+			g.To = min(g.To, at)
+		}
+		grants = append(grants, g)
+	}
+	slices.SortStableFunc(grants, func(a, b Grant) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.From, b.From))
+	})
+	return grants
+}
+
+// most is how many breaks Check tells of.
+const most = 20
+
+// Check returns an error for every time that a history breaks a promise, joined; for the first twenty and how many more there are, if
+// there are more.
+func Check(events []Event) error {
+	var errs []error
+	for grants := Grants(events); len(grants) > 0; {
+		n := slices.IndexFunc(grants, func(g Grant) bool { return g.Name != grants[0].Name })
+		if n < 0 {
+			n = len(grants)
+		}
+		errs = append(append(errs, exclusion(grants[:n])...), rising(grants[:n])...)
+		grants = grants[n:]
+	}
+	errs = append(errs, counters(events)...)
+	if n := len(errs) - most; n > 0 {
+		errs = append(errs[:most], fmt.Errorf("and %d more", n))
+	}
+	return errors.Join(errs...)
+}
+
+// exclusion: what was trusted of one name never overlaps.
+func exclusion(grants []Grant) []error {
+	var errs []error
+	var last Grant // whose trust reaches furthest
+	for _, g := range grants {
+		if g.To <= g.From {
+			continue
+		}
+		if last.To > g.From {
+			errs = append(errs, fmt.Errorf("%q was held twice for %v: by %v; and by %v", g.Name, time.Duration(min(last.To, g.To)-g.From), last, g))
+		}
+		if g.To > last.To {
+			last = g
+		}
+	}
+	return errs
+}
+
+// rising: every token is greater than that of every lease of the name which was trusted before it was, or which was
+// granted before it was asked for. (A lease whose time was over when its program was told of it can be told late.)
+func rising(grants []Grant) []error {
+	var errs []error
+	seen := map[backend.Token]Grant{}
+	var top Grant // the greatest token of those that were trusted
+	for _, g := range grants {
+		if twin, ok := seen[g.Token]; ok {
+			errs = append(errs, fmt.Errorf("%q: one token twice: %v; and %v", g.Name, twin, g))
+		}
+		seen[g.Token] = g
+		if g.To > g.From {
+			if g.Token < top.Token {
+				errs = append(errs, fmt.Errorf("%q: a lower token after a greater one: %v; then %v", g.Name, top, g))
+			} else {
+				top = g
+			}
+		} else if g.Called >= top.From && g.Token < top.Token {
+			errs = append(errs, fmt.Errorf("%q: a lower token after a greater one: %v; then %v", g.Name, top, g))
+		}
+	}
+	return errs
+}
+
+// counters: every increment that was acknowledged is in its counter, none is there that nobody wanted, and none was made with
+// a lower token than one before it.
+func counters(events []Event) []error {
+	wanted, counted := map[string]int64{}, map[string]int64{}
+	added := map[string][]Event{}
+	for _, e := range events {
+		switch e.Kind {
+		case Wanted:
+			wanted[e.Name]++
+		case Added:
+			added[e.Name] = append(added[e.Name], e)
+		case Counted:
+			counted[e.Name] = e.Value
+		}
+	}
+	var errs []error
+	for name, es := range added {
+		slices.SortFunc(es, func(a, b Event) int { return cmp.Compare(a.Value, b.Value) })
+		for i := 1; i < len(es); i++ {
+			switch a, b := es[i-1], es[i]; {
+			case a.Value == b.Value:
+				errs = append(errs, fmt.Errorf("counter %q: %s and %s both made it %d: an acknowledged increment was lost", name, a.Process, b.Process, a.Value))
+			case a.Token > b.Token:
+				errs = append(errs, fmt.Errorf("counter %q: %s made it %d with token %d after %s had made it %d with token %d", name, b.Process, b.Value, b.Token, a.Process, a.Value, a.Token))
+			}
+		}
+	}
+	for name := range wanted {
+		n, ok := counted[name]
+		switch {
+		case !ok:
+			errs = append(errs, fmt.Errorf("counter %q: nobody has counted it", name))
+		case n < int64(len(added[name])) || n > wanted[name]:
+			errs = append(errs, fmt.Errorf("counter %q: it is %d; %d increments were acknowledged, of %d", name, n, len(added[name]), wanted[name]))
+		}
+	}
+	return errs
+}

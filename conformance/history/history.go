@@ -1,0 +1,73 @@
+// Package history records who held which lock when, in several processes of one machine, and checks what was recorded: that
+// nobody trusted a lease while another did, that tokens rose from grant to grant, and that no acknowledged write to a
+// guarded counter is missing.
+//
+// Each process writes its part with a [Log], a line for each [Event], at once, so that a process that is killed leaves what
+// it did. Whoever started the processes reads the parts, puts them together in any order, and calls [Check].
+//
+// What is recorded lies within what was true: a grant is stamped after the program was told of it, its end before the lock is given
+// back. So what Check finds did happen. What it does not find may have happened between two stamps.
+package history
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// A Moment is a reading of the machine's monotonic clock, which all its processes share: comparable between
+// them until the machine starts again. (On Windows it is the wall clock.)
+type Moment time.Duration
+
+// After returns the moment d later.
+func (m Moment) After(d time.Duration) Moment { return m + Moment(d) }
+
+// Kind says what an Event is.
+type Kind string
+
+// The kinds of events.
+const (
+	Granted Kind = "granted" // the program was told that it has the lock
+	Ended   Kind = "ended"   // it stopped trusting it
+	Wanted  Kind = "wanted"  // it is about to add one to a counter under the lock
+	Added   Kind = "added"   // it was told that this was done
+	Died    Kind = "died"    // the process was about to be killed: what it held, it held until then
+	Counted Kind = "counted" // what is in a counter at the end
+)
+
+// An Event is a line of a history.
+type Event struct {
+	Kind    Kind          `json:"kind"`
+	Process string        `json:"process"`
+	Phase   string        `json:"phase,omitempty"` // of a migration
+	Name    string        `json:"name,omitempty"`  // of the lock, or the counter
+	Token   backend.Token `json:"token,omitempty"`
+	Called  Moment        `json:"called,omitempty"` // Granted: just before the lock was asked for
+	At      Moment        `json:"at,omitempty"`
+	Until   Moment        `json:"until,omitempty"` // Granted, Ended: the lease's deadline as it was then
+	Value   int64         `json:"value,omitempty"` // Added, Counted: of the counter
+}
+
+// Read returns the events of one part. A last line that its process did not finish is left out.
+func Read(r io.Reader) ([]Event, error) {
+	var events []Event
+	for lines := bufio.NewReader(r); ; {
+		line, err := lines.ReadBytes('\n')
+		switch {
+		case errors.Is(err, io.EOF):
+			return events, nil
+		case err != nil:
+			return nil, err
+		}
+		var e Event
+		if err := json.Unmarshal(line, &e); err != nil {
+			return nil, fmt.Errorf("line %d of a history: %w: %s", len(events)+1, err, line)
+		}
+		events = append(events, e)
+	}
+}

@@ -1,0 +1,183 @@
+package history_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/conformance/history"
+)
+
+// granted is a lease of process p that was asked for just before it was granted.
+func granted(p string, t backend.Token, from, until history.Moment) history.Event {
+	return history.Event{Kind: history.Granted, Process: p, Name: "x", Token: t, Called: from - 1, At: from, Until: until}
+}
+
+func ended(p string, t backend.Token, at, until history.Moment) history.Event {
+	return history.Event{Kind: history.Ended, Process: p, Name: "x", Token: t, At: at, Until: until}
+}
+
+func wanted(p string) history.Event {
+	return history.Event{Kind: history.Wanted, Process: p, Name: "c", Token: 1}
+}
+
+func added(p string, t backend.Token, value int64) history.Event {
+	return history.Event{Kind: history.Added, Process: p, Name: "c", Token: t, Value: value}
+}
+
+func counted(value int64) history.Event {
+	return history.Event{Kind: history.Counted, Name: "c", Value: value}
+}
+
+func TestCheck(t *testing.T) {
+	other := granted("b", 1, 15, 40)
+	other.Name = "y"
+	slow := granted("a", 1, 50, 20) // told when its time was over, after the next one
+	slow.Called = 5
+	tooSlow := slow
+	tooSlow.Called = 45 // asked for after the next one was told
+	for _, c := range []struct {
+		what string
+		want string // in the error; empty: none
+		h    []history.Event
+	}{
+		{"nothing", "", nil},
+		{"one after the other", "", []history.Event{granted("a", 1, 10, 40), ended("a", 1, 20, 40), granted("b", 2, 20, 50)}},
+		{"parts in any order", "", []history.Event{granted("b", 2, 20, 50), ended("a", 1, 20, 40), granted("a", 1, 10, 40)}},
+		{"another name", "", []history.Event{granted("a", 1, 10, 40), ended("a", 1, 20, 40), other}},
+		{"two at once", `"x" was held twice for 1ns`, []history.Event{granted("a", 1, 10, 40), ended("a", 1, 20, 40), granted("b", 2, 19, 50)}},
+		{"two at once, with one between that is over", "held twice", []history.Event{
+			granted("a", 1, 10, 90), granted("b", 2, 90, 95), granted("c", 3, 50, 60), ended("c", 3, 55, 60),
+		}},
+		{"without an end: until the deadline", "", []history.Event{granted("a", 1, 10, 40), granted("b", 2, 40, 50)}},
+		{"before the deadline of one without an end", "held twice", []history.Event{granted("a", 1, 10, 40), granted("b", 2, 39, 50)}},
+		{"its process died before", "", []history.Event{granted("a", 1, 10, 40), {Kind: history.Died, Process: "a", At: 15}, granted("b", 2, 39, 50)}},
+		{"another process died before", "held twice", []history.Event{granted("a", 1, 10, 40), {Kind: history.Died, Process: "c", At: 15}, granted("b", 2, 39, 50)}},
+		{"the end was noticed late, the deadline had passed", "", []history.Event{granted("a", 1, 10, 40), ended("a", 1, 70, 45), granted("b", 2, 45, 50)}},
+		{"a renewed lease", "held twice", []history.Event{granted("a", 1, 10, 40), ended("a", 1, 70, 80), granted("b", 2, 45, 50)}},
+		{"the same token", "one token twice", []history.Event{granted("a", 1, 10, 20), granted("b", 1, 20, 50)}},
+		{"a lower token", "a lower token after a greater one", []history.Event{granted("a", 2, 10, 20), granted("b", 1, 20, 50)}},
+		{"a lower token, not at once", "a lower token after a greater one", []history.Event{granted("a", 5, 10, 20), granted("b", 7, 20, 30), granted("c", 6, 30, 50)}},
+		{"a lower token that came too late to be trusted", "", []history.Event{granted("b", 2, 30, 40), slow}},
+		{"a lower token that came too late to be trusted, but was asked for later", "a lower token", []history.Event{granted("b", 2, 30, 40), tooSlow}},
+		{"a counter", "", []history.Event{wanted("a"), added("a", 1, 1), wanted("b"), added("b", 2, 2), counted(2)}},
+		{"an increment that may have been made", "", []history.Event{wanted("a"), wanted("b"), added("b", 2, 2), counted(2)}},
+		{"an increment that was not made", "", []history.Event{wanted("a"), wanted("b"), added("b", 2, 1), counted(1)}},
+		{"an increment lost at the end", "it is 1; 2 increments were acknowledged", []history.Event{wanted("a"), added("a", 1, 1), wanted("b"), added("b", 2, 2), counted(1)}},
+		{"an increment overwritten", "both made it 1", []history.Event{wanted("a"), added("a", 1, 1), wanted("b"), added("b", 2, 1), counted(2)}},
+		{"an increment from nowhere", "it is 3; 2 increments were acknowledged, of 2", []history.Event{wanted("a"), added("a", 1, 1), wanted("b"), added("b", 2, 3), counted(3)}},
+		{"an overtaken holder's write", "with token 1 after", []history.Event{wanted("a"), added("a", 2, 1), wanted("b"), added("b", 1, 2), counted(2)}},
+		{"not counted", "nobody has counted it", []history.Event{wanted("a")}},
+	} {
+		err := history.Check(c.h)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", c.what, err, c.want)
+		}
+	}
+}
+
+func TestCheckIsBrief(t *testing.T) {
+	var h []history.Event
+	for i := range 100 {
+		h = append(h, granted("a", 1, history.Moment(10*i), history.Moment(10*i+5)))
+	}
+	if err := history.Check(h); err == nil || strings.Count(err.Error(), "\n") != 20 || !strings.Contains(err.Error(), "and 79 more") {
+		t.Errorf("got %v, want twenty errors and how many more there are", err)
+	}
+}
+
+// lease is a lease that the test ends.
+type lease struct {
+	token    backend.Token
+	deadline time.Time
+	done     chan struct{}
+}
+
+func (l *lease) Name() string          { return "x" }
+func (l *lease) Token() backend.Token  { return l.token }
+func (l *lease) Deadline() time.Time   { return l.deadline }
+func (l *lease) Done() <-chan struct{} { return l.done }
+
+func TestLog(t *testing.T) {
+	var out bytes.Buffer
+	log := history.NewLog(&out, "p", "both")
+	before := history.Now()
+	released := &lease{1, time.Now().Add(time.Hour), make(chan struct{})}
+	h := log.Hold(released, before)
+	log.Wanted("c", 1)
+	log.Added("c", 1, 7)
+	h.End()
+	h.End()
+	after := history.Now()
+	lost := &lease{2, time.Now().Add(-time.Minute), make(chan struct{})} // noticed late
+	h = log.Hold(lost, after)
+	close(lost.done)
+	h.End()
+	if err := log.Err(); err != nil {
+		t.Fatal(err)
+	}
+	whole := out.String()
+	events, err := history.Read(strings.NewReader(whole + `{"kind":"gra`)) // its process was killed
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []history.Kind
+	for _, e := range events {
+		kinds = append(kinds, e.Kind)
+		if e.Process != "p" || e.Phase != "both" {
+			t.Errorf("got %+v, want the log's process and phase", e)
+		}
+	}
+	if want := []history.Kind{history.Granted, history.Wanted, history.Added, history.Ended, history.Granted, history.Ended}; !slices.Equal(kinds, want) {
+		t.Errorf("got %v, want %v", kinds, want)
+	}
+	grants := history.Grants(events)
+	if len(grants) != 2 {
+		t.Fatalf("got %v, want two grants", grants)
+	}
+	if g := grants[0]; g.Token != 1 || g.Called != before || g.From < before || g.To <= g.From || g.To > after {
+		t.Errorf("released: got %v, want trust between %v and %v", g, before, after)
+	}
+	if g := grants[1]; g.Token != 2 || g.To > g.From {
+		t.Errorf("lost before: got %v, want no trust", g)
+	}
+	if err := history.Check(append(events, history.Event{Kind: history.Counted, Name: "c", Value: 1})); err != nil {
+		t.Error(err)
+	}
+	if _, err := history.Read(strings.NewReader("{}\nnonsense\n")); err == nil || !strings.Contains(err.Error(), "line 2") {
+		t.Errorf("nonsense: got %v, want its line", err)
+	}
+}
+
+func TestLogKeepsItsError(t *testing.T) {
+	full := errors.New("disk full")
+	log := history.NewLog(writer(func([]byte) (int, error) { return 0, full }), "p", "")
+	log.Wanted("c", 1)
+	log.Wanted("c", 2)
+	if err := log.Err(); !errors.Is(err, full) {
+		t.Errorf("got %v, want %v", err, full)
+	}
+}
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }
+
+// TestNow: moments go forward at the speed of time, as other processes see it too.
+func TestNow(t *testing.T) {
+	began, a := time.Now(), history.Now()
+	for time.Since(began) < 5*time.Millisecond {
+	}
+	b := history.Now()
+	if d := time.Duration(b - a); d < 5*time.Millisecond || d > time.Since(began)+5*time.Millisecond {
+		t.Errorf("got %v between two moments 5ms apart", d)
+	}
+	if fmt.Sprint(time.Duration(a.After(time.Second)-a)) != "1s" {
+		t.Error("After is not after")
+	}
+}

@@ -1,0 +1,95 @@
+package history
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// A Log writes one process's part of a history. It may be used by many goroutines.
+type Log struct {
+	process, phase string
+
+	mu  sync.Mutex
+	out io.Writer
+	err error
+}
+
+// NewLog returns a log that writes each event to out with one Write, as it comes: out should not buffer. The
+// process's name is unlike that of any other; phase is that of a migration, or empty.
+func NewLog(out io.Writer, process, phase string) *Log {
+	return &Log{process: process, phase: phase, out: out}
+}
+
+// Err returns the first error of writing, after which nothing was written any more.
+func (l *Log) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// Write adds an event of this process.
+func (l *Log) Write(e Event) {
+	e.Process, e.Phase = l.process, l.phase
+	line, err := json.Marshal(e)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err = errors.Join(l.err, err); l.err == nil {
+		_, l.err = l.out.Write(append(line, '\n'))
+	}
+}
+
+// A Lease is what a Log must know of one. *fencelock.Lease is one.
+type Lease interface {
+	Name() string
+	Token() backend.Token
+	Deadline() time.Time
+	Done() <-chan struct{}
+}
+
+// A Hold is a lease that was recorded, and whose end will be.
+type Hold struct {
+	log   *Log
+	lease Lease
+	stop  chan struct{}
+	once  sync.Once
+	done  chan struct{}
+}
+
+// Hold records that a lease was granted, after a call that began at called. Its end is recorded as soon as the lease is
+// lost, or when End is called.
+func (l *Log) Hold(lease Lease, called Moment) *Hold {
+	l.Write(Event{Kind: Granted, Name: lease.Name(), Token: lease.Token(), Called: called, At: Now(), Until: deadline(lease)})
+	h := &Hold{log: l, lease: lease, stop: make(chan struct{}), done: make(chan struct{})}
+	go func() {
+		defer close(h.done)
+		select {
+		case <-lease.Done():
+		case <-h.stop:
+		}
+		h.log.Write(Event{Kind: Ended, Name: lease.Name(), Token: lease.Token(), At: Now(), Until: deadline(lease)})
+	}()
+	return h
+}
+
+// End records that the lease is not trusted any more: call it before Unlock. Only the first call counts.
+func (h *Hold) End() {
+	h.once.Do(func() { close(h.stop) })
+	<-h.done
+}
+
+func deadline(lease Lease) Moment { return Now().After(time.Until(lease.Deadline())) }
+
+// Wanted records that the process is about to add one to a counter with a token.
+func (l *Log) Wanted(counter string, t backend.Token) {
+	l.Write(Event{Kind: Wanted, Name: counter, Token: t, At: Now()})
+}
+
+// Added records that one was added, and that the counter is value now.
+func (l *Log) Added(counter string, t backend.Token, value int64) {
+	l.Write(Event{Kind: Added, Name: counter, Token: t, Value: value, At: Now()})
+}

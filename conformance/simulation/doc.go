@@ -1,0 +1,19 @@
+// Package simulation runs the engine over a simulated store, network and clock: several clients in one bubble of
+// testing/synctest, each with a seeded random program, and oracles that look at every step. It is tests only.
+//
+// # What is simulated
+//
+// The store is sound, small, and knows the time exactly. Between it and each client is a network that delays a message by
+// up to two TTLs, loses requests and replies, delivers twice and out of order, and is cut in either direction. The store is down at
+// times, and comes back with its data or without. Operators break locks. Programs wait, try, give up, renew by hand, enter
+// again, stop for longer than a TTL, forget to unlock, and close their Locker in the middle of it all.
+//
+// What becomes of a message is drawn from the seed and from what the message is about, never from when it is sent,
+// so a seed says the same about each message in every run.
+//
+// # What is not
+//
+// A bubble cannot stop one process: in a pause, a client's program and network stand still, but the engine's timers go
+// on. So a Done that closes late because its process was stopped does not happen here; rule D5 stops a real one. All clients and
+// the store share one clock. Goroutines that are ready at the same instant run in any order.
+package simulation

@@ -1,0 +1,108 @@
+package simulation
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// How much goes wrong in a world.
+const (
+	calm   = iota // nothing: every promise is kept to the letter
+	mild          // single messages are lost, late by less than a second, or come twice
+	rough         // messages are late by up to two TTLs; cuts, pauses, outages
+	wiping        // rough, and the store loses its data
+	tempers
+)
+
+// plan is what a seed says of a world as a whole.
+type plan struct {
+	temper  int
+	clients int
+	ttl     time.Duration // the most usual one
+	longest time.Duration
+	patient bool // the driver waits long for an answer
+	still   bool // nothing in it that the engine draws: see stilled
+	checks  bool // the driver can Check, and the store does not tell of a loss
+	waits   bool // the driver uses backend.Wait; otherwise it is one that is told
+	outages []outage
+	faults  [][]fault // of each client
+}
+
+// outage is a time in which the store is down.
+type outage struct {
+	from, to time.Duration
+	wiped    bool
+}
+
+type kind int
+
+// The faults of a client.
+const (
+	cutThere kind = iota // its requests are lost
+	cutBack              // the replies to it are
+	cut                  // both
+	slow                 // its messages take up to two TTLs
+	pause                // it stands still
+	kinds
+)
+
+// fault is a time in which a client, or its network, is not well.
+type fault struct {
+	kind     kind
+	from, to time.Duration
+}
+
+func newPlan(seed uint64) plan {
+	r := rand.New(rand.NewPCG(seed, 1))
+	p := plan{temper: int(seed % tempers), clients: 2 + r.IntN(2), ttl: []time.Duration{3, 6, 10}[r.IntN(3)] * time.Second}
+	p.longest = 2*p.ttl + 5*time.Second
+	p.checks, p.waits = r.IntN(4) == 0, r.IntN(2) == 0
+	p.patient = r.IntN(3) == 0
+	p.faults = make([][]fault, p.clients)
+	if p.temper < rough {
+		return p
+	}
+	for i := range p.clients {
+		for range r.IntN(4) {
+			from := time.Duration(r.Int64N(int64(90 * time.Second)))
+			p.faults[i] = append(p.faults[i], fault{kind(r.IntN(int(kinds))), from, from + between(r, 500*time.Millisecond, 2*p.ttl)})
+		}
+	}
+	for i := range r.IntN(3) {
+		from := time.Duration(i)*40*time.Second + between(r, time.Second, 25*time.Second)
+		p.outages = append(p.outages, outage{from, from + between(r, 300*time.Millisecond, 8*time.Second), p.temper == wiping && r.IntN(3) > 0})
+	}
+	if p.temper == wiping && len(p.outages) > 0 {
+		p.outages[0].wiped = true
+	}
+	return p
+}
+
+// stilled returns the plan without what the engine puts off by a random time: renewals in the background, looks, retries of
+// what is to be undone, and the pauses of backend.Wait.
+func (p plan) stilled() plan {
+	p.still, p.checks, p.waits, p.outages = true, false, false, nil
+	for i := range p.faults {
+		p.faults[i] = nil
+	}
+	return p
+}
+
+// between draws a time, to the nanosecond: no two things happen at the same instant by plan.
+func between(r *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(r.Int64N(int64(most-least)+1))
+}
+
+// has reports whether a fault of one of these kinds lies over the moment, and when the last of them is over.
+func has(faults []fault, at time.Duration, kinds ...kind) (bool, time.Duration) {
+	var found bool
+	var end time.Duration
+	for _, f := range faults {
+		for _, k := range kinds {
+			if f.kind == k && at >= f.from && at < f.to {
+				found, end = true, max(end, f.to)
+			}
+		}
+	}
+	return found, end
+}

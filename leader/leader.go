@@ -1,0 +1,152 @@
+// Package leader elects one of many processes and lets it lead, term after term. It is a loop around a Mutex: whoever holds the
+// lock leads, the others wait in its queue.
+//
+//	err := leader.Run(ctx, locks.Mutex("scheduler"), leader.Callbacks{
+//		Lead: func(ctx context.Context, lease *fencelock.Lease) error {
+//			return schedule(ctx, lease.Token()) // until ctx ends
+//		},
+//	})
+//
+// What is guaranteed: no two leases of one name overlap, and the token of each term is greater than that of every earlier one. What is
+// not: that Lead has stopped when its lease ends. Lead must stop when its ctx ends; until it has done so, two may lead, and only a
+// resource that checks the token tells them apart (package fence). Callbacks.Late sees such a Lead.
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/fencelock/fencelock"
+)
+
+// The pause between two terms, or after an error: least at first, twice as long each time up to most, and jittered down to half.
+// It is least again after a term longer than most.
+const (
+	least = 100 * time.Millisecond
+	most  = 10 * time.Second
+)
+
+// lateEvery is how often Late is called.
+const lateEvery = time.Second
+
+// Callbacks are what a candidate does. Only Lead must be set.
+type Callbacks struct {
+	// Lead leads. Run calls it on its own goroutine for each term, never twice at once, with the lease of the term and the lease's ctx,
+	// which ends when the lease does and when Run's ctx does. It must return then. While it runs, the lease is
+	// renewed (unless the Mutex has WithManualRenew). Its return ends the term: the lock is released, another candidate has its turn, and this
+	// one stands again after a pause. After a panic the lock is released too; the panic is the program's.
+	Lead func(ctx context.Context, lease *fencelock.Lease) error
+
+	// Lost is called once for each term that a loss ended, at the time of the loss, on another goroutine than Lead, which may still be
+	// running. err matches fencelock.ErrLost, or fencelock.ErrReleased if Lead unlocked it or
+	// the Locker was closed. Run waits for it.
+	Lost func(lease *fencelock.Lease, err error)
+
+	// Late is called every second for as long as Lead goes on after its lease has ended, with how long that has been: by
+	// then another may lead. Run does not stand again before Lead has returned. A Lead that cannot be stopped
+	// otherwise is stopped here, with os.Exit. On the goroutine of Lost.
+	Late func(lease *fencelock.Lease, late time.Duration)
+
+	// Failed is called on Run's goroutine with the error of a term (Lead's, or that of releasing the lock) or of an election that could
+	// not be held, before the pause. Run goes on.
+	Failed func(err error)
+}
+
+// Run stands for election until ctx ends, and leads whenever it is elected. It returns context.Cause(ctx), after Lead has returned
+// and the lock has been released; or before that an error that trying again cannot mend: fencelock.ErrInvalid, ErrUnsupported,
+// ErrDeadlock, ErrClosed. Many may run at once, in one process too, also of one Mutex.
+//
+// A store that is out is no reason to return: the error goes to Failed, and Run tries again after a pause of 0.1 s at first, and
+// later of up to 10 s.
+func Run(ctx context.Context, m fencelock.Mutex, c Callbacks) error {
+	if c.Lead == nil {
+		return fmt.Errorf("leader: %w: Callbacks.Lead is nil", fencelock.ErrInvalid)
+	}
+	for pause := least; ; pause = min(2*pause, most) {
+		lease, err := m.Lock(ctx)
+		switch {
+		case ctx.Err() != nil && err != nil:
+			return context.Cause(ctx)
+		case hopeless(err):
+			return err
+		case err == nil:
+			began := time.Now()
+			err = c.term(ctx, lease)
+			if time.Since(began) > most {
+				pause = least
+			}
+		}
+		if err != nil && c.Failed != nil {
+			c.Failed(err)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(pause/2 + rand.N(pause/2)):
+		}
+	}
+}
+
+// hopeless reports whether an error of Lock comes again each time.
+func hopeless(err error) bool {
+	for _, e := range []error{fencelock.ErrInvalid, fencelock.ErrUnsupported, fencelock.ErrDeadlock, fencelock.ErrClosed} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// term leads until Lead returns. A loss is Lost's, not an error.
+func (c *Callbacks) term(ctx context.Context, lease *fencelock.Lease) (err error) {
+	held, cancel := lease.Context(ctx)
+	returned, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		c.watch(lease, returned)
+	}()
+	defer func() {
+		close(returned)
+		<-watched
+		cancel()
+		if unlock := lease.Unlock(ctx); !errors.Is(unlock, fencelock.ErrLost) && !errors.Is(unlock, fencelock.ErrReleased) {
+			err = errors.Join(err, unlock)
+		}
+	}()
+	err = c.Lead(held, lease)
+	if end := context.Cause(held); end != nil && (errors.Is(err, end) || errors.Is(err, held.Err())) {
+		return nil // it says that it was ended
+	}
+	return err
+}
+
+// watch waits for the end of the lease or of Lead.
+func (c *Callbacks) watch(lease *fencelock.Lease, returned <-chan struct{}) {
+	select {
+	case <-lease.Done():
+	case <-returned:
+	}
+	end := lease.Err()
+	if end == nil {
+		return
+	}
+	lost := time.Now()
+	if c.Lost != nil {
+		c.Lost(lease, end)
+	}
+	tick := time.NewTicker(lateEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-returned:
+			return
+		case now := <-tick.C:
+			if c.Late != nil {
+				c.Late(lease, now.Sub(lost))
+			}
+		}
+	}
+}

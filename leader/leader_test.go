@@ -1,0 +1,357 @@
+package leader_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend/memory"
+	"github.com/fencelock/fencelock/leader"
+)
+
+// two returns two lockers on one store.
+func two(t *testing.T) (a, b *fencelock.Locker) {
+	t.Helper()
+	d, err := memory.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := d.Client("fencelock:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lockers := [2]*fencelock.Locker{}
+	for i, d := range []*memory.Driver{d, other} {
+		if lockers[i], err = fencelock.New(d); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = lockers[i].Close() })
+	}
+	return lockers[0], lockers[1]
+}
+
+// diary is what happened, in order.
+type diary struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (d *diary) note(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lines = append(d.lines, fmt.Sprintf(format, args...))
+}
+
+func (d *diary) want(t *testing.T, want ...string) {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !slices.Equal(d.lines, want) {
+		t.Errorf("got %q, want %q", d.lines, want)
+	}
+}
+
+// running is a Run on a goroutine of its own.
+func running(ctx context.Context, m fencelock.Mutex, c leader.Callbacks) (result <-chan error) {
+	done := make(chan error, 1)
+	go func() { done <- leader.Run(ctx, m, c) }()
+	return done
+}
+
+func TestTermsPassOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := two(t)
+		var d diary
+		var tokens []fencelock.Token
+		callbacks := func(who string) leader.Callbacks {
+			return leader.Callbacks{
+				Lead: func(ctx context.Context, lease *fencelock.Lease) error {
+					d.note("%s leads", who)
+					tokens = append(tokens, lease.Token())
+					if l, ok := fencelock.LeaseFrom(ctx); !ok || l != lease {
+						t.Error("Lead's ctx does not carry the lease")
+					}
+					<-ctx.Done()
+					d.note("%s stops", who)
+					return ctx.Err()
+				},
+				Lost:   func(_ *fencelock.Lease, err error) { d.note("%s lost it: %v", who, errors.Is(err, fencelock.ErrLost)) },
+				Failed: func(err error) { t.Errorf("%s failed: %v", who, err) },
+			}
+		}
+		enough := errors.New("enough")
+		ctxA, stopA := context.WithCancelCause(t.Context())
+		ctxB, stopB := context.WithCancelCause(t.Context())
+		defer stopB(nil)
+		doneA := running(ctxA, a.Mutex("n"), callbacks("a"))
+		synctest.Wait()
+		doneB := running(ctxB, b.Mutex("n"), callbacks("b"))
+		time.Sleep(10 * time.Minute) // renewed all the time
+		d.want(t, "a leads")
+		stopA(enough)
+		if err := <-doneA; !errors.Is(err, enough) {
+			t.Errorf("a: got %v, want the cause of its end", err)
+		}
+		synctest.Wait()
+		d.want(t, "a leads", "a stops", "b leads")
+		info, err := a.Inspect(t.Context(), "n")
+		if err != nil || info.Token != tokens[1] || tokens[1] <= tokens[0] {
+			t.Errorf("tokens %v, held with %d, %v; want rising ones", tokens, info.Token, err)
+		}
+		stopB(enough)
+		<-doneB
+		if info, err := a.Inspect(t.Context(), "n"); err != nil || info.Held {
+			t.Errorf("after the end: %+v, %v; want it free", info, err)
+		}
+	})
+}
+
+func TestLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := two(t)
+		var d diary
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		done := running(ctx, a.Mutex("n"), leader.Callbacks{
+			Lead: func(ctx context.Context, _ *fencelock.Lease) error {
+				d.note("leads")
+				<-ctx.Done()
+				return fmt.Errorf("stopped: %w", context.Cause(ctx))
+			},
+			Lost: func(l *fencelock.Lease, err error) {
+				d.note("lost %s: %v", l.Name(), errors.Is(err, fencelock.ErrLost))
+			},
+			Late:   func(*fencelock.Lease, time.Duration) { t.Error("late, though it stopped at once") },
+			Failed: func(err error) { t.Errorf("a loss is no failure: %v", err) },
+		})
+		synctest.Wait()
+		if err := b.Break(t.Context(), "n"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		d.want(t, "leads", "lost n: true", "leads") // and stands again
+		stop()
+		<-done
+	})
+}
+
+// A Lead that does not stop is reported, and never has a second one beside it.
+func TestLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := two(t)
+		var d diary
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		release := make(chan struct{})
+		term := 0
+		done := running(ctx, a.Mutex("n"), leader.Callbacks{
+			Lead: func(ctx context.Context, _ *fencelock.Lease) error {
+				term++
+				d.note("term %d", term)
+				if term == 1 {
+					<-release // without a look at ctx
+					return nil
+				}
+				<-ctx.Done()
+				return nil
+			},
+			Lost: func(*fencelock.Lease, error) { d.note("lost") },
+			Late: func(_ *fencelock.Lease, late time.Duration) { d.note("late %v", late) },
+		})
+		synctest.Wait()
+		if err := b.Break(t.Context(), "n"); err != nil {
+			t.Fatal(err)
+		}
+		lease, err := b.Mutex("n").Lock(t.Context()) // another leads meanwhile
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3500 * time.Millisecond)
+		d.want(t, "term 1", "lost", "late 1s", "late 2s", "late 3s")
+		if err := lease.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		d.want(t, "term 1", "lost", "late 1s", "late 2s", "late 3s", "late 4s")
+		close(release)
+		time.Sleep(time.Second)
+		d.want(t, "term 1", "lost", "late 1s", "late 2s", "late 3s", "late 4s", "term 2")
+		stop()
+		<-done
+	})
+}
+
+// A Lead that returns in the moment of its loss is told of the loss all the same.
+func TestLostIsCalledAlso(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := two(t)
+		lost := 0
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		for range 50 {
+			done := running(ctx, a.Mutex("n"), leader.Callbacks{
+				Lead: func(ctx context.Context, lease *fencelock.Lease) error {
+					if err := a.Break(ctx, "n"); err != nil { // which tells our own leases at once
+						t.Error(err)
+					}
+					if lease.Err() == nil {
+						t.Error("the lease has not ended")
+					}
+					stop()
+					return nil
+				},
+				Lost: func(*fencelock.Lease, error) { lost++ },
+			})
+			<-done
+			ctx, stop = context.WithCancel(t.Context())
+		}
+		if lost != 50 {
+			t.Errorf("Lost was called %d times of 50", lost)
+		}
+		stop()
+	})
+}
+
+func TestPanicReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := two(t)
+		func() {
+			defer func() {
+				if got := recover(); got != "at the disco" {
+					t.Errorf("got panic %v, want Lead's", got)
+				}
+			}()
+			_ = leader.Run(t.Context(), a.Mutex("n"), leader.Callbacks{Lead: func(context.Context, *fencelock.Lease) error { panic("at the disco") }})
+		}()
+		if _, err := b.Mutex("n").TryLock(t.Context()); err != nil {
+			t.Errorf("after the panic: %v, want it free", err)
+		}
+	})
+}
+
+// down is a Mutex whose store is out.
+type down struct {
+	fencelock.Mutex
+	err   error
+	tries []time.Time
+}
+
+func (m *down) Lock(context.Context) (*fencelock.Lease, error) {
+	m.tries = append(m.tries, time.Now())
+	return nil, m.err
+}
+
+func TestPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer stop()
+		failed := 0
+		m := &down{err: fencelock.ErrUnavailable}
+		err := leader.Run(ctx, m, leader.Callbacks{
+			Lead: func(context.Context, *fencelock.Lease) error { return nil },
+			Failed: func(err error) {
+				failed++
+				if !errors.Is(err, fencelock.ErrUnavailable) {
+					t.Errorf("failed: got %v", err)
+				}
+			},
+		})
+		if !errors.Is(err, context.DeadlineExceeded) || failed != len(m.tries) {
+			t.Errorf("got %v after %d tries and %d failures", err, len(m.tries), failed)
+		}
+		if n := len(m.tries); n < 35 || n > 75 {
+			t.Errorf("%d tries in 5 minutes, want about 45", n)
+		}
+		for i := range len(m.tries) - 1 {
+			bound := min(100*time.Millisecond<<i, 10*time.Second)
+			if i > 7 {
+				bound = 10 * time.Second
+			}
+			if gap := m.tries[i+1].Sub(m.tries[i]); gap < bound/2 || gap > bound {
+				t.Errorf("pause %d: got %v, want %v to %v", i, gap, bound/2, bound)
+			}
+		}
+	})
+}
+
+// A Lead that gives up at once is held back more and more, and not for ever.
+func TestShortTermsPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := two(t)
+		ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer stop()
+		var terms []time.Time
+		fault := errors.New("no database")
+		failed := 0
+		_ = leader.Run(ctx, a.Mutex("n"), leader.Callbacks{
+			Lead: func(context.Context, *fencelock.Lease) error {
+				terms = append(terms, time.Now())
+				if len(terms) == 12 {
+					time.Sleep(time.Minute)
+				}
+				return fault
+			},
+			Failed: func(err error) {
+				failed++
+				if !errors.Is(err, fault) {
+					t.Errorf("failed: got %v, want Lead's error", err)
+				}
+			},
+		})
+		if len(terms) < 14 || failed < len(terms)-1 {
+			t.Fatalf("%d terms, %d failures", len(terms), failed)
+		}
+		if gap := terms[11].Sub(terms[10]); gap < 5*time.Second {
+			t.Errorf("after ten short terms: a pause of %v", gap)
+		}
+		if gap := terms[12].Sub(terms[11]) - time.Minute; gap > 100*time.Millisecond {
+			t.Errorf("after a long term: a pause of %v, want a short one", gap)
+		}
+	})
+}
+
+func TestHopeless(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := two(t)
+		lead := leader.Callbacks{Lead: func(ctx context.Context, _ *fencelock.Lease) error {
+			<-ctx.Done()
+			return nil
+		}}
+		if err := leader.Run(t.Context(), a.Mutex("n"), leader.Callbacks{}); !errors.Is(err, fencelock.ErrInvalid) {
+			t.Errorf("no Lead: got %v", err)
+		}
+		if err := leader.Run(t.Context(), a.Mutex(""), lead); !errors.Is(err, fencelock.ErrInvalid) {
+			t.Errorf("a bad name: got %v", err)
+		}
+		err := a.Do(t.Context(), "n", func(ctx context.Context, _ *fencelock.Lease) error {
+			return leader.Run(ctx, a.Mutex("n"), lead)
+		})
+		if !errors.Is(err, fencelock.ErrDeadlock) {
+			t.Errorf("inside a lease of the name: got %v", err)
+		}
+		leading := running(t.Context(), a.Mutex("n"), lead)
+		synctest.Wait()
+		waiting := running(t.Context(), b.Mutex("n"), lead)
+		synctest.Wait()
+		_ = b.Close()
+		if err := <-waiting; !errors.Is(err, fencelock.ErrClosed) {
+			t.Errorf("closed while waiting: got %v", err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		if err := leader.Run(ctx, a.Mutex("m"), lead); !errors.Is(err, context.Canceled) {
+			t.Errorf("ctx done before: got %v", err)
+		}
+		_ = a.Close()
+		if err := <-leading; !errors.Is(err, fencelock.ErrClosed) {
+			t.Errorf("closed while leading: got %v", err)
+		}
+	})
+}

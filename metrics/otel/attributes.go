@@ -1,0 +1,55 @@
+package otel
+
+import (
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/metrics/internal/measure"
+)
+
+// labels are the attributes that every metric has, with others.
+func labels(backend, resource string, more ...attribute.KeyValue) metric.MeasurementOption {
+	all := append([]attribute.KeyValue{attribute.String("backend", backend), attribute.String("resource", resource)}, more...)
+	return metric.WithAttributeSet(attribute.NewSet(all...))
+}
+
+// spanAttributes are what is known at the start of a span.
+func spanAttributes(e fencelock.Event, resource string) []attribute.KeyValue {
+	as := []attribute.KeyValue{
+		attribute.String("lock.name", e.Name), attribute.String("lock.backend", e.Backend),
+		attribute.String("lock.owner", e.Owner), attribute.String("lock.resource", resource),
+	}
+	if e.Token != 0 {
+		as = append(as, attribute.Int64("lock.token", int64(e.Token)))
+	}
+	return as
+}
+
+// outcome is what is known at the end of a span.
+func outcome(e fencelock.Event) []attribute.KeyValue {
+	as := []attribute.KeyValue{attribute.String("lock.outcome", e.Kind.String())}
+	if e.Token != 0 {
+		as = append(as, attribute.Int64("lock.token", int64(e.Token)))
+	}
+	if e.Kind == fencelock.Lost {
+		as = append(as, attribute.String("lock.loss", measure.Loss(e.Reason)))
+		if measure.Timed(e.Reason) {
+			as = append(as, attribute.Float64("lock.margin_seconds", seconds(e.Margin)))
+		}
+	}
+	return as
+}
+
+// fail records an error, if there is one, and makes it the span's status.
+func fail(span trace.Span, err error, at time.Time) {
+	if err == nil {
+		return
+	}
+	span.RecordError(err, trace.WithTimestamp(at))
+	span.SetStatus(codes.Error, err.Error())
+}

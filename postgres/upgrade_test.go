@@ -1,0 +1,124 @@
+package postgres_test
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/postgres"
+)
+
+// schema1 is version 1 of schema.sql, before there were gates.
+//
+//go:embed testdata/schema-1.sql
+var schema1 string
+
+// A database of version 1 becomes one of version 2 by the first client of this version, while programs and roles of version 1 go on.
+func TestSchemaIsUpgraded(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	admin := pool(t, s, "")
+	run(t, admin, `CREATE ROLE "the app" LOGIN`)
+	old := map[postgres.Mode]string{
+		postgres.Row:   "SELECT state FROM fencelock_take($1, 0, false)",
+		postgres.Lease: "SELECT state FROM fencelock_acquire($1, decode(md5(clock_timestamp()::text), 'hex'), 'old', 60000, 0, false, NULL, '', 0, 2000)",
+	}
+	for _, mode := range both {
+		t.Run(string(mode), func(t *testing.T) {
+			database := "old_" + string(mode)
+			run(t, admin, "CREATE DATABASE "+database)
+			p := pool(t, s, "&database="+database)
+			run(t, p, schema1)
+			run(t, p, "REVOKE CREATE ON SCHEMA public FROM public")
+			url := strings.Replace(at(s.Addr(), mode, "prefix", "p:"), "/postgres?", "/"+database+"?", 1)
+			app := strings.Replace(url, "postgres@", "the%20app@", 1)
+			_, err := fencelock.Open(t.Context(), app)
+			want(t, "a role that may not upgrade", err, fencelock.ErrInvalid)
+			if !strings.Contains(fmt.Sprint(err), "schema.sql") {
+				t.Errorf("got %v, want one that names schema.sql", err)
+			}
+			run(t, p, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "the app"; GRANT SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA public TO "the app"`)
+
+			// Held by a program of version 1.
+			run(t, p, "INSERT INTO fencelock_row VALUES ('p:in/old'), ('p:in/x'), ('p:out/x')")
+			tx := parked(t, p, old[mode], []byte("p:in/old"))
+			if mode == postgres.Lease {
+				must(t, tx.Commit(t.Context()))
+			}
+
+			d, err := postgres.New(p, &postgres.Options{Mode: mode, Prefix: "p:"}) // sends nothing yet
+			must(t, err)
+			t.Cleanup(func() { _ = d.Close() })
+			release(t, d, request("in/y", ""))
+			if v := one[int](t, p, "SELECT fencelock_version()"); v != 2 {
+				t.Errorf("version %d, want 2", v)
+			}
+			g := gateOf("m", backend.GateBoth, backend.Pattern{Match: "in/*"})
+			must(t, d.SetGate(t.Context(), g, 0))
+			if got := fmt.Sprint(undrained(t, d, g)); got != "[in/old]" {
+				t.Errorf("undrained: got %s, want [in/old]", got)
+			}
+			for name, refused := range map[string]bool{"in/x": true, "out/x": false} {
+				_, err := p.Exec(t.Context(), old[mode], []byte("p:"+name))
+				var answer *pgconn.PgError
+				if got := errors.As(err, &answer) && answer.Code == "FL403"; got != refused || !refused && err != nil {
+					t.Errorf("a program of version 1 asks for %s: got %v, want refused: %v", name, err, refused)
+				}
+			}
+
+			// The role of version 1 has what it needs, and nobody runs the file again.
+			before := one[string](t, p, "SELECT xmin::text FROM pg_proc WHERE proname = 'fencelock_version'")
+			other := driver(t, app)
+			_, err = other.Acquire(t.Context(), request("in/y", ""))
+			refusedBy(t, err, g)
+			release(t, other, request("in/y", backend.PhaseBoth))
+			must(t, other.Report(t.Context(), backend.Client{ID: "c", Move: "m"}, 1e9))
+			_, err = other.Gates(t.Context())
+			must(t, err)
+			if after := one[string](t, p, "SELECT xmin::text FROM pg_proc WHERE proname = 'fencelock_version'"); after != before {
+				t.Error("the file was run again on version 2")
+			}
+			run(t, p, postgres.Schema) // by hand, what is there is kept
+			if gates, err := d.Gates(t.Context()); err != nil || len(gates) != 1 {
+				t.Errorf("gates: %v, %v", gates, err)
+			}
+		})
+	}
+}
+
+// An operation of gates that is the first on a database of version 1 upgrades it too.
+func TestGatesUpgradeTheSchema(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	admin := pool(t, s, "")
+	g := gateOf("m", backend.GateBoth, backend.Pattern{Match: "*"})
+	for i, op := range []func(d *postgres.Driver) error{
+		func(d *postgres.Driver) error { _, err := d.Gates(t.Context()); return err },
+		func(d *postgres.Driver) error { return d.SetGate(t.Context(), g, 0) },
+		func(d *postgres.Driver) error { _, err := d.Undrained(t.Context(), g); return err },
+		func(d *postgres.Driver) error { _, err := d.Source(t.Context()); return err },
+		func(d *postgres.Driver) error { return d.Report(t.Context(), backend.Client{}, 1e9) },
+		func(d *postgres.Driver) error { return d.Withdraw(t.Context(), backend.Client{}) },
+		func(d *postgres.Driver) error { _, err := d.Clients(t.Context(), "m"); return err },
+	} {
+		for _, mode := range both {
+			database := fmt.Sprint("first_", i, mode)
+			run(t, admin, "CREATE DATABASE "+database)
+			p := pool(t, s, "&database="+database)
+			run(t, p, schema1)
+			d, err := postgres.New(p, &postgres.Options{Mode: mode})
+			must(t, err)
+			if err := op(d); err != nil {
+				t.Errorf("operation %d, mode %s: %v", i, mode, err)
+			}
+			must(t, d.Close())
+		}
+	}
+}

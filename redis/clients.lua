@@ -1,0 +1,18 @@
+-- Forgets the clients of a migration that have not reported for long, takes in one report if there is one, and
+-- returns what is left. The clock is the server's.
+-- KEYS  1 clients: hash id -> "until record"
+-- ARGV  1 id, or "" for no report  2 record, or "" to delete  3 ms to keep it
+local t = redis.call('TIME')
+local ms = t[1] * 1000 + math.floor(t[2] / 1000)
+if ARGV[1] ~= '' and ARGV[2] == '' then
+  redis.call('HDEL', KEYS[1], ARGV[1])
+elseif ARGV[1] ~= '' then
+  redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', ms + ARGV[3]) .. ' ' .. ARGV[2])
+  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
+end
+local all, live = redis.call('HGETALL', KEYS[1]), {}
+for i = 1, #all, 2 do
+  local till, record = string.match(all[i + 1], '^(%d+) (.*)$')
+  if till and tonumber(till) > ms then live[#live + 1] = record else redis.call('HDEL', KEYS[1], all[i]) end
+end
+return live

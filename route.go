@@ -1,0 +1,73 @@
+package fencelock
+
+import "github.com/fencelock/fencelock/backend"
+
+// route is where names go: a driver, and what holds for its names. A Locker over one
+// driver has one; over a backend.Router it has the Router's.
+type route struct {
+	lot     int // the number of its driver: holds of one lot go into one batch
+	driver  backend.Driver
+	checker backend.Checker // the driver too, or nil
+	traits  Traits
+	set     settings
+}
+
+// routesOf returns the routes of d, with the options of the Locker checked for each.
+func routesOf(d backend.Driver, opts []Option) ([]*route, error) {
+	plain := []backend.Route{{Driver: d}}
+	if r, ok := d.(backend.Router); ok {
+		if plain = r.Routes(); len(plain) == 0 {
+			return nil, &OpError{Op: "open", Err: backend.Invalid("the router has no routes")}
+		}
+	}
+	var routes []*route
+	for _, p := range plain {
+		rt := &route{driver: p.Driver, traits: p.Driver.Traits(), lot: len(routes)}
+		for _, before := range routes {
+			if before.driver == rt.driver {
+				rt.lot = before.lot
+				break
+			}
+		}
+		if rt.traits.Revoked > 0 {
+			rt.checker, _ = rt.driver.(backend.Checker)
+		}
+		set := settings{ttl: DefaultTTL, owner: defaultOwner(), reentrant: p.Reentrant}
+		if p.TTL > 0 {
+			set.ttl = p.TTL
+		}
+		var err error
+		if rt.set, err = set.apply(rt.traits, opts); err != nil {
+			return nil, &OpError{Op: "open", Backend: rt.traits.Name, Err: err}
+		}
+		routes = append(routes, rt)
+	}
+	return routes, nil
+}
+
+// route returns the route of a valid name.
+func (l *Locker) route(name string) (*route, error) {
+	r, ok := l.driver.(backend.Router)
+	if !ok {
+		return l.routes[0], nil
+	}
+	i, err := r.Route(name)
+	if err != nil {
+		return nil, err
+	}
+	if i < 0 || i >= len(l.routes) {
+		return nil, backend.Invalid("the router has %d routes and gave number %d", len(l.routes), i)
+	}
+	return l.routes[i], nil
+}
+
+// backendOf returns what messages and events call the backend of a name, which may be a bad one or
+// empty: then that of the whole Locker.
+func (l *Locker) backendOf(name string) string {
+	if len(l.routes) > 1 && backend.CheckName(name) == nil {
+		if rt, err := l.route(name); err == nil {
+			return rt.traits.Name
+		}
+	}
+	return l.traits.Name
+}
