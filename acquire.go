@@ -94,10 +94,17 @@ func (m *mutex) take(ctx context.Context, wait bool) (le *Lease, joined bool, er
 		stop := time.AfterFunc(tryMost, func() { cancel(errTryMost) })
 		defer stop.Stop()
 	} else {
-		if err := m.l.queue(limited, m.name); err != nil {
+		p, err := m.l.queue(limited, m)
+		if err != nil {
 			return nil, false, m.why(ctx, limited, err)
 		}
 		defer m.l.leave(m.name)
+		if le := m.l.await(limited, m.name, p); le != nil {
+			return le, false, nil
+		}
+		if limited.Err() != nil {
+			return nil, false, m.why(ctx, limited, ctxError(limited, true, nil))
+		}
 	}
 	le, err = m.ask(limited, wait)
 	if err != nil {
@@ -112,11 +119,11 @@ func (m *mutex) ask(ctx context.Context, wait bool) (*Lease, error) {
 	for {
 		h := m.request(wait)
 		asked := backend.Now()
-		g, err := m.l.driver.Acquire(ctx, &h.Request)
+		g, err := m.l.driver.Acquire(ctx, h.Request)
 		if err != nil {
 			// A try that took so long may have been sent twice on its way: the other copy may be granted yet.
 			if wait || !errors.Is(err, ErrLocked) || asked.Elapsed() > slowTry {
-				m.l.janitor.add(&h.Request)
+				m.l.janitor.add(h.Request)
 			}
 			return nil, err
 		}
@@ -124,7 +131,7 @@ func (m *mutex) ask(ctx context.Context, wait bool) (*Lease, error) {
 		if ok {
 			return le, nil
 		}
-		m.l.janitor.add(&h.Request)
+		m.l.janitor.add(h.Request)
 		if !wait && h.taken() {
 			return nil, ErrLocked // no: it was granted, and broken on its way to us
 		}
@@ -147,7 +154,7 @@ func (m *mutex) request(wait bool) *hold {
 	var raw [16]byte
 	_, _ = rand.Read(raw[:]) // never fails
 	h := &hold{l: m.l, route: m.route, set: m.set, unlocking: make(chan struct{}, 1)}
-	h.Request = backend.Request{
+	h.own.request = backend.Request{
 		Name:  m.name,
 		Nonce: hex.EncodeToString(raw[:]),
 		Owner: m.set.owner,
@@ -158,7 +165,11 @@ func (m *mutex) request(wait bool) *hold {
 		Auto:  !m.set.manual && m.set.maxHold == 0 && m.set.grace == 0,
 		Lost:  h.lost,
 	}
-	h.bh.Request = &h.Request
+	if wait {
+		h.own.request.Reserve = m.l.reserve(m.name)
+	}
+	h.Request, h.bh = &h.own.request, &h.own.hold
+	h.bh.Request = h.Request
 	return h
 }
 

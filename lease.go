@@ -113,15 +113,21 @@ func (le *Lease) Unlock(ctx context.Context) error {
 
 // hold is what all leases on one grant share.
 type hold struct {
-	backend.Request
+	*backend.Request
 	backend.Grant
-	bh backend.Hold // what the driver is given: points at the Request, copies the Grant
+	bh *backend.Hold // what the driver is given: as the store granted it
+
+	own struct { // of the first hold on a grant; those to whom it was passed on share it
+		request backend.Request
+		hold    backend.Hold
+	}
 
 	l       *Locker
 	route   *route
 	set     *settings
 	done    chan struct{}
-	granted time.Time     // when the grant was seen
+	granted time.Time     // when the grant was seen, or the hold passed on
+	fresh   time.Time     // when the store's grant was seen
 	shown   chan struct{} // closed when the observer has seen Acquired; nil without an observer
 	capped  time.Duration
 	due     due // the schedule's
@@ -137,6 +143,7 @@ type hold struct {
 	leaving bool            // Unlock was called: no renewal any more
 	asking  bool            // the store is being asked to release
 	unclean bool            // lost while it was being asked: to be abandoned after that
+	next    *hold           // to which this one was passed on
 	refs    int             // leases that are not unlocked
 	leases  []*Lease        // all of them, for their contexts
 	cancels []func()        // what ended still has to call
@@ -150,7 +157,7 @@ type hold struct {
 func (h *hold) accept(g backend.Grant, began backend.Instant) (*Lease, bool) {
 	now := backend.Now()
 	h.Grant, h.bh.Grant = g, g
-	h.granted = now.Time()
+	h.granted, h.fresh = now.Time(), now.Time()
 	h.asked = g.Asked
 	if h.asked.IsZero() {
 		h.asked = began
@@ -271,7 +278,7 @@ func (h *hold) ended() {
 	}
 	h.emit(context.Background(), e)
 	if clean {
-		h.l.janitor.addLost(&h.Request)
+		h.l.janitor.addLost(h.Request)
 	}
 }
 
@@ -279,6 +286,12 @@ func (h *hold) ended() {
 // have been applied, and its answer lost. Unlock asks the store what became of it.
 func (h *hold) lost(err error) {
 	h.mu.Lock()
+	for h.next != nil {
+		next := h.next
+		h.mu.Unlock()
+		h = next
+		h.mu.Lock()
+	}
 	if !h.held && h.told == nil {
 		h.told = asLost(err)
 	}

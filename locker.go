@@ -150,6 +150,7 @@ func (l *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 	var info Info
 	err := l.call(ctx, "inspect", name, func(ctx context.Context) (err error) {
 		info, err = l.driver.Inspect(ctx, name)
+		l.passedOn(&info)
 		return err
 	})
 	return info, err
@@ -190,6 +191,7 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 					if err != nil {
 						return err
 					}
+					l.passedOn(&info)
 					if !yield(info, nil) {
 						return nil
 					}
@@ -348,6 +350,7 @@ func (l *Locker) remember(h *hold) {
 	l.live.Add(1)
 	l.mu.Lock()
 	l.holds[h] = struct{}{}
+	l.lineLocked(h.Name).holder = h
 	l.mu.Unlock()
 }
 
@@ -355,6 +358,10 @@ func (l *Locker) remember(h *hold) {
 func (l *Locker) forget(h *hold) {
 	l.mu.Lock()
 	delete(l.holds, h)
+	if q := l.lines[h.Name]; q != nil && q.holder == h { // else there is a later one, or was
+		q.holder = nil
+		l.forgetLineLocked(h.Name, q)
+	}
 	l.mu.Unlock()
 	l.live.Done()
 }

@@ -5,41 +5,52 @@ import (
 	"slices"
 )
 
-// line is the queue for one name inside this process: the first caller of Lock
-// is with the store, the others wait here in order. So one process is one waiter
-// at the store, however many goroutines wait.
+// line is what goes on with one name inside this process. The first caller of Lock is with the store, or waits
+// for a lock that is passed on to it; the others wait behind it in order. So one process is one waiter at the
+// store, however many goroutines wait. A line is there while somebody holds the lock or wants it.
 type line struct {
-	behind []chan struct{} // closed when it is that caller's turn
+	holder *hold    // the last hold of this process that has not ended
+	first  *place   // nil: nobody
+	behind []*place // in order
 }
 
-// queue takes a place in the line of name and returns when it is first, or
-// with ctx's error. leave must be called once after a nil return.
-func (l *Locker) queue(ctx context.Context, name string) error {
+// place is a caller's place in a line.
+type place struct {
+	set  *settings
+	turn chan struct{} // closed when it is first
+
+	passed chan *Lease // of size 1, if there was a holder who may pass the lock on when it became first
+	heir   bool        // the holder still may
+}
+
+// queue takes a place in the line of m's name and returns when it is first, or
+// with ctx's error. After a nil error, which does not mean that ctx goes on, leave must be called once.
+func (l *Locker) queue(ctx context.Context, m *mutex) (*place, error) {
+	p := &place{set: m.set}
 	l.mu.Lock()
-	q := l.lines[name]
-	if q == nil {
-		l.lines[name] = &line{}
+	q := l.lineLocked(m.name)
+	if q.first == nil {
+		q.first = p
+		l.inheritLocked(q)
 		l.mu.Unlock()
-		return nil
+		return p, nil
 	}
-	turn := make(chan struct{})
-	q.behind = append(q.behind, turn)
+	p.turn = make(chan struct{})
+	q.behind = append(q.behind, p)
 	l.mu.Unlock()
 	select {
-	case <-turn:
-		return nil
+	case <-p.turn:
+		return p, nil
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
-	i := slices.Index(q.behind, turn)
-	if i >= 0 {
-		q.behind = slices.Delete(q.behind, i, i+1)
+	defer l.mu.Unlock()
+	i := slices.Index(q.behind, p)
+	if i < 0 {
+		return p, nil // it was given the turn just now, and perhaps the lock with it
 	}
-	l.mu.Unlock()
-	if i < 0 { // it was given the turn just now: pass it on
-		l.leave(name)
-	}
-	return ctxError(ctx, true, nil)
+	q.behind = slices.Delete(q.behind, i, i+1)
+	return nil, ctxError(ctx, true, nil)
 }
 
 // leave gives the turn to the next in line.
@@ -47,17 +58,36 @@ func (l *Locker) leave(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q := l.lines[name]
-	if len(q.behind) == 0 {
-		delete(l.lines, name)
-		return
+	q.first = nil
+	if len(q.behind) > 0 {
+		q.first, q.behind = q.behind[0], q.behind[1:]
+		l.inheritLocked(q)
+		close(q.first.turn)
 	}
-	close(q.behind[0])
-	q.behind = q.behind[1:]
+	l.forgetLineLocked(name, q)
 }
 
 // lined reports whether somebody in this process is locking name or waits for it.
 func (l *Locker) lined(name string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.lines[name] != nil
+	q := l.lines[name]
+	return q != nil && q.first != nil
+}
+
+// lineLocked returns the line of a name; l.mu is held.
+func (l *Locker) lineLocked(name string) *line {
+	q := l.lines[name]
+	if q == nil {
+		q = &line{}
+		l.lines[name] = q
+	}
+	return q
+}
+
+// forgetLineLocked lets a line go if it is empty; l.mu is held.
+func (l *Locker) forgetLineLocked(name string, q *line) {
+	if q.first == nil && q.holder == nil {
+		delete(l.lines, name)
+	}
 }

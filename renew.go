@@ -37,7 +37,7 @@ func (h *hold) renew(ctx context.Context, le *Lease) error {
 	limited, cancel := context.WithTimeout(ctx, min(h.left(), backend.Patience))
 	defer cancel()
 	asked := backend.Now()
-	err := h.l.driver.Renew(limited, []*backend.Hold{&h.bh})[0]
+	err := h.l.driver.Renew(limited, []*backend.Hold{h.bh})[0]
 	err = h.renewed(ctx, asked, err)
 	if err != nil && !backend.Final(err) && !errors.Is(err, ErrReleased) && over(ctx) {
 		return ctxError(ctx, false, err)

@@ -208,7 +208,7 @@ func (s *schedule) board(hs []*hold, renew bool) ([]*hold, []*backend.Hold, time
 			s.plan(h, time.Now(), renew)
 			continue
 		}
-		fly, bhs = append(fly, h), append(bhs, &h.bh)
+		fly, bhs = append(fly, h), append(bhs, h.bh)
 		limit = min(limit, max(h.TTL/3, 100*time.Millisecond))
 	}
 	return fly, bhs, limit

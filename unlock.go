@@ -55,6 +55,11 @@ func (h *hold) unlock(ctx context.Context, le *Lease) (EventKind, error) {
 		}
 		return Left, nil
 	}
+	if next, p := h.passLocked(le); next != nil {
+		h.mu.Unlock()
+		h.passed(ctx, next, p)
+		return Released, nil
+	}
 	h.leaving = true
 	h.mu.Unlock()
 	h.l.schedule.remove(h)
@@ -76,7 +81,7 @@ func (h *hold) release(ctx context.Context) error {
 	h.mu.Lock()
 	h.asking = true
 	h.mu.Unlock()
-	answer := h.l.driver.Release(ctx, &h.bh)
+	answer := h.l.driver.Release(ctx, h.bh)
 	h.mu.Lock()
 	h.asking = false
 	unclean := h.unclean
@@ -99,15 +104,19 @@ func (h *hold) release(ctx context.Context) error {
 		h.ended()
 	}
 	if unclean {
-		h.l.janitor.addLost(&h.Request)
+		h.l.janitor.addLost(h.Request)
 	}
 	if answer == nil || undone(answer) {
-		e := h.event(Released)
-		e.Err = answer
-		e.Took = time.Since(h.granted)
-		h.emit(ctx, e)
+		h.freed(ctx, answer)
 	}
 	return answer
+}
+
+// freed sends Released. err is nil, or the *UndoneError.
+func (h *hold) freed(ctx context.Context, err error) {
+	e := h.event(Released)
+	e.Took, e.Err = time.Since(h.granted), err
+	h.emit(ctx, e)
 }
 
 // undone reports whether a release freed the lock and lost the holder's writes.

@@ -34,6 +34,10 @@ type Request struct {
 	Grace time.Duration
 	// Floor is a number that the granted token must exceed.
 	Floor Token
+	// Reserve asks for so many tokens after the granted one, for holders of the same process
+	// to whom this one may pass the lock on without asking the store. A driver grants as
+	// many of them as costs nothing more, or none: see [Grant.Reserved].
+	Reserve int
 	// Wait: queue until granted. Otherwise one attempt.
 	Wait bool
 	// Auto: the engine will renew this hold by itself until it is released. A
@@ -59,6 +63,12 @@ type Grant struct {
 	// Request.Floor. The store computes it in the step that grants, once
 	// ownership is certain, and never when a waiter merely joins the queue.
 	Token Token
+	// Reserved is how many numbers after Token belong to this grant too, at most Request.Reserve:
+	// no other grant of the name, before or after, has one of them, and every later grant has a
+	// greater one, through all that Token itself survives. A source that follows a clock is not
+	// moved ahead of it for them by more than 3 ms. Zero is always right, and the only answer of a driver whose
+	// holds end with more than the lock, such as a transaction.
+	Reserved int
 	// Asked is the moment just before the request was sent whose effect set the
 	// store's expiry: for a lock that was waited for, the last request before the
 	// grant was seen. The zero value stands for the moment before Acquire was called.

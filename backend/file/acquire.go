@@ -145,7 +145,8 @@ func (a *attempt) take(st *state, at backend.Instant, now int64) bool {
 		a.err = backend.Invalid("a token above %d and the floor %d is not below 2^53: no larger ones are possible", st.counter, r.Floor)
 		return false
 	}
-	st.counter = token
+	reserved := min(backend.Reserve(r, token, time.Now()), int(maxToken-token))
+	st.counter = token + backend.Token(reserved)
 	e := st.entry(a.driver.prefix, r.Name)
 	e.drop(r.Nonce, now)
 	e.hold = &hold{
@@ -155,7 +156,7 @@ func (a *attempt) take(st *state, at backend.Instant, now int64) bool {
 	if r.Phase == backend.PhaseBoth {
 		e.hold.both = r.Move
 	}
-	a.grant.Token, a.grant.Asked = token, at
+	a.grant.Token, a.grant.Reserved, a.grant.Asked = token, reserved, at
 	return true
 }
 

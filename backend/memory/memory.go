@@ -144,12 +144,13 @@ type store struct {
 
 // lock is one name that is held or waited for.
 type lock struct {
-	prefix  string
-	holder  *backend.Request // nil: free
-	token   backend.Token
-	expires time.Time
-	queue   []*waiter
-	timer   *time.Timer // fires at the expiry while somebody waits
+	prefix   string
+	holder   *backend.Request // nil: free
+	token    backend.Token
+	reserved int // numbers after token that are its holder's too
+	expires  time.Time
+	queue    []*waiter
+	timer    *time.Timer // fires at the expiry while somebody waits
 }
 
 type waiter struct {
@@ -210,8 +211,8 @@ func (s *store) serve(key string, l *lock) {
 			continue
 		}
 		l.holder = w.r
-		l.token = max(s.counter+1, time.Now().UnixMicro(), w.r.Floor+1)
-		s.counter = l.token
+		now := time.Now()
+		l.grant(s, w.r, max(s.counter+1, now.UnixMicro(), w.r.Floor+1), now)
 		l.regrant(s, w, w.r.Phase != "" && !gated)
 	}
 	if l.timer != nil {
@@ -232,15 +233,20 @@ func (s *store) serve(key string, l *lock) {
 	}
 }
 
+// grant sets the token, and moves the counter on.
+func (l *lock) grant(s *store, r *backend.Request, token backend.Token, now time.Time) {
+	l.token, l.reserved = token, backend.Reserve(r, token, now)
+	s.counter = token + backend.Token(l.reserved)
+}
+
 // regrant sets the expiry and sends the grant.
 func (l *lock) regrant(s *store, w *waiter, ungated bool) {
 	if l.token <= w.r.Floor {
-		l.token = max(s.counter, w.r.Floor) + 1
-		s.counter = l.token
+		l.grant(s, w.r, max(s.counter, w.r.Floor)+1, time.Now())
 	}
 	asked := backend.Now()
 	l.expires = time.Now().Add(w.r.TTL + w.r.Grace)
-	w.answer <- answer{grant: backend.Grant{Token: l.token, Asked: asked, Ungated: ungated}}
+	w.answer <- answer{grant: backend.Grant{Token: l.token, Reserved: l.reserved, Asked: asked, Ungated: ungated}}
 }
 
 // join puts w at the end of the queue, or in its own place if it is there already.

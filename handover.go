@@ -1,0 +1,146 @@
+package fencelock
+
+import (
+	"context"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Within one process a lock goes from one holder to the next in line without a word to the store: the store sees
+// one hold, whose tokens were reserved with its grant. Another process that waits is kept waiting no longer than
+// passOnFor for it, and so is the deadline of a lease that is passed on no nearer than that.
+const (
+	passOnFor  = 3 * time.Millisecond // from the store's grant
+	passOnMost = 63                   // times
+)
+
+// reserve is how many tokens the first in line asks for: some if others of this process will want the lock
+// soon after it, for which the holder and who stands behind are the sign.
+func (l *Locker) reserve(name string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if q := l.lines[name]; q.holder != nil || len(q.behind) > 0 {
+		return passOnMost
+	}
+	return 0
+}
+
+// inheritLocked makes the first in line the heir of the holder, if there is one that may pass the lock on. l.mu is held.
+func (l *Locker) inheritLocked(q *line) {
+	if q.holder == nil || q.holder.heirs(time.Now()) <= 0 {
+		return
+	}
+	q.first.heir, q.first.passed = true, make(chan *Lease, 1)
+}
+
+// heirs is for how long yet h may be passed on.
+func (h *hold) heirs(now time.Time) time.Duration {
+	if h.Reserved == 0 || h.set.maxHold > 0 {
+		return 0
+	}
+	return h.fresh.Add(passOnFor).Sub(now)
+}
+
+// await waits until the holder passes the lock on to p: nil if it does not, and the store is to be asked.
+func (l *Locker) await(ctx context.Context, name string, p *place) *Lease {
+	if p.passed == nil {
+		return nil
+	}
+	l.mu.Lock()
+	h := l.lines[name].holder
+	l.mu.Unlock()
+	if h != nil {
+		timer := time.NewTimer(h.heirs(time.Now()))
+		defer timer.Stop()
+		select {
+		case le := <-p.passed:
+			return le
+		case <-h.done:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+	l.mu.Lock()
+	mine := p.heir
+	p.heir = false
+	l.mu.Unlock()
+	if mine {
+		return nil
+	}
+	return <-p.passed // it was passed on just now
+}
+
+// heir returns the place to which h may be passed on, which is no heir any more then; or nil.
+func (l *Locker) heir(h *hold) *place {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := l.lines[h.Name]
+	if q == nil || q.holder != h || q.first == nil || !q.first.heir {
+		return nil
+	}
+	p := q.first
+	same := p.set.ttl == h.set.ttl && p.set.grace == h.set.grace && p.set.owner == h.set.owner &&
+		p.set.manual == h.set.manual && p.set.maxHold == 0 && p.set.floor <= h.Token
+	if !same {
+		return nil
+	}
+	p.heir = false
+	return p
+}
+
+// passLocked ends le, the last lease on h, by giving the lock to the next in line of this process. It returns the lease
+// of that one and its place, for passed; nil if the store is to be asked. h.mu and h.unlocking are held.
+func (h *hold) passLocked(le *Lease) (*Lease, *place) {
+	now := backend.Now()
+	if h.flying != nil || h.heirs(now.Time()) <= 0 || now.Sub(h.asked) >= h.span {
+		return nil, nil
+	}
+	p := h.l.heir(h)
+	if p == nil {
+		return nil, nil
+	}
+	next := h.successor(p, now)
+	h.next, h.leaving, le.released = next.h, true, true
+	h.endLocked(ErrReleased)
+	return next, p
+}
+
+// passed tells the old holder and then the new one.
+func (h *hold) passed(ctx context.Context, next *Lease, p *place) {
+	h.ended()
+	h.freed(ctx, nil)
+	h.l.schedule.plan(next.h, h.asked.Time(), false)
+	p.passed <- next
+}
+
+// successor makes the hold that follows on h, and its lease: the same to the store, with the next token. h.mu is held.
+func (h *hold) successor(p *place, now backend.Instant) *Lease {
+	next := &hold{
+		Request: h.Request, Grant: h.Grant, bh: h.bh,
+		l: h.l, route: h.route, set: p.set,
+		done: make(chan struct{}), granted: now.Time(), fresh: h.fresh,
+		unlocking: make(chan struct{}, 1),
+		asked:     h.asked, span: h.span, held: true, refs: 1,
+	}
+	next.Token, next.Reserved = h.Token+1, h.Reserved-1
+	if h.shown != nil {
+		next.shown = make(chan struct{})
+	}
+	le := &Lease{h: next}
+	next.leases = []*Lease{le}
+	next.mu.Lock() // the timer may fire at once
+	defer next.mu.Unlock()
+	h.l.remember(next)
+	next.timer = time.AfterFunc(next.span-now.Sub(next.asked), next.tick)
+	return le
+}
+
+// passedOn puts the token of the present holder in where the store knows that of the first to whom it granted the lock.
+func (l *Locker) passedOn(info *Info) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if q := l.lines[info.Name]; q != nil && q.holder != nil && q.holder.bh.Token == info.Token {
+		info.Token = q.holder.Token
+	}
+}
