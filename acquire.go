@@ -43,7 +43,7 @@ func (m *mutex) acquire(ctx context.Context, op string, wait bool) (*Lease, erro
 		kind = Locking
 	}
 	ctx = m.l.begin(ctx, Event{Kind: kind, Name: m.name, Owner: m.set.owner})
-	le, joined, err := m.take(ctx, wait)
+	le, joined, err := m.take(ctx, began, wait)
 	if err != nil {
 		err = m.l.wrap(op, m.name, err)
 		m.l.emit(ctx, Event{Kind: NotAcquired, Name: m.name, Owner: m.set.owner, Took: time.Since(began), Err: err})
@@ -61,7 +61,7 @@ func (m *mutex) acquire(ctx context.Context, op string, wait bool) (*Lease, erro
 
 // take checks what needs no store, and takes the caller's place in line.
 // joined: the lease is another one on a hold that ctx carries.
-func (m *mutex) take(ctx context.Context, wait bool) (le *Lease, joined bool, err error) {
+func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease, joined bool, err error) {
 	if m.err != nil {
 		return nil, false, m.err
 	}
@@ -84,15 +84,13 @@ func (m *mutex) take(ctx context.Context, wait bool) (le *Lease, joined bool, er
 		return nil, false, ErrDeadlock
 	}
 	// The wait ends with ctx, with the Locker, and for TryLock after a while.
-	limited, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer m.l.endWithClose(cancel)()
+	limited := &limit{Context: ctx, l: m.l}
+	defer limited.end()
 	if !wait {
 		if m.l.lined(m.name) {
 			return nil, false, ErrLocked
 		}
-		stop := time.AfterFunc(tryMost, func() { cancel(errTryMost) })
-		defer stop.Stop()
+		limited.most, limited.why = began.Add(tryMost), errTryMost
 	} else {
 		p, err := m.l.queue(limited, m)
 		if err != nil {
@@ -151,12 +149,10 @@ func (m *mutex) ask(ctx context.Context, wait bool) (*Lease, error) {
 
 // request makes the hold of a new acquisition, with its Request.
 func (m *mutex) request(wait bool) *hold {
-	var raw [16]byte
-	_, _ = rand.Read(raw[:]) // never fails
-	h := &hold{l: m.l, route: m.route, set: m.set, unlocking: make(chan struct{}, 1)}
+	h := &hold{l: m.l, route: m.route, set: m.set}
 	h.own.request = backend.Request{
 		Name:  m.name,
-		Nonce: hex.EncodeToString(raw[:]),
+		Nonce: nonce(),
 		Owner: m.set.owner,
 		TTL:   m.set.ttl,
 		Grace: m.set.grace,
@@ -173,13 +169,22 @@ func (m *mutex) request(wait bool) *hold {
 	return h
 }
 
+// nonce returns 32 hex digits.
+func nonce() string {
+	var raw [16]byte
+	_, _ = rand.Read(raw[:]) // never fails
+	var digits [32]byte
+	hex.Encode(digits[:], raw[:])
+	return string(digits[:])
+}
+
 // why says why an acquisition failed: ctx is the caller's, limited the one that
 // also ends with the Locker and with TryLock's own bound.
-func (m *mutex) why(ctx, limited context.Context, err error) error {
+func (m *mutex) why(ctx context.Context, limited *limit, err error) error {
 	switch {
-	case errors.Is(context.Cause(limited), ErrClosed):
+	case errors.Is(limited.Cause(), ErrClosed):
 		return ErrClosed
-	case errors.Is(context.Cause(limited), errTryMost):
+	case errors.Is(limited.Cause(), errTryMost):
 		return backend.Unavailable(errTryMost)
 	case errors.Is(err, ErrLocked) && limited.Err() == nil, backend.Final(err) && !errors.Is(err, ErrLocked):
 		return err

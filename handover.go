@@ -56,7 +56,7 @@ func (l *Locker) await(ctx context.Context, name string, p *place) *Lease {
 		select {
 		case le := <-p.passed:
 			return le
-		case <-h.done:
+		case <-h.ending():
 		case <-timer.C:
 		case <-ctx.Done():
 		}
@@ -90,7 +90,7 @@ func (l *Locker) heir(h *hold) *place {
 }
 
 // passLocked ends le, the last lease on h, by giving the lock to the next in line of this process. It returns the lease
-// of that one and its place, for passed; nil if the store is to be asked. h.mu and h.unlocking are held.
+// of that one and its place, for passed; nil if the store is to be asked. h.mu is held, and the caller has the claim.
 func (h *hold) passLocked(le *Lease) (*Lease, *place) {
 	now := backend.Now()
 	if h.flying != nil || h.heirs(now.Time()) <= 0 || now.Sub(h.asked) >= h.span {
@@ -119,16 +119,14 @@ func (h *hold) successor(p *place, now backend.Instant) *Lease {
 	next := &hold{
 		Request: h.Request, Grant: h.Grant, bh: h.bh,
 		l: h.l, route: h.route, set: p.set,
-		done: make(chan struct{}), granted: now.Time(), fresh: h.fresh,
-		unlocking: make(chan struct{}, 1),
-		asked:     h.asked, span: h.span, held: true, refs: 1,
+		granted: now.Time(), fresh: h.fresh,
+		asked: h.asked, span: h.span, held: true,
 	}
 	next.Token, next.Reserved = h.Token+1, h.Reserved-1
 	if h.shown != nil {
 		next.shown = make(chan struct{})
 	}
-	le := &Lease{h: next}
-	next.leases = []*Lease{le}
+	le := next.first()
 	next.mu.Lock() // the timer may fire at once
 	defer next.mu.Unlock()
 	h.l.remember(next)

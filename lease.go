@@ -57,7 +57,7 @@ func (le *Lease) Deadline() time.Time {
 // hold (WithReentrancy) share it.
 func (le *Lease) Done() <-chan struct{} {
 	le.h.look()
-	return le.h.done
+	return le.h.ending()
 }
 
 // Err returns nil while the lease is held; after that a *LostError, which
@@ -125,30 +125,33 @@ type hold struct {
 	l       *Locker
 	route   *route
 	set     *settings
-	done    chan struct{}
 	granted time.Time     // when the grant was seen, or the hold passed on
 	fresh   time.Time     // when the store's grant was seen
 	shown   chan struct{} // closed when the observer has seen Acquired; nil without an observer
 	capped  time.Duration
 	due     due // the schedule's
 
-	unlocking chan struct{} // of size 1: the Unlock that is asking the store has it
+	lead Lease // the first one on it
 
-	mu      sync.Mutex
-	asked   backend.Instant // the request that set the present deadline
-	span    time.Duration   // the deadline, counted from asked
-	err     error           // why it ended; nil while held
-	told    error           // a loss that the driver reported before the grant was accepted
-	held    bool            // the grant was accepted
-	leaving bool            // Unlock was called: no renewal any more
-	asking  bool            // the store is being asked to release
-	unclean bool            // lost while it was being asked: to be abandoned after that
-	next    *hold           // to which this one was passed on
-	refs    int             // leases that are not unlocked
-	leases  []*Lease        // all of them, for their contexts
-	cancels []func()        // what ended still has to call
-	flying  chan struct{}   // closed when the renewal in flight is done; nil if there is none
-	timer   *time.Timer
+	mu        sync.Mutex
+	done      chan struct{}   // closed at its end; nil until it is asked for
+	asked     backend.Instant // the request that set the present deadline
+	span      time.Duration   // the deadline, counted from asked
+	err       error           // why it ended; nil while held
+	told      error           // a loss that the driver reported before the grant was accepted
+	held      bool            // the grant was accepted
+	claimed   bool            // an Unlock is with the store, or Close
+	unclaimed chan struct{}   // closed when it is done; nil while nobody waits for that
+	leaving   bool            // Unlock was called: no renewal any more
+	asking    bool            // the store is being asked to release
+	unclean   bool            // lost while it was being asked: to be abandoned after that
+	next      *hold           // to which this one was passed on
+	refs      int             // leases that are not unlocked
+	leases    []*Lease        // all of them, for their contexts
+	room      [1]*Lease       // theirs, mostly
+	cancels   []func()        // what ended still has to call
+	flying    chan struct{}   // closed when the renewal in flight is done; nil if there is none
+	timer     *time.Timer
 }
 
 // accept makes h the lease of a grant whose request was called for at began, and
@@ -162,7 +165,6 @@ func (h *hold) accept(g backend.Grant, began backend.Instant) (*Lease, bool) {
 	if h.asked.IsZero() {
 		h.asked = began
 	}
-	h.done = make(chan struct{})
 	if h.l.set.observer != nil {
 		h.shown = make(chan struct{})
 	}
@@ -176,13 +178,33 @@ func (h *hold) accept(g backend.Grant, began backend.Instant) (*Lease, bool) {
 		h.mu.Unlock()
 		return nil, false
 	}
-	le := &Lease{h: h}
-	h.held, h.refs, h.leases = true, 1, append(h.leases, le)
+	le := h.first()
+	h.held = true
 	h.l.remember(h) // before the timer can end it
 	h.timer = time.AfterFunc(left, h.tick)
 	h.mu.Unlock()
 	h.l.schedule.plan(h, h.asked.Time(), false)
 	return le, true
+}
+
+// first makes the first lease on h.
+func (h *hold) first() *Lease {
+	h.lead.h = h
+	h.refs, h.leases = 1, append(h.room[:0], &h.lead)
+	return &h.lead
+}
+
+// ending returns what is closed when h ends.
+func (h *hold) ending() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.done == nil {
+		h.done = make(chan struct{})
+		if h.err != nil {
+			close(h.done)
+		}
+	}
+	return h.done
 }
 
 // trust returns how long after asked the hold may be trusted, if the store
@@ -245,7 +267,9 @@ func (h *hold) lookAtLocked(now backend.Instant) bool {
 func (h *hold) endLocked(err error) {
 	h.err = err
 	h.timer.Stop()
-	close(h.done)
+	if h.done != nil {
+		close(h.done)
+	}
 	for _, le := range h.leases {
 		h.cancels = append(h.cancels, le.cancelsLocked(err)...)
 	}
@@ -266,6 +290,9 @@ func (h *hold) ended() {
 		cancel()
 	}
 	h.l.schedule.remove(h)
+	if err == ErrReleased {
+		return
+	}
 	var lost *LostError
 	if !errors.As(err, &lost) {
 		return

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -28,6 +31,7 @@ type Locker struct {
 	schedule schedule
 	janitor  janitor
 
+	closing  atomic.Bool
 	ctx      context.Context // ends when Close gives up waiting for the store
 	cancel   context.CancelFunc
 	released chan struct{} // closed when Close has ended every lease
@@ -35,9 +39,9 @@ type Locker struct {
 
 	mu     sync.Mutex
 	closed bool
-	calls  int                                   // calls under way
-	idle   chan struct{}                         // closed when closed and calls is 0
-	waits  map[*context.CancelCauseFunc]struct{} // what ends the acquisitions under way
+	calls  int                 // calls under way
+	idle   chan struct{}       // closed when closed and calls is 0
+	limits map[*limit]struct{} // those who want to know of the end
 	lines  map[string]*line
 	holds  map[*hold]struct{}
 	live   sync.WaitGroup // holds whose end is not dealt with yet
@@ -99,7 +103,7 @@ func New(d backend.Driver, opts ...Option) (*Locker, error) {
 		released: make(chan struct{}),
 		gone:     make(chan struct{}),
 		idle:     make(chan struct{}),
-		waits:    map[*context.CancelCauseFunc]struct{}{},
+		limits:   map[*limit]struct{}{},
 		lines:    map[string]*line{},
 		holds:    map[*hold]struct{}{},
 	}
@@ -215,16 +219,15 @@ func (l *Locker) during(ctx context.Context, do func(context.Context) error) err
 		return err
 	}
 	defer l.exit()
-	limited, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer l.endWithClose(cancel)()
+	limited := &limit{Context: ctx, l: l}
+	defer limited.end()
 	err := answered(do(limited))
 	switch {
 	case err == nil:
 		return nil
 	case !backend.Final(err) && over(ctx):
 		return ctxError(ctx, false, err)
-	case errors.Is(context.Cause(limited), ErrClosed):
+	case errors.Is(limited.Cause(), ErrClosed):
 		return ErrClosed
 	}
 	return err
@@ -249,14 +252,13 @@ func (l *Locker) Close() error {
 	if l.calls == 0 {
 		close(l.idle)
 	}
-	for end := range l.waits {
-		(*end)(ErrClosed)
-	}
 	l.mu.Unlock()
 	defer close(l.gone)
+	l.closing.Store(true)
+	l.endLimits() // before the first release, which might grant a lock to one that waits
 
 	// Whatever still waits for the store after this is ended.
-	end := time.AfterFunc(closeMost, l.cancel)
+	end := time.AfterFunc(closeMost, func() { l.cancel(); l.endLimits() })
 	defer end.Stop()
 	l.schedule.stop()
 	err := l.releaseAll()
@@ -329,19 +331,26 @@ func (l *Locker) exit() {
 	}
 }
 
-// endWithClose makes Close call cancel; the returned function takes it back.
-func (l *Locker) endWithClose(cancel context.CancelCauseFunc) func() {
+// watch makes Close look at c; unwatch takes that back.
+func (l *Locker) watch(c *limit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
-		cancel(ErrClosed)
-		return func() {}
-	}
-	l.waits[&cancel] = struct{}{}
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.waits, &cancel)
+	l.limits[c] = struct{}{}
+}
+
+func (l *Locker) unwatch(c *limit) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.limits, c)
+}
+
+// endLimits ends what Close ends now.
+func (l *Locker) endLimits() {
+	l.mu.Lock()
+	all := slices.Collect(maps.Keys(l.limits))
+	l.mu.Unlock()
+	for _, c := range all {
+		c.look()
 	}
 }
 

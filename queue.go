@@ -11,6 +11,7 @@ import (
 type line struct {
 	holder *hold    // the last hold of this process that has not ended
 	first  *place   // nil: nobody
+	lead   place    // that of a first who did not stand behind anybody
 	behind []*place // in order
 }
 
@@ -26,16 +27,16 @@ type place struct {
 // queue takes a place in the line of m's name and returns when it is first, or
 // with ctx's error. After a nil error, which does not mean that ctx goes on, leave must be called once.
 func (l *Locker) queue(ctx context.Context, m *mutex) (*place, error) {
-	p := &place{set: m.set}
 	l.mu.Lock()
 	q := l.lineLocked(m.name)
 	if q.first == nil {
-		q.first = p
+		q.lead = place{set: m.set}
+		q.first = &q.lead
 		l.inheritLocked(q)
 		l.mu.Unlock()
-		return p, nil
+		return &q.lead, nil
 	}
-	p.turn = make(chan struct{})
+	p := &place{set: m.set, turn: make(chan struct{})}
 	q.behind = append(q.behind, p)
 	l.mu.Unlock()
 	select {

@@ -24,7 +24,7 @@ func (h *hold) renew(ctx context.Context, le *Lease) error {
 		}
 		select { // one call about a request at a time
 		case <-flying:
-		case <-h.done:
+		case <-h.ending():
 		case <-ctx.Done():
 			return ctxError(ctx, false, nil)
 		}

@@ -15,8 +15,8 @@ const (
 
 // unlock is Lease.Unlock. It says too what that came to: Released (then the event has been sent), Left or NotReleased.
 func (h *hold) unlock(ctx context.Context, le *Lease) (EventKind, error) {
-	limited, cancel := outlive(ctx)
-	defer cancel()
+	limited := h.l.outlive(ctx)
+	defer limited.end()
 	if err := h.l.enter(); err != nil {
 		select {
 		case <-h.l.released: // Close ends every lease
@@ -28,14 +28,11 @@ func (h *hold) unlock(ctx context.Context, le *Lease) (EventKind, error) {
 		return NotReleased, backend.Unavailable(errors.New("the Locker is being closed, which releases this lease"))
 	}
 	defer h.l.exit()
-	defer context.AfterFunc(h.l.ctx, cancel)() // Close gives up
 	// One Unlock asks the store; another of the same hold waits for its answer.
-	select {
-	case h.unlocking <- struct{}{}:
-		defer func() { <-h.unlocking }()
-	case <-limited.Done():
+	if !h.claim(limited) {
 		return NotReleased, backend.Unavailable(errors.New("another Unlock of this lease is waiting for the store"))
 	}
+	defer h.unclaim()
 	h.look()
 	h.mu.Lock()
 	switch {
@@ -76,7 +73,42 @@ func (h *hold) unlock(ctx context.Context, le *Lease) (EventKind, error) {
 	return NotReleased, err
 }
 
-// release asks the store, and takes in its answer. Its caller holds h.unlocking.
+// claim makes its caller the one who may ask the store to release; false if ctx ended while another was.
+func (h *hold) claim(ctx context.Context) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for h.claimed {
+		if h.unclaimed == nil {
+			h.unclaimed = make(chan struct{})
+		}
+		free := h.unclaimed
+		h.mu.Unlock()
+		ended := false
+		select {
+		case <-free:
+		case <-ctx.Done():
+			ended = true
+		}
+		h.mu.Lock()
+		if ended {
+			return false
+		}
+	}
+	h.claimed = true
+	return true
+}
+
+func (h *hold) unclaim() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.claimed = false
+	if h.unclaimed != nil {
+		close(h.unclaimed)
+		h.unclaimed = nil
+	}
+}
+
+// release asks the store, and takes in its answer. Its caller has the claim.
 func (h *hold) release(ctx context.Context) error {
 	h.mu.Lock()
 	h.asking = true
@@ -126,30 +158,17 @@ func undone(err error) bool {
 }
 
 // outlive returns a ctx for a release: it ends with ctx, but not before a
-// second is over, and after 5 s at the latest.
-func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
-	free, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockMost)
-	if ctx.Done() == nil {
-		return free, cancel
-	}
-	least := time.Now().Add(unlockLeast)
-	stop := context.AfterFunc(ctx, func() {
-		wait := time.NewTimer(time.Until(least))
-		defer wait.Stop()
-		select {
-		case <-wait.C:
-			cancel()
-		case <-free.Done():
-		}
-	})
-	return free, func() { stop(); cancel() }
+// second is over, after 5 s at the latest, and when Close gives up.
+func (l *Locker) outlive(ctx context.Context) *limit {
+	now := time.Now()
+	return &limit{Context: ctx, l: l, late: true, least: now.Add(unlockLeast), most: now.Add(unlockMost), why: context.DeadlineExceeded}
 }
 
 // close releases the hold for Locker.Close. Without an answer of the store the
 // lease counts as taken away.
 func (h *hold) close(ctx context.Context) error {
-	h.unlocking <- struct{}{} // an Unlock that has it ends with the Locker's ctx at the latest
-	defer func() { <-h.unlocking }()
+	h.claim(context.Background()) // an Unlock that has it ends with the Locker's ctx at the latest
+	defer h.unclaim()
 	h.look()
 	h.mu.Lock()
 	over := h.err != nil

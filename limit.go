@@ -1,0 +1,158 @@
+package fencelock
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// limit is the context of what one call of this package asks the store. It has the values of the caller's context,
+// and ends with that, with the Locker, and at a time of its own, whichever comes first. The channel, the timer and the
+// places with those who end it are made when Done is first called: a driver that goes by Deadline and Err
+// pays for none of them. It is context.WithDeadlineCause, merged with a second context, at a fraction of the cost.
+type limit struct {
+	context.Context // the caller's
+	l               *Locker
+	late            bool      // it ends when Close gives up, else when Close begins
+	most            time.Time // it ends then; zero: it has no such bound
+	why             error     // the cause then
+	least           time.Time // the caller's end counts only from then on
+
+	mu     sync.Mutex
+	err    error // nil: it goes on
+	cause  error
+	done   chan struct{} // nil until it is asked for
+	timer  *time.Timer
+	stop   func() bool
+	afters map[*func()]struct{} // what is called at its end
+}
+
+// Deadline is when it ends at the latest, unless it goes on for as long as the caller's context.
+func (c *limit) Deadline() (time.Time, bool) {
+	at, ok := c.Context.Deadline()
+	if ok && at.Before(c.least) {
+		at = c.least
+	}
+	if !c.most.IsZero() && (!ok || c.most.Before(at)) {
+		return c.most, true
+	}
+	return at, ok
+}
+
+// Err looks at everything that may have ended it.
+func (c *limit) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lookLocked()
+	return c.err
+}
+
+// Cause is what context.Cause would be of a context of that package.
+func (c *limit) Cause() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lookLocked()
+	return c.cause
+}
+
+// Done is closed at its end.
+func (c *limit) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watchLocked()
+	return c.done
+}
+
+// AfterFunc is for package context: so contexts that are derived from this one cost no goroutine.
+func (c *limit) AfterFunc(f func()) func() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watchLocked()
+	if c.err != nil {
+		go f()
+		return func() bool { return false }
+	}
+	if c.afters == nil {
+		c.afters = map[*func()]struct{}{}
+	}
+	c.afters[&f] = struct{}{}
+	return func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		_, ok := c.afters[&f]
+		delete(c.afters, &f)
+		return ok
+	}
+}
+
+// end ends it, if it goes on yet: its user has what it wanted.
+func (c *limit) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endLocked(context.Canceled, context.Canceled)
+}
+
+// watchLocked makes the channel and whatever closes it.
+func (c *limit) watchLocked() {
+	if c.done != nil {
+		return
+	}
+	c.done = make(chan struct{})
+	if c.err != nil {
+		close(c.done)
+		return
+	}
+	c.l.watch(c)
+	if c.lookLocked(); c.err != nil {
+		return
+	}
+	if c.Context.Done() != nil {
+		c.stop = context.AfterFunc(c.Context, c.look)
+	}
+	if !c.most.IsZero() {
+		c.timer = time.AfterFunc(time.Until(c.most), c.look)
+	}
+}
+
+// look is called when something may have ended it.
+func (c *limit) look() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lookLocked()
+	if c.err == nil && c.Context.Err() != nil { // which counts from least on
+		c.timer.Reset(min(time.Until(c.least), time.Until(c.most)))
+	}
+}
+
+func (c *limit) lookLocked() {
+	switch {
+	case c.err != nil:
+	case c.l.ctx.Err() != nil, !c.late && c.l.closing.Load():
+		c.endLocked(context.Canceled, ErrClosed)
+	case c.Context.Err() != nil && (c.least.IsZero() || !time.Now().Before(c.least)):
+		c.endLocked(c.Context.Err(), context.Cause(c.Context))
+	case !c.most.IsZero() && !time.Now().Before(c.most):
+		c.endLocked(context.DeadlineExceeded, c.why)
+	}
+}
+
+func (c *limit) endLocked(err, cause error) {
+	if c.err != nil {
+		return
+	}
+	c.err, c.cause = err, cause
+	if c.done != nil {
+		close(c.done)
+		c.l.unwatch(c)
+	}
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	if c.stop != nil {
+		c.stop()
+	}
+	for f := range c.afters {
+		go (*f)()
+	}
+	c.afters = nil
+}
