@@ -2,6 +2,8 @@ package fencelock
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -102,7 +104,7 @@ func (c *limit) watchLocked() {
 		close(c.done)
 		return
 	}
-	c.l.watch(c)
+	c.l.limits.add(c)
 	if c.lookLocked(); c.err != nil {
 		return
 	}
@@ -143,7 +145,7 @@ func (c *limit) endLocked(err, cause error) {
 	c.err, c.cause = err, cause
 	if c.done != nil {
 		close(c.done)
-		c.l.unwatch(c)
+		c.l.limits.remove(c)
 	}
 	if c.timer != nil {
 		c.timer.Stop()
@@ -155,4 +157,35 @@ func (c *limit) endLocked(err, cause error) {
 		go (*f)()
 	}
 	c.afters = nil
+}
+
+// limits are those of a Locker's that want to know when Close ends them.
+type limits struct {
+	mu  sync.Mutex
+	all map[*limit]struct{}
+}
+
+func (ls *limits) add(c *limit) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.all == nil {
+		ls.all = map[*limit]struct{}{}
+	}
+	ls.all[c] = struct{}{}
+}
+
+func (ls *limits) remove(c *limit) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	delete(ls.all, c)
+}
+
+// look makes each look at what may have ended it.
+func (ls *limits) look() {
+	ls.mu.Lock()
+	all := slices.Collect(maps.Keys(ls.all))
+	ls.mu.Unlock()
+	for _, c := range all {
+		c.look()
+	}
 }

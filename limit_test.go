@@ -46,26 +46,34 @@ func TestWhatEndsADriversContext(t *testing.T) {
 		err  error
 	}{
 		"Lock, its caller gives up": {
-			op:   "acquire",
-			do:   func(ctx context.Context, l *fencelock.Locker, _ *fencelock.Lease) error { return second(l.Mutex("n").Lock(ctx)) },
+			op: "acquire",
+			do: func(ctx context.Context, l *fencelock.Locker, _ *fencelock.Lease) error {
+				return second(l.Mutex("n").Lock(ctx))
+			},
 			ends: func(cancel context.CancelFunc, _ *fencelock.Locker) { cancel() },
 			want: time.Second, err: context.Canceled,
 		},
 		"Lock, the Locker is closed": {
-			op:   "acquire",
-			do:   func(ctx context.Context, l *fencelock.Locker, _ *fencelock.Lease) error { return second(l.Mutex("n").Lock(ctx)) },
+			op: "acquire",
+			do: func(ctx context.Context, l *fencelock.Locker, _ *fencelock.Lease) error {
+				return second(l.Mutex("n").Lock(ctx))
+			},
 			ends: func(_ context.CancelFunc, l *fencelock.Locker) { _ = l.Close() },
 			want: time.Second, err: fencelock.ErrClosed,
 		},
 		"TryLock, no answer": {
-			op:   "acquire",
-			do:   func(ctx context.Context, l *fencelock.Locker, _ *fencelock.Lease) error { return second(l.Mutex("n").TryLock(ctx)) },
+			op: "acquire",
+			do: func(ctx context.Context, l *fencelock.Locker, _ *fencelock.Lease) error {
+				return second(l.Mutex("n").TryLock(ctx))
+			},
 			ends: func(context.CancelFunc, *fencelock.Locker) {},
 			want: 5 * time.Second, err: fencelock.ErrUnavailable,
 		},
 		"Inspect, its caller gives up": {
-			op:   "inspect",
-			do:   func(ctx context.Context, l *fencelock.Locker, _ *fencelock.Lease) error { return second(l.Inspect(ctx, "n")) },
+			op: "inspect",
+			do: func(ctx context.Context, l *fencelock.Locker, _ *fencelock.Lease) error {
+				return second(l.Inspect(ctx, "n"))
+			},
 			ends: func(cancel context.CancelFunc, _ *fencelock.Locker) { cancel() },
 			want: time.Second, err: context.Canceled,
 		},

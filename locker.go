@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +30,7 @@ type Locker struct {
 	janitor  janitor
 
 	closing  atomic.Bool
+	limits   limits
 	ctx      context.Context // ends when Close gives up waiting for the store
 	cancel   context.CancelFunc
 	released chan struct{} // closed when Close has ended every lease
@@ -39,9 +38,8 @@ type Locker struct {
 
 	mu     sync.Mutex
 	closed bool
-	calls  int                 // calls under way
-	idle   chan struct{}       // closed when closed and calls is 0
-	limits map[*limit]struct{} // those who want to know of the end
+	calls  int           // calls under way
+	idle   chan struct{} // closed when closed and calls is 0
 	lines  map[string]*line
 	holds  map[*hold]struct{}
 	live   sync.WaitGroup // holds whose end is not dealt with yet
@@ -103,7 +101,6 @@ func New(d backend.Driver, opts ...Option) (*Locker, error) {
 		released: make(chan struct{}),
 		gone:     make(chan struct{}),
 		idle:     make(chan struct{}),
-		limits:   map[*limit]struct{}{},
 		lines:    map[string]*line{},
 		holds:    map[*hold]struct{}{},
 	}
@@ -255,10 +252,10 @@ func (l *Locker) Close() error {
 	l.mu.Unlock()
 	defer close(l.gone)
 	l.closing.Store(true)
-	l.endLimits() // before the first release, which might grant a lock to one that waits
+	l.limits.look() // before the first release, which might grant a lock to one that waits
 
 	// Whatever still waits for the store after this is ended.
-	end := time.AfterFunc(closeMost, func() { l.cancel(); l.endLimits() })
+	end := time.AfterFunc(closeMost, func() { l.cancel(); l.limits.look() })
 	defer end.Stop()
 	l.schedule.stop()
 	err := l.releaseAll()
@@ -328,29 +325,6 @@ func (l *Locker) exit() {
 	l.calls--
 	if l.closed && l.calls == 0 {
 		close(l.idle)
-	}
-}
-
-// watch makes Close look at c; unwatch takes that back.
-func (l *Locker) watch(c *limit) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.limits[c] = struct{}{}
-}
-
-func (l *Locker) unwatch(c *limit) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.limits, c)
-}
-
-// endLimits ends what Close ends now.
-func (l *Locker) endLimits() {
-	l.mu.Lock()
-	all := slices.Collect(maps.Keys(l.limits))
-	l.mu.Unlock()
-	for _, c := range all {
-		c.look()
 	}
 }
 

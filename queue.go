@@ -44,14 +44,21 @@ func (l *Locker) queue(ctx context.Context, m *mutex) (*place, error) {
 		return p, nil
 	case <-ctx.Done():
 	}
+	if !l.giveUp(q, p) {
+		return p, nil // it was given the turn just now, and perhaps the lock with it
+	}
+	return nil, ctxError(ctx, true, nil)
+}
+
+// giveUp takes p out of a line; false if it does not stand behind anybody any more.
+func (l *Locker) giveUp(q *line, p *place) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i := slices.Index(q.behind, p)
-	if i < 0 {
-		return p, nil // it was given the turn just now, and perhaps the lock with it
+	if i >= 0 {
+		q.behind = slices.Delete(q.behind, i, i+1)
 	}
-	q.behind = slices.Delete(q.behind, i, i+1)
-	return nil, ctxError(ctx, true, nil)
+	return i >= 0
 }
 
 // leave gives the turn to the next in line.

@@ -165,6 +165,31 @@ func TestCancelInTheQueue(t *testing.T) {
 	}
 }
 
+// All at the same moment, and one who comes meanwhile: nobody waits for anybody's lock in a circle.
+func TestManyGiveUpAtOnce(t *testing.T) {
+	for range 20 {
+		bubble(t, func(t *testing.T, d *fake) {
+			l := open(t, d)
+			le := lock(t, l.Mutex("n"))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			var wg sync.WaitGroup
+			for i := range 200 {
+				wg.Go(func() {
+					if i%2 == 1 {
+						time.Sleep(time.Second)
+					}
+					_, err := l.Mutex("n").Lock(ctx)
+					wantErr(t, "given up", err, context.DeadlineExceeded)
+				})
+			}
+			wg.Wait()
+			unlock(t, le)
+			wantFree(t, l, "n")
+		})
+	}
+}
+
 // Cancelling and being given the turn at the same moment: the turn must not be lost.
 func TestCancelRacesWithTheTurn(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {

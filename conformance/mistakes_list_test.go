@@ -7,7 +7,7 @@ var mistakes = []mistake{
 	{flaw: sessionShares, catches: "A1 A11 E9", says: "a second request of the holder's own session is granted too (etcd: two mutexes on one session)"},
 	{flaw: threeAtOnce, catches: "A2 J2", says: "a lock costs a connection, and the pool has three"},
 	{flaw: triesUsedUp, catches: "A3", says: "the state of retries is shared and never reset, so a name is locked nine times at most (redislock)"},
-	{name: "ctx's lease not known", alter: only("A4", falseLoss), catches: "A4", says: "the driver reports each lock as lost, so that a re-entry meets none (the engine keeps A4: made under it alone)"},
+	{name: "ctx's lease not known", alter: only("A4", falseLoss), catches: "A4", says: "the driver reports each lock as lost, so that no ctx carries one (the engine keeps A4: made under it alone)"},
 	{name: "try waits", alter: slowTry, catches: "A5", says: "TryLock asks ten times before it says that the lock is taken"},
 	{name: "wait deaf to its ctx", alter: deafWait, catches: "A6", says: "the end of the ctx is seen at the next poll (pglock, a hung Redlock node)"},
 	{name: "nil, nil on cancel", alter: nilOnCancel, catches: "A6 A8", says: "a cancelled wait returns no lock and no error (consul)"},
@@ -72,13 +72,14 @@ var mistakes = []mistake{
 	// Token.
 	{flaw: counterPerLock, catches: "E1 E4 E9", says: "the counter is deleted at release (madelson on MongoDB)"},
 	{flaw: counterPlain, catches: "E2", says: "a plain counter starts again with the store"},
-	{flaw: tokenSeconds, catches: "E1 E4", says: "the token is the time in seconds, the same for two"},
+	{flaw: tokenSeconds, catches: "E1 E4 E10", says: "the token is the time in seconds, the same for two"},
 	{flaw: tokenNanos, catches: "E6", says: "the token is above 2^53"},
-	{flaw: tokenRandom, catches: "E1", says: "the token is a random secret"},
+	{flaw: tokenRandom, catches: "E1 E10", says: "the token is a random secret"},
 	{flaw: tokenEarly, catches: "E1", says: "the number is drawn before the lock is won (pglock)"},
 	{name: "token by a second request", alter: secondTrip, catches: "E3", says: "the token is read by a separate command (Redisson)"},
 	{flaw: renewNewToken, catches: "E3", says: "the store counts a renewal as a grant"},
 	{flaw: rowPerName, catches: "E8 J1", says: "a counter for each name that can never be deleted (redisson#6510)"},
+	{name: "block not reserved", alter: reservesNothing, catches: "E10", says: "tokens are granted as a block that later grants draw from too"},
 	{flaw: floorIgnored, catches: "E9", says: "the floor of a request is ignored"},
 
 	// Waiting and resources.
@@ -98,7 +99,7 @@ var mistakes = []mistake{
 // the others, for this takes real time.
 var mistakesOverWire = []mistake{
 	{flaw: trustsAhead, catches: "D5", says: "a grant with Wait is stamped by a clock that is ahead of the request (absolute times)"},
-	{flaw: tokenConstant, catches: "D5 E1 E3 E4 E5 E9 G1 G2 G3", says: "the token is the same for all, so that no guard can tell them apart"},
+	{flaw: tokenConstant, catches: "D5 E1 E3 E4 E5 E9 E10 G1 G2 G3", says: "the token is the same for all, so that no guard can tell them apart"},
 	{flaw: deadStalls, catches: "F2", says: "a dead waiter whose turn has come stalls the queue (redisson#3730)"},
 	{flaw: nextTakesOver, catches: "F3", says: "a waiter takes the end of the one before it for the end of the holder"},
 	{flaw: pushOnly, catches: "F4", says: "a waiter swallows the error of its connection and waits for a push that was lost (rueidislock)"},

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -20,6 +21,7 @@ var tokens = []Rule{
 	{Name: "E6", What: "tokens are below 2^53", Why: "JSON and Lua would round a greater one.", Trait: noTokens, Check: tokensSmall},
 	{Name: "E8", What: "many names leave constant state once released", Why: "A counter for each name that can never be deleted fills the store.", Needs: Needs{Store: true}, Alone: true, Solo: ForMeasure, Check: constantState},
 	{Name: "E9", What: "the floor of a request is respected", Why: "After a guard has seen a higher token, the next holder needs one above it.", Trait: noTokens, Check: floorRespected},
+	{Name: "E10", What: "tokens rise while processes pass the lock on among their own", Why: "A number of a reserved block that another grant has too makes two holders equal.", Trait: noTokens, Check: tokensPassedOn},
 }
 
 func noTokens(t backend.Traits) string {
@@ -290,4 +292,57 @@ func floorRespected(ctx context.Context, e *Env) error {
 		return fmt.Errorf("a waiter's token: got %d, want more than its floor %d", r.lease.Token(), floor)
 	}
 	return unlock(ctx, r.lease, "the waiter")
+}
+
+// tokensPassedOn lets several goroutines of two clients take turns, each client with a queue of its own: then the engine
+// passes the lock on within a client as often as the driver reserved tokens for it.
+func tokensPassedOn(ctx context.Context, e *Env) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // a driver may never grant again
+	defer cancel()
+	a, b, err := e.Two(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	t, err := cycle(ctx, a, name, "a round")
+	if err != nil {
+		return err
+	}
+	// First as it is, and then with a source that is ahead of the store's clock and moves by nothing but grants.
+	for _, floor := range []fencelock.Token{0, t + 1_000_000_000} {
+		var mu sync.Mutex
+		var last fencelock.Token
+		turn := func(l *fencelock.Locker) error {
+			le, err := l.Mutex(name, fencelock.WithFloor(floor)).Lock(ctx)
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			was := last
+			last = max(last, le.Token())
+			mu.Unlock()
+			err = unlock(ctx, le, "one of many")
+			if le.Token() <= was {
+				err = fmt.Errorf("got the token %d after %d", le.Token(), was)
+			}
+			return err
+		}
+		var wg sync.WaitGroup
+		errs := make([]error, 8)
+		for i := range errs {
+			wg.Go(func() {
+				l := []*fencelock.Locker{a, a, a, b}[i%4]
+				for range e.count(5, 20, 100) {
+					if errs[i] = turn(l); errs[i] != nil {
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+	}
+	return nil
 }

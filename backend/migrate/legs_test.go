@@ -1,0 +1,158 @@
+package migrate_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/backend/memory"
+)
+
+func TestTryOfABusyNewStore(t *testing.T) {
+	bubble(t, func(w world) {
+		both := w.start(backend.PhaseBoth)
+		w.want("open", w.pair().Open(w.Context(), backend.PhaseTo), nil)
+		to := w.start(backend.PhaseTo)
+		h := w.acquire(to, request("x"))
+		w.tryFails(both, "x", backend.ErrLocked)
+		if i, err := w.old.Inspect(w.Context(), "x"); err != nil || i.Held {
+			w.Errorf("the old store: got %+v, %v, want it free again", i, err)
+		}
+		w.release(to, h)
+		w.cycle(both, "x")
+	})
+}
+
+// TestOldLegIsKept: the lock of the old store outlasts a wait for the new one that is longer than the TTL.
+func TestOldLegIsKept(t *testing.T) {
+	bubble(t, func(w world) {
+		both := w.start(backend.PhaseBoth)
+		w.want("open", w.pair().Open(w.Context(), backend.PhaseTo), nil)
+		to := w.start(backend.PhaseTo)
+		h := w.acquire(to, request("x"))
+		r := request("x")
+		r.Wait = true
+		granted := make(chan *backend.Hold)
+		go func() { granted <- w.acquire(both, r) }()
+		for range 5 {
+			time.Sleep(ttl / 2)
+			w.want("renew", to.Renew(w.Context(), []*backend.Hold{h})[0], nil)
+			if i, err := w.old.Inspect(w.Context(), "x"); err != nil || !i.Held {
+				w.Fatalf("the old store: got %+v, %v, want it held", i, err)
+			}
+		}
+		w.release(to, h)
+		at := backend.Now()
+		got := <-granted
+		if since := at.Sub(got.Asked); since < 0 || since > time.Second {
+			w.Errorf("the grant counts from %v before it, want from just now", since)
+		}
+		if got.Max != 0 {
+			w.Errorf("the grant is trusted for %v only", got.Max)
+		}
+		if got.Token <= h.Token {
+			w.Errorf("token %d after %d", got.Token, h.Token)
+		}
+		w.release(both, got)
+	})
+}
+
+// TestOldLegIsLost: what was held in the old store is broken while the new one is waited for. The acquisition starts over.
+func TestOldLegIsLost(t *testing.T) {
+	bubble(t, func(w world) {
+		both := w.start(backend.PhaseBoth)
+		w.want("open", w.pair().Open(w.Context(), backend.PhaseTo), nil)
+		to := w.start(backend.PhaseTo)
+		h := w.acquire(to, request("x"))
+		r := request("x")
+		r.Wait = true
+		r.Lost = func(err error) { w.Errorf("told of a loss, %v, without a lock", err) }
+		granted := make(chan *backend.Hold)
+		go func() { granted <- w.acquire(both, r) }()
+		synctest.Wait()
+		w.want("break", w.old.Break(w.Context(), "x"), nil)
+		synctest.Wait()
+		w.release(to, h)
+		got := <-granted
+		for what, s := range map[string]backend.Driver{"old": w.old, "new": w.new} {
+			if i, err := s.Inspect(w.Context(), "x"); err != nil || !i.Held || i.Waiters != 0 {
+				w.Errorf("the %s store: got %+v, %v, want it held and nobody waiting", what, i, err)
+			}
+		}
+		r.Lost = func(error) {}
+		w.release(both, got)
+		w.cycle(both, "x")
+	})
+}
+
+// TestEitherLegEndsIt: a hold of both is lost when it is lost in one store, by a push and by a renewal.
+func TestEitherLegEndsIt(t *testing.T) {
+	for _, side := range []string{"old", "new"} {
+		bubble(t, func(w world) {
+			d := w.start(backend.PhaseBoth)
+			lost := make(chan error, 2)
+			r := request("x")
+			r.Lost = func(err error) { lost <- err }
+			h := w.acquire(d, r)
+			w.want("check", d.Check(w.Context(), []*backend.Hold{h})[0], nil)
+			s := map[string]*memory.Driver{"old": w.old, "new": w.new}[side]
+			w.want("break", s.Break(w.Context(), "x"), nil)
+			w.want("told", <-lost, backend.ErrLost)
+			w.want("renew", d.Renew(w.Context(), []*backend.Hold{h})[0], backend.ErrLost)
+			w.want("release", d.Release(w.Context(), h), backend.ErrLost)
+			w.cycle(d, "x")
+		})
+	}
+}
+
+// counted counts the calls that a leg's store answers.
+type counted struct {
+	*memory.Driver
+	calls *[]string
+}
+
+func (c counted) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+	*c.calls = append(*c.calls, "acquire")
+	return c.Driver.Acquire(ctx, r)
+}
+
+func (c counted) RaiseHeld(ctx context.Context, h *backend.Hold, floor backend.Token) error {
+	*c.calls = append(*c.calls, "raise")
+	return c.Driver.RaiseHeld(ctx, h, floor)
+}
+
+func (c counted) Renew(ctx context.Context, hs []*backend.Hold) []error {
+	*c.calls = append(*c.calls, "renew")
+	return c.Driver.Renew(ctx, hs)
+}
+
+func (c counted) Check(context.Context, []*backend.Hold) []error {
+	*c.calls = append(*c.calls, "check")
+	return nil
+}
+
+// A free lock costs three calls in phase both, in turn; and nothing is reserved for others of the process, whose
+// tokens the old store would not know of.
+func TestCallsOfAFreeLockInBoth(t *testing.T) {
+	bubble(t, func(w world) {
+		var calls []string
+		o := w.options(backend.PhaseBoth)
+		o.From, o.To = counted{client(w.old), &calls}, counted{client(w.new), &calls}
+		d := w.startWith(o)
+		w.cycle(d, "first") // the switch
+		calls = nil
+		r := request("n")
+		r.Reserve = 63
+		h := w.acquire(d, r)
+		if got, want := strings.Join(calls, " "), "acquire acquire raise"; got != want {
+			t.Errorf("got the calls %s, want %s", got, want)
+		}
+		if h.Reserved != 0 {
+			t.Errorf("got %d reserved tokens, want none", h.Reserved)
+		}
+		w.release(d, h)
+	})
+}

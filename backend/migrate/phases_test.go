@@ -1,0 +1,224 @@
+package migrate_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/backend/memory"
+	"github.com/fencelock/fencelock/backend/migrate"
+)
+
+func TestNeighboursExclude(t *testing.T) {
+	for _, c := range []struct{ a, b backend.Phase }{
+		{backend.PhaseFrom, backend.PhaseBoth},
+		{backend.PhaseBoth, backend.PhaseFrom},
+		{backend.PhaseBoth, backend.PhaseTo},
+		{backend.PhaseTo, backend.PhaseBoth},
+		{backend.PhaseBoth, backend.PhaseBoth},
+		{backend.PhaseTo, backend.PhaseTo},
+		{"", backend.PhaseFrom},
+		{"", backend.PhaseBoth},
+	} {
+		bubble(t, func(w world) {
+			var a, b backend.Driver = client(w.old), nil
+			if c.a != "" {
+				a = w.start(c.a)
+			}
+			b = w.start(c.b)
+			h := w.acquire(a, request("x"))
+			w.tryFails(b, "x", backend.ErrLocked)
+			w.cycle(b, "y")
+			w.release(a, h)
+			if next := w.cycle(b, "x"); next <= h.Token {
+				w.Errorf("%s, then %s: tokens %d, %d", c.a, c.b, h.Token, next)
+			}
+			// Whichever of the two stores is ahead.
+			last := h.Token
+			for _, ahead := range []*memory.Driver{w.new, w.old} {
+				w.want("raise", ahead.Raise(w.Context(), last+1e12), nil)
+				for _, d := range []backend.Driver{b, a, b} {
+					got := w.cycle(d, "x")
+					if got <= last {
+						w.Errorf("%s and %s: token %d after %d", c.a, c.b, got, last)
+					}
+					last = got
+				}
+			}
+		})
+	}
+}
+
+// TestTokensRise walks through all phases and back, with tokens of the old store that are far ahead of the new one's clock.
+func TestTokensRise(t *testing.T) {
+	bubble(t, func(w world) {
+		w.want("raise", w.old.Raise(w.Context(), time.Now().UnixMicro()+1e12), nil)
+		var last backend.Token
+		for _, phase := range []backend.Phase{backend.PhaseFrom, backend.PhaseBoth, backend.PhaseTo, backend.PhaseBoth, backend.PhaseFrom, backend.PhaseBoth, backend.PhaseTo} {
+			d := w.start(phase)
+			got := w.cycle(d, "x")
+			if got <= last {
+				w.Errorf("phase %s: token %d after %d", phase, got, last)
+			}
+			last = got
+			w.stop(d)
+			if phase == backend.PhaseTo { // the new store is far ahead now
+				w.want("raise", w.new.Raise(w.Context(), last+1e12), nil)
+			}
+		}
+	})
+}
+
+// TestTokensRiseWithoutBoth: the same for a name that nobody locks in phase both. Rule I6.
+func TestTokensRiseWithoutBoth(t *testing.T) {
+	bubble(t, func(w world) {
+		w.want("raise", w.old.Raise(w.Context(), time.Now().UnixMicro()+1e12), nil)
+		var last backend.Token
+		for _, phase := range []backend.Phase{backend.PhaseFrom, backend.PhaseBoth, backend.PhaseTo, backend.PhaseBoth, backend.PhaseFrom} {
+			d := w.start(phase)
+			if phase != backend.PhaseBoth {
+				got := w.cycle(d, "x")
+				if got <= last {
+					w.Errorf("phase %s: token %d after %d", phase, got, last)
+				}
+				last = got
+			}
+			w.stop(d)
+			if phase == backend.PhaseTo {
+				last += 1e12
+				w.want("raise", w.new.Raise(w.Context(), last), nil)
+			}
+		}
+	})
+}
+
+func TestTwoPhasesApart(t *testing.T) {
+	bubble(t, func(w world) {
+		from := w.start(backend.PhaseFrom)
+		_, err := migrate.New(w.Context(), w.options(backend.PhaseTo))
+		w.want("to beside from", err, backend.ErrInvalid)
+		if err == nil || !strings.Contains(err.Error(), "still in phase from") {
+			w.Errorf("got %v, want it to name who is in phase from", err)
+		}
+		w.cycle(from, "x")
+		w.want("the switch by hand", w.pair().OpenAgainst(w.Context(), backend.PhaseTo), nil)
+		to := w.start(backend.PhaseTo)
+		w.tryFails(from, "x", backend.ErrUnsupported)
+		h := w.acquire(to, request("x"))
+		w.tryFails(client(w.old), "x", backend.ErrUnsupported) // by its URL only
+		w.cycle(client(w.old), "stays/x")
+		w.release(to, h)
+		w.stop(to)
+		w.stop(from)
+		w.start(backend.PhaseFrom) // nobody is in phase to any more
+		w.tryFails(to, "x", backend.ErrUnsupported)
+	})
+}
+
+// TestUnknownSwitch changes only the URL, which the old store's clients cannot see.
+func TestOnlyTheURLChanged(t *testing.T) {
+	bubble(t, func(w world) {
+		w.start(backend.PhaseFrom)
+		w.tryFails(client(w.new), "x", backend.ErrUnsupported)
+		w.cycle(client(w.new), "stays/x")
+		w.start(backend.PhaseBoth)
+		w.tryFails(client(w.new), "x", backend.ErrUnsupported)
+	})
+}
+
+// TestStragglerPausedOverTwoSwitches: rule I5.
+func TestStragglerPausedOverTwoSwitches(t *testing.T) {
+	bubble(t, func(w world) {
+		// Its reports are lost: nobody knows of it.
+		from := w.start(backend.PhaseFrom)
+		cs, err := w.old.Clients(w.Context(), "m")
+		w.want("Clients", err, nil)
+		for _, c := range cs {
+			w.want("Withdraw", errors.Join(w.old.Withdraw(w.Context(), c), w.new.Withdraw(w.Context(), c)), nil)
+		}
+		held := w.acquire(from, request("held"))
+		began := time.Now()
+		to, err := migrate.New(w.Context(), w.options(backend.PhaseTo))
+		w.want("to while it is held", err, backend.ErrUnavailable)
+		if took := time.Since(began); took != 5*time.Second || to != nil || !strings.Contains(err.Error(), `"held" by me`) {
+			w.Errorf("after %v: %v: want it to name the lock and its holder after 5s", took, err)
+		}
+		w.tryFails(from, "x", backend.ErrUnsupported)
+		w.want("renewing what it holds", from.Renew(w.Context(), []*backend.Hold{held})[0], nil)
+		w.release(from, held)
+		first := w.start(backend.PhaseTo)
+		w.tryFails(from, "held", backend.ErrUnsupported)
+		if got := w.cycle(first, "held"); got <= held.Token {
+			w.Errorf("token %d after %d", got, held.Token)
+		}
+	})
+}
+
+// TestSwitchWaitsForTheDead: a client of phase from was killed; its lock is waited for until the store's expiry.
+func TestSwitchWaitsForTheDead(t *testing.T) {
+	bubble(t, func(w world) {
+		dead := client(w.old)
+		g, err := dead.Acquire(w.Context(), request("x"))
+		w.want("acquire", err, nil)
+		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		to, err := migrate.New(ctx, w.options(backend.PhaseTo))
+		w.want("to", err, nil)
+		defer w.stop(to)
+		if took := time.Since(began); took < ttl || took > ttl+time.Second {
+			w.Errorf("the switch took %v, want the TTL, %v", took, ttl)
+		}
+		if got := w.cycle(to, "x"); got <= g.Token {
+			w.Errorf("token %d after %d", got, g.Token)
+		}
+	})
+}
+
+// TestStartedOverThenGivenUp: an acquisition that started over leaves nothing behind when it is abandoned.
+func TestStartedOverThenGivenUp(t *testing.T) {
+	bubble(t, func(w world) {
+		both := w.start(backend.PhaseBoth)
+		other := w.start(backend.PhaseBoth)
+		h := w.acquire(w.new2(backend.PhaseBoth), request("x")) // in the new store alone
+		r := request("x")
+		r.Wait = true
+		ctx, cancel := context.WithCancel(w.Context())
+		failed := make(chan error)
+		go func() {
+			_, err := both.Acquire(ctx, r)
+			failed <- err
+		}()
+		synctest.Wait()
+		w.want("break", w.old.Break(w.Context(), "x"), nil)
+		synctest.Wait()
+		cancel()
+		w.want("the wait", <-failed, context.Canceled)
+		w.want("abandon", both.Abandon(w.Context(), r), nil)
+		synctest.Wait()
+		for what, s := range map[string]backend.Driver{"old": w.old, "new": w.new} {
+			if i, err := s.Inspect(w.Context(), "x"); err != nil || i.Waiters != 0 || i.Held != (what == "new") {
+				w.Errorf("the %s store: got %+v, %v", what, i, err)
+			}
+		}
+		w.want("release", w.new.Release(w.Context(), h), nil)
+		w.cycle(other, "x")
+	})
+}
+
+// new2 is the new store, in which a request is of phase both although it is not held in the old one.
+func (w world) new2(phase backend.Phase) backend.Driver { return phased{client(w.new), phase} }
+
+type phased struct {
+	*memory.Driver
+	phase backend.Phase
+}
+
+func (p phased) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+	r.Move, r.Phase = "m", p.phase
+	return p.Driver.Acquire(ctx, r)
+}

@@ -1,0 +1,139 @@
+package migrate_test
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/backend/memory"
+	"github.com/fencelock/fencelock/backend/migrate"
+)
+
+const ttl = 10 * time.Second
+
+var scope = backend.Scope{{Match: "stays/*", Stays: true}, {Match: "*"}}
+
+// world is two stores in memory.
+type world struct {
+	*testing.T
+	old, new *memory.Driver
+}
+
+// bubble runs fn in virtual time.
+func bubble(t *testing.T, fn func(w world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := world{T: t}
+		w.old, w.new = newStore(t), newStore(t)
+		fn(w)
+	})
+}
+
+func newStore(t *testing.T) *memory.Driver {
+	t.Helper()
+	d, err := memory.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// client of a store in memory; clients of one store share it.
+func client(d *memory.Driver) *memory.Driver {
+	c, err := d.Client(backend.DefaultPrefix)
+	if err != nil {
+		panic(err) // the prefix is good
+	}
+	return c
+}
+
+func (w world) options(phase backend.Phase) migrate.Options {
+	return migrate.Options{Move: "m", Scope: scope, Phase: phase, From: client(w.old), To: client(w.new)}
+}
+
+func (w world) pair() migrate.Pair {
+	return migrate.Pair{Move: "m", Scope: scope, From: w.old, To: w.new}
+}
+
+// start starts a client, which is closed with the test unless the test does it.
+func (w world) start(phase backend.Phase) *migrate.Driver {
+	w.Helper()
+	return w.startWith(w.options(phase))
+}
+
+func (w world) startWith(o migrate.Options) *migrate.Driver {
+	w.Helper()
+	d, err := migrate.New(w.Context(), o)
+	if err != nil {
+		w.Fatalf("a client in phase %s: %v", o.Phase, err)
+	}
+	w.Cleanup(func() { w.stop(d) })
+	return d
+}
+
+func (w world) stop(d *migrate.Driver) {
+	w.Helper()
+	if err := d.Close(); err != nil {
+		w.Errorf("Close: %v", err)
+	}
+}
+
+func request(name string) *backend.Request {
+	raw := make([]byte, 16)
+	_, _ = rand.Read(raw) // never fails
+	return &backend.Request{Name: name, Nonce: hex.EncodeToString(raw), Owner: "me", TTL: ttl, Lost: func(error) {}}
+}
+
+func (w world) acquire(d backend.Driver, r *backend.Request) *backend.Hold {
+	w.Helper()
+	g, err := d.Acquire(w.Context(), r)
+	if err != nil {
+		w.Fatalf("acquire %q: %v", r.Name, err)
+	}
+	return &backend.Hold{Request: r, Grant: g}
+}
+
+func (w world) release(d backend.Driver, h *backend.Hold) {
+	w.Helper()
+	if err := d.Release(w.Context(), h); err != nil {
+		w.Fatalf("release %q: %v", h.Name, err)
+	}
+}
+
+// cycle locks and unlocks, and returns the token.
+func (w world) cycle(d backend.Driver, name string) backend.Token {
+	w.Helper()
+	h := w.acquire(d, request(name))
+	w.release(d, h)
+	return h.Token
+}
+
+func (w world) want(what string, got, want error) {
+	w.Helper()
+	if !errors.Is(got, want) {
+		w.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+func (w world) tryFails(d backend.Driver, name string, want error) {
+	w.Helper()
+	_, err := d.Acquire(w.Context(), request(name))
+	w.want("a try of "+name, err, want)
+}
+
+var errDead = errors.New("the switcher is dead")
+
+// open reports which stores let clients of a single phase in.
+func (w world) open() (old, new bool) {
+	w.Helper()
+	st, err := w.pair().Status(w.Context())
+	w.want("status", err, nil)
+	return st.From.Open(true), st.To.Open(false)
+}
+
+// steps is more than a switch has.
+const steps = 10
