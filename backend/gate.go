@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -139,55 +138,6 @@ var ErrGateMoved = errors.New("another client has changed the gate")
 
 // Lower, as the epoch that SetGate expects, stands for every lower one than the new one.
 const Lower = -1
-
-// ChangeGate returns gates with g in it as SetGate(g, was) demands, or ErrGateMoved. It is for a driver that
-// keeps a list of gates and replaces it in one step.
-func ChangeGate(gates []Gate, g Gate, was int64) ([]Gate, error) {
-	i := slices.IndexFunc(gates, func(o Gate) bool { return o.Move == g.Move })
-	var old Gate
-	if i >= 0 {
-		old = gates[i]
-	}
-	switch {
-	case i >= 0 && old.Epoch == g.Epoch && old.State == g.State:
-		return gates, nil
-	case was == Lower && old.Epoch >= g.Epoch, was != Lower && old.Epoch != was:
-		return nil, ErrGateMoved
-	case i < 0:
-		return append(slices.Clone(gates), g), nil
-	}
-	gates = slices.Clone(gates)
-	gates[i] = g
-	return gates, nil
-}
-
-// MergeGates makes one list of what the parts of a store hold that keeps its gates in
-// several places: a gate that is not the same in all of them is Torn.
-func MergeGates(parts [][]Gate) []Gate {
-	var merged []Gate
-	seen := map[string]int{} // how many parts have it
-	for _, gates := range parts {
-		for _, g := range gates {
-			seen[g.Move]++
-			i := slices.IndexFunc(merged, func(o Gate) bool { return o.Move == g.Move })
-			if i < 0 {
-				merged = append(merged, g)
-				continue
-			}
-			m := &merged[i]
-			m.Torn = m.Torn || g.Torn || m.State != g.State || m.Epoch != g.Epoch || !slices.Equal(m.Scope, g.Scope)
-			m.Epoch = max(m.Epoch, g.Epoch)
-		}
-	}
-	for i := range merged {
-		m := &merged[i]
-		m.Torn = m.Torn || seen[m.Move] < len(parts)
-		if m.Torn {
-			m.State = GateBoth
-		}
-	}
-	return merged
-}
 
 // A Client is what one Locker reports of itself while it takes part in a
 // migration. It informs operators; nothing is safe because of it.

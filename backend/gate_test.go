@@ -2,7 +2,6 @@ package backend_test
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
@@ -93,69 +92,5 @@ func TestGateErrorSaysWhatToDo(t *testing.T) {
 				t.Errorf("got %q, want it to say %q", got, w)
 			}
 		}
-	}
-}
-
-func TestChangeGate(t *testing.T) {
-	old := gates(backend.GateBoth)
-	next := backend.Gate{Move: "m", Scope: old[0].Scope, State: backend.GateOpen, Epoch: 6}
-	other := next
-	other.Move = "n"
-	for _, c := range []struct {
-		what  string
-		gates []backend.Gate
-		g     backend.Gate
-		was   int64
-		want  []backend.Gate
-		err   error
-	}{
-		{"the first", nil, next, 0, []backend.Gate{next}, nil},
-		{"the first, expecting another", nil, next, 5, nil, backend.ErrGateMoved},
-		{"expected", old, next, 5, []backend.Gate{next}, nil},
-		{"not expected", old, next, 4, nil, backend.ErrGateMoved},
-		{"expecting none", old, next, 0, nil, backend.ErrGateMoved},
-		{"there already", old, old[0], 0, old, nil},
-		{"lower", old, next, backend.Lower, []backend.Gate{next}, nil},
-		{"not lower", []backend.Gate{next}, old[0], backend.Lower, nil, backend.ErrGateMoved},
-		{"another migration's", old, other, 0, []backend.Gate{old[0], other}, nil},
-	} {
-		got, err := backend.ChangeGate(c.gates, c.g, c.was)
-		if !errors.Is(err, c.err) || !slices.EqualFunc(got, c.want, sameGate) {
-			t.Errorf("%s: got %+v, %v, want %+v, %v", c.what, got, err, c.want, c.err)
-		}
-	}
-	if old[0].Epoch != 5 {
-		t.Error("ChangeGate has changed what it was given")
-	}
-}
-
-func sameGate(a, b backend.Gate) bool {
-	return a.Move == b.Move && a.State == b.State && a.Epoch == b.Epoch && a.Torn == b.Torn
-}
-
-func TestMergeGates(t *testing.T) {
-	open, later := gates(backend.GateOpen), gates(backend.GateOpen)
-	later[0].Epoch = 9
-	for _, c := range []struct {
-		what  string
-		parts [][]backend.Gate
-		torn  bool
-		state backend.GateState
-		epoch int64
-	}{
-		{"one", [][]backend.Gate{open}, false, backend.GateOpen, 5},
-		{"all the same", [][]backend.Gate{open, open, open}, false, backend.GateOpen, 5},
-		{"one later", [][]backend.Gate{open, later, open}, true, backend.GateBoth, 9},
-		{"one without", [][]backend.Gate{open, nil}, true, backend.GateBoth, 5},
-		{"the first without", [][]backend.Gate{nil, open}, true, backend.GateBoth, 5},
-		{"one in another state", [][]backend.Gate{open, gates(backend.GateBoth)}, true, backend.GateBoth, 5},
-	} {
-		got := backend.MergeGates(c.parts)
-		if len(got) != 1 || got[0].Torn != c.torn || got[0].State != c.state || got[0].Epoch != c.epoch {
-			t.Errorf("%s: got %+v, want torn %v, %s, %d", c.what, got, c.torn, c.state, c.epoch)
-		}
-	}
-	if got := backend.MergeGates([][]backend.Gate{nil, nil}); got != nil {
-		t.Errorf("no gates: got %+v", got)
 	}
 }

@@ -10,19 +10,21 @@ import (
 	"github.com/fencelock/fencelock/bench"
 )
 
+// allStores are the stores of every backend.
+var allStores = append(
+	slices.Clip(backends),
+	named{"zookeeper", zooKeeperStore},
+	named{"postgres-row", func(tb testing.TB) store { return postgresStore(tb, "row") }},
+	named{"postgres-lease", func(tb testing.TB) store { return postgresStore(tb, "lease") }},
+	named{"redlock", redlockStore},
+)
+
 // BenchmarkBackends measures every row of every backend, ours and raw in turns, under names that benchstat lines up:
 // backend=redis/op=cycle/goroutines=64. A row is measured once, however large b.N: its rounds are of 200 ms. So ns/op
 // would mean nothing and is left out; cycles/s and the like, p50-us, p99-us, allocs, CPU and the ratio to the raw store stand there.
 func BenchmarkBackends(b *testing.B) {
-	stores := append(
-		slices.Clip(backends),
-		named{"zookeeper", zooKeeperStore},
-		named{"postgres-row", func(tb testing.TB) store { return postgresStore(tb, "row") }},
-		named{"postgres-lease", func(tb testing.TB) store { return postgresStore(tb, "lease") }},
-		named{"redlock", redlockStore},
-	)
 	const held = 1000
-	for _, s := range stores {
+	for _, s := range allStores {
 		b.Run("backend="+s.name, func(b *testing.B) {
 			target := bench.Target{URL: s.open(b).url}
 			for _, c := range bench.Cases(backend.TraitsOf(s.name), held) {

@@ -14,7 +14,7 @@ import (
 func WriteTable(w io.Writer, all []Result) error {
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for i, block := range blocks(all) {
+	for i, block := range Blocks(all) {
 		if i > 0 {
 			fmt.Fprintln(t)
 		}
@@ -26,11 +26,11 @@ func WriteTable(w io.Writer, all []Result) error {
 			}
 			spread := "-"
 			if r.Ratio != nil {
-				spread = figure(r.RatioLow) + ".." + figure(r.RatioHigh)
+				spread = Figure(r.RatioLow) + ".." + Figure(r.RatioHigh)
 			}
 			fmt.Fprintln(t, strings.Join([]string{
-				label, figure(&r.Rate), figure(r.RawRate), figure(r.Ratio), spread, micros(r.P50), micros(r.P99), micros(r.Max),
-				figure(r.AllocsPerOp), cpu(r.CPUPerOp), figure(r.CommandsPerOp), figure(r.Fairness),
+				label, Figure(&r.Rate), Figure(r.RawRate), Figure(r.Ratio), spread, Micros(r.P50), Micros(r.P99), Micros(r.Max),
+				Figure(r.AllocsPerOp), cpu(r.CPUPerOp), Figure(r.CommandsPerOp), Figure(r.Fairness),
 			}, "\t")+"\t")
 		}
 	}
@@ -44,8 +44,8 @@ func WriteTable(w io.Writer, all []Result) error {
 	return err
 }
 
-// blocks groups results by row, in the order of the operations.
-func blocks(all []Result) [][]Result {
+// Blocks groups results by row, in the order of the operations.
+func Blocks(all []Result) [][]Result {
 	var names []string
 	byRow := map[string][]Result{}
 	for _, op := range Ops() {
@@ -75,7 +75,7 @@ func promised(all []Result) []string {
 			continue
 		}
 		seen = append(seen, r.Label)
-		lines = append(lines, fmt.Sprintf("%s promises: %s\n", r.Label, strings.Join(r.Promises.words(), ", ")))
+		lines = append(lines, fmt.Sprintf("%s promises: %s\n", r.Label, strings.Join(r.Promises.Words(), ", ")))
 	}
 	if len(lines) > 0 {
 		lines[0] = "\n" + lines[0]
@@ -83,8 +83,8 @@ func promised(all []Result) []string {
 	return lines
 }
 
-// words are the promises that are kept.
-func (p Promises) words() []string {
+// Words are the promises that are kept.
+func (p Promises) Words() []string {
 	words := []string{p.Fencing + " tokens"}
 	for _, f := range []struct {
 		has  bool
@@ -103,8 +103,8 @@ func (p Promises) words() []string {
 	return words
 }
 
-// figure shows three digits, or a dash for what there is not.
-func figure(v *float64) string {
+// Figure shows three digits, or a dash for what there is not.
+func Figure(v *float64) string {
 	switch {
 	case v == nil:
 		return "-"
@@ -120,8 +120,8 @@ func figure(v *float64) string {
 	return strconv.FormatFloat(*v, 'f', 2, 64)
 }
 
-// micros shows a time given in microseconds.
-func micros(us float64) string {
+// Micros shows a time given in microseconds, or a dash where nothing was timed.
+func Micros(us float64) string {
 	switch {
 	case us == 0:
 		return "-"
@@ -139,5 +139,5 @@ func cpu(us *float64) string {
 	if us == nil {
 		return "-"
 	}
-	return micros(*us)
+	return Micros(*us)
 }

@@ -321,6 +321,7 @@ func tokensPassedOn(ctx context.Context, e *Env) error {
 			was := last
 			last = max(last, le.Token())
 			mu.Unlock()
+			_ = sleep(ctx, 100*time.Microsecond) // so that the others line up
 			err = unlock(ctx, le, "one of many")
 			if le.Token() <= was {
 				err = fmt.Errorf("got the token %d after %d", le.Token(), was)

@@ -208,26 +208,29 @@ func (a *attempt) askUnder(ctx context.Context, s gateSet, l, session *lease) (b
 	tomb := clientv3.Compare(clientv3.CreateRevision(k.gone(a.r.Nonce)), "=", 0)
 	empty := clientv3.Compare(clientv3.CreateRevision(a.queue), "=", 0).WithPrefix()
 	p, began := a.d.history.now(), time.Now()
-	then := append([]clientv3.Op{a.put(true, l)}, a.d.tokenOps(p, a.r.Floor, p.rev)...)
-	els := a.looks()
+	c := a.claim(p)
+	one := &part{queue: a.queue, ifs: []clientv3.Cmp{tomb, empty, s.same(k)}, els: a.looks()}
+	if a.r.Floor == 0 && a.r.Reserve == 0 { // nothing that only the one who is granted the lock may ask for
+		one.anchor, c = p.due, claim{}
+	}
+	one.then = a.grantOps(c, p.rev, l)
+	// It may arrive late, whatever becomes of a second send.
+	one.unsure = func() { a.d.ledger.setDoubt(a.r.Nonce) }
 	if session != nil {
 		absent := clientv3.Compare(clientv3.CreateRevision(a.key), "=", 0)
-		els = []clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{tomb, absent, s.same(k)}, []clientv3.Op{a.put(false, session), a.list()}, els)}
+		one.els = []clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{tomb, absent, s.same(k)}, []clientv3.Op{a.put(a.waits(), session), a.list()}, one.els)}
 	}
-	var resp *clientv3.TxnResponse
-	err := a.d.do(ctx, func(ctx context.Context) (err error) {
-		resp, err = a.d.client.Txn(ctx).If(tomb, empty, s.same(k)).Then(then...).Else(els...).Commit()
-		if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			a.d.ledger.setDoubt(a.r.Nonce) // it may arrive late, whatever becomes of a second send
-		}
-		return err
-	})
+	send := a.d.batches.commit
+	if c.least > 0 {
+		send = a.d.batches.single // for it writes the base
+	}
+	resp, err := send(ctx, one)
 	if err != nil {
 		return false, err
 	}
 	if resp.Succeeded {
 		a.rev, a.mod = resp.Header.Revision, resp.Header.Revision
-		err := a.granted(ctx, s, l, p, began, resp)
+		err := a.granted(ctx, s, l, p, c, began, resp)
 		return err == nil, err
 	}
 	a.d.history.see(p, resp.Header)
@@ -270,12 +273,18 @@ func (a *attempt) looked(p point, hd *pb.ResponseHeader, answers []*pb.ResponseO
 }
 
 // put writes the own entry; where it is there already it moves to another lease and stays where it is in the queue.
-func (a *attempt) put(held bool, l *lease) clientv3.Op {
-	v := value{owner: a.r.Owner}
-	if held {
-		v = holding(a.r, 0)
-	}
+func (a *attempt) put(v value, l *lease) clientv3.Op {
 	return clientv3.OpPut(a.key, v.String(), clientv3.WithLease(l.id))
+}
+
+// waits is what the own entry holds until it is granted.
+func (a *attempt) waits() value { return value{owner: a.r.Owner} }
+
+// grantOps are the operations of a grant: they put the own entry under lease l, and make its token. rev is its create revision, or one below it.
+func (a *attempt) grantOps(c claim, rev int64, l *lease) []clientv3.Op {
+	v := holding(a.r)
+	v.reserve = c.reserve
+	return append([]clientv3.Op{a.put(v, l)}, a.d.tokenOps(c, rev)...)
 }
 
 // list reads the queue's keys.
@@ -308,18 +317,19 @@ func (a *attempt) listedAt(rev int64, queue []*mvccpb.KeyValue) {
 }
 
 // granted makes the grant of an entry that is first in the queue, under lease l, with the gates s.
-func (a *attempt) granted(ctx context.Context, s gateSet, l *lease, p point, began time.Time, resp *clientv3.TxnResponse) error {
-	token, err := a.d.token(ctx, a, p, began, resp)
+func (a *attempt) granted(ctx context.Context, s gateSet, l *lease, p point, c claim, began time.Time, resp *clientv3.TxnResponse) error {
+	token, reserved, err := a.d.token(ctx, a, p, c, began, resp)
 	if err != nil {
 		return err
 	}
 	gated, _ := backend.Admit(s.list, a.r)
-	h := &hold{key: a.key, rev: a.rev, lease: l, value: holding(a.r, token), ungated: a.r.Move != "" && !gated}
+	h := &hold{key: a.key, queue: a.queue, rev: a.rev, lease: l, value: holding(a.r), reserved: reserved, ungated: a.r.Move != "" && !gated}
+	h.token = token
 	if a.own != nil {
 		h.secs, a.own = a.secs(), nil
 	}
 	a.d.ledger.setHeld(a.r.Nonce, h)
-	a.grant = backend.Grant{Token: token, Asked: l.confirmed(), Ungated: h.ungated, Handle: h}
+	a.grant = backend.Grant{Token: token, Reserved: reserved, Asked: l.confirmed(), Ungated: h.ungated, Handle: h}
 	if l.granted < a.r.TTL+a.r.Grace {
 		a.grant.Max = max(l.granted-a.r.Grace, time.Nanosecond)
 	}
@@ -331,5 +341,5 @@ func (d *Driver) again(ctx context.Context, r *backend.Request, h *hold) (backen
 	if err := d.Renew(ctx, []*backend.Hold{{Request: r, Grant: backend.Grant{Handle: h}}})[0]; err != nil {
 		return backend.Grant{}, err
 	}
-	return backend.Grant{Token: h.token, Asked: h.lease.confirmed(), Ungated: h.ungated, Handle: h}, nil
+	return backend.Grant{Token: h.token, Reserved: h.reserved, Asked: h.lease.confirmed(), Ungated: h.ungated, Handle: h}, nil
 }

@@ -107,6 +107,8 @@ func TestTokensOverCrashAndRestore(t *testing.T) {
 		unlock(t, le)
 	}
 	kept := lock(t, l.Mutex("kept"))
+	d := r.driver(t, r.url())
+	block := hold(t, d, reserving("block", 1, 63))
 	must(t, s.Kill())
 	must(t, s.Start())
 	must(t, kept.Renew(within(t, 8*time.Second)))
@@ -121,6 +123,7 @@ func TestTokensOverCrashAndRestore(t *testing.T) {
 	must(t, os.CopyFS(data, os.DirFS(backup)))
 	must(t, s.Start())
 	fresh := open(t, r.url())
+	after(t, "after the restore", block.Grant, hold(t, r.driver(t, r.url()), reserving("block", 2, 0)).Grant)
 	le = lock(t, fresh.Mutex("x"))
 	rising(t, "of a new client after the restore", last, le.Token())
 	last = le.Token()

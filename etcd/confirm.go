@@ -26,8 +26,8 @@ func (a *attempt) confirm(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	p, began := a.d.history.now(), time.Now()
-	resp, err := a.d.commit(ctx, a.turn(s),
-		append([]clientv3.Op{a.put(true, l)}, a.d.tokenOps(p, a.r.Floor, a.rev)...), a.looks())
+	c := a.claim(p)
+	resp, err := a.d.commit(ctx, a.turn(s), a.grantOps(c, a.rev, l), a.looks())
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		l.die()
@@ -36,7 +36,7 @@ func (a *attempt) confirm(ctx context.Context) (bool, error) {
 		return false, err
 	case resp.Succeeded:
 		a.mod = resp.Header.Revision
-		err := a.granted(ctx, s, l, p, began, resp)
+		err := a.granted(ctx, s, l, p, c, began, resp)
 		return err == nil, err
 	}
 	return false, a.notYet(p, resp)

@@ -17,16 +17,17 @@
 //
 //	fencelock:~lock/orders%2F17/<nonce>    held:<token>:<owner> or wait::<owner>; both:<token>:<migration>:<owner>
 //	fencelock:~base                        what is added to a create revision to make a token
-//	fencelock:~last                        the nonce of the last release
+//	fencelock:~last                        the nonce of the last release, or of those that shared a transaction
 //	fencelock:~gone/<nonce>                tombstone of an acquisition; ends by itself after two minutes
 //	fencelock:~token/<resource>            what a [Guard] remembers; kept for ever
 //	fencelock:~gates                       the gates of migrations; kept for ever
 //	fencelock:~client/<migration>/<id>     what a client of a migration has reported; ends with its lease
 //
 // In a name the slash, the percent sign and control characters are percent-encoded, so that no queue lies
-// in another; a ~ of the prefix is doubled. The token stands in the key from the holder's first renewal on. What
-// is left of a name once nobody holds it or waits for it: nothing. etcdctl del of the first key is what
-// Break does; its holder notices within a second, by looking at its keys every 0.6 s, 120 of them in a transaction.
+// in another; a ~ of the prefix is doubled. The token stands in the key from the holder's first renewal on; before that
+// there is nothing, or +63 for a grant that asked for a reserve of 63 tokens. What is left of a name once nobody holds it
+// or waits for it: nothing. etcdctl del of the first key is what Break does; its holder notices within a second, by looking
+// at its keys every 0.6 s, 120 of them in a transaction.
 //
 // The auto-renewed locks of one TTL share one etcd lease, so that thousands of them are renewed by one
 // keep-alive. A lock that is renewed by hand, or has a grace or a maximum hold, is under a lease of its own, for TTL + grace,
@@ -38,7 +39,9 @@
 //
 // # Waiting
 //
-// An uncontended lock is one transaction: if the queue is empty, put the key and read the base. Otherwise
+// An uncontended lock is one transaction: if the queue is empty, put the key and read the base. While two of a
+// process are under way, the locks and releases of other names that come wait to share the next one, up to 100 of them, as
+// long as one ends within a quarter of a second; but for locks with a floor or a reserve. If the queue is not empty
 // the waiter puts its key under the waiters' lease and watches the queue for deletions: those in front of it,
 // and its own. When nobody is in front any more it moves its key under the lock's lease, in a
 // transaction that compares that this is so; that is the grant. First come, first served, by
@@ -58,6 +61,11 @@
 // of the client that is granted the lock next is not behind the clocks of those before by more than the time since their grants,
 // and, where that client noticed neither the broken connection nor the lower revision, if the outage was
 // longer than a second. etcdutl snapshot restore --bump-revision --mark-compacted closes that too.
+//
+// A grant with a reserve (backend.Request.Reserve) raises the base, in its own transaction, to the clock and by as many
+// numbers more as it reserves: the last of them is the new base plus the create revision, and whoever comes later has a
+// greater revision and no lower base. Where the base is ahead of the client's clock already, be it for another
+// client's clock or for a floor, nothing is reserved.
 //
 // # Gates
 //

@@ -55,6 +55,7 @@ type Driver struct {
 	history history
 	ledger  ledger
 	gates   gates
+	batches batches
 	reports reports
 }
 
@@ -81,6 +82,7 @@ func New(client *clientv3.Client, opts *Options) (*Driver, error) {
 	d.leases = leases{d: d, lc: clientv3.RetryLeaseClient(client), slots: map[slotKey]*slot{}}
 	d.hubs.d, d.hubs.byQueue = d, map[string]*hub{}
 	d.keeper = keeper{d: d, waiters: map[*waiter]slotKey{}, over: make(chan struct{})}
+	d.batches.d = d
 	d.ledger.init()
 	d.shut = sync.OnceValue(d.close)
 	return d, nil
@@ -116,12 +118,14 @@ func (d *Driver) close() error {
 // hold is the handle of a grant.
 type hold struct {
 	key   string
+	queue string
 	rev   int64 // its create revision: never another's
 	secs  int64 // of its own lease; 0 if it shares one
 	lease *lease
 
-	value        // what its entry holds once it was renewed
-	ungated bool // as in backend.Grant
+	value         // what its entry holds once it was renewed
+	reserved int  // as in backend.Grant
+	ungated  bool // likewise
 
 	mu      sync.Mutex
 	written bool // that stands in the entry

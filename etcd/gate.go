@@ -1,11 +1,9 @@
 package etcd
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"io"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -54,8 +52,8 @@ func (gs *gates) see(p point, hd *pb.ResponseHeader, kvs []*mvccpb.KeyValue) (ga
 	set := gateSet{cuts: p.cuts}
 	if len(kvs) > 0 {
 		var err error
-		if set.list, err = readGates(kvs[0]); err != nil {
-			return set, err
+		if set.list, err = backend.DecodeGates(kvs[0].Value); err != nil {
+			return set, fmt.Errorf("the key %q: %w", kvs[0].Key, err)
 		}
 		set.rev = kvs[0].ModRevision
 	}
@@ -70,50 +68,6 @@ func (gs *gates) see(p point, hd *pb.ResponseHeader, kvs []*mvccpb.KeyValue) (ga
 // same is the compare that is true as long as the gates are those of s.
 func (s gateSet) same(k keys) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(k.gates()), "=", s.rev)
-}
-
-// find returns the gate of a migration.
-func (s gateSet) find(move string) (g backend.Gate, ok bool) {
-	if i := slices.IndexFunc(s.list, func(g backend.Gate) bool { return g.Move == move }); i >= 0 {
-		return s.list[i], true
-	}
-	return g, false
-}
-
-// with returns the text of s with g in the place of the gate of the same migration.
-func (s gateSet) with(g backend.Gate) (string, error) {
-	list := slices.DeleteFunc(slices.Clone(s.list), func(o backend.Gate) bool { return o.Move == g.Move })
-	g.Torn = false
-	text, err := json.Marshal(append(list, g))
-	return string(text), err
-}
-
-// readGates reads what with wrote. What it does not understand lets nobody in.
-func readGates(kv *mvccpb.KeyValue) ([]backend.Gate, error) {
-	var list []backend.Gate
-	dec := json.NewDecoder(bytes.NewReader(kv.Value))
-	dec.DisallowUnknownFields()
-	err := dec.Decode(&list)
-	if _, more := dec.Token(); err == nil && !errors.Is(more, io.EOF) {
-		err = errors.New("something follows the list")
-	}
-	if err == nil && list == nil {
-		err = errors.New("there is no list")
-	}
-	known := map[string]bool{}
-	for _, g := range list {
-		if err == nil {
-			err = backend.CheckGate(g)
-		}
-		if err == nil && known[g.Move] {
-			err = errors.New("a migration has two gates")
-		}
-		known[g.Move] = true
-	}
-	if err != nil {
-		return nil, backend.Invalid("the key %q holds %.40q, which is no list of gates (%v): some other program, or a newer version, has written it", kv.Key, kv.Value, err)
-	}
-	return list, nil
 }
 
 // readGates asks the store for the gates.
@@ -143,18 +97,12 @@ func (d *Driver) SetGate(ctx context.Context, g backend.Gate, was int64) error {
 		if err != nil {
 			return err
 		}
-		old, there := s.find(g.Move)
-		switch {
-		case there && old.State == g.State && old.Epoch == g.Epoch && slices.Equal(old.Scope, g.Scope):
-			return nil
-		case was == backend.Lower && old.Epoch >= g.Epoch, was != backend.Lower && old.Epoch != was:
-			return backend.ErrGateMoved
-		}
-		text, err := s.with(g)
-		if err != nil {
+		next, changed, err := backend.ChangeGate(s.list, g, was)
+		if !changed {
 			return err
 		}
-		resp, err := d.commit(ctx, []clientv3.Cmp{s.same(d.keys)}, []clientv3.Op{clientv3.OpPut(d.keys.gates(), text)}, nil)
+		put := clientv3.OpPut(d.keys.gates(), string(backend.EncodeGates(next)))
+		resp, err := d.commit(ctx, []clientv3.Cmp{s.same(d.keys)}, []clientv3.Op{put}, nil)
 		if err != nil || resp.Succeeded {
 			return err
 		}

@@ -59,7 +59,7 @@ func (d *Driver) describe(ctx context.Context, name string, queue []*mvccpb.KeyV
 		i.Owner, i.Token = v.owner, v.token
 		if i.Token == 0 {
 			var err error
-			if i.Token, err = d.tokenAt(ctx, first); err != nil {
+			if i.Token, err = d.tokenOf(ctx, first, v); err != nil {
 				return i, err
 			}
 		}
@@ -74,8 +74,8 @@ func (d *Driver) describe(ctx context.Context, name string, queue []*mvccpb.KeyV
 	return i, err
 }
 
-// tokenAt returns the token of an entry that was last written by its grant.
-func (d *Driver) tokenAt(ctx context.Context, kv *mvccpb.KeyValue) (backend.Token, error) {
+// tokenOf returns the token of an entry that was last written by its grant, with the value v.
+func (d *Driver) tokenOf(ctx context.Context, kv *mvccpb.KeyValue, v value) (backend.Token, error) {
 	resp, err := d.get(ctx, d.keys.base(), clientv3.WithRev(kv.ModRevision))
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		return 0, nil
@@ -83,8 +83,8 @@ func (d *Driver) tokenAt(ctx context.Context, kv *mvccpb.KeyValue) (backend.Toke
 	if err != nil || len(resp.Kvs) == 0 {
 		return 0, err
 	}
-	base, err := readNumber(resp.Kvs[0])
-	return base + kv.CreateRevision, err
+	t, _, err := tokenAt(resp.Kvs[0], kv.CreateRevision, kv.ModRevision, v.reserve)
+	return t, err
 }
 
 // left returns what is left of a lease, in whole seconds, rounded down.

@@ -104,13 +104,15 @@ type value struct {
 	held  bool          // granted; otherwise it waits
 	both  bool          // granted to a client in backend.PhaseBoth of the migration move
 	token backend.Token // 0 until the holder's first renewal has written it
-	move  string
-	owner string
+	// reserve is how many numbers after its token are the entry's too, if its grant has raised the base; 0 once the token is written.
+	reserve int
+	move    string
+	owner   string
 }
 
 // holding is what the entry of a request holds once it is granted.
-func holding(r *backend.Request, t backend.Token) value {
-	v := value{held: true, token: t, owner: r.Owner}
+func holding(r *backend.Request) value {
+	v := value{held: true, owner: r.Owner}
 	if r.Phase == backend.PhaseBoth {
 		v.both, v.move = true, r.Move
 	}
@@ -119,8 +121,11 @@ func holding(r *backend.Request, t backend.Token) value {
 
 func (v value) String() string {
 	token := ""
-	if v.token > 0 {
+	switch {
+	case v.token > 0:
 		token = strconv.FormatInt(v.token, 10)
+	case v.reserve > 0:
+		token = "+" + strconv.Itoa(v.reserve)
 	}
 	switch {
 	case v.both:
@@ -154,7 +159,11 @@ func parse(s string) (v value, ok bool) {
 		if err != nil || n <= 0 {
 			return v, false
 		}
-		v.token = n
+		if parts[1][0] == '+' {
+			v.reserve = int(n)
+		} else {
+			v.token = n
+		}
 	}
 	v.held, v.owner = parts[0] == "held", parts[2]
 	return v, v.held || parts[0] == "wait"

@@ -76,12 +76,14 @@ func TestValues(t *testing.T) {
 		{owner: "somebody"},
 		{held: true, both: true, token: 7, move: "a b:c/é%", owner: "a:b:c"},
 		{held: true, both: true},
+		{held: true, reserve: 63, owner: "a:b"},
+		{held: true, both: true, reserve: 1, move: "m"},
 	} {
 		if got, ok := parse(v.String()); !ok || got != v {
 			t.Errorf("parse(%q): got %+v, %v, want %+v", v, got, ok, v)
 		}
 	}
-	for _, s := range []string{"", "held", "held:", "held:x:o", "held:0:o", "held:-3:o", "hold:3:o", "::", "both:3:o", "both:3:%zz:o", "both:x:m:o", "both:"} {
+	for _, s := range []string{"", "held", "held:", "held:x:o", "held:0:o", "held:-3:o", "held:+0:o", "held:+:o", "hold:3:o", "::", "both:3:o", "both:3:%zz:o", "both:x:m:o", "both:"} {
 		if v, ok := parse(s); ok {
 			t.Errorf("parse(%q), which is not ours: got %+v", s, v)
 		}

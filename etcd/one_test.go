@@ -58,6 +58,17 @@ func TestOnOneServer(t *testing.T) {
 		{"SetGateLostReply", setGateLostReply},
 		{"ReportLeases", reportLeases},
 		{"BaseLostAndRaised", baseLostAndRaised},
+		{"CrowdShares", crowdShares},
+		{"CrowdOfOneName", crowdOfOneName},
+		{"CrowdLosesReplies", crowdLosesReplies},
+		{"CrowdWithoutLease", crowdWithoutLease},
+		{"CrowdInSilence", crowdInSilence},
+		{"Reserves", reserves},
+		{"ReservesAfterExpiry", reservesAfterExpiry},
+		{"ReservesOfWaiters", reservesOfWaiters},
+		{"ReservesWithFloor", reservesWithFloor},
+		{"ReservesWithinReach", reservesWithinReach},
+		{"ReservesInspected", reservesInspected},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

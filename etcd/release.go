@@ -51,18 +51,15 @@ func handle(h *backend.Hold) (*hold, error) {
 
 // release deletes the entry, and reports whether it was there.
 func (d *Driver) release(ctx context.Context, nonce string, hd *hold, tomb []clientv3.Op) (bool, error) {
-	var resp *clientv3.TxnResponse
-	err := d.do(ctx, func(ctx context.Context) (err error) {
-		resp, err = d.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.CreateRevision(hd.key), "=", hd.rev)).
-			Then(append([]clientv3.Op{clientv3.OpDelete(hd.key), clientv3.OpPut(d.keys.last(), nonce)}, tomb...)...).
-			Else(tomb...).Commit()
-		if err != nil {
+	resp, err := d.batches.commit(ctx, &part{
+		queue: hd.queue,
+		ifs:   []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(hd.key), "=", hd.rev)},
+		then:  append([]clientv3.Op{clientv3.OpDelete(hd.key)}, tomb...), els: tomb, freed: nonce,
+		unsure: func() {
 			hd.mu.Lock()
+			defer hd.mu.Unlock()
 			hd.sent = true
-			hd.mu.Unlock()
-		}
-		return err
+		},
 	})
 	if err != nil {
 		return false, err
@@ -99,7 +96,7 @@ func (d *Driver) wasOurs(ctx context.Context, nonce string, hd *hold) (bool, err
 	if err != nil {
 		return false, err
 	}
-	return len(resp.Kvs) > 0 && resp.Kvs[0].ModRevision == deleted && string(resp.Kvs[0].Value) == nonce, nil
+	return len(resp.Kvs) > 0 && resp.Kvs[0].ModRevision == deleted && holdsNonce(resp.Kvs[0].Value, nonce), nil
 }
 
 // Abandon implements backend.Driver.

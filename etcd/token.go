@@ -36,15 +36,49 @@ func readNumber(kv *mvccpb.KeyValue) (int64, error) {
 	return n, nil
 }
 
-// raiseBase returns the operation that makes the base at least so great that the create revision rev has the token t. A base that is
-// missing, for the store is new or has lost it, is compared with the clock too.
-func (d *Driver) raiseBase(t backend.Token, rev int64) clientv3.Op {
+// claim is what a grant asks of the base.
+type claim struct {
+	least   backend.Token // that its token may be; 0: any
+	reserve int           // how many numbers after its token it is to have too
+}
+
+// claim is that of a grant at p.
+func (a *attempt) claim(p point) claim {
+	if !p.due && a.r.Floor == 0 && a.r.Reserve == 0 {
+		return claim{}
+	}
+	now := time.Now()
+	least := wanted(a.r.Floor, p.due || a.r.Reserve > 0, now)
+	return claim{least, backend.Reserve(a.r, least, now)}
+}
+
+// anchor returns the operation that compares the base with the clock for any grant from now on.
+func (d *Driver) anchor() clientv3.Op {
+	return d.raiseBase(claim{least: wanted(0, true, time.Now())}, d.history.now().rev)
+}
+
+// raiseBase returns the operation that sees to it that the create revision rev has no lower token than c.least. If the base has to
+// be raised for that, it is raised by c.reserve more. A base that is missing, for the store is new or has lost it, is compared with the clock too.
+func (d *Driver) raiseBase(c claim, rev int64) clientv3.Op {
 	key := d.keys.base()
-	put := func(n int64) []clientv3.Op { return []clientv3.Op{clientv3.OpPut(key, number(n))} }
-	lower := clientv3.Compare(clientv3.Value(key), "<", number(t-rev))
+	put := func(least backend.Token) []clientv3.Op {
+		return []clientv3.Op{clientv3.OpPut(key, number(least-rev+int64(c.reserve)))}
+	}
+	lower := clientv3.Compare(clientv3.Value(key), "<", number(c.least-rev))
 	missing := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
-	return clientv3.OpTxn([]clientv3.Cmp{missing}, put(wanted(t-1, true)-rev),
-		[]clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{lower}, put(t-rev), nil)})
+	return clientv3.OpTxn([]clientv3.Cmp{missing}, put(wanted(c.least-1, true, time.Now())),
+		[]clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{lower}, put(c.least), nil)})
+}
+
+// tokenAt returns the token that an entry with the create revision rev was given at the revision at, by a grant that made the claim c, and
+// how many numbers after it are the entry's too; base is the base as of that revision. If the grant has raised the base, the last of those numbers is the
+// one of that base. Every later grant of the name is to an entry with a greater revision, and finds a base that is no lower.
+func tokenAt(base *mvccpb.KeyValue, rev, at int64, reserve int) (t backend.Token, reserved int, err error) {
+	n, err := readNumber(base)
+	if base.ModRevision == at {
+		return n + rev - int64(reserve), reserve, err
+	}
+	return n + rev, 0, err
 }
 
 // history is what a driver knows of the store's revisions.
@@ -95,9 +129,9 @@ func (h *history) set(t time.Time) {
 
 // wanted is the least token that a grant may have now: above the floor, and not
 // below the clock if it is to be compared with it.
-func wanted(floor backend.Token, clock bool) backend.Token {
+func wanted(floor backend.Token, clock bool, at time.Time) backend.Token {
 	w := floor + 1
-	if now := time.Now().UnixMicro(); clock && now < maxToken {
+	if now := at.UnixMicro(); clock && now < maxToken {
 		w = max(w, now)
 	}
 	return w
@@ -105,66 +139,65 @@ func wanted(floor backend.Token, clock bool) backend.Token {
 
 // tokenOps are the operations of a grant that make its token: rev is the create
 // revision of the entry, or a revision below it.
-func (d *Driver) tokenOps(p point, floor backend.Token, rev int64) []clientv3.Op {
+func (d *Driver) tokenOps(c claim, rev int64) []clientv3.Op {
 	get := clientv3.OpGet(d.keys.base())
-	if !p.due && floor == 0 {
+	if c.least == 0 {
 		return []clientv3.Op{get}
 	}
-	return []clientv3.Op{d.raiseBase(wanted(floor, p.due), rev), get}
+	return []clientv3.Op{d.raiseBase(c, rev), get}
 }
 
 // token makes the token of a grant from the answer to tokenOps. If the store has
 // gone back, or has no base, the base is raised first, as long as the lock is still ours.
-func (d *Driver) token(ctx context.Context, a *attempt, p point, began time.Time, resp *clientv3.TxnResponse) (backend.Token, error) {
+func (d *Driver) token(ctx context.Context, a *attempt, p point, c claim, began time.Time, resp *clientv3.TxnResponse) (backend.Token, int, error) {
 	back := d.history.see(p, resp.Header)
 	kvs := resp.Responses[len(resp.Responses)-1].GetResponseRange().GetKvs()
-	t := backend.Token(0)
-	if len(kvs) > 0 {
-		base, err := readNumber(kvs[0])
-		if err != nil {
-			return 0, err
-		}
-		t = base + a.rev
-	}
-	switch {
-	case t == 0, back, t <= a.r.Floor:
+	if len(kvs) == 0 || back {
 		return d.raised(ctx, a)
-	case t >= maxToken:
-		return 0, tooHigh(t)
+	}
+	t, reserved, err := tokenAt(kvs[0], a.rev, resp.Header.Revision, c.reserve)
+	switch {
+	case err != nil:
+		return 0, 0, err
+	case t <= a.r.Floor:
+		return d.raised(ctx, a)
+	case t+int64(reserved) >= maxToken:
+		return 0, 0, tooHigh(t)
 	}
 	if p.due {
 		d.history.set(began)
 	}
-	return t, nil
+	return t, reserved, nil
 }
 
 // raised raises the base for an entry that is surely first in its queue, and
 // returns its token.
-func (d *Driver) raised(ctx context.Context, a *attempt) (backend.Token, error) {
+func (d *Driver) raised(ctx context.Context, a *attempt) (backend.Token, int, error) {
 	p, began := d.history.now(), time.Now()
+	c := claim{least: wanted(a.r.Floor, true, began)}
 	resp, err := d.commit(ctx,
 		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(a.key), "=", a.rev)},
-		[]clientv3.Op{d.raiseBase(wanted(a.r.Floor, true), a.rev), clientv3.OpGet(d.keys.base())}, nil)
+		[]clientv3.Op{d.raiseBase(c, a.rev), clientv3.OpGet(d.keys.base())}, nil)
 	switch {
 	case err != nil:
-		return 0, err
+		return 0, 0, err
 	case !resp.Succeeded:
-		return 0, backend.ErrLost
+		return 0, 0, backend.ErrLost
 	}
 	d.history.see(p, resp.Header)
 	kvs := resp.Responses[1].GetResponseRange().GetKvs()
 	if len(kvs) == 0 {
-		return 0, errUnexpected
+		return 0, 0, errUnexpected
 	}
-	base, err := readNumber(kvs[0])
-	if err != nil {
-		return 0, err
-	}
-	if t := base + a.rev; t >= maxToken {
-		return 0, tooHigh(t)
+	t, _, err := tokenAt(kvs[0], a.rev, resp.Header.Revision, 0)
+	switch {
+	case err != nil:
+		return 0, 0, err
+	case t >= maxToken:
+		return 0, 0, tooHigh(t)
 	}
 	d.history.set(began)
-	return base + a.rev, nil
+	return t, 0, nil
 }
 
 func tooHigh(t backend.Token) error {
@@ -187,7 +220,7 @@ func (d *Driver) Raise(ctx context.Context, floor backend.Token) error {
 	if len(first.Kvs) > 0 {
 		rev = first.Kvs[0].CreateRevision
 	}
-	_, err = d.commit(ctx, nil, []clientv3.Op{d.raiseBase(floor+1, rev)}, nil)
+	_, err = d.commit(ctx, nil, []clientv3.Op{d.raiseBase(claim{least: floor + 1}, rev)}, nil)
 	return err
 }
 
@@ -203,7 +236,7 @@ func (d *Driver) RaiseHeld(ctx context.Context, h *backend.Hold, floor backend.T
 	p := d.history.now()
 	resp, err := d.commit(ctx,
 		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(hd.key), "=", hd.rev)},
-		[]clientv3.Op{d.raiseBase(floor, hd.rev)}, nil)
+		[]clientv3.Op{d.raiseBase(claim{least: floor}, hd.rev)}, nil)
 	if err != nil {
 		return err
 	}
@@ -223,7 +256,7 @@ func (d *Driver) Source(ctx context.Context) (backend.Token, error) {
 	}
 	d.history.see(p, resp.Header)
 	if len(resp.Kvs) == 0 { // what the next grant will make of it
-		return wanted(resp.Header.Revision-1, true), nil
+		return wanted(resp.Header.Revision-1, true, time.Now()), nil
 	}
 	base, err := readNumber(resp.Kvs[0])
 	return base + resp.Header.Revision, err

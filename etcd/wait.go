@@ -87,7 +87,7 @@ func (a *attempt) relist(ctx context.Context) error {
 	if a.entry != int64(session.id) {
 		// Of an earlier send of this request, or of a session that was replaced.
 		ifs = []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(a.key), "=", a.mod)}
-		then = append([]clientv3.Op{a.put(false, session)}, then...)
+		then = append([]clientv3.Op{a.put(a.waits(), session)}, then...)
 	}
 	p := a.d.history.now()
 	resp, err := a.d.commit(ctx, ifs, then, []clientv3.Op{clientv3.OpGet(a.key), a.list()})

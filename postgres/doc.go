@@ -33,7 +33,9 @@
 // # Mode lease: what a lease is made of
 //
 // A row of fencelock_lease with the holder's nonce and expires_at, by the server's clock_timestamp(). Acquire is one statement; a
-// try that fails only reads. Any number of leases share the pool; renewals and checks are one statement for all. Nothing but the listener
+// try that fails only reads. Any number of leases share the pool; renewals and checks are one statement for all, and a crowd's acquires and
+// releases go many in one. A release does not wait for the disk: a crash of the server may undo the last of them, those of about half a second, which leaves such a
+// lock held until its TTL is over; no grant is undone by that. Nothing but the listener
 // needs a session of its own, so it works behind a pooler in transaction mode, such as PgBouncer.
 //
 // A waiter joins fencelock_queue. A release hands the lock to the first waiter whose process is alive, as a claim of
@@ -47,13 +49,15 @@
 // Each grant draws max(last + 1, the server's clock in µs), once the lock is won, from a sequence that no rollback takes
 // back. A sequence alone forgets its last values if the server crashes while the transaction is open; the
 // clock does not. A floor that is ahead of the clock is kept as the lead of the name's slot (one of 1,024), in a
-// transaction that has committed before the token is handed out. So tokens rise over release, loss, kill -9 and a promoted
+// transaction that has committed before the token is handed out. In mode lease a grant can reserve numbers behind its own, by
+// which the sequence gets at most 3 ms ahead of the clock; mode row reserves none, for its hold ends with its transaction. So tokens rise over release, loss, kill -9 and a promoted
 // replica; also over the loss of all data, if no floor was ahead of the clock. The exception: the new server's clock is behind the old one's by more than the time
 // since the last grant, and the sequence or the lead was lost with the old one. [CheckToken] is the guard.
 //
 // # Gates
 //
-// The driver implements backend.Gater. A migration's gate is a row of fencelock_gate. The function that grants a lock looks at that table once it has what keeps
+// The driver implements backend.Gater. A migration's gate is a row of fencelock_gate. A client that has seen the gates sends a hash of them, which the function that grants
+// a lock compares with the table's; where they differ it looks at each gate, and tells the client what they are. It looks once it has what keeps
 // all others from the lock, so whoever asks what is not drained finds every grant that an open gate let through: holders by their
 // doors (mode row) or rows (mode lease), and those still under way, which are returned or waited for. In mode row a client in PhaseBoth marks its transaction by
 // an advisory lock; in mode lease the row names its migration. A try that is refused leaves no row. In mode row it is refused also while another holds the lock.

@@ -98,6 +98,7 @@ func New(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 		return nil, err
 	}
 	st := &store{pool: pool, schema: opts.Schema, prefix: prefix, ensuring: make(chan struct{}, 1)}
+	st.gates.Store(&gates{})
 	if opts.Schema != "" {
 		st.before = qualifier(opts.Schema)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Gates are rows of fencelock_gate, which fencelock_take and fencelock_acquire look at when the lock is won. In a store without gates that
-// is a look at an empty table.
+// Gates are rows of fencelock_gate, which fencelock_take and fencelock_acquire look at when the lock is won: at a hash of them, if the client knows them
+// already (see gates), and at each only if that is another.
 
 // marks is the first of the advisory locks that mark the sessions of clients in PhaseBoth: 0x666d000000000000. The doors of mode row end below it.
 const marks = 0x666d << 48
@@ -36,15 +36,19 @@ func checkPhase(r *backend.Request) error {
 	return backend.Invalid("phase %q: want %s, %s or %s", r.Phase, backend.PhaseFrom, backend.PhaseBoth, backend.PhaseTo)
 }
 
-// phase is the part that a request takes in a migration, as arguments in SQL: migration, phase, mark.
-func (st *store) phase(r *backend.Request) string {
+// phase is the part that a request takes in a migration, as arguments in SQL: migration, phase, mark, and the gates that the client has looked at.
+func phase(r *backend.Request, look sight) string {
+	seen := "NULL"
+	if look.version != nil {
+		seen = strconv.FormatInt(*look.version, 10)
+	}
 	switch r.Phase {
 	case "":
-		return "NULL,'',NULL"
+		return "NULL,'',NULL," + seen
 	case backend.PhaseBoth:
-		return literal([]byte(r.Move)) + ",'both'," + strconv.FormatInt(mark(r.Move), 10)
+		return literal([]byte(r.Move)) + ",'both'," + strconv.FormatInt(mark(r.Move), 10) + "," + seen
 	}
-	return literal([]byte(r.Move)) + ",'" + string(r.Phase) + "',NULL"
+	return literal([]byte(r.Move)) + ",'" + string(r.Phase) + "',NULL," + seen
 }
 
 // refusal is what an error of fencelock_take means to the request.
@@ -53,13 +57,16 @@ func (st *store) refusal(err error, r *backend.Request) error {
 	if !errors.As(err, &answer) || answer.Code != "FL403" {
 		return meaning(err)
 	}
-	hexed, number, _ := strings.Cut(answer.Detail, " ")
-	move, err1 := hex.DecodeString(hexed)
-	epoch, err2 := strconv.ParseInt(number, 10, 64)
-	if err1 != nil || err2 != nil {
-		return errOr(nil, answer.Detail)
+	return reply(strings.Fields(answer.Detail)).refusal(1, 0, r)
+}
+
+// refusal reads that of a gate: its epoch, and its migration in hex.
+func (a reply) refusal(epoch, move int, r *backend.Request) error {
+	name, err := hex.DecodeString(a.word(move))
+	if err != nil || a.number(epoch) < 0 {
+		return errOr(nil, strings.Join(a, " "))
 	}
-	return &backend.GateError{Move: string(move), Epoch: epoch, Phase: r.Phase}
+	return &backend.GateError{Move: string(name), Epoch: a.number(epoch), Phase: r.Phase}
 }
 
 // patterns is a scope as the table has it: each pattern behind + or, where its names stay, behind !.

@@ -47,7 +47,8 @@ type attempt struct {
 
 	queue  bool // join the queue
 	asked  backend.Instant
-	answer answer
+	seen   sight
+	answer string // what fencelock_acquire returned
 }
 
 // Acquire implements backend.Driver: one statement in one round trip if the lock is free, or held and not
@@ -105,7 +106,7 @@ func (a *attempt) first(ctx context.Context) (bool, error) {
 // ask sends the acquire once; queue: join the queue if the lock is held. look: when to look again.
 func (a *attempt) ask(ctx context.Context, queue bool) (granted bool, look time.Duration, err error) {
 	one := *a // a batch that is late must not write into what its caller has left
-	one.queue, one.answer = queue, answer{}
+	one.queue, one.answer = queue, ""
 	if queue {
 		err = a.l.acquireOne(ctx, &one)
 	} else {
@@ -117,69 +118,66 @@ func (a *attempt) ask(ctx context.Context, queue bool) (granted bool, look time.
 		}
 		return false, 0, err
 	}
-	switch got := one.answer; {
-	case got.state == "granted" && got.token != nil:
-		a.grant = backend.Grant{Token: *got.token, Asked: one.asked, Ungated: got.ungated != nil && *got.ungated}
+	answer, ungated, err := a.l.st.told(one.answer, one.seen)
+	if err != nil {
+		return false, 0, err
+	}
+	state, x, y := answer.word(0), answer.number(1), answer.number(2)
+	switch {
+	case state == "granted" && x > 0 && y >= 0:
+		a.grant = backend.Grant{Token: x, Reserved: int(y), Asked: one.asked, Ungated: ungated}
 		return true, 0, nil
-	case got.state == "shut" && got.token != nil:
-		return false, 0, &backend.GateError{Move: string(got.shut), Epoch: *got.token, Phase: a.r.Phase}
-	case got.state == "locked":
+	case state == "shut" && x >= 0:
+		return false, 0, answer.refusal(1, 2, a.r)
+	case state == "locked":
 		return false, 0, nil
-	case got.state == "queued" && got.ticket != nil && got.left != nil:
-		a.ticket = got.ticket
-		return false, time.Duration(*got.left)*time.Millisecond + 5*time.Millisecond, nil
-	case got.state == "gone":
+	case state == "queued" && x >= 0 && y >= 0:
+		a.ticket = &x
+		return false, time.Duration(y)*time.Millisecond + 5*time.Millisecond, nil
+	case state == "gone":
 		return false, 0, fmt.Errorf("the request was abandoned: %w", backend.ErrLost)
 	default:
-		return false, 0, errOr(nil, got.state)
+		return false, 0, errOr(nil, one.answer)
 	}
-}
-
-// answer is the server's to one acquire.
-type answer struct {
-	state               string
-	token, ticket, left *int64
-	ungated             *bool
-	shut                []byte // the migration whose gate refuses
 }
 
 // acquireOne sends one acquire.
 func (l *lease) acquireOne(ctx context.Context, a *attempt) error {
-	a.asked = backend.Now()
-	return l.st.query(ctx, "SELECT * FROM fencelock_acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+	a.asked, a.seen = backend.Now(), l.st.look(a.r)
+	return l.st.query(ctx, "SELECT fencelock_acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
 		[]any{
-			l.st.key(a.r.Name), a.nonce, []byte(a.r.Owner), millis(a.r.TTL + a.r.Grace), a.r.Floor, a.queue, a.ticket,
-			l.hub.process, millis(slack), millis(claim), len(l.st.prefix), []byte(a.r.Move), string(a.r.Phase),
+			l.st.key(a.r.Name), a.nonce, []byte(a.r.Owner), millis(a.r.TTL + a.r.Grace), a.r.Floor, int64(a.r.Reserve), a.queue, a.ticket,
+			l.hub.process, millis(slack), millis(claim), len(l.st.prefix), []byte(a.r.Move), string(a.r.Phase), a.seen.version,
 		},
-		func(row pgx.CollectableRow) error {
-			return row.Scan(&a.answer.state, &a.answer.token, &a.answer.ticket, &a.answer.left, &a.answer.ungated, &a.answer.shut)
-		})
+		func(row pgx.CollectableRow) error { return row.Scan(&a.answer) })
 }
 
-// acquireAll sends many that do not queue, in the order in which every batch takes its locks.
+// acquireAll sends many that do not queue.
 func (l *lease) acquireAll(ctx context.Context, as []*attempt) error {
 	n := len(as)
 	names, nonces, owners := make([][]byte, n), make([][]byte, n), make([][]byte, n)
-	ms, floors := make([]int64, n), make([]int64, n)
-	moves, phases := make([][]byte, n), make([]string, n)
+	ms, floors, reserves := make([]int64, n), make([]int64, n), make([]int64, n)
+	moves, phases, seen := make([][]byte, n), make([]string, n), make([]*int64, n)
+	first := make(map[string]struct{}, n)
 	asked := backend.Now()
 	for i, a := range as {
 		a.asked = asked
 		names[i], nonces[i], owners[i] = l.st.key(a.r.Name), a.nonce, []byte(a.r.Owner)
-		ms[i], floors[i] = millis(a.r.TTL+a.r.Grace), a.r.Floor
+		ms[i], floors[i], reserves[i] = millis(a.r.TTL+a.r.Grace), a.r.Floor, int64(a.r.Reserve)
 		moves[i], phases[i] = []byte(a.r.Move), string(a.r.Phase)
+		if _, again := first[a.r.Name]; !again { // those that are there again go one by one
+			a.seen = l.st.look(a.r)
+			first[a.r.Name], seen[i] = struct{}{}, a.seen.version
+		}
 	}
-	return l.st.query(ctx, `SELECT x.i, a.state, a.token, a.ungated, a.shut
-		FROM (SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bytea[], $7::text[]) WITH ORDINALITY u(k, n, who, ms, above, mv, phase, i)
-			ORDER BY hashtext(encode(u.k, 'hex')), u.k) x
-		CROSS JOIN LATERAL fencelock_acquire(x.k, x.n, x.who, x.ms, x.above, false, NULL, '', 0, $8, $9, x.mv, x.phase) a`,
-		[]any{names, nonces, owners, ms, floors, moves, phases, millis(claim), len(l.st.prefix)}, func(row pgx.CollectableRow) error {
+	return l.st.query(ctx, "SELECT * FROM fencelock_acquire_all($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+		[]any{names, nonces, owners, ms, floors, reserves, moves, phases, seen, millis(claim), len(l.st.prefix)}, func(row pgx.CollectableRow) error {
 			var i int
-			var got answer
-			if err := row.Scan(&i, &got.state, &got.token, &got.ungated, &got.shut); err != nil || i < 1 || i > n {
+			var answer string
+			if err := row.Scan(&i, &answer); err != nil || i < 1 || i > n {
 				return errors.Join(err, fmt.Errorf("unexpected answer of the server: %d", i))
 			}
-			as[i-1].answer = got
+			as[i-1].answer = answer
 			return nil
 		})
 }

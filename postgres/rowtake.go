@@ -16,8 +16,8 @@ func (s *session) timeout() time.Duration { return s.req.TTL + s.req.Grace }
 
 // begin is the statements that begin a session's transaction: what it sets ends with it. A wait does without the timeouts of
 // statements, until restore puts them back for what the holder writes.
-func (s *session) begin(idle time.Duration, wait bool) string {
-	sql := fmt.Sprintf("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;SET LOCAL idle_in_transaction_session_timeout=%d;", millis(idle))
+func (s *session) begin(wait bool) string {
+	sql := "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;"
 	if v, _, _ := strings.Cut(s.conn.Conn().PgConn().ParameterStatus("server_version"), "."); len(v) == 2 && v >= "17" {
 		sql += "SET LOCAL transaction_timeout=0;"
 	}
@@ -37,9 +37,12 @@ const restore = "SET LOCAL client_connection_check_interval=DEFAULT;SELECT set_c
 	"set_config('lock_timeout',current_setting('fencelock.lock_timeout'),true);"
 
 // label is the application_name, as SQL, with a token that is SQL too.
-func (s *session) label(token string) string {
+func (s *session) label(token string) string { return "'" + tagHead + "'||" + token + "||" + s.tail() }
+
+// tail is what follows the token in it.
+func (s *session) tail() string {
 	tail := " " + s.tag + " " + strconv.FormatInt(millis(s.timeout()), 36) + " "
-	return "'" + tagHead + "'||" + token + "||'" + tail + label(s.req.Owner, tagMost-len(tagHead)-16-len(tail)) + "'"
+	return "'" + tail + label(s.req.Owner, tagMost-len(tagHead)-16-len(tail)) + "'"
 }
 
 // label makes an owner fit for an application_name: printable ASCII without quotes, at most so long.
@@ -58,19 +61,20 @@ func label(owner string, most int) string {
 	return b.String()
 }
 
-// taking is the statement that locks the row.
-func (s *session) taking(wait bool) string {
-	return fmt.Sprintf("SELECT t.state,t.token,t.xid,t.ungated,set_config('application_name',%s,true)FROM %s(%s,%d,%v,%d,%s)t;",
-		s.label("coalesce(t.token,0)"), s.row.st.sql("fencelock_take"), literal(s.row.st.key(s.req.Name)), s.req.Floor, wait,
-		len(s.row.st.prefix), s.row.st.phase(s.req))
+// taking is the statement that locks the row, and sets how long the transaction may be idle.
+func (s *session) taking(wait bool, idle time.Duration) string {
+	s.seen = s.row.st.look(s.req)
+	return fmt.Sprintf("SELECT %s(%s,%d,%v,%d,%s,'%d',%s);",
+		s.row.st.sql("fencelock_take"), literal(s.row.st.key(s.req.Name)), s.req.Floor, wait, len(s.row.st.prefix), phase(s.req, s.seen), millis(idle), s.tail())
 }
 
 // try makes the row if it is not there, and locks it if it is free: one round trip. It ends the session on any error but ErrLocked.
 func (s *session) try(ctx context.Context) (backend.Grant, error) {
 	made := s.row.st.sql("BEGIN READ WRITE;SET LOCAL synchronous_commit=off;INSERT INTO fencelock_row(name)VALUES(" + literal(s.row.st.key(s.req.Name)) + ")ON CONFLICT DO NOTHING;COMMIT;")
+	sql := made + s.begin(false)
 	for range 20 {
 		asked := backend.Now()
-		state, err := s.ask(ctx, made+s.begin(s.timeout(), false)+s.taking(false))
+		state, err := s.ask(ctx, sql+s.taking(false, s.timeout()))
 		switch {
 		case err != nil:
 		case state == "held":
@@ -81,7 +85,7 @@ func (s *session) try(ctx context.Context) (backend.Grant, error) {
 		if err != nil || state != "missing" {
 			return backend.Grant{}, s.refused(ctx, errOr(err, state))
 		}
-		made = "ROLLBACK;" + strings.TrimPrefix(made, "ROLLBACK;") // somebody tidies it away just now
+		sql = "ROLLBACK;" + made + s.begin(false) // somebody tidies it away just now
 	}
 	s.abort()
 	return backend.Grant{}, errors.New("the lock's row comes and goes")
@@ -99,7 +103,7 @@ func (s *session) wait(ctx context.Context) (backend.Grant, error) {
 	made := s.row.st.sql("INSERT INTO fencelock_row(name)VALUES(" + literal(s.row.st.key(s.req.Name)) + ")ON CONFLICT DO NOTHING;")
 	begin := "ROLLBACK;BEGIN READ WRITE;SET LOCAL synchronous_commit=off;" + made + "COMMIT;"
 	for {
-		state, err := s.ask(ctx, begin+s.begin(min(claim, s.timeout()), true)+s.taking(true))
+		state, err := s.ask(ctx, begin+s.begin(true)+s.taking(true, min(claim, s.timeout())))
 		if err == nil && state == "missing" {
 			continue
 		}
@@ -138,11 +142,15 @@ func (s *session) ask(ctx context.Context, sql string) (string, error) {
 		return "", s.row.st.refusal(err, s.req)
 	}
 	at := len(res) - 1
-	if at < 0 || len(res[at].Rows) != 1 || len(res[at].Rows[0]) < 4 {
+	if at < 0 || len(res[at].Rows) != 1 || len(res[at].Rows[0]) < 1 {
 		return "", errOr(nil, "no row")
 	}
-	state, token := string(res[at].Rows[0][0]), res[at].Rows[0][1]
-	s.xid, s.ungated = string(res[at].Rows[0][2]), string(res[at].Rows[0][3]) == "t"
+	answer, ungated, err := s.row.st.told(string(res[at].Rows[0][0]), s.seen)
+	if err != nil {
+		return "", err
+	}
+	state, token := answer.word(0), []byte(answer.word(1))
+	s.xid, s.ungated = answer.word(2), ungated
 	for state == "floor" {
 		if err := s.row.st.raise(ctx, s.row.st.key(s.req.Name), s.req.Floor); err != nil {
 			return "", err

@@ -1,4 +1,4 @@
--- Fencelock's objects in PostgreSQL 15 or later, version 2, for both modes.
+-- Fencelock's objects in PostgreSQL 15 or later, version 3, for both modes.
 --
 -- The driver runs this file by itself on first use. Where its role may not create tables, run it once by hand, in
 -- the schema that comes first in the role's search_path (or that schema= names), as the owner of that schema:
@@ -8,8 +8,8 @@
 --           fencelock_gone, fencelock_ring, fencelock_lead, fencelock_guard, fencelock_gate, fencelock_client TO app;
 --     GRANT SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA public TO app;
 --
--- It may be run again: what is there is kept, and what version 1 has made becomes version 2. Whoever had rights on the tables of
--- version 1 gets the same on the new ones.
+-- It may be run again: what is there is kept, and what version 1 or 2 has made becomes version 3. Whoever had rights on the tables of
+-- version 1 gets the same on the new ones. Programs of the earlier versions go on: the functions that they call stay.
 
 -- Tokens -------------------------------------------------------------------------------------------------------------
 
@@ -31,32 +31,46 @@ CREATE TABLE IF NOT EXISTS fencelock_lead (
 
 CREATE OR REPLACE FUNCTION fencelock_slot(k bytea) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT hashtext(encode(k, ''hex'')) & 1023';
 
--- Draws a token for a name: max(last + 1, clock in µs) + lead. NULL if that does not exceed floor: then fencelock_raise first.
+-- Draws the next number of a lane, and up to more numbers after it: {number, how many more}. The number is max(last + 1, clock in µs); those after it do not
+-- move the sequence ahead of the clock by more than 3 ms.
 --
 -- setval is not undone by a rollback, but until the transaction is flushed a crash may undo it. The clock does not go
 -- back then, so the tokens rise all the same; and the lead, which the clock knows nothing of, was committed. The lock is
 -- taken and freed in a subtransaction, so that nothing is held after the call, on whatever connection.
-CREATE OR REPLACE FUNCTION fencelock_draw(k bytea, floor bigint) RETURNS bigint
+CREATE OR REPLACE FUNCTION fencelock_next(lane int, more bigint) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-	mine int := fencelock_slot(k);
-	source regclass := 'fencelock_token_' || (mine & 15);
-	ahead bigint;
+	source regclass := 'fencelock_token_' || lane;
+	clock bigint;
 	v bigint;
 BEGIN
-	SELECT coalesce(max(lead), 0) INTO ahead FROM fencelock_lead WHERE slot IN (-1, mine);
 	BEGIN
-		PERFORM pg_advisory_xact_lock(7306, mine & 15);
-		v := setval(source, greatest(pg_sequence_last_value(source) + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint));
+		PERFORM pg_advisory_xact_lock(7306, lane);
+		clock := extract(epoch FROM clock_timestamp()) * 1000000;
+		v := greatest(pg_sequence_last_value(source) + 1, clock);
+		more := greatest(least(more, clock + 3000 - v), 0);
+		v := setval(source, v + more) - more;
 		RAISE EXCEPTION USING ERRCODE = 'FL000';
 	EXCEPTION WHEN SQLSTATE 'FL000' THEN
 		NULL;
 	END;
-	v := v + ahead;
-	IF v >= 9007199254740992 THEN
+	RETURN ARRAY[v, more];
+END $$;
+
+-- Draws a token for a name: the next number + lead. NULL if that does not exceed floor: then fencelock_raise first.
+CREATE OR REPLACE FUNCTION fencelock_draw(k bytea, floor bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	mine int := fencelock_slot(k);
+	ahead bigint;
+	v bigint[];
+BEGIN
+	SELECT coalesce(max(lead), 0) INTO ahead FROM fencelock_lead WHERE slot IN (-1, mine);
+	v := fencelock_next(mine & 15, 0);
+	IF v[1] + ahead >= 9007199254740992 THEN
 		RAISE EXCEPTION 'fencelock: tokens have reached 2^53' USING ERRCODE = 'FL053';
 	END IF;
-	RETURN CASE WHEN v > floor THEN v END;
+	RETURN CASE WHEN v[1] + ahead > floor THEN v[1] + ahead END;
 END $$;
 
 -- Makes every later token of a name exceed floor, or of all names if k is NULL. The transaction must commit before such
@@ -186,6 +200,21 @@ BEGIN
 	END IF;
 END $$;
 
+-- What tells one state of all gates from another: a hash of what the table has, 0 if it is empty. A client that sends the one that it knows has
+-- looked at the gates itself: where it is still the same, when the lock is won, nobody needs to look again. It comes from the table, so that no change
+-- and no loss of it, by whatever hand, leaves it the same. The functions that grant have this expression inline, which is faster.
+CREATE OR REPLACE FUNCTION fencelock_gates_now() RETURNS bigint LANGUAGE sql STABLE AS
+	'SELECT coalesce(bit_xor(hash_record_extended(g, 0)), 0) FROM fencelock_gate g';
+
+-- What a client that knew another state of the gates is told behind its answer: that hash, and the gates of its keyspace, as of one moment.
+CREATE OR REPLACE FUNCTION fencelock_gates(k bytea, pre int) RETURNS text
+LANGUAGE sql STABLE AS $$
+	SELECT CASE WHEN pre IS NULL THEN '' ELSE E'\n' || fencelock_gates_now() || ' ' || (
+		SELECT coalesce(json_agg(json_build_object('move', encode(g.move, 'hex'), 'state', g.state, 'epoch', g.epoch,
+			'scope', (SELECT json_agg(encode(p, 'hex') ORDER BY i) FROM unnest(g.scope) WITH ORDINALITY u(p, i))) ORDER BY g.move), '[]')::text
+		FROM fencelock_gate g WHERE g.keyspace = substr(k, 1, pre)) END
+$$;
+
 -- Refuses by an error, which frees every lock of the transaction at once.
 CREATE OR REPLACE FUNCTION fencelock_refuse(shut bytea, epoch bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
@@ -250,56 +279,83 @@ CREATE UNLOGGED TABLE IF NOT EXISTS fencelock_row (
 
 -- Locks the row for the transaction that calls it, and draws a token. Whoever wants the row goes through its door,
 -- an advisory lock, whose queue is strictly first come, first served: a plain row lock lets a newcomer in between a release and the
--- first waiter. state: held, locked (never with wait), missing (the row was deleted: insert it again), floor (held, but
--- the token must be drawn again after fencelock_raise). A gate that refuses is an error, FL403. pre, mv, phase: as of fencelock_admit. mark: the
--- number of the migration of a client in phase both, by whose advisory lock fencelock_undrained_row knows it; it is there before the door is, and as long.
-CREATE OR REPLACE FUNCTION fencelock_take(k bytea, floor bigint, wait boolean, pre int, mv bytea, phase text, mark bigint,
-	OUT state text, OUT token bigint, OUT xid bigint, OUT ungated boolean)
+-- first waiter. pre, mv, phase: as of fencelock_admit. mark: the number of the migration of a client in phase both, by whose advisory lock
+-- fencelock_undrained_row knows it; it is there before the door is, and as long. seen: the gates that the client knows and passes
+-- (fencelock_gates_now), or NULL. idle: the idle_in_transaction_session_timeout of the transaction, in ms, and tail: what follows the token in its
+-- application_name; NULL: as they are. A gate that refuses is an error, FL403.
+--
+-- Returns "state token xid ungated", and behind a line's end fencelock_gates if they were not those that the client knows; ungated only then. state: held, locked
+-- (never with wait), missing (the row was deleted: insert it again), floor (held, but the token must be drawn again after fencelock_raise).
+CREATE OR REPLACE FUNCTION fencelock_take(k bytea, floor bigint, wait boolean, pre int, mv bytea, phase text, mark bigint, seen bigint,
+	idle text, tail text) RETURNS text
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+	slot_of int := fencelock_slot(k);
+	r record;
 	d bigint;
+	v bigint[];
+	t bigint;
+	told text := '';
 BEGIN
+	SELECT (SELECT x.door FROM fencelock_row x WHERE x.name = k) AS door,
+		(SELECT coalesce(bit_xor(hash_record_extended(g, 0)), 0) FROM fencelock_gate g) AS gates INTO r;
+	d := r.door;
 	-- A try that the gates refuse leaves the door alone, so that it is in nobody's way. What decides is the look below.
-	IF NOT wait AND EXISTS (SELECT FROM fencelock_gate) THEN
+	IF NOT wait AND r.gates <> 0 AND r.gates IS DISTINCT FROM seen THEN
 		PERFORM fencelock_pass(k, pre, mv, phase);
+	END IF;
+	IF d IS NULL THEN
+		RETURN 'missing 0';
 	END IF;
 	IF mark IS NOT NULL THEN
 		PERFORM pg_advisory_xact_lock_shared(mark);
 	END IF;
+	-- The door is asked for apart: in one WHERE the server might do it for every row.
 	IF wait THEN
-		SELECT door INTO d FROM fencelock_row WHERE name = k;
-		IF FOUND THEN
-			PERFORM pg_advisory_xact_lock(d);
-			PERFORM 1 FROM fencelock_row WHERE name = k AND door = d FOR UPDATE;
+		PERFORM pg_advisory_xact_lock(d);
+		PERFORM 1 FROM fencelock_row WHERE name = k AND door = d FOR UPDATE;
+	ELSIF pg_try_advisory_xact_lock(d) THEN
+		PERFORM 1 FROM fencelock_row WHERE name = k AND door = d FOR UPDATE SKIP LOCKED;
+		IF NOT FOUND AND EXISTS (SELECT FROM fencelock_row WHERE name = k AND door = d) THEN
+			RETURN 'locked 0'; -- by a program that does not use the door
 		END IF;
-	ELSE
-		-- The door is tried apart: in one WHERE the server might try it for every row.
-		SELECT door INTO d FROM fencelock_row WHERE name = k;
-		IF FOUND THEN
-			IF pg_try_advisory_xact_lock(d) THEN
-				PERFORM 1 FROM fencelock_row WHERE name = k AND door = d FOR UPDATE SKIP LOCKED;
-				IF NOT FOUND AND EXISTS (SELECT FROM fencelock_row WHERE name = k AND door = d) THEN
-					state := 'locked'; -- by a program that does not use the door
-					RETURN;
-				END IF;
-			ELSE -- fencelock_tidy shares the door of a row that is free
-				state := CASE WHEN NOT pg_try_advisory_xact_lock_shared(d) AND EXISTS (SELECT FROM fencelock_row WHERE name = k AND door = d)
-					THEN 'locked' ELSE 'missing' END;
-				RETURN;
-			END IF;
-		END IF;
+	ELSE -- fencelock_tidy shares the door of a row that is free
+		RETURN CASE WHEN NOT pg_try_advisory_xact_lock_shared(d) AND EXISTS (SELECT FROM fencelock_row WHERE name = k AND door = d)
+			THEN 'locked 0' ELSE 'missing 0' END;
 	END IF;
 	IF NOT FOUND THEN
-		state := 'missing';
-		RETURN;
+		RETURN 'missing 0';
 	END IF;
 	-- After the door, in a statement of its own: it sees every gate that was there when the door was won.
-	IF phase <> '' OR EXISTS (SELECT FROM fencelock_gate) THEN
-		ungated := NOT fencelock_pass(k, pre, mv, phase) AND phase <> '';
+	SELECT (SELECT coalesce(bit_xor(hash_record_extended(g, 0)), 0) FROM fencelock_gate g) AS gates,
+		(SELECT coalesce(max(l.lead), 0) FROM fencelock_lead l WHERE l.slot IN (-1, slot_of)) AS ahead INTO r;
+	IF r.gates IS DISTINCT FROM seen AND (r.gates <> 0 OR phase <> '' OR seen IS NOT NULL) THEN
+		told := CASE WHEN fencelock_pass(k, pre, mv, phase) OR phase = '' THEN ' f' ELSE ' t' END || fencelock_gates(k, pre);
 	END IF;
-	token := fencelock_draw(k, floor);
-	state := CASE WHEN token IS NULL THEN 'floor' ELSE 'held' END;
-	xid := pg_current_xact_id()::text::bigint;
+	v := fencelock_next(slot_of & 15, 0);
+	t := v[1] + r.ahead;
+	IF t >= 9007199254740992 THEN
+		RAISE EXCEPTION 'fencelock: tokens have reached 2^53' USING ERRCODE = 'FL053';
+	END IF;
+	told := CASE WHEN t > floor THEN 'held ' || t ELSE 'floor 0' END || ' ' || pg_current_xact_id() || told;
+	IF tail IS NOT NULL THEN
+		idle := set_config('idle_in_transaction_session_timeout', idle, true);
+		tail := set_config('application_name', 'fl ' || CASE WHEN t > floor THEN t ELSE 0 END || tail, true);
+	END IF;
+	RETURN told;
+END $$;
+
+-- For programs of version 2, which have not looked at the gates.
+CREATE OR REPLACE FUNCTION fencelock_take(k bytea, floor bigint, wait boolean, pre int, mv bytea, phase text, mark bigint,
+	OUT state text, OUT token bigint, OUT xid bigint, OUT ungated boolean)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	a text[] := string_to_array(split_part(fencelock_take(k, floor, wait, pre, mv, phase, mark, NULL, NULL, NULL), E'\n', 1), ' ');
+BEGIN
+	state := a[1];
+	token := nullif(a[2], '0');
+	xid := a[3];
+	ungated := coalesce(a[4], 'f');
 END $$;
 
 -- For programs of version 1, which know of no migration.
@@ -463,46 +519,48 @@ BEGIN
 	RETURN h.nonce;
 END $$;
 
--- Acquires. n: the nonce; ms: TTL and grace; place: the ticket that a waiter has had, or NULL; proc: the waiter's
--- process, alive for slack ms from now; pre, mv, phase: as of fencelock_admit. state: granted (token), locked, queued (ticket; look: in how many ms the
--- lease ends), gone (abandoned before), shut (refused by the gate of the migration shut; token: its epoch). A try that fails only reads.
-CREATE OR REPLACE FUNCTION fencelock_acquire(k bytea, n bytea, who bytea, ms bigint, above bigint, wait boolean, place bigint,
-	proc text, slack bigint, claim bigint, pre int, mv bytea, phase text,
-	OUT state text, OUT token bigint, OUT ticket bigint, OUT look bigint, OUT ungated boolean, OUT shut bytea)
+-- Acquires. n: the nonce; ms: TTL and grace; more: how many tokens to reserve; place: the ticket that a waiter has had, or NULL; proc: the waiter's
+-- process, alive for slack ms from now; pre, mv, phase: as of fencelock_admit; seen: as of fencelock_take. A try that fails only reads.
+--
+-- Returns one of these, and behind a line's end fencelock_gates if they were not those that the client knows:
+-- "granted token reserved ungated" (ungated only if the gates were not those), "locked", "queued ticket look" (look: in how many ms the lease
+-- ends), "gone" (abandoned before), "shut epoch move" (refused by the gate of that migration, in hex).
+CREATE OR REPLACE FUNCTION fencelock_acquire(k bytea, n bytea, who bytea, ms bigint, above bigint, more bigint, wait boolean, place bigint,
+	proc text, slack bigint, claim bigint, pre int, mv bytea, phase text, seen bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-	r fencelock_lease;
-	ours boolean;
+	hash int := hashtext(encode(k, 'hex'));
+	r record; -- what was found
+	l record; -- the lease
+	ours boolean := false; -- our own grant, or the claim that another's release has made for us
 	turn bytea;
 	gate record;
+	v bigint[];
 	t bigint;
+	told text := '';
 BEGIN
 	-- What others have committed while this one waited must be seen. The driver sends it again in a transaction of that level.
 	IF current_setting('transaction_isolation') <> 'read committed' THEN
 		RAISE EXCEPTION 'fencelock: not in a transaction of level %', current_setting('transaction_isolation') USING ERRCODE = 'FL001';
 	END IF;
-	SELECT * INTO r FROM fencelock_lease WHERE name = k;
-	IF FOUND AND r.nonce <> n AND r.expires_at > clock_timestamp() THEN
-		IF NOT wait THEN
-			state := 'locked';
-			RETURN;
-		END IF;
-		SELECT q.ticket INTO ticket FROM fencelock_queue q WHERE q.nonce = n;
-		IF FOUND THEN
-			state := 'queued';
-			look := greatest(ceil(extract(epoch FROM r.expires_at - clock_timestamp()) * 1000), 0);
-			RETURN;
-		END IF;
+	PERFORM pg_advisory_xact_lock(7307, hash);
+	-- In a statement of its own after that lock: it sees every gate that was there when the lock was won.
+	SELECT x.nonce, x.token, x.expires_at, x.claimed,
+		EXISTS (SELECT FROM fencelock_queue q WHERE q.name = k) AS waited,
+		EXISTS (SELECT FROM fencelock_gone g WHERE g.nonce = n) AS gone,
+		(SELECT coalesce(bit_xor(hash_record_extended(g, 0)), 0) FROM fencelock_gate g) AS gates,
+		(SELECT coalesce(max(d.lead), 0) FROM fencelock_lead d WHERE d.slot IN (-1, hash & 1023)) AS ahead
+		INTO r FROM (VALUES (1)) one LEFT JOIN fencelock_lease x ON x.name = k;
+	IF r.gone THEN
+		RETURN 'gone';
 	END IF;
-	PERFORM pg_advisory_xact_lock(7307, hashtext(encode(k, 'hex')));
-	IF EXISTS (SELECT FROM fencelock_gone WHERE nonce = n) THEN
-		state := 'gone';
-		RETURN;
+	l := r;
+	IF r.nonce = n OR r.expires_at <= clock_timestamp() THEN -- a renewal may be under way
+		SELECT x.nonce, x.token, x.expires_at, x.claimed INTO l FROM fencelock_lease x WHERE x.name = k FOR UPDATE;
+		ours := coalesce(l.nonce = n AND l.expires_at > clock_timestamp(), false);
 	END IF;
-	SELECT * INTO r FROM fencelock_lease WHERE name = k FOR UPDATE; -- a renewal may be under way
-	ours := FOUND AND r.expires_at > clock_timestamp() AND r.nonce = n; -- our own grant, or the claim that another's release has made for us
-	IF ours OR r.expires_at > clock_timestamp() IS NOT TRUE THEN
-		IF NOT ours AND EXISTS (SELECT FROM fencelock_queue WHERE name = k) THEN
+	IF ours OR l.expires_at > clock_timestamp() IS NOT TRUE THEN
+		IF NOT ours AND r.waited THEN
 			turn := fencelock_grant(k, n, claim);
 		END IF;
 		IF turn IS NULL OR turn = n THEN
@@ -510,45 +568,134 @@ BEGIN
 				DELETE FROM fencelock_queue WHERE nonce = n;
 			END IF;
 			-- A grant that is sent again passes. What a gate says to the one whose turn it is, the next one learns by himself.
-			IF phase <> '' OR EXISTS (SELECT FROM fencelock_gate) THEN
+			IF r.gates IS DISTINCT FROM seen AND (r.gates <> 0 OR phase <> '' OR seen IS NOT NULL) THEN
 				SELECT * INTO gate FROM fencelock_admit(k, pre, mv, phase);
-				IF gate.shut IS NOT NULL AND (NOT ours OR r.claimed) THEN
+				told := fencelock_gates(k, pre);
+				IF gate.shut IS NOT NULL AND (NOT ours OR l.claimed) THEN
 					IF ours THEN
 						DELETE FROM fencelock_lease WHERE name = k;
 					END IF;
 					PERFORM fencelock_grant(k, NULL, claim);
-					state := 'shut';
-					shut := gate.shut;
-					token := gate.epoch;
-					RETURN;
+					RETURN 'shut ' || gate.epoch || ' ' || encode(gate.shut, 'hex') || told;
 				END IF;
-				ungated := phase <> '' AND NOT gate.gated;
+				told := CASE WHEN gate.gated OR phase = '' THEN ' f' ELSE ' t' END || told;
 			END IF;
-			t := r.token;
-			IF NOT ours OR t <= above THEN
-				t := fencelock_draw_above(k, above);
+			-- The token of a claim was told to nobody: one that reserves more is drawn anew.
+			t := l.token;
+			IF NOT ours OR t <= above OR l.claimed AND more > 0 THEN
+				v := fencelock_next(hash & 15, more);
+				t := v[1] + r.ahead;
+				IF t <= above OR t + v[2] >= 9007199254740992 OR turn IS NOT NULL THEN -- fencelock_grant may have raised the lead
+					v := NULL;
+					t := fencelock_draw_above(k, above);
+				END IF;
 			END IF;
-			token := t;
-			INSERT INTO fencelock_lease VALUES (k, n, who, t, clock_timestamp() + ms * interval '1 ms', CASE WHEN phase = 'both' THEN mv END, false)
-				ON CONFLICT (name) DO UPDATE SET nonce = excluded.nonce, owner = excluded.owner, token = excluded.token, expires_at = excluded.expires_at,
-					move = excluded.move, claimed = false;
-			state := 'granted';
-			RETURN;
+			IF r.nonce IS NULL AND turn IS NULL THEN
+				INSERT INTO fencelock_lease VALUES (k, n, who, t, clock_timestamp() + ms * interval '1 ms', CASE WHEN phase = 'both' THEN mv END, false);
+			ELSE
+				INSERT INTO fencelock_lease VALUES (k, n, who, t, clock_timestamp() + ms * interval '1 ms', CASE WHEN phase = 'both' THEN mv END, false)
+					ON CONFLICT (name) DO UPDATE SET nonce = excluded.nonce, owner = excluded.owner, token = excluded.token, expires_at = excluded.expires_at,
+						move = excluded.move, claimed = false;
+			END IF;
+			RETURN 'granted ' || t || ' ' || coalesce(v[2], 0) || told;
 		END IF;
-		SELECT * INTO r FROM fencelock_lease WHERE name = k;
+		SELECT x.expires_at INTO l FROM fencelock_lease x WHERE x.name = k;
 	END IF;
 	IF NOT wait THEN
-		state := 'locked';
-		RETURN;
+		RETURN 'locked';
 	END IF;
-	INSERT INTO fencelock_process VALUES (proc, clock_timestamp() + slack * interval '1 ms')
-		ON CONFLICT (process) DO UPDATE SET alive_until = excluded.alive_until
-		WHERE fencelock_process.alive_until < clock_timestamp() + slack * interval '0.5 ms';
-	INSERT INTO fencelock_queue VALUES (k, coalesce(place, nextval('fencelock_ticket')), n, who, above, proc)
-		ON CONFLICT (nonce) DO NOTHING;
-	SELECT q.ticket INTO ticket FROM fencelock_queue q WHERE q.nonce = n;
-	state := 'queued';
-	look := greatest(ceil(extract(epoch FROM r.expires_at - clock_timestamp()) * 1000), 0);
+	SELECT q.ticket INTO t FROM fencelock_queue q WHERE q.nonce = n;
+	IF NOT FOUND THEN
+		INSERT INTO fencelock_process VALUES (proc, clock_timestamp() + slack * interval '1 ms')
+			ON CONFLICT (process) DO UPDATE SET alive_until = excluded.alive_until
+			WHERE fencelock_process.alive_until < clock_timestamp() + slack * interval '0.5 ms';
+		t := coalesce(place, nextval('fencelock_ticket'));
+		INSERT INTO fencelock_queue VALUES (k, t, n, who, above, proc);
+	END IF;
+	RETURN 'queued ' || t || ' ' || greatest(ceil(extract(epoch FROM l.expires_at - clock_timestamp()) * 1000), 0);
+END $$;
+
+-- Acquires many, none of which waits, as fencelock_acquire does one, with one statement for all that are free, and one number of each lane. No
+-- name is there twice, unless its later seen is NULL. The locks are taken in the order of every batch.
+CREATE OR REPLACE FUNCTION fencelock_acquire_all(ks bytea[], ns bytea[], whos bytea[], mss bigint[], aboves bigint[], mores bigint[], mvs bytea[], phases text[],
+	seens bigint[], claim bigint, pre int, OUT i bigint, OUT answer text)
+RETURNS SETOF record LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+	x record;
+	held bigint[];
+	granted bigint[] := '{}';
+	tokens bigint[];
+	v bigint[];
+BEGIN
+	IF current_setting('transaction_isolation') <> 'read committed' THEN
+		RAISE EXCEPTION 'fencelock: not in a transaction of level %', current_setting('transaction_isolation') USING ERRCODE = 'FL001';
+	END IF;
+	held := ARRAY(SELECT u.at FROM unnest(ks, ns) WITH ORDINALITY u(k, n, at) JOIN fencelock_lease l ON l.name = u.k
+		WHERE l.nonce <> u.n AND l.expires_at > clock_timestamp());
+	IF held = '{}' THEN
+		PERFORM pg_advisory_xact_lock(7307, o.hash) FROM (SELECT DISTINCT hashtext(encode(u, 'hex')) AS hash FROM unnest(ks) u ORDER BY 1) o;
+		BEGIN
+			PERFORM pg_advisory_xact_lock(7306, o.lane) FROM (SELECT DISTINCT hashtext(encode(u, 'hex')) & 15 AS lane FROM unnest(ks) u ORDER BY 1) o;
+			v := ARRAY(SELECT CASE WHEN o.lane IS NOT NULL THEN
+					setval(('fencelock_token_' || a)::regclass, greatest(pg_sequence_last_value(('fencelock_token_' || a)::regclass) + 1,
+						(extract(epoch FROM clock_timestamp()) * 1000000)::bigint)) END
+				FROM generate_series(0, 15) a LEFT JOIN (SELECT DISTINCT hashtext(encode(u, 'hex')) & 15 AS lane FROM unnest(ks) u) o ON o.lane = a ORDER BY a);
+			RAISE EXCEPTION USING ERRCODE = 'FL000';
+		EXCEPTION WHEN SQLSTATE 'FL000' THEN
+			NULL;
+		END;
+		WITH u AS MATERIALIZED (
+			SELECT u.*, v[(u.hash & 15) + 1] + (SELECT coalesce(max(d.lead), 0) FROM fencelock_lead d WHERE d.slot IN (-1, u.hash & 1023)) AS token
+			FROM (SELECT *, hashtext(encode(z.k, 'hex')) AS hash
+				FROM unnest(ks, ns, whos, mss, aboves, mores, mvs, phases, seens) WITH ORDINALITY z(k, n, who, ms, above, more, mv, phase, seen, at)) u
+		), done AS (
+			INSERT INTO fencelock_lease
+			SELECT u.k, u.n, u.who, u.token, clock_timestamp() + u.ms * interval '1 ms', CASE WHEN u.phase = 'both' THEN u.mv END, false FROM u
+			WHERE u.seen = (SELECT coalesce(bit_xor(hash_record_extended(g, 0)), 0) FROM fencelock_gate g)
+				AND u.more = 0 AND u.token > u.above AND u.token < 9007199254740992
+				AND NOT EXISTS (SELECT FROM fencelock_lease l WHERE l.name = u.k)
+				AND NOT EXISTS (SELECT FROM fencelock_queue q WHERE q.name = u.k)
+				AND NOT EXISTS (SELECT FROM fencelock_gone g WHERE g.nonce = u.n)
+			RETURNING name
+		)
+		SELECT coalesce(array_agg(u.at), '{}'), array_agg(u.token) INTO granted, tokens FROM u JOIN done ON done.name = u.k AND u.seen IS NOT NULL;
+		RETURN QUERY SELECT g.at, 'granted ' || g.token || ' 0' FROM unnest(granted, tokens) g(at, token);
+	END IF;
+	IF cardinality(granted) < cardinality(ks) THEN
+		FOR x IN SELECT * FROM unnest(ks, ns, whos, mss, aboves, mores, mvs, phases, seens) WITH ORDINALITY u(k, n, who, ms, above, more, mv, phase, seen, at)
+			WHERE u.at <> ALL (granted) ORDER BY hashtext(encode(u.k, 'hex')), u.k, u.at
+		LOOP
+			i := x.at;
+			answer := CASE WHEN x.at = ANY (held) THEN 'locked'
+				ELSE fencelock_acquire(x.k, x.n, x.who, x.ms, x.above, x.more, false, NULL, '', 0, claim, pre, x.mv, x.phase, x.seen) END;
+			RETURN NEXT;
+		END LOOP;
+	END IF;
+END $$;
+
+-- For programs of version 2, which have not looked at the gates.
+CREATE OR REPLACE FUNCTION fencelock_acquire(k bytea, n bytea, who bytea, ms bigint, above bigint, wait boolean, place bigint,
+	proc text, slack bigint, claim bigint, pre int, mv bytea, phase text,
+	OUT state text, OUT token bigint, OUT ticket bigint, OUT look bigint, OUT ungated boolean, OUT shut bytea)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	a text[] := string_to_array(split_part(
+		fencelock_acquire(k, n, who, ms, above, 0, wait, place, proc, slack, claim, pre, mv, phase, NULL), E'\n', 1), ' ');
+BEGIN
+	state := a[1];
+	CASE state
+		WHEN 'granted' THEN
+			token := a[2];
+			ungated := coalesce(a[4], 'f');
+		WHEN 'queued' THEN
+			ticket := a[2];
+			look := a[3];
+		WHEN 'shut' THEN
+			token := a[2];
+			shut := decode(a[3], 'hex');
+		ELSE
+			NULL;
+	END CASE;
 END $$;
 
 -- For programs of version 1, which know of no migration.
@@ -568,14 +715,32 @@ BEGIN
 	look := a.look;
 END $$;
 
+-- Lets the transaction that calls it commit without waiting for the disk, unless it draws a token above a floor. For releases: a crash may undo the last
+-- of them, then the lease is there until its time is over. What it must not undo is a grant, and whoever is granted the lock by a release confirms that by an
+-- acquire, whose commit is flushed, and all before it.
+CREATE OR REPLACE FUNCTION fencelock_lazy() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+	IF current_setting('synchronous_commit') <> 'off' THEN
+		PERFORM set_config('synchronous_commit', 'off', true);
+	END IF;
+END $$;
+
+-- Notes nonces that were released, in the ring of the first of them.
+CREATE OR REPLACE FUNCTION fencelock_note(ns bytea[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+	INSERT INTO fencelock_ring VALUES ((get_byte(ns[1], 0) * 256 + get_byte(ns[1], 1)) & 1023, ns)
+		ON CONFLICT (slot) DO UPDATE SET nonces = (excluded.nonces || fencelock_ring.nonces)[1:cardinality(excluded.nonces) + 7];
+END $$;
+
 -- Releases (remember: so that it may be sent again, noted in the ring) or abandons (keep: ms for which a late acquire is refused, or 0),
 -- and hands the lock on. True: released, now or before.
 CREATE OR REPLACE FUNCTION fencelock_release(k bytea, n bytea, claim bigint, keep bigint, remember boolean, ring boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
 	live boolean;
-	slot_of int := (get_byte(n, 0) * 256 + get_byte(n, 1)) & 1023;
+	waited boolean;
 BEGIN
+	PERFORM fencelock_lazy();
 	PERFORM pg_advisory_xact_lock(7307, hashtext(encode(k, 'hex')));
 	IF keep > 0 THEN
 		DELETE FROM fencelock_gone WHERE nonce = ANY (ARRAY(SELECT nonce FROM fencelock_gone WHERE until < clock_timestamp() FOR UPDATE SKIP LOCKED));
@@ -585,39 +750,53 @@ BEGIN
 	IF NOT remember THEN -- a holder waits no more
 		DELETE FROM fencelock_queue WHERE nonce = n;
 	END IF;
-	DELETE FROM fencelock_lease WHERE name = k AND nonce = n RETURNING expires_at > clock_timestamp() INTO live;
+	DELETE FROM fencelock_lease WHERE name = k AND nonce = n
+		RETURNING expires_at > clock_timestamp(), EXISTS (SELECT FROM fencelock_queue q WHERE q.name = k) INTO live, waited;
 	IF NOT FOUND THEN
-		RETURN remember AND EXISTS (SELECT FROM fencelock_ring WHERE slot = slot_of AND n = ANY (nonces));
+		RETURN remember AND EXISTS (SELECT FROM fencelock_ring WHERE n = ANY (nonces));
 	END IF;
-	IF EXISTS (SELECT FROM fencelock_queue WHERE name = k) THEN
+	IF waited THEN
 		PERFORM fencelock_grant(k, NULL, claim);
 	END IF;
 	IF live AND ring THEN
-		INSERT INTO fencelock_ring VALUES (slot_of, ARRAY[n])
-			ON CONFLICT (slot) DO UPDATE SET nonces = (n || fencelock_ring.nonces)[1:8];
+		PERFORM fencelock_note(ARRAY[n]);
 	END IF;
 	RETURN live;
 END $$;
 
 -- Releases or abandons many, in the order in which every batch takes its locks; so are the rings.
 CREATE OR REPLACE FUNCTION fencelock_release_all(ks bytea[], ns bytea[], keeps bigint[], remember boolean[], claim bigint, OUT i bigint, OUT done boolean)
-RETURNS SETOF record LANGUAGE plpgsql VOLATILE AS $$
+RETURNS SETOF record LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
 	x record;
+	freed bigint[] := '{}';
 	ended bytea[] := '{}';
 BEGIN
-	FOR x IN SELECT * FROM unnest(ks, ns, keeps, remember) WITH ORDINALITY u(k, n, keep, note, at)
-		ORDER BY hashtext(encode(u.k, 'hex')), u.k
-	LOOP
-		i := x.at;
-		done := fencelock_release(x.k, x.n, claim, x.keep, x.note, false);
-		IF done AND x.note THEN
-			ended := ended || x.n;
-		END IF;
-		RETURN NEXT;
-	END LOOP;
-	INSERT INTO fencelock_ring SELECT (get_byte(n, 0) * 256 + get_byte(n, 1)) & 1023 AS at, array_agg(n) FROM unnest(ended) n GROUP BY at ORDER BY at
-		ON CONFLICT (slot) DO UPDATE SET nonces = (excluded.nonces || fencelock_ring.nonces)[1:8];
+	PERFORM fencelock_lazy();
+	PERFORM pg_advisory_xact_lock(7307, o.hash) FROM (SELECT DISTINCT hashtext(encode(u, 'hex')) AS hash FROM unnest(ks) u ORDER BY 1) o;
+	-- Those that nobody waits for, at once.
+	WITH d AS (
+		DELETE FROM fencelock_lease l USING unnest(ks, ns, keeps, remember) WITH ORDINALITY u(k, n, keep, note, at)
+		WHERE l.name = u.k AND l.nonce = u.n AND u.note AND u.keep = 0 AND l.expires_at > clock_timestamp()
+			AND NOT EXISTS (SELECT FROM fencelock_queue q WHERE q.name = u.k)
+		RETURNING u.at, u.n
+	) SELECT coalesce(array_agg(d.at), '{}'), coalesce(array_agg(d.n), '{}') INTO freed, ended FROM d;
+	RETURN QUERY SELECT f, true FROM unnest(freed) f;
+	IF cardinality(freed) < cardinality(ks) THEN
+		FOR x IN SELECT * FROM unnest(ks, ns, keeps, remember) WITH ORDINALITY u(k, n, keep, note, at)
+			WHERE u.at <> ALL (freed) ORDER BY hashtext(encode(u.k, 'hex')), u.k
+		LOOP
+			i := x.at;
+			done := fencelock_release(x.k, x.n, claim, x.keep, x.note, false);
+			IF done AND x.note THEN
+				ended := ended || x.n;
+			END IF;
+			RETURN NEXT;
+		END LOOP;
+	END IF;
+	IF cardinality(ended) > 0 THEN
+		PERFORM fencelock_note(ended);
+	END IF;
 END $$;
 
 -- Frees a lock, whoever holds it, and hands it on.
@@ -724,4 +903,4 @@ CREATE TABLE IF NOT EXISTS fencelock_guard (
 ) WITH (fillfactor = 50);
 
 -- The version of all this: last, so that it is there only when the rest is.
-CREATE OR REPLACE FUNCTION fencelock_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 2';
+CREATE OR REPLACE FUNCTION fencelock_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 3';

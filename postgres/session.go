@@ -54,6 +54,7 @@ type session struct {
 
 	dropped chan struct{} // closed when the connection is gone
 
+	seen    sight  // of the gates
 	xid     string // of the transaction, to learn what became of a COMMIT
 	token   backend.Token
 	ungated bool // of the grant

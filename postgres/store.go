@@ -36,6 +36,7 @@ type store struct {
 	before string // what goes before the names of our objects
 	prefix string
 
+	gates    atomic.Pointer[gates]
 	level    atomic.Bool    // the sessions' default isolation level is not READ COMMITTED
 	ensuring chan struct{}  // of size 1: who creates the schema
 	flying   sync.WaitGroup // what outlives its caller

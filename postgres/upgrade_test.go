@@ -4,10 +4,12 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
@@ -20,22 +22,67 @@ import (
 //go:embed testdata/schema-1.sql
 var schema1 string
 
-// A database of version 1 becomes one of version 2 by the first client of this version, while programs and roles of version 1 go on.
+// schema2 is version 2, whose clients did not know what the gates are.
+//
+//go:embed testdata/schema-2.sql
+var schema2 string
+
+// A database of an earlier version becomes one of version 3 by the first client of this version, while programs and roles of that version go on.
 func TestSchemaIsUpgraded(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{})
 	admin := pool(t, s, "")
 	run(t, admin, `CREATE ROLE "the app" LOGIN`)
-	old := map[postgres.Mode]string{
-		postgres.Row:   "SELECT state FROM fencelock_take($1, 0, false)",
-		postgres.Lease: "SELECT state FROM fencelock_acquire($1, decode(md5(clock_timestamp()::text), 'hex'), 'old', 60000, 0, false, NULL, '', 0, 2000)",
+	for _, was := range []struct{ version, schema, take, acquire, release string }{
+		{
+			"1", schema1, "SELECT state FROM fencelock_take($1, 0, false)",
+			"SELECT state FROM fencelock_acquire($1, $2, 'old', 60000, 0, false, NULL, '', 0, 2000)", "SELECT fencelock_release($1, $2, 2000, 0, true, true)",
+		},
+		{
+			"2", schema2, "SELECT state FROM fencelock_take($1, 0, false, 2, NULL, '', NULL)",
+			"SELECT state FROM fencelock_acquire($1, $2, 'old', 60000, 0, false, NULL, '', 0, 2000, 2, NULL, '')", "SELECT fencelock_release($1, $2, 2000, 0, true, true)",
+		},
+	} {
+		t.Run("from "+was.version, func(t *testing.T) {
+			upgrade(t, s, "from_"+was.version, was.schema, map[postgres.Mode]string{
+				postgres.Row:   was.take,
+				postgres.Lease: strings.ReplaceAll(was.acquire, "$2", "decode(md5(clock_timestamp()::text), 'hex')"),
+			})
+			oldProgram(t, pool(t, s, "&database=from_"+was.version+"_lease"), was.acquire, was.release)
+		})
 	}
+}
+
+// oldProgram locks and unlocks by the statements of an earlier version.
+func oldProgram(t *testing.T, p *pgxpool.Pool, acquire, release string) {
+	t.Helper()
+	last := int64(0)
+	acquire = strings.Replace(acquire, "SELECT state", "SELECT state || ' ' || token", 1)
+	for range 3 {
+		mine := []byte(nonce()[:16])
+		granted := one[string](t, p, acquire, []byte("p:out/theirs"), mine)
+		state, number, _ := strings.Cut(granted, " ")
+		token, err := strconv.ParseInt(number, 10, 64)
+		if err != nil || state != "granted" || token <= last {
+			t.Errorf("a program of an earlier version was told %q, after token %d", granted, last)
+		}
+		last = token
+		for range 2 { // sent again
+			if !one[bool](t, p, release, []byte("p:out/theirs"), mine) {
+				t.Error("a program of an earlier version could not release")
+			}
+		}
+	}
+}
+
+func upgrade(t *testing.T, s *servers.PostgresServer, name, was string, old map[postgres.Mode]string) {
+	admin := pool(t, s, "")
 	for _, mode := range both {
 		t.Run(string(mode), func(t *testing.T) {
-			database := "old_" + string(mode)
+			database := name + "_" + string(mode)
 			run(t, admin, "CREATE DATABASE "+database)
 			p := pool(t, s, "&database="+database)
-			run(t, p, schema1)
+			run(t, p, was)
 			run(t, p, "REVOKE CREATE ON SCHEMA public FROM public")
 			url := strings.Replace(at(s.Addr(), mode, "prefix", "p:"), "/postgres?", "/"+database+"?", 1)
 			app := strings.Replace(url, "postgres@", "the%20app@", 1)
@@ -46,7 +93,7 @@ func TestSchemaIsUpgraded(t *testing.T) {
 			}
 			run(t, p, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "the app"; GRANT SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA public TO "the app"`)
 
-			// Held by a program of version 1.
+			// Held by a program of that version.
 			run(t, p, "INSERT INTO fencelock_row VALUES ('p:in/old'), ('p:in/x'), ('p:out/x')")
 			tx := parked(t, p, old[mode], []byte("p:in/old"))
 			if mode == postgres.Lease {
@@ -57,8 +104,8 @@ func TestSchemaIsUpgraded(t *testing.T) {
 			must(t, err)
 			t.Cleanup(func() { _ = d.Close() })
 			release(t, d, request("in/y", ""))
-			if v := one[int](t, p, "SELECT fencelock_version()"); v != 2 {
-				t.Errorf("version %d, want 2", v)
+			if v := one[int](t, p, "SELECT fencelock_version()"); v != 3 {
+				t.Errorf("version %d, want 3", v)
 			}
 			g := gateOf("m", backend.GateBoth, backend.Pattern{Match: "in/*"})
 			must(t, d.SetGate(t.Context(), g, 0))
@@ -66,14 +113,15 @@ func TestSchemaIsUpgraded(t *testing.T) {
 				t.Errorf("undrained: got %s, want [in/old]", got)
 			}
 			for name, refused := range map[string]bool{"in/x": true, "out/x": false} {
-				_, err := p.Exec(t.Context(), old[mode], []byte("p:"+name))
+				var state string
+				err := p.QueryRow(t.Context(), old[mode], []byte("p:"+name)).Scan(&state)
 				var answer *pgconn.PgError
-				if got := errors.As(err, &answer) && answer.Code == "FL403"; got != refused || !refused && err != nil {
-					t.Errorf("a program of version 1 asks for %s: got %v, want refused: %v", name, err, refused)
+				if got := errors.As(err, &answer) && answer.Code == "FL403" || state == "shut"; got != refused || !refused && err != nil {
+					t.Errorf("a program of an earlier version asks for %s: got %v, want refused: %v", name, err, refused)
 				}
 			}
 
-			// The role of version 1 has what it needs, and nobody runs the file again.
+			// The role of that version has what it needs, and nobody runs the file again.
 			before := one[string](t, p, "SELECT xmin::text FROM pg_proc WHERE proname = 'fencelock_version'")
 			other := driver(t, app)
 			_, err = other.Acquire(t.Context(), request("in/y", ""))
@@ -83,7 +131,7 @@ func TestSchemaIsUpgraded(t *testing.T) {
 			_, err = other.Gates(t.Context())
 			must(t, err)
 			if after := one[string](t, p, "SELECT xmin::text FROM pg_proc WHERE proname = 'fencelock_version'"); after != before {
-				t.Error("the file was run again on version 2")
+				t.Error("the file was run again on version 3")
 			}
 			run(t, p, postgres.Schema) // by hand, what is there is kept
 			if gates, err := d.Gates(t.Context()); err != nil || len(gates) != 1 {

@@ -81,7 +81,7 @@ func TestPassword(t *testing.T) {
 
 // rights are those that the package documentation names, for the default prefix.
 const rights = "~fencelock:* ~fl* resetchannels &fl* -@all +eval +evalsha +get +set +del +exists +pexpire +pttl +time" +
-	" +zadd +zrem +zrange +zscore +hset +hget +hdel +hvals +lpush +ltrim +lpos +scan +publish +subscribe +hgetall +info"
+	" +zadd +zrem +zrange +zscore +hset +hget +hdel +hvals +lpush +ltrim +lpos +scan +publish +subscribe +mget +hgetall +info"
 
 func TestRights(t *testing.T) {
 	t.Parallel()

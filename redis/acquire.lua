@@ -1,57 +1,62 @@
 -- The acquire that found the key taken, the queue not empty, its own
--- tombstone, or a gate that refuses it. Keys, arguments and replies: fast.lua.
-local nonce, ttl, mode, ticket, floor = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local claim, slack, process, pub, owner = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
+-- tombstone, gates that it does not know or that refuse it, or no counter yet. Keys, arguments and replies: fast.lua.
+local nonce, ttl, floor, owner = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local refused, known = string.match(ARGV[5], '^(!?)(.*)$')
+local mode, ticket, claim, slack, process, pub = string.match(ARGV[6], '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
 
 if redis.call('EXISTS', TOMB) == 1 then return {'gone'} end
 
--- A grant that found a gate of its own migration says so.
-local function granted(n) return own and {'ok', n} or n end
-
--- Ours already: the same request again, which no gate refuses any more, or the waiter's confirmation of its claim.
-local mine = value and string.sub(value, 1, 33) == nonce .. ':'
-local claimed = mine and string.byte(value, -1) == 0
-if mine and not (claimed and refusal) then
-  local n = tonumber(string.match(value, '^%x+:(%d+):'))
+-- The lock is the request's, with the token n. What follows n is free for it up to where the counter is moved: all that was
+-- drawn since n are tickets, and tokens of other names.
+local function granted(n)
   if n <= floor then n = draw(floor) end
   redis.call('SET', LOCK, nonce .. ':' .. num(n) .. ':' .. owner, 'PX', ttl)
   drop(nonce)
-  return granted(n)
+  if not ARGV[7] then return n end
+  local r = math.max(0, math.min(ARGV[7], us + 3000 - n))
+  if r > 0 and tonumber(redis.call('GET', COUNTER) or 0) < n + r then redis.call('SET', COUNTER, num(n + r)) end
+  return {n, r}
 end
 
+-- Ours already: the same request again, which no gate refuses any more, or the waiter's confirmation of its claim.
+local value = redis.call('GET', LOCK)
+local mine = value and string.sub(value, 1, 33) == nonce .. ':'
+local claimed = mine and string.byte(value, -1) == 0
+local n = mine and tonumber(string.match(value, '^%x+:(%d+):'))
+if mine and not claimed then return granted(n) end
+
+local gates = redis.pcall('GET', KEYS[6])
+if type(gates) == 'table' then return {'badgate'} end
+if (gates or '') ~= known then return {'gates'} end
+
 -- Refused: out of the queue, and the lock goes on to the next.
-if refusal then
+if refused ~= '' then
   drop(nonce)
   if claimed then redis.call('DEL', LOCK) end
   if claimed or not value then grant(pub, '', claim) end
-  return refusal
+  return {'refused'}
 end
+if claimed then return granted(n) end
 
 -- Free, but others wait: the first live one gets it, whoever looks.
 if not value then
-  if not grant(pub, nonce, claim) then
-    local n = draw(floor)
-    redis.call('SET', LOCK, nonce .. ':' .. num(n) .. ':' .. owner, 'PX', ttl)
-    drop(nonce)
-    return granted(n)
-  end
+  if not grant(pub, nonce, claim) then return granted(draw(floor)) end
   value = redis.call('GET', LOCK)
 end
-
-local left = redis.call('PTTL', LOCK)
-local foreign = string.match(value, '^%x+:%d+:') and 0 or 1
-if mode == 't' then return {'locked', left, foreign} end
+if mode == 't' then return {'locked'} end
 
 -- Queue, or keep the place: a waiter that was dropped comes back with its ticket.
+local left = redis.call('PTTL', LOCK)
+local foreign = string.match(value, '^%x+:%d+:') and 0 or 1
 local place = tonumber(redis.call('ZSCORE', QUEUE, nonce) or 0)
 if place == 0 then
-  place = ticket
+  place = tonumber(ticket)
   if place == 0 then place = draw(0) end
   redis.call('ZADD', QUEUE, num(place), nonce)
 end
 local look = left
 if look < 0 or look > 5000 then look = 5000 end
-local alive = look + slack
+local alive = look + tonumber(slack)
 redis.call('HSET', WAITERS, nonce, num(ms + alive) .. ' ' .. process .. ' ' .. owner)
 if redis.call('PTTL', QUEUE) < alive then
   redis.call('PEXPIRE', QUEUE, alive)

@@ -12,7 +12,7 @@ import (
 // each runs a script about many holds: on one server as one call with all their
 // keys, on a cluster as a pipeline, which go-redis splits by node. Result i of the script is
 // 1 if hold i is ours.
-func (d *Driver) each(ctx context.Context, s *goredis.Script, hs []*backend.Hold, args func(*backend.Hold) []any) []error {
+func (d *Driver) each(ctx context.Context, s *script, hs []*backend.Hold, args func(*backend.Hold) []any) []error {
 	errs := make([]error, len(hs))
 	if d.cluster != nil {
 		d.eachInCluster(ctx, s, hs, args, errs)
@@ -39,7 +39,7 @@ func (d *Driver) each(ctx context.Context, s *goredis.Script, hs []*backend.Hold
 
 // eachInCluster sends one pipeline to each node, so that one that does not
 // answer delays no other, and takes in every answer that comes.
-func (d *Driver) eachInCluster(ctx context.Context, s *goredis.Script, hs []*backend.Hold, args func(*backend.Hold) []any, errs []error) {
+func (d *Driver) eachInCluster(ctx context.Context, s *script, hs []*backend.Hold, args func(*backend.Hold) []any, errs []error) {
 	var wg sync.WaitGroup
 	for _, of := range d.byNode(ctx, len(hs), func(i int) string { return d.prefix + hs[i].Name }) {
 		wg.Go(func() {

@@ -7,9 +7,8 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
-
-	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
 )
@@ -21,13 +20,6 @@ const (
 	// requestMost bounds every request on one connection.
 	requestMost = 3 * time.Second
 )
-
-// run runs a script. It returns when ctx ends, at most promptMost later.
-func (d *Driver) run(ctx context.Context, s *goredis.Script, keys []string, args ...any) (any, error) {
-	return do(ctx, d, func(ctx context.Context) (any, error) {
-		return s.Run(ctx, d.client, keys, args...).Result()
-	})
-}
 
 // do sends a request: at first on this goroutine, which is the fastest way, and
 // if no answer comes for a while once more on one of its own, so that the end of ctx is
@@ -67,7 +59,8 @@ func do[T any](ctx context.Context, d *Driver, send func(context.Context) (T, er
 // makes the connection's deadline of it.
 type deadlineCtx struct {
 	context.Context
-	at time.Time
+	at     time.Time
+	looked atomic.Bool
 }
 
 func deadlined(ctx context.Context, most time.Duration) context.Context {
@@ -75,14 +68,23 @@ func deadlined(ctx context.Context, most time.Duration) context.Context {
 	if d, ok := ctx.Deadline(); ok && d.Before(at) {
 		return ctx
 	}
-	return deadlineCtx{ctx, at}
+	return &deadlineCtx{Context: ctx, at: at}
 }
 
 // Deadline returns the earlier deadline.
-func (c deadlineCtx) Deadline() (time.Time, bool) { return c.at, true }
+func (c *deadlineCtx) Deadline() (time.Time, bool) { return c.at, true }
+
+// Done is nil at the first call. go-redis looks there before it takes a connection, which needs no more than Err, and waits there only
+// if the pool has none; what Done costs the engine's contexts is saved for every other request.
+func (c *deadlineCtx) Done() <-chan struct{} {
+	if !c.looked.Swap(true) && c.Err() == nil {
+		return nil
+	}
+	return c.Context.Done()
+}
 
 // Err knows it too.
-func (c deadlineCtx) Err() error {
+func (c *deadlineCtx) Err() error {
 	if err := c.Context.Err(); err != nil || time.Now().Before(c.at) {
 		return err
 	}
@@ -91,6 +93,9 @@ func (c deadlineCtx) Err() error {
 
 // timedOut reports whether a request ended because its time was over.
 func timedOut(err error) bool {
+	if err == nil {
+		return false
+	}
 	var timeout net.Error
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) ||
 		errors.As(err, &timeout) && timeout.Timeout()
@@ -106,6 +111,7 @@ func (d *Driver) meaning(err error) error {
 	for _, m := range []struct{ code, means string }{
 		{"WRONGTYPE", "a key of ours holds a value of another type, which some other program put there"},
 		{"NOPERM", "the Redis user lacks rights: it needs the lock keys, the keys and channels that begin with fl, and the commands of the package documentation"},
+		{"ERR The user executing the script", "the Redis user lacks rights: it needs the commands of the package documentation, which the scripts call"},
 		{"NOAUTH", "the server wants a password"},
 		{"WRONGPASS", "the server refuses the user or password"},
 		{"ERR AUTH", "the server refuses the password"},

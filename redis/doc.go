@@ -21,7 +21,8 @@
 //	fl\0{tag}q<lock>    queue: nonce by ticket
 //	fl\0{tag}m<lock>    its waiters: until when each counts as alive, its process, its owner
 //	fl\0{tag}x<nonce>   tombstone of an acquisition that was given up while a request was under way
-//	fl\0{tag}g<prefix>  gates of the keyspace, if a migration has set any: a hash, by migration
+//	fl\0{tag}g<prefix>  version of the keyspace's gates, if a migration has set any
+//	fl\0{tag}g<prefix>\0  the gates: a hash, by migration
 //	fl\0{tag}k<prefix>\0<migration>  what the migration's clients report of themselves; expires with the last of them
 //
 // What is left of a name once nobody holds it or waits for it: nothing. The counters are at most one for
@@ -32,11 +33,13 @@
 //
 // # Gates
 //
-// The script that acquires looks in the same EXISTS as ever whether there are gates, and reads them only then. Off a cluster they
-// are one hash, in the slot 0 that a cluster would have. On a cluster each slot has one, since a script sees the keys of its slot alone:
+// The client judges by the gates that it knows and sends their version, a hash of all of them; the script that acquires compares it with the
+// one that stands in the store, in a read that it makes anyway, and grants nothing if it is another one. Then the client reads the gates and asks again. So
+// gates cost a lock neither a request nor a command, whether its name moves or not, but to the first after a change, which makes two
+// requests more. Off a cluster the gates are in the slot 0 that a cluster would have. On a cluster each slot has them, since a script sees the keys of its slot alone:
 // SetGate, Gates, Raise and Source go over all of them, a thousand in one pipeline, some tenths of a second in all. Who is interrupted
-// leaves the gate Torn: names of some slots are refused, and the next change mends it. Under the key must lie nothing else: names of that
-// keyspace are not granted then (ErrInvalid).
+// leaves the gate Torn: names of some slots are refused, and the next change mends it. Under the keys must lie nothing else: names of that
+// keyspace are not granted then (ErrInvalid). The version alone is the gate: where it is missing there is none.
 //
 // Undrained searches the whole keyspace with SCAN, and gives an error if a failover, a restart or the move of a slot made the search
 // incomplete. It is exact about our own holders. A program that uses the plain recipe knows no gates: it shows while it
@@ -59,7 +62,14 @@
 // Each grant's token is max(counter + 1, the server's clock in µs, floor + 1),
 // computed in the script that grants. So tokens rise also after the data is lost
 // or a stale replica is promoted, as long as the clock of the server that grants next is not behind the
-// clock of the one that granted last by more than the time between the two grants.
+// clock of the one that granted last by more than the time between the two grants. Tokens reserved for
+// other holders of the process move the counter at most 3 ms ahead of that clock.
+//
+// # Many goroutines
+//
+// A request is sent on the goroutine that asks. Once two are with the server, those that come within a
+// millisecond wait for one of the answers and go together, as one pipeline: under load most do, and a lone caller pays nothing
+// for it. The requests of a Cluster, and those with a deadline within 0.7 s, go alone.
 //
 // # What is not promised
 //
@@ -74,7 +84,7 @@
 // Redis 6.2 or later, 7.0 for a cluster (sharded pub/sub). maxmemory-policy noeviction.
 // With ACLs: the lock keys and ~fl*, the channels &fl*, and the commands EVAL, EVALSHA, GET,
 // SET, DEL, EXISTS, PEXPIRE, PTTL, TIME, the Z, H and L commands of the scripts, SCAN, PUBLISH, SUBSCRIBE (on
-// a cluster SPUBLISH, SSUBSCRIBE, CLUSTER); in a store with gates also HGETALL, and INFO for Undrained. A holder looks every 0.6 s whether its key is still its own, many
+// a cluster SPUBLISH, SSUBSCRIBE, CLUSTER); in a store with gates also MGET and HGETALL, and INFO for Undrained. A holder looks every 0.6 s whether its key is still its own, many
 // holds in one command, so a deleted key or a Break is noticed within a second.
 //
 // go-redis logs failed dials on standard error by itself; a program that does not want that

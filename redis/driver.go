@@ -6,8 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -29,6 +29,9 @@ const (
 	// acquisition is refused.
 	tombstone = 10 * time.Second
 )
+
+// claimMillis is claim as Redis takes it.
+const claimMillis = int64(claim / time.Millisecond)
 
 // failoverAddr is what go-redis calls the address of a client that asks sentinels.
 const failoverAddr = "FailoverClient"
@@ -53,6 +56,10 @@ type Driver struct {
 	process string // names this driver's channels
 	publish string // PUBLISH or SPUBLISH
 	hubs    hubs
+	lane    lane
+	known   atomic.Pointer[gateList]
+	try     string // ARGV[6] of a first acquire
+	rest    string // its end, which is the same for all
 
 	mu     sync.Mutex
 	doubt  map[string]struct{} // nonces of which a request went unanswered
@@ -115,148 +122,14 @@ func New(client goredis.UniversalClient, opts *Options) (*Driver, error) {
 		// One of a Sentinel group asks the sentinels when it dials, without heeding a deadline.
 		d.client, d.prompt = mine, c.Options().Addr != failoverAddr
 	}
-	d.hubs.d = d
+	d.hubs.d, d.lane.d = d, d
+	d.rest = fmt.Sprintf(" %d %d %s %s", claimMillis, millis(slack), d.process, d.publish)
+	d.try = "t 0" + d.rest
 	return d, nil
 }
 
 // Traits returns what the Redis backend promises.
 func (d *Driver) Traits() backend.Traits { return backend.TraitsOf("redis") }
-
-// Acquire implements backend.Driver: one script in one round trip if the lock
-// is free. A waiter subscribes before it joins the queue.
-func (d *Driver) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
-	a := &attempt{d: d, r: r, keys: keysOf(d.prefix + r.Name)}
-	var outage error
-	if !r.Wait || !d.hubs.subscribed(a.keys) {
-		res, err := a.first(ctx)
-		switch {
-		case err == nil && res.granted:
-			return a.grant, nil
-		case err == nil && !r.Wait:
-			return backend.Grant{}, backend.ErrLocked
-		case err != nil && (!r.Wait || backend.Final(err)):
-			return backend.Grant{}, err
-		}
-		outage = err
-	}
-	w := d.hubs.waiter(r.Nonce)
-	defer w.leave()
-	err := backend.Wait(ctx, w.wake, func(ctx context.Context) (bool, time.Duration, error) {
-		if err := w.join(ctx, a.keys); err != nil {
-			if outage != nil {
-				err = outage // says more than that there was no answer
-			}
-			return false, 0, err
-		}
-		res, err := a.ask(ctx, true)
-		outage = err
-		return res.granted, res.look, err
-	})
-	if err != nil {
-		return backend.Grant{}, err
-	}
-	return a.grant, nil
-}
-
-// first is the ask of a lock that is probably free. Before a wait it is cut short if there is no answer, for
-// the wait has its own patience.
-func (a *attempt) first(ctx context.Context) (answer, error) {
-	switch {
-	case !a.r.Wait:
-	case a.d.prompt:
-		ctx = deadlined(ctx, promptMost)
-	default:
-		limited, cancel := context.WithTimeout(ctx, promptMost)
-		defer cancel()
-		ctx = limited
-	}
-	return a.ask(ctx, false)
-}
-
-// attempt is one acquisition.
-type attempt struct {
-	d      *Driver
-	r      *backend.Request
-	keys   keys
-	ticket int64 // the place in the queue, kept if the server forgets it
-	grant  backend.Grant
-}
-
-// answer is the server's to one request of an attempt.
-type answer struct {
-	granted bool
-	look    time.Duration // when to look again
-}
-
-// ask sends the acquire script once; queue: join the queue if the lock is held.
-func (a *attempt) ask(ctx context.Context, queue bool) (answer, error) {
-	mode := "t"
-	if queue {
-		mode = "w"
-	}
-	asked := backend.Now()
-	args := append(make([]any, 0, 12), a.r.Nonce, millis(a.r.TTL+a.r.Grace), mode, a.ticket, a.r.Floor,
-		millis(claim), millis(slack), a.d.process, a.d.publish, mark(a.r))
-	if a.r.Move != "" {
-		args = append(args, string(a.r.Phase), a.r.Move)
-	}
-	keys := a.keys.acquire(a.r.Nonce, a.d.gatesOf(a.keys))
-	reply, err := a.d.run(ctx, acquireScript, keys, args...)
-	if err != nil {
-		if !backend.Final(err) {
-			a.d.setDoubt(a.r.Nonce)
-		}
-		return answer{}, err
-	}
-	if token, ok := reply.(int64); ok {
-		a.grant = backend.Grant{Token: token, Asked: asked, Ungated: a.r.Move != ""}
-		return answer{granted: true}, nil
-	}
-	res, ok := reply.([]any)
-	if !ok || len(res) == 0 {
-		return answer{}, unexpected(reply)
-	}
-	switch res[0] {
-	case "ok":
-		token, _ := res[len(res)-1].(int64)
-		a.grant = backend.Grant{Token: token, Asked: asked}
-		return answer{granted: true}, nil
-	case "gate":
-		return answer{}, refusal(res, a.r.Phase)
-	case "badgate":
-		return answer{}, badGate(keys[5])
-	case "gone":
-		return answer{}, fmt.Errorf("the request was abandoned: %w", backend.ErrLost)
-	case "locked":
-		return answer{}, nil
-	case "queued":
-		return a.queued(res)
-	}
-	return answer{}, unexpected(reply)
-}
-
-// queued reads {"queued", ticket, pttl, foreign}.
-func (a *attempt) queued(res []any) (answer, error) {
-	if len(res) != 4 {
-		return answer{}, unexpected(res)
-	}
-	ticket, ok1 := res[1].(string)
-	left, ok2 := res[2].(int64)
-	foreign, ok3 := res[3].(int64)
-	n, err := strconv.ParseInt(ticket, 10, 64)
-	if !ok1 || !ok2 || !ok3 || err != nil {
-		return answer{}, unexpected(res)
-	}
-	a.ticket = n
-	look := floor
-	if left >= 0 {
-		look = min(look, time.Duration(left)*time.Millisecond+5*time.Millisecond)
-	}
-	if foreign == 1 {
-		look = min(look, foreignFloor)
-	}
-	return answer{look: look}, nil
-}
 
 // Release implements backend.Driver.
 func (d *Driver) Release(ctx context.Context, h *backend.Hold) error {
@@ -284,8 +157,15 @@ func (d *Driver) end(ctx context.Context, r *backend.Request, remember bool) (in
 	if remember {
 		flag = "1"
 	}
-	reply, err := d.run(ctx, releaseScript, keysOf(d.prefix+r.Name).release(r.Nonce),
-		r.Nonce, millis(claim), millis(keep), d.publish, flag)
+	c := &call{}
+	c.begin(releaseScript, 6)
+	k := keysOf(d.prefix + r.Name)
+	all := k.all(r.Nonce)
+	c.words(all[:]...)
+	c.words(k.ours()+"r", r.Nonce)
+	c.args = append(c.args, claimMillis, millis(keep))
+	c.words(d.publish, flag)
+	reply, err := d.send(ctx, c)
 	if err != nil {
 		return 0, err
 	}

@@ -4,14 +4,14 @@ package redis
 
 // The hashes by which the scripts are called on the wire.
 var (
-	AcquireHash = acquireScript.Hash()
-	ReleaseHash = releaseScript.Hash()
-	RenewHash   = renewScript.Hash()
-	CheckHash   = checkScript.Hash()
+	AcquireHash = acquireScript.hash
+	ReleaseHash = releaseScript.hash
+	RenewHash   = renewScript.hash
+	CheckHash   = checkScript.hash
 )
 
 // OursOf returns what the driver's keys of a lock begin with: "fl\0{tag}".
-func OursOf(lock string) string { return keysOf(lock).ours }
+func OursOf(lock string) string { return keysOf(lock).ours() }
 
 // OursOfFirst returns what keys in slot 0 begin with, where the gates are off a cluster.
 func OursOfFirst() string { return ours(tags()[0]) }

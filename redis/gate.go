@@ -3,7 +3,7 @@ package redis
 import (
 	"context"
 	"encoding/json"
-	"strconv"
+	"slices"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -21,27 +21,51 @@ func (d *Driver) places() []string {
 	return tags()[:1]
 }
 
-// gatesAt is the key of the gates of the keyspace in a slot.
-func (d *Driver) gatesAt(tag string) string { return ours(tag) + "g" + d.prefix }
+// gatesAt returns the KEYS of gatelist.lua in a slot.
+func (d *Driver) gatesAt(tag string) []string {
+	version := ours(tag) + "g" + d.prefix
+	return []string{version, version + "\x00"}
+}
 
-// everywhere asks something of each of these, many in one pipeline, and stops at the first error.
-func everywhere[T any](ctx context.Context, d *Driver, of []T, ask func(goredis.Pipeliner, T), take func(T, goredis.Cmder) error) error {
-	for len(of) > 0 {
-		some := of[:min(len(of), placesAtOnce)]
-		of = of[len(some):]
-		cmds, err := d.pipeline(ctx, func(p goredis.Pipeliner) {
-			for _, one := range some {
-				ask(p, one)
-			}
-		})
-		if err != nil {
+// everywhere runs a script for each of these, many in one pipeline, and stops at the first error.
+func everywhere[T any](ctx context.Context, d *Driver, s *script, of []T, words func(T) ([]string, []any), take func(T, *goredis.Cmd) error) error {
+	for some := range slices.Chunk(of, placesAtOnce) {
+		if err := together(ctx, d, s.EvalSha, some, words, func(left []T) error {
+			// The servers that had not the script take it with its text.
+			return together(ctx, d, s.Eval, left, words, nil, take)
+		}, take); err != nil {
 			return err
 		}
-		for i, c := range cmds {
-			if err := take(some[i], c); err != nil {
-				return d.meaning(err)
-			}
+	}
+	return nil
+}
+
+// together is everywhere for one pipeline. unknown is given those whose server does not know the script by its hash.
+func together[T any](ctx context.Context, d *Driver, eval func(context.Context, goredis.Scripter, []string, ...any) *goredis.Cmd,
+	of []T, words func(T) ([]string, []any), unknown func([]T) error, take func(T, *goredis.Cmd) error,
+) error {
+	cmds, err := d.pipeline(ctx, func(p goredis.Pipeliner) {
+		for _, one := range of {
+			keys, args := words(one)
+			eval(ctx, p, keys, args...)
 		}
+	})
+	if err != nil {
+		return err
+	}
+	var left []T
+	for i, c := range cmds {
+		cmd := c.(*goredis.Cmd)
+		if unknown != nil && goredis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+			left = append(left, of[i])
+			continue
+		}
+		if err := take(of[i], cmd); err != nil {
+			return d.meaning(err)
+		}
+	}
+	if len(left) > 0 {
+		return unknown(left)
 	}
 	return nil
 }
@@ -58,16 +82,16 @@ func (d *Driver) SetGate(ctx context.Context, g backend.Gate, was int64) error {
 	}
 	all := d.places()
 	for _, some := range [][]string{all[:1], all[1:]} {
-		err := everywhere(ctx, d, some, func(p goredis.Pipeliner, tag string) {
-			gateScript.Eval(ctx, p, []string{d.gatesAt(tag)}, g.Move, record, g.Epoch, was)
-		}, func(tag string, c goredis.Cmder) error {
-			switch n, err := c.(*goredis.Cmd).Int(); {
+		err := everywhere(ctx, d, gateScript, some, func(tag string) ([]string, []any) {
+			return d.gatesAt(tag), []any{g.Move, record, g.Epoch, was}
+		}, func(tag string, c *goredis.Cmd) error {
+			switch n, err := c.Int(); {
 			case err != nil:
 				return err
 			case n == 0:
 				return backend.ErrGateMoved
 			case n < 0:
-				return badGate(d.gatesAt(tag))
+				return badGate(d.gatesAt(tag)[0])
 			}
 			return nil
 		})
@@ -81,54 +105,22 @@ func (d *Driver) SetGate(ctx context.Context, g backend.Gate, was int64) error {
 // Gates implements backend.Gater.
 func (d *Driver) Gates(ctx context.Context) ([]backend.Gate, error) {
 	var parts [][]backend.Gate
-	known := map[string]backend.Gate{} // the places have the same records, as a rule
-	err := everywhere(ctx, d, d.places(), func(p goredis.Pipeliner, tag string) {
-		p.HGetAll(ctx, d.gatesAt(tag))
-	}, func(tag string, c goredis.Cmder) error {
-		here, err := c.(*goredis.MapStringStringCmd).Result()
+	read := map[string]*gateList{} // by the text: the places have the same, as a rule
+	err := everywhere(ctx, d, gatesScript, d.places(), func(tag string) ([]string, []any) {
+		return d.gatesAt(tag), nil
+	}, func(tag string, c *goredis.Cmd) error {
+		reply, err := c.Result()
 		if err != nil {
-			if goredis.HasErrorPrefix(err, "WRONGTYPE") {
-				return badGate(d.gatesAt(tag))
-			}
 			return err
 		}
-		var gates []backend.Gate
-		for move, record := range here {
-			g, ok := known[record]
-			if !ok {
-				if err := json.Unmarshal([]byte(record), &g); err != nil || backend.CheckGate(g) != nil {
-					return badGate(d.gatesAt(tag))
-				}
-				known[record] = g
-			}
-			if g.Move != move {
-				return badGate(d.gatesAt(tag))
-			}
-			gates = append(gates, g)
+		l, err := readGates(d.gatesAt(tag)[0], reply, read)
+		if err == nil {
+			parts = append(parts, l.gates)
 		}
-		parts = append(parts, gates)
-		return nil
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	return backend.MergeGates(parts), nil
-}
-
-// refusal reads {"gate", migration, epoch}.
-func refusal(res []any, phase backend.Phase) error {
-	if len(res) != 3 {
-		return unexpected(res)
-	}
-	move, _ := res[1].(string)
-	epoch, _ := res[2].(string)
-	n, err := strconv.ParseInt(epoch, 10, 64)
-	if err != nil {
-		return unexpected(res)
-	}
-	return &backend.GateError{Move: move, Epoch: n, Phase: phase}
-}
-
-func badGate(key string) error {
-	return backend.Invalid("the key %q, which keeps the gates of migrations, holds something else, which some other program put there: until that is gone nothing is granted", key)
 }

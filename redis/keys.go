@@ -20,40 +20,47 @@ const slots = 16384
 //	fl\0{tag}q<lock>    the queue
 //	fl\0{tag}m<lock>    its waiters
 //	fl\0{tag}x<nonce>   a tombstone
-//	fl\0{tag}g<prefix>  the gates of the keyspace: on a cluster in every slot, elsewhere in one
+//	fl\0{tag}g<prefix>  the version of the keyspace's gates: on a cluster in every slot, elsewhere in one
+//	fl\0{tag}g<prefix>\0  the gates, in the same slots
 //	fl\0{tag}k<prefix>\0<migration>   the migration's clients, in one slot
-type keys struct {
-	lock string
-	ours string // fl\0{tag}
-}
+type keys struct{ lock, tag string }
 
-func keysOf(lock string) keys {
-	return keys{lock, ours(tags()[slot(lock)])}
-}
+func keysOf(lock string) keys { return keys{lock, tags()[slot(lock)]} }
+
+// ours is what the keys of the lock's slot begin with.
+func (k keys) ours() string { return ours(k.tag) }
 
 // ours is what the keys of a slot begin with.
 func ours(tag string) string { return "fl\x00{" + tag + "}" }
 
-// acquire returns the KEYS of fast.lua.
-func (k keys) acquire(nonce, gates string) []string { return k.with(nonce, gates) }
-
-// release returns the KEYS of freed.lua.
-func (k keys) release(nonce string) []string { return k.with(nonce, k.ours+"r") }
-
 // inspect returns the KEYS of inspect.lua.
-func (k keys) inspect() []string { return k.with("", "")[:3] }
-
-// handOn returns the KEYS of break.lua.
-func (k keys) handOn() []string { return k.with("", "")[:5] }
-
-func (k keys) with(nonce, sixth string) []string {
-	return []string{k.lock, k.ours + "q" + k.lock, k.ours + "m" + k.lock, k.ours + "c", k.ours + "x" + nonce, sixth}
+func (k keys) inspect() []string {
+	all := k.all("")
+	return all[:3]
 }
 
-// gatesOf returns the key of the gates that the acquire of a lock reads.
+// handOn returns the KEYS of break.lua.
+func (k keys) handOn() []string {
+	all := k.all("")
+	return all[:]
+}
+
+// all returns the first five KEYS of fast.lua and freed.lua, in one piece of memory.
+func (k keys) all(nonce string) [5]string {
+	text := "fl\x00{" + k.tag + "}q" + k.lock + "fl\x00{" + k.tag + "}m" + k.lock + "fl\x00{" + k.tag + "}cfl\x00{" + k.tag + "}x" + nonce
+	cut := func(n int) string {
+		one := text[:n]
+		text = text[n:]
+		return one
+	}
+	head := len(k.tag) + 6
+	return [5]string{k.lock, cut(head + len(k.lock)), cut(head + len(k.lock)), cut(head), text}
+}
+
+// gatesOf returns the key of the version of the gates that the acquire of a lock compares.
 func (d *Driver) gatesOf(k keys) string {
 	if d.cluster != nil {
-		return k.ours + "g" + d.prefix
+		return k.ours() + "g" + d.prefix
 	}
 	return d.gates
 }
@@ -103,9 +110,19 @@ func slot(key string) int {
 
 // crc16 is CRC-16/XMODEM.
 func crc16(s string) uint16 {
+	table := crcTable()
 	var crc uint16
 	for i := range len(s) {
-		crc ^= uint16(s[i]) << 8
+		crc = crc<<8 ^ table[byte(crc>>8)^s[i]]
+	}
+	return crc
+}
+
+// crcTable has the checksum of every single byte.
+var crcTable = sync.OnceValue(func() *[256]uint16 {
+	var t [256]uint16
+	for i := range t {
+		crc := uint16(i) << 8
 		for range 8 {
 			if crc&0x8000 != 0 {
 				crc = crc<<1 ^ 0x1021
@@ -113,9 +130,10 @@ func crc16(s string) uint16 {
 				crc <<= 1
 			}
 		}
+		t[i] = crc
 	}
-	return crc
-}
+	return &t
+})
 
 // tags has, for every slot, the first short text that hashes to it.
 var tags = sync.OnceValue(func() *[slots]string {

@@ -64,7 +64,7 @@ type waiter struct {
 // channel returns the channel of this driver for a lock, as queue.lua makes it.
 func (d *Driver) channel(k keys) string {
 	if d.cluster != nil {
-		return k.ours + "p" + d.process
+		return k.ours() + "p" + d.process
 	}
 	return "fl\x00p" + d.process
 }

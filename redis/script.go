@@ -1,10 +1,6 @@
 package redis
 
-import (
-	_ "embed"
-
-	goredis "github.com/redis/go-redis/v9"
-)
+import _ "embed"
 
 var (
 	//go:embed fast.lua
@@ -25,8 +21,12 @@ var (
 	breakLua string
 	//go:embed inspect.lua
 	inspectLua string
+	//go:embed gatelist.lua
+	gateListLua string
 	//go:embed gate.lua
 	gateLua string
+	//go:embed gates.lua
+	gatesLua string
 	//go:embed raise.lua
 	raiseLua string
 	//go:embed source.lua
@@ -40,16 +40,17 @@ var (
 // The scripts. The two that every lock pays for begin with what an uncontended
 // one needs, and return before the queue's functions are even defined.
 var (
-	acquireScript = goredis.NewScript(fastLua + queueLua + acquireLua)
-	releaseScript = goredis.NewScript(freedLua + queueLua + releaseLua)
-	renewScript   = goredis.NewScript(renewLua)
-	checkScript   = goredis.NewScript(checkLua)
-	breakScript   = goredis.NewScript(queueLua + breakLua)
-	inspectScript = goredis.NewScript(inspectLua)
+	acquireScript = newScript(fastLua + queueLua + acquireLua)
+	releaseScript = newScript(freedLua + queueLua + releaseLua)
+	renewScript   = newScript(renewLua)
+	checkScript   = newScript(checkLua)
+	breakScript   = newScript(queueLua + breakLua)
+	inspectScript = newScript(inspectLua)
 
-	gateScript      = goredis.NewScript(gateLua)
-	raiseScript     = goredis.NewScript(raiseLua)
-	sourceScript    = goredis.NewScript(sourceLua)
-	raiseHeldScript = goredis.NewScript(raiseHeldLua)
-	clientsScript   = goredis.NewScript(clientsLua)
+	gateScript      = newScript(gateListLua + gateLua)
+	gatesScript     = newScript(gateListLua + gatesLua)
+	raiseScript     = newScript(raiseLua)
+	sourceScript    = newScript(sourceLua)
+	raiseHeldScript = newScript(raiseHeldLua)
+	clientsScript   = newScript(clientsLua)
 )

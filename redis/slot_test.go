@@ -95,7 +95,7 @@ func slotsOfOneLock(t *testing.T, c *goredis.Client) {
 	seen := map[string]string{}
 	for _, prefix := range []string{"fencelock:", "", "{p}:", "p{"} {
 		for _, name := range hostile {
-			ks := keysOf(prefix + name).release(nonce)
+			ks := keysOf(prefix + name).all(nonce)
 			if ks[0] != prefix+name {
 				t.Errorf("lock key of %q: got %q, want %q", name, ks[0], prefix+name)
 			}
@@ -110,7 +110,7 @@ func slotsOfOneLock(t *testing.T, c *goredis.Client) {
 				}
 			}
 			each = len(ks)
-			keys = append(keys, ks...)
+			keys = append(keys, ks[:]...)
 		}
 	}
 	got := slotsOf(t, c, keys)
@@ -131,7 +131,7 @@ func FuzzSlot(f *testing.F) {
 		if n < 0 || n >= slots {
 			t.Fatalf("slot of %q: got %d", key, n)
 		}
-		if got := slot(keysOf(key).ours + "q" + key); got != n {
+		if got := slot(keysOf(key).ours() + "q" + key); got != n {
 			t.Errorf("slot of the queue of %q: got %d, want %d", key, got, n)
 		}
 	})

@@ -25,10 +25,10 @@ func (d *Driver) Source(ctx context.Context) (backend.Token, error) {
 		}
 		top = max(top, now.UnixMicro())
 	}
-	err := everywhere(ctx, d, d.counters(), func(p goredis.Pipeliner, keys []string) {
-		sourceScript.Eval(ctx, p, keys)
-	}, func(keys []string, c goredis.Cmder) error {
-		reply, err := c.(*goredis.Cmd).Result()
+	err := everywhere(ctx, d, sourceScript, d.counters(), func(keys []string) ([]string, []any) {
+		return keys, nil
+	}, func(keys []string, c *goredis.Cmd) error {
+		reply, err := c.Result()
 		if err != nil {
 			return err
 		}
@@ -67,15 +67,15 @@ func (d *Driver) counters() [][]string {
 
 // Raise implements backend.Raiser. It writes the counter of every slot, since a name of any slot may be locked next.
 func (d *Driver) Raise(ctx context.Context, floor backend.Token) error {
-	return everywhere(ctx, d, d.counters(), func(p goredis.Pipeliner, keys []string) {
-		raiseScript.Eval(ctx, p, keys, floor)
-	}, func(_ []string, c goredis.Cmder) error { return c.Err() })
+	return everywhere(ctx, d, raiseScript, d.counters(), func(keys []string) ([]string, []any) {
+		return keys, []any{floor}
+	}, func(_ []string, c *goredis.Cmd) error { return c.Err() })
 }
 
 // RaiseHeld implements backend.Gater.
 func (d *Driver) RaiseHeld(ctx context.Context, h *backend.Hold, floor backend.Token) error {
 	k := keysOf(d.prefix + h.Name)
-	reply, err := d.run(ctx, raiseHeldScript, []string{k.lock, k.ours + "c"}, h.Nonce, floor)
+	reply, err := d.run(ctx, raiseHeldScript, []string{k.lock, k.ours() + "c"}, h.Nonce, floor)
 	if err != nil {
 		return err
 	}

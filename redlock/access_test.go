@@ -59,7 +59,7 @@ func TestTLSAndPassword(t *testing.T) {
 // The rights that the package documentation names, for the default prefix: those that are needed, and those of functions.
 const (
 	rights = "~fencelock:* ~fl* resetchannels &fl* -@all +eval +evalsha +info +time +get +set +del +exists +pexpire +pttl" +
-		" +hget +hset +hdel +hmget +hgetall +hvals +lpush +ltrim +lpos +scan +publish +subscribe"
+		" +hget +hset +hdel +hmget +hgetall +hvals +rpush +ltrim +lpos +scan +publish +subscribe"
 	functions = " +fcall +function|load"
 )
 

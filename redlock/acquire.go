@@ -155,12 +155,18 @@ func (a *attempt) ask(ctx context.Context, queue bool) (result, error) {
 	if a.r.Move != "" {
 		phase = string(a.r.Phase) + " " + a.r.Move
 	}
-	g.answers = d.ask([]op{{a.lock, []any{
+	ops := []op{{a.lock, []any{
 		"v", a.id, a.r.Nonce, millis(a.r.TTL + a.r.Grace), d.number(), a.r.Floor, a.bucket, stamp, d.process, mark(a.r), phase,
-	}}}, most)
+	}}}
+	votes := d.begin()
+	g.answers = votes.done
+	for _, n := range votes.nodes() {
+		l, _ := votes.take(n)
+		votes.send(n, l, &request{ops: ops, by: votes.began.Add(most)})
+	}
 	p := &poll{a: a, grip: g, numbers: make([]int64, len(d.nodes)), silent: silence{d: d}}
 	d.keep(a.r.Nonce, g)
-	err := d.each(ctx, g.answers, most, p.take)
+	err := d.each(ctx, votes, most, p.take)
 	if p.forgetful() {
 		d.mendSoon()
 	}
@@ -208,7 +214,7 @@ func (a *attempt) next(p *poll) {
 	if p.grip.nothing() {
 		return
 	}
-	a.d.free(a.r, p.grip, false, false)
+	a.d.free(a.d.round(), a.r, p.grip, false, false)
 	base, n, _ := strings.Cut(a.id, ".")
 	round, _ := strconv.Atoi(n)
 	a.id = base + "." + strconv.Itoa(round+1)

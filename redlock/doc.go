@@ -19,7 +19,7 @@
 //
 //	prefix+name        the lock
 //	fl\0rl             the node's state: a hash of the run id that its data belongs to, the end of its quarantine (until),
-//	                   the number that all its numbers exceed (base), and at most 4,096 counters (c…)
+//	                   the number that all its numbers exceed (base), at most 4,096 counters (c…), and what it is (about)
 //	fl\0rl:w<lock>     who waits: nonce, with its place, until when it counts as alive, and its process
 //	fl\0rl:v<lock>     the waiter that a freed lock is kept for, for 0.2 s
 //	fl\0rl:x<id>       tombstone of a round that was given up while a request was under way
@@ -33,7 +33,9 @@
 //
 // Every node is asked at once, in one call: of a function of Redis 7 (library fencelock_redlock_<hash of its text>, which the client
 // loads where it is missing, and which stays on the node), or of a script where the node or the user's rights know no functions.
-// What several goroutines want of a node while a call to it is under way goes into the next call together. The caller goes on as soon as a majority has answered. Stragglers are finished in
+// What several goroutines want of a node while a call to it is under way goes into the next call together. A caller who comes alone, and
+// often, writes to all nodes and reads their answers by itself, on one more connection to each node (a line): go-redis opens it with the options
+// of the node's client, whose hooks do not see it; a client with a Limiter or a StreamingCredentialsProvider gets none. The caller goes on as soon as a majority has answered. Stragglers are finished in
 // the background: their votes stay, or are undone if the round did not win; a node that does not answer is sent what it is owed
 // when it does. A call to a node ends after 2 s, and a round of votes waits for a majority for a quarter of the TTL, 1.5 s at
 // most.
@@ -96,7 +98,7 @@
 //
 // Redis 6.2 or later, maxmemory-policy noeviction, clocks that are kept by slewing. With ACLs: the lock keys and ~fl*,
 // the channels &fl*, and the commands EVAL, EVALSHA, INFO, TIME, GET, SET, DEL, EXISTS, PEXPIRE, PTTL, the H and L commands of the
-// scripts, SCAN, PUBLISH, SUBSCRIBE; and FCALL, FUNCTION|LOAD on Redis 7, without which each vote costs more of the node's time. A holder looks every 0.6 s whether a majority still has its lock, so a Break is noticed within a second.
+// scripts, RPUSH, SCAN, PUBLISH, SUBSCRIBE; and FCALL, FUNCTION|LOAD on Redis 7, without which each vote costs more of the node's time. A holder looks every 0.6 s whether a majority still has its lock, so a Break is noticed within a second.
 //
 // go-redis logs failed dials on standard error by itself; a program that does not want that
 // calls its SetLogger.

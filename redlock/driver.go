@@ -60,17 +60,17 @@ type Driver struct {
 	process string // names this driver's channel
 	hub     hub
 
-	quarantine   time.Duration
-	quarantineMs int64
-	aheadUs      int64 // how much a proposal may be ahead of a node's clock
-	drift        float64
-	fresh        atomic.Bool // the operator's word is still to be given
+	quarantine time.Duration
+	settings   string // as state.lua has it
+	drift      float64
+	fresh      atomic.Bool // the operator's word is still to be given
 
 	last   atomic.Int64 // the greatest number proposed or seen
 	mended atomic.Int64 // when the gates were looked after, in ns since 1970
 	mu     sync.Mutex
 	grips  map[string]*grip // by nonce
 
+	lone   lone
 	flying sync.WaitGroup // calls to nodes
 }
 
@@ -119,8 +119,8 @@ func New(clients []goredis.UniversalClient, opts *Options) (*Driver, error) {
 	if d.drift == 0 {
 		d.drift = DefaultDrift
 	}
-	d.quarantineMs = millis(d.quarantine)
-	d.aheadUs = (d.quarantine / 4).Microseconds()
+	ahead := d.quarantine / 4 // that a proposal may be of a node's clock
+	d.settings = fmt.Sprint(millis(d.quarantine), " ", ahead.Microseconds(), " ", reserveMs, " ", d.prefix)
 	d.fresh.Store(opts.Fresh)
 	d.hub.d = d
 	for i, c := range clients {
@@ -130,12 +130,14 @@ func New(clients []goredis.UniversalClient, opts *Options) (*Driver, error) {
 		}
 		d.nodes = append(d.nodes, n)
 	}
+	d.lone.slow = make([]time.Time, len(d.nodes))
 	return d, nil
 }
 
 // node makes the node of a client: a copy that shares its pool, but heeds deadlines.
 func (d *Driver) node(i int, client goredis.UniversalClient) (*node, error) {
 	n := &node{d: d, index: i, client: client, addr: fmt.Sprintf("node %d", i+1)}
+	n.line.node, n.line.mu = n, make(chan struct{}, 1)
 	switch c := client.(type) {
 	case nil:
 		return nil, backend.Invalid("the Redis client of node %d is nil", i+1)
@@ -148,7 +150,7 @@ func (d *Driver) node(i int, client goredis.UniversalClient) (*node, error) {
 		mine := c.WithTimeout(callMost)
 		mine.Options().ContextTimeoutEnabled = true
 		mine.Options().MaxRetries = 0 // a node's call is sent again by call, which says so
-		n.client, n.addr = mine, c.Options().Addr
+		n.client, n.addr, n.line.options = mine, c.Options().Addr, lineOptions(c)
 	}
 	return n, nil
 }
@@ -159,6 +161,7 @@ func (d *Driver) Traits() backend.Traits { return backend.TraitsOf("redlock") }
 // Close implements backend.Driver. What is still owed to nodes that answer is sent first.
 func (d *Driver) Close() error {
 	d.hub.close()
+	d.lone.close(d.nodes)
 	for _, n := range d.nodes {
 		n.close()
 	}

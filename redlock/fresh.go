@@ -53,12 +53,12 @@ func (d *Driver) settle(ctx context.Context) error {
 
 // vouch ends the quarantines that were seen, and no others.
 func (d *Driver) vouch(ctx context.Context, states []state) error {
-	done := make(chan answer, len(d.nodes))
+	r := d.round()
 	for i, n := range d.nodes {
-		n.send(&request{done: done, by: time.Now().Add(callMost), ops: []op{{stateKey, []any{"f", states[i].run, states[i].until}}}})
+		n.send(&request{done: r.done, by: time.Now().Add(callMost), ops: []op{{stateKey, []any{"f", states[i].run, states[i].until}}}})
 	}
 	n := 0
-	err := d.each(ctx, done, callMost, func(a answer) bool {
+	err := d.each(ctx, r, callMost, func(a answer) bool {
 		if a.err == nil && a.replies[0] == int64(1) {
 			n++
 		}

@@ -1,11 +1,25 @@
 -- Gates of migrations, and what they need besides.
-local GATES, known = 'fl\0rl:g' .. ARGV[4]
 
--- The gates of the keyspace, read once for all operations: false for what is no gate.
+-- Whether two replies are the same.
+local function same(a, b)
+  if #a ~= #b then return false end
+  for i = 1, #a do
+    if a[i] ~= b[i] then return false end
+  end
+  return true
+end
+
+-- The gates of the keyspace, read once for all operations: false for what is no gate. What they say is remembered
+-- by a library as long as the records are the same.
 local function gates()
   if known ~= nil then return known end
+  local all = redis.pcall('HGETALL', set.gates)
+  local old = set.read
+  if not all.err and old and same(all, old) then
+    known = old.known
+    return known
+  end
   known = {}
-  local all = redis.pcall('HGETALL', GATES)
   if all.err then known = false end
   for i = 1, #all, 2 do
     local ok, g = pcall(cjson.decode, all[i + 1])
@@ -19,7 +33,18 @@ local function gates()
     g.move = all[i]
     known[#known + 1] = g
   end
+  set.read = known and #all > 0 and all or nil
+  all.known = known
   return known
+end
+
+-- Whether any of these three keys exists. A keyspace without gates is found to be one on the way.
+local function there(a, b, c)
+  if known == nil and set.read then gates() end
+  if known ~= nil then return call('EXISTS', a, b, c) > 0 end
+  if call('EXISTS', a, b, c, set.gates) > 0 then return true end
+  known = {}
+  return false
 end
 
 -- What the gates say of a vote, as backend.Admit does: a refusal, or whether there is one of its own migration.
@@ -27,7 +52,7 @@ local function admit(lock, mark)
   local all = gates()
   if not all then return {7} end
   if #all == 0 and string.sub(mark, 1, 3) ~= 'to ' then return end
-  local name = string.sub(lock, #ARGV[4] + 1)
+  local name = string.sub(lock, #set.prefix + 1)
   local phase, move = string.match(mark, '^(%a+) (.*)$')
   local own
   for _, g in ipairs(all) do
@@ -50,7 +75,7 @@ end
 
 -- g: the gates. reply {migration, record, …} | {5} a key of another type
 ops.g = function()
-  local all = redis.pcall('HGETALL', GATES)
+  local all = redis.pcall('HGETALL', set.gates)
   return all.err and {5} or all
 end
 
@@ -59,7 +84,7 @@ end
 -- reply  1 it stands there now | 0 another does | -1 what stands there is no gate
 ops.o = function()
   local move, record, epoch, was = args(4)
-  local old = redis.pcall('HGET', GATES, move)
+  local old = redis.pcall('HGET', set.gates, move)
   if old == record then return 1 end
   local there = 0
   if old then
@@ -68,7 +93,7 @@ ops.o = function()
     there = g.epoch
   end
   if there ~= tonumber(was) and (was ~= '-1' or there >= tonumber(epoch)) then return 0 end
-  redis.call('HSET', GATES, move, record)
+  call('HSET', set.gates, move, record)
   known = nil
   return 1
 end
@@ -76,10 +101,10 @@ end
 -- n: a number that nothing of this node exceeds. reply number | 0 in quarantine
 ops.n = function()
   if quarantine() > 0 then return 0 end
-  local top = math.max(us, base)
-  local all = redis.call('HGETALL', STATE)
+  local top = math.max(us(), base)
+  local all = call('HGETALL', STATE)
   for i = 1, #all, 2 do
-    if string.sub(all[i], 1, 1) == 'c' then top = math.max(top, tonumber(all[i + 1])) end
+    if string.match(all[i], '^c%d') then top = math.max(top, tonumber(all[i + 1])) end
   end
   return top
 end
@@ -92,8 +117,8 @@ ops.h = function(lock)
   local value, mine = read(lock, id)
   if not mine or tonumber(string.match(value, ':(%d+):')) > tonumber(token) then return 0 end
   if quarantine() > 0 then return -1 end
-  if tonumber(redis.call('HGET', STATE, 'c' .. bucket) or 0) < tonumber(floor) then
-    redis.call('HSET', STATE, 'c' .. bucket, floor)
+  if tonumber(call('HGET', STATE, 'c' .. bucket) or 0) < tonumber(floor) then
+    call('HSET', STATE, 'c' .. bucket, floor)
   end
   return 1
 end
@@ -103,17 +128,17 @@ end
 -- reply  {record, …} of those that are left
 ops.k = function()
   local move, id, record, keep = args(4)
-  local key = 'fl\0rl:k' .. ARGV[4] .. '\0' .. move
+  local key = 'fl\0rl:k' .. set.prefix .. '\0' .. move
   if id ~= '' and record == '' then
-    redis.call('HDEL', key, id)
+    call('HDEL', key, id)
   elseif id ~= '' then
-    redis.call('HSET', key, id, num(ms + keep) .. ' ' .. record)
-    if redis.call('PTTL', key) < tonumber(keep) then redis.call('PEXPIRE', key, keep) end
+    call('HSET', key, id, num(ms() + keep) .. ' ' .. record)
+    if call('PTTL', key) < tonumber(keep) then call('PEXPIRE', key, keep) end
   end
-  local all, live = redis.call('HGETALL', key), {}
+  local all, live = call('HGETALL', key), {}
   for i = 1, #all, 2 do
     local till, text = string.match(all[i + 1], '^(%d+) (.*)$')
-    if till and tonumber(till) > ms then live[#live + 1] = text else redis.call('HDEL', key, all[i]) end
+    if till and tonumber(till) > ms() then live[#live + 1] = text else call('HDEL', key, all[i]) end
   end
   return live
 end

@@ -100,29 +100,33 @@ func (d *Driver) held(h *backend.Hold) *grip {
 	return d.gripOf(h.Request)
 }
 
-// free sends the release of a round to every node, with a tombstone where something of it may be under way. A
-// node that does not answer gets it when it does.
-func (d *Driver) free(r *backend.Request, g *grip, remember, leave bool) <-chan answer {
-	done := make(chan answer, len(d.nodes))
+// free sends the release of a round to every node, with a tombstone where something of it may be under way and not surely come
+// first. A node that does not answer gets it when it does.
+func (d *Driver) free(to *round, r *backend.Request, g *grip, remember, leave bool) {
 	lock := d.prefix + r.Name
 	b := bucket(lock)
 	keep := r.TTL + r.Grace + tombstone
 	until := time.Now().Add(keep)
-	make := func(keep time.Duration) []op {
-		return []op{{lock, []any{"r", g.id, r.Nonce, b, millis(keep), flag(remember), flag(leave), "1"}}}
+	release := func(keep time.Duration) []op {
+		return []op{{lock, []any{"r", g.id, r.Nonce, b, millis(keep), flag(remember), flag(leave)}}}
 	}
-	certain, doubtful := make(0), []op(nil)
-	for i, sure := range g.surely() {
-		ops := certain
-		if !sure {
+	certain, doubtful := release(0), []op(nil)
+	sure := g.surely()
+	for _, n := range to.nodes() {
+		q := &request{ops: certain, done: to.done, until: until}
+		l, ok := to.take(n)
+		if !sure[n.index] {
 			if doubtful == nil {
-				doubtful = make(keep)
+				doubtful = release(keep)
 			}
-			ops = doubtful
+			if ok && l.owes(g.answers) {
+				q.otherwise = doubtful
+			} else {
+				q.ops = doubtful
+			}
 		}
-		d.nodes[i].send(&request{ops: ops, done: done, until: until})
+		to.send(n, l, q)
 	}
-	return done
 }
 
 func flag(b bool) string {
@@ -133,7 +137,7 @@ func flag(b bool) string {
 }
 
 // count waits for a majority of answers to a release: how many nodes freed the lock, and how many say that it was not ours.
-func (d *Driver) count(ctx context.Context, answers <-chan answer, enough func(ours, not int) bool) (ours, not int, silent *silence, err error) {
+func (d *Driver) count(ctx context.Context, answers *round, enough func(ours, not int) bool) (ours, not int, silent *silence, err error) {
 	silent = &silence{d: d}
 	err = d.each(ctx, answers, callMost, func(a answer) bool {
 		switch {
@@ -156,7 +160,8 @@ func (d *Driver) count(ctx context.Context, answers <-chan answer, enough func(o
 // Release implements backend.Driver. It returns when a majority has freed the lock; the others follow.
 func (d *Driver) Release(ctx context.Context, h *backend.Hold) error {
 	g := d.held(h)
-	answers := d.free(h.Request, g, true, g.queued)
+	answers := d.begin()
+	d.free(answers, h.Request, g, true, g.queued)
 	ours, not, silent, err := d.count(ctx, answers, func(ours, not int) bool {
 		return ours >= d.quorum || len(d.nodes)-not < d.quorum
 	})
@@ -175,7 +180,8 @@ func (d *Driver) Release(ctx context.Context, h *backend.Hold) error {
 
 // Abandon implements backend.Driver.
 func (d *Driver) Abandon(ctx context.Context, r *backend.Request) error {
-	answers := d.free(r, d.gripOf(r), false, r.Wait)
+	answers := d.begin()
+	d.free(answers, r, d.gripOf(r), false, r.Wait)
 	ours, not, silent, err := d.count(ctx, answers, func(ours, not int) bool { return ours+not >= d.quorum })
 	if ours+not >= d.quorum {
 		d.forget(r.Nonce)

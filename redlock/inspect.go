@@ -250,12 +250,12 @@ func glob(s string) string {
 
 // Break implements backend.Driver. A majority must have freed the lock; the others follow when they answer.
 func (d *Driver) Break(ctx context.Context, name string) error {
-	done := make(chan answer, len(d.nodes))
+	r := d.round()
 	for _, n := range d.nodes {
-		n.send(&request{ops: []op{{d.prefix + name, []any{"b"}}}, done: done})
+		n.send(&request{ops: []op{{d.prefix + name, []any{"b"}}}, done: r.done})
 	}
 	freed, silent := 0, silence{d: d}
-	err := d.each(ctx, done, callMost, func(a answer) bool {
+	err := d.each(ctx, r, callMost, func(a answer) bool {
 		switch {
 		case a.err != nil:
 			silent.add(a.node, a.err)

@@ -3,17 +3,17 @@ ops.i = function(lock)
   local value = read(lock, '')
   if type(value) == 'table' then return {5} end
   local live = 0
-  for _, w in ipairs(redis.call('HVALS', WAITERS .. lock)) do
+  for _, w in ipairs(call('HVALS', WAITERS .. lock)) do
     local till = string.match(w, '^%d+ (%d+) ')
-    if till and tonumber(till) >= ms then live = live + 1 end
+    if till and tonumber(till) >= ms() then live = live + 1 end
   end
-  return {value or '', value and 1 or 0, redis.call('PTTL', lock), live}
+  return {value or '', value and 1 or 0, call('PTTL', lock), live}
 end
 
 -- s: the node's state. reply {1 if it has settled, ms of quarantine left, run id, until or "", base}
 ops.s = function()
   quarantine()
-  local s = redis.call('HMGET', STATE, 'run', 'until')
+  local s = call('HMGET', STATE, 'run', 'until')
   return {left == 0 and 1 or 0, left, s[1], s[2] or '', num(base)}
 end
 
@@ -22,11 +22,11 @@ end
 ops.f = function()
   local run, till = args(2)
   if quarantine() == 0 then return 1 end
-  local s = redis.call('HMGET', STATE, 'run', 'until')
+  local s = call('HMGET', STATE, 'run', 'until')
   if s[1] ~= run or s[2] ~= till then return 0 end
-  base, left = math.max(base, us), 0
-  redis.call('HDEL', STATE, 'until')
-  redis.call('HSET', STATE, 'base', num(base))
+  base, left = math.max(base, us()), 0
+  call('HDEL', STATE, 'until')
+  call('HSET', STATE, 'base', num(base))
   return 1
 end
 
@@ -36,7 +36,7 @@ ops.m = function()
   if quarantine() > 0 then return 0 end
   if base < floor then
     base = floor
-    redis.call('HSET', STATE, 'base', num(base))
+    call('HSET', STATE, 'base', num(base))
   end
   return 1
 end

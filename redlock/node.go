@@ -44,7 +44,10 @@ type op struct {
 // request is what one caller wants of one node.
 type request struct {
 	ops  []op
-	done chan<- answer // nil: nobody waits. It has room for the answer.
+	done chan answer // nil: nobody waits. It has room for the answer.
+	// otherwise, if there are any: the operations where this does not come after what was sent on the same line before.
+	otherwise []op
+	twice     bool // it may have been sent before
 	// until: try again until then, whenever the node answers. The zero time: never.
 	until time.Time
 	// by: of no use to anybody later than this; the zero time: always.
@@ -59,6 +62,14 @@ type answer struct {
 	twice   bool // it was sent twice, and the first of them may still be under way
 }
 
+// elsewhere is the request as it is sent after its line.
+func (r *request) elsewhere() *request {
+	if r.otherwise != nil {
+		r.ops, r.otherwise = r.otherwise, nil
+	}
+	return r
+}
+
 var errBehind = errors.New("it has not answered for long: too many requests wait for it")
 
 // node is one of the Redis servers. What is asked while a call is under way
@@ -70,6 +81,7 @@ type node struct {
 	addr   string
 
 	scripts atomic.Bool // it has no functions for us
+	line    line
 
 	mu      sync.Mutex
 	queue   []*request
@@ -172,16 +184,8 @@ func (n *node) take() []*request {
 // call makes one call and hands out its replies.
 func (n *node) call(batch []*request) {
 	ctx := deadlineCtx{context.Background(), time.Now().Add(callMost)}
-	keys := make([]string, 1, 1+len(batch))
-	keys[0] = stateKey
-	args := make([]any, 0, 4+13*len(batch))
-	args = append(args, n.d.quarantineMs, n.d.aheadUs, reserveMs, n.d.prefix)
-	for _, r := range batch {
-		for _, o := range r.ops {
-			keys = append(keys, o.lock)
-			args = append(args, o.args...)
-		}
-	}
+	n.line.after()
+	keys, args := n.d.call(batch...)
 	replies, err := n.run(ctx, keys, args)
 	twice := broken(err)
 	if twice { // a connection that had died unnoticed, probably
@@ -199,11 +203,26 @@ func (n *node) call(batch []*request) {
 			continue
 		}
 		if r.done != nil {
-			r.done <- answer{node: n.index, replies: replies[at : at+len(r.ops)], twice: twice}
+			r.done <- answer{node: n.index, replies: replies[at : at+len(r.ops)], twice: twice || r.twice}
 		}
 		at += len(r.ops)
 	}
 	n.settle(err)
+}
+
+// call returns what body is called with for these requests.
+func (d *Driver) call(batch ...*request) (keys []string, args []any) {
+	keys = make([]string, 1, 1+len(batch))
+	keys[0] = stateKey
+	args = make([]any, 0, 1+12*len(batch))
+	args = append(args, d.settings)
+	for _, r := range batch {
+		for _, o := range r.ops {
+			keys = append(keys, o.lock)
+			args = append(args, o.args...)
+		}
+	}
+	return keys, args
 }
 
 // deadlineCtx is a ctx with a deadline that no timer watches: go-redis makes the connection's deadline of it.

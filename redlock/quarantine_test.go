@@ -169,3 +169,15 @@ func TestLibraryLost(t *testing.T) {
 		return err == nil && len(libs) == 1
 	})
 }
+
+// A node keeps its counters in a table, in which one is found in constant time, however few they are.
+func TestCountersAreATable(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	unlock(t, lock(t, open(t, c.url("fresh=1")).Mutex("a")))
+	for i, n := range c.direct {
+		if got := n.ObjectEncoding(t.Context(), state).Val(); got != "hashtable" {
+			t.Errorf("node %d: the state is kept as %q", i, got)
+		}
+	}
+}

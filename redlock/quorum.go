@@ -1,7 +1,6 @@
 package redlock
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,48 +9,14 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// ask sends operations to every node. The answers come on the channel, which has room for all of them, whether or
-// not somebody still reads it.
-func (d *Driver) ask(ops []op, by time.Duration) <-chan answer {
-	done := make(chan answer, len(d.nodes))
+// ask sends operations to every node.
+func (d *Driver) ask(ops []op, by time.Duration) *round {
+	r := d.round()
 	limit := time.Now().Add(by)
 	for _, n := range d.nodes {
-		n.send(&request{ops: ops, done: done, by: limit})
+		n.send(&request{ops: ops, done: r.done, by: limit})
 	}
-	return done
-}
-
-// each reads answers until enough says so, all have come, the time is over or ctx has ended; the last
-// is its only error. missing is the error of a node that has not answered.
-func (d *Driver) each(ctx context.Context, answers <-chan answer, most time.Duration, take func(answer) (enough bool)) error {
-	var timer *time.Timer
-	var over <-chan time.Time
-	for range d.nodes {
-		select {
-		case a := <-answers: // without a timer where they are quick
-			if take(a) {
-				return nil
-			}
-			continue
-		default:
-		}
-		if timer == nil {
-			timer = time.NewTimer(most)
-			defer timer.Stop()
-			over = timer.C
-		}
-		select {
-		case a := <-answers:
-			if take(a) {
-				return nil
-			}
-		case <-over:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil
+	return r
 }
 
 // silence collects why nodes did not say what they were asked.

@@ -12,10 +12,6 @@ import (
 )
 
 var (
-	//go:embed process.lua
-	processLua string
-	//go:embed fast.lua
-	fastLua string
 	//go:embed state.lua
 	stateLua string
 	//go:embed gate.lua
@@ -30,20 +26,22 @@ var (
 	runLua string
 )
 
-// body is what a node runs: many operations in one call. The lone one that most callers pay for comes first.
-var body = fastLua + stateLua + gateLua + voteLua + holdLua + lookLua + runLua
+// remembered is what a library remembers of calls before, and a script, which has it too, does not: the run id of the server's process, its
+// clock as it was last read, and the settings of each kind of client with the gates of its keyspace.
+const remembered = "local RUN, SEEN, SET = nil, nil, {}\n"
+
+// body is what a node runs: many operations in one call.
+var body = remembered + stateLua + gateLua + voteLua + holdLua + lookLua + runLua
 
 // script is body where a node has no functions: it asks for the run id in every call.
-var script = goredis.NewScript("local RUN\n" + processLua + body)
+var script = goredis.NewScript("local keys, argv = KEYS, ARGV\n" + body + "return run(keys, argv)")
 
 // library is body as a function of Redis 7, whose name says which text it is. What is local to a library lives as long as the
 // server's process, at most, and so does the run id: it is asked for once.
 var (
-	library = "fencelock_redlock_" + shortHash(processLua+body)
-	libText = strings.Join([]string{
-		"#!lua name=" + library, "local RUN", processLua + "local function call(KEYS, ARGV)", body + "end",
-		"redis.register_function{function_name='" + library + "', callback=call, flags={'allow-oom'}}",
-	}, "\n")
+	library = "fencelock_redlock_" + shortHash(body)
+	libText = "#!lua name=" + library + "\n" + body +
+		"redis.register_function{function_name='" + library + "', callback=run, flags={'allow-oom'}}"
 )
 
 func shortHash(s string) string {

@@ -6,16 +6,17 @@
 --        | {6, migration, epoch} refused by a gate | {7} what the gates' key holds is no gate
 ops.v = function(lock)
   local id, nonce, ttl, p, floor, bucket, stamp, process, owner, mark = args(10)
-  if quarantine() > 0 then return {2, left} end
+  local wait, c = quarantine(bucket)
+  if wait > 0 then return {2, wait} end
   local value, mine, special
-  if redis.call('EXISTS', lock, TOMB .. id, RESERVED .. lock) > 0 then
-    if redis.call('EXISTS', TOMB .. id) == 1 then return {3} end
+  if there(lock, TOMB .. id, RESERVED .. lock) then
+    if call('EXISTS', TOMB .. id) == 1 then return {3} end
     value, mine = read(lock, id)
     special = true
   end
   if type(value) == 'table' then return {5} end
   if mine then
-    redis.call('PEXPIRE', lock, ttl)
+    call('PEXPIRE', lock, ttl)
     return {0, tonumber(string.match(value, ':(%d+):'))}
   end
   local refusal, own = admit(lock, mark)
@@ -23,22 +24,24 @@ ops.v = function(lock)
     leave(lock, nonce)
     return refusal
   end
-  local reserved = special and redis.call('GET', RESERVED .. lock)
+  local reserved = special and call('GET', RESERVED .. lock)
   if not value and (not reserved or reserved == nonce) then
-    local c = redis.call('HGET', STATE, 'c' .. bucket)
-    local n = math.max((tonumber(c or 0)) + 1, math.min(tonumber(p), us + ARGV[2]), base + 1, floor + 1)
-    local s = num(n)
-    redis.call('HSET', STATE, 'c' .. bucket, s)
-    redis.call('SET', lock, id .. ':' .. s .. ':' .. owner, 'PX', ttl)
-    if reserved then redis.call('DEL', RESERVED .. lock) end
-    if stamp ~= '0' then redis.call('HDEL', WAITERS .. lock, nonce) end
+    if c == nil then c = call('HGET', STATE, 'c' .. bucket) end
+    local proposed = tonumber(p)
+    if proposed > (SEEN or 0) + set.ahead then proposed = math.min(proposed, us() + set.ahead) end
+    local n = math.max((c or 0) + 1, proposed, base + 1, floor + 1)
+    local s = n == tonumber(p) and p or num(n)
+    call('HSET', STATE, 'c' .. bucket, s)
+    call('SET', lock, id .. ':' .. s .. ':' .. owner, 'PX', ttl)
+    if reserved then call('DEL', RESERVED .. lock) end
+    if stamp ~= '0' then call('HDEL', WAITERS .. lock, nonce) end
     return {0, n, own}
   end
-  local pttl = redis.call('PTTL', value and lock or RESERVED .. lock)
+  local pttl = call('PTTL', value and lock or RESERVED .. lock)
   if stamp ~= '0' then
     local alive = (pttl < 0 or pttl > 3000) and 5000 or pttl + 2000
-    redis.call('HSET', WAITERS .. lock, nonce, stamp .. ' ' .. num(ms + alive) .. ' ' .. process)
-    if redis.call('PTTL', WAITERS .. lock) < alive then redis.call('PEXPIRE', WAITERS .. lock, alive) end
+    call('HSET', WAITERS .. lock, nonce, stamp .. ' ' .. num(ms() + alive) .. ' ' .. process)
+    if call('PTTL', WAITERS .. lock) < alive then call('PEXPIRE', WAITERS .. lock, alive) end
   end
   if not value then return {4, pttl} end
   return {1, pttl, string.match(value, '^(%x[%x.]*):%d+:') or ''}
@@ -54,9 +57,9 @@ ops.w = function(lock)
   if quarantine() > 0 or not mine then return 0 end
   local n, owner = string.match(value, '^[^:]*:(%d+):(.*)$')
   if n ~= seen and n ~= token then return 0 end
-  if tonumber(redis.call('HGET', STATE, 'c' .. bucket) or 0) < tonumber(token) then
-    redis.call('HSET', STATE, 'c' .. bucket, token)
+  if tonumber(call('HGET', STATE, 'c' .. bucket) or 0) < tonumber(token) then
+    call('HSET', STATE, 'c' .. bucket, token)
   end
-  redis.call('SET', lock, id .. ':' .. token .. ':' .. owner, 'KEEPTTL')
+  call('SET', lock, id .. ':' .. token .. ':' .. owner, 'KEEPTTL')
   return 1
 end

@@ -69,6 +69,12 @@ func (e *entry) look(ctx context.Context) (g backend.Grant, done bool, next time
 			return g, err == nil, 0, err
 		}
 	}
+	if mine := e.next.Swap(nil); mine != nil && *mine == e.wait {
+		e.others = true // probably: others came since we looked
+		if g, done, err = e.advance(ctx, s); !errors.Is(err, errMoved) {
+			return g, done, 0, err
+		}
+	}
 	for range 8 {
 		if e.wait == "" {
 			if _, err := e.admitted(ctx, s); err != nil { // also where somebody holds the lock
@@ -169,8 +175,8 @@ func (e *entry) recover(ctx context.Context, s *session) error {
 			if !ok || n.stat.EphemeralOwner != s.owner() {
 				return errEnded // left by a session of ours that is over: it goes by itself
 			}
-			e.d.bucket(e.r.Name).hint(r.version, r.token)
-			e.granted(r.token, backend.Now()) // the time is confirmed next
+			e.d.bucket(e.r.Name).hint(r.version, r.token+r.ahead)
+			e.granted(r.token, 0, backend.Now()) // the time is confirmed next
 			return nil
 		}
 	}
@@ -211,13 +217,13 @@ func (e *entry) take(ctx context.Context, s *session) (backend.Grant, bool, erro
 		switch {
 		case err == nil:
 			return g, true, nil
-		case i == 1 && errors.Is(err, zk.ErrNodeExists):
+		case errors.Is(err, zk.ErrNodeExists):
 			if seen, err = e.glance(ctx, s); err != nil || seen == occupied {
 				return g, false, err
 			}
-		case seen == empty && i >= 1 && (errors.Is(err, zk.ErrNotEmpty) || errors.Is(err, zk.ErrNoNode)):
+		case seen == empty && i >= 0 && (errors.Is(err, zk.ErrNotEmpty) || errors.Is(err, zk.ErrNoNode)):
 			seen = unseen
-		case i >= 1 && errors.Is(err, zk.ErrNoNode):
+		case i >= 0 && errors.Is(err, zk.ErrNoNode):
 			if err := s.ensure(ctx); err != nil {
 				return g, false, err
 			}
@@ -260,77 +266,50 @@ func (e *entry) glance(ctx context.Context, s *session) (sight, error) {
 // grab draws a token, does ops, and makes the holder's node, all in one step, as long as the gates let the request in.
 func (e *entry) grab(ctx context.Context, s *session, ops ...any) (backend.Grant, int, error) {
 	b := e.d.bucket(e.r.Name)
-	if err := b.enter(ctx); err != nil {
-		return backend.Grant{}, -1, err
-	}
-	defer b.leave()
 	for tries := 0; ; tries++ {
 		gates, err := e.admitted(ctx, s)
 		if err != nil {
 			return backend.Grant{}, -1, err
 		}
-		version, err := b.load(ctx, s)
-		if err != nil {
+		if err := b.load(ctx, s); err != nil {
 			return backend.Grant{}, -1, err
 		}
-		now, err := s.time(ctx)
-		if err != nil {
+		if _, err := s.time(ctx); err != nil {
 			return backend.Grant{}, -1, err
 		}
-		token, err := b.next(e.r.Floor, now)
-		if err != nil {
-			return backend.Grant{}, -1, err
-		}
-		all := append([]any{&zk.SetDataRequest{Path: b.path, Data: number(token), Version: version}}, ops...)
-		all = append(all, &zk.CreateRequest{
-			Path: e.held, Data: holding(e.r, token, version+1).bytes(), Acl: s.d.acl, Flags: zk.FlagEphemeral,
-		})
+		u := &unit{ops: ops, ended: e.takeOff(), grant: grant{r: e.r, bucket: b, held: e.held, gates: gates.same(e.d.at)}}
 		e.doubt = true
-		asked := backend.Now()
-		i, err := s.send(ctx, e.takeOff(), gates.same(e.d.at), all...)
+		i, err := s.send(ctx, u)
 		switch {
 		case err == nil:
-			b.set(version+1, token)
-			g := e.granted(token, asked)
-			if !s.covers(asked, e.r.TTL) { // the session had been silent for long
+			g := e.granted(u.token, u.reserved, u.asked)
+			if !s.covers(u.asked, e.r.TTL) { // the session had been silent for long
 				g, err = e.again(ctx)
 			}
 			return g, -1, err
 		case i < 0:
-			b.forget()
 			return backend.Grant{}, i, err
 		}
 		e.doubt = false
-		if errors.Is(err, errGates) && tries < 20 {
+		switch {
+		case errors.Is(err, errGates) && tries < maxDraws:
 			e.d.gates.outdated(gates)
-			continue
+		case errors.Is(err, errDrawn) && tries < maxDraws:
+		default:
+			return backend.Grant{}, i, err
 		}
-		if i == 0 && (errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNoNode)) && tries < 20 {
-			b.forget()
-			continue
-		}
-		return backend.Grant{}, i, err
 	}
 }
+
+// maxDraws is how often a grant is asked for again because others have changed what it depends on.
+const maxDraws = 30
 
 // time returns the servers' clock in microseconds. It asks only if it has not heard of it for long.
 func (s *session) time(ctx context.Context) (int64, error) {
 	if us, known := s.d.clock.now(); known {
 		return us, nil
 	}
-	m, err := s.takeMark(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { s.marks.free <- m }()
-	if us, known := s.d.clock.now(); known { // the mark was made just now
-		return us, nil
-	}
-	stat, err := call(ctx, s, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(m.path, nil, -1) })
-	if err != nil {
-		return 0, err
-	}
-	s.d.clock.heard(stat.Mtime)
+	err := s.ensured(ctx, func() error { return s.touch(ctx) })
 	us, _ := s.d.clock.now()
-	return us, nil
+	return us, err
 }

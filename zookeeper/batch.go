@@ -3,53 +3,92 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/fencelock/fencelock/backend"
 )
 
 const (
+	maxFlights = 4   // multis of units that are under way on one session
 	maxBatch   = 128 // units in one multi
-	maxFlights = 1   // multis of units that are under way on one session: more gained nothing
-	maxTries   = 2   // how often a unit leaves in company before it goes alone
+	goodBatch  = 16  // from the third flight on: the servers do few large requests faster than many small ones
 )
 
 // batches put the grants and releases of many callers into few requests. A lone caller's leaves at once; what comes
 // while enough are under way leaves together with the next.
 type batches struct {
-	mu      sync.Mutex
-	queue   []*unit
-	flights int
+	mu    sync.Mutex
+	queue []*unit
+	most  int     // units that leave together
+	marks []*mark // those of no flight: as many may begin
+	last  int64   // the number of the last flight
+
+	flights, units int // under way
+}
+
+func (b *batches) init() {
+	b.most = maxBatch
+	for i := range maxFlights {
+		b.marks = append(b.marks, &mark{slot: i + 1})
+	}
 }
 
 // unit is a few operations of which all are done or none.
 type unit struct {
-	gates *zk.CheckVersionRequest // done only if the gates are of this version; nil: whatever they are
 	ops   []any
-	ended func()
-	tries int // how often it left in company, and another one failed
+	noted bool   // it has to be known whether they were done, also if the answer is lost
+	ended func() // called when it has ended
+	grant        // the zero value: it is none
 
+	left  bool          // its caller does not wait any more
 	done  chan struct{} // closed when the rest is there
-	index int
+	asked backend.Instant
+	index int // the operation that failed; -1 with an error: it is unknown whether they were done
 	err   error
 }
 
-// errGates: the gates are not of the version that a unit wants, and nothing was done.
-var errGates = errors.New("the gates of the keyspace change all the time")
+// grant is what a unit has that makes a holder's node.
+type grant struct {
+	r      *backend.Request
+	bucket *bucket                 // that the token is drawn from
+	held   string                  // the node
+	gates  *zk.CheckVersionRequest // done only if the gates are of this version
 
-// send is multi in company: of the answer only the failure is there. With gates nothing is done unless they are of that version.
-func (s *session) send(ctx context.Context, ended func(), gates *zk.CheckVersionRequest, ops ...any) (int, error) {
-	if err := ctx.Err(); err != nil {
-		ended()
+	pot      *pot
+	token    backend.Token // with the next one once the unit has ended
+	reserved int
+}
+
+var (
+	// errGates: the gates are not of the version that a unit wants, and nothing was done.
+	errGates = errors.New("the gates of the keyspace change all the time")
+	// errDrawn: the counter is not what it was known to be, and nothing was done.
+	errDrawn = errors.New("other clients draw tokens of the same counter all the time")
+	// errTaken: the unit was taken back, and nothing was done.
+	errTaken = errors.New("the request was taken back")
+)
+
+// send is multi in company: of the answer only the failure is there.
+func (s *session) send(ctx context.Context, u *unit) (int, error) {
+	u.done = make(chan struct{})
+	err := ctx.Err()
+	if err == nil {
+		err = s.await(ctx)
+	}
+	if err != nil {
+		u.end(-1, err)
 		return -1, err
 	}
-	if err := s.await(ctx); err != nil {
-		ended()
-		return -1, err
-	}
-	u := &unit{gates: gates, ops: ops, ended: ended, done: make(chan struct{})}
 	s.batches.add(s, u)
+	return s.result(ctx, u)
+}
+
+// result waits for what becomes of a unit.
+func (s *session) result(ctx context.Context, u *unit) (int, error) {
 	select {
 	case <-u.done:
 		return u.index, u.err
@@ -62,13 +101,14 @@ func (s *session) send(ctx context.Context, ended func(), gates *zk.CheckVersion
 // take takes a unit back that has not left; otherwise it ends by itself.
 func (b *batches) take(u *unit) {
 	b.mu.Lock()
+	u.left = true
 	i := slices.Index(b.queue, u)
 	if i >= 0 {
 		b.queue = slices.Delete(b.queue, i, i+1)
 	}
 	b.mu.Unlock()
 	if i >= 0 {
-		u.ended()
+		u.end(-1, errTaken)
 	}
 }
 
@@ -77,95 +117,95 @@ func (b *batches) add(s *session, us ...*unit) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.queue = append(b.queue, us...)
-	if b.flights < maxFlights {
-		b.flights++
-		s.d.flying.Go(func() { b.fly(s) })
+	if n := len(b.marks); n > 0 && b.due() {
+		m := b.marks[n-1]
+		b.marks = b.marks[:n-1]
+		s.d.flying.Go(func() { b.fly(s, m) })
 	}
 }
 
-// next takes what leaves together: of those that look at the gates, such as want one version of them, which is looked at once.
-func (b *batches) next() (us []*unit, gates *zk.CheckVersionRequest) {
+// due reports whether there is enough for another flight: half as much as those that are under way have.
+func (b *batches) due() bool {
+	switch n := len(b.queue); b.flights {
+	case 0:
+		return n > 0
+	case 1:
+		return n >= min((b.units+1)/2, b.most)
+	default:
+		return n >= min(max(b.units/b.flights, goodBatch), b.most)
+	}
+}
+
+// fly sends flights with one mark until nothing is queued that may leave. While there is no connection the units stay in the queue.
+func (b *batches) fly(s *session, m *mark) {
+	for size := 1; ; {
+		if size > 1 {
+			runtime.Gosched() // who has just been answered may come along
+		}
+		err := s.await(context.Background()) // ends with the session
+		f := b.next(m)
+		if f == nil {
+			return
+		}
+		size = f.size
+		f.fly(s, err)
+		again := f.land(s.d)
+		b.landed(f)
+		b.add(s, slices.DeleteFunc(again, b.abandoned)...)
+		s.d.depart(s)
+	}
+}
+
+// next takes what leaves together, in the order in which it came: of those that look at the gates, such as want one version of
+// them, and none whose counter another flight is about to set. Without any the mark is given back.
+func (b *batches) next(m *mark) *flight {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := 0
-	for n < len(b.queue) && n < maxBatch && (n == 0 || b.queue[0].tries < maxTries && b.queue[n].tries < maxTries) {
-		if own := b.queue[n].gates; own != nil {
-			if gates != nil && gates.Version != own.Version {
-				break
-			}
-			gates = own
+	f := &flight{mark: m}
+	if !b.due() {
+		b.marks = append(b.marks, m)
+		return nil
+	}
+	b.queue = slices.DeleteFunc(b.queue, func(u *unit) bool {
+		if len(f.units) == b.most {
+			return false
 		}
-		n++
+		return f.add(u)
+	})
+	if len(f.units) == 0 {
+		b.marks = append(b.marks, m)
+		return nil
 	}
-	us = slices.Clone(b.queue[:n])
-	b.queue = slices.Delete(b.queue, 0, n)
-	if n == 0 {
-		b.flights--
-		b.queue = nil
-	}
-	return us, gates
+	b.last++
+	f.number, f.size = b.last, len(f.units)
+	b.flights++
+	b.units += f.size
+	return f
 }
 
-// fly sends batches until nothing is queued. While there is no connection the units stay in the queue.
-func (b *batches) fly(s *session) {
-	for {
-		err := s.await(context.Background()) // ends with the session
-		us, gates := b.next()
-		switch {
-		case len(us) == 0:
-			return
-		case err != nil:
-			b.land(s, us, nil, -1, err)
-		default:
-			var ops []any
-			if gates != nil {
-				ops = append(ops, gates)
-			}
-			for _, u := range us {
-				ops = append(ops, u.ops...)
-			}
-			_, i, err := s.exchange(ops)
-			b.land(s, us, gates, i, err)
-		}
+// landed counts a flight out. After a failure fewer leave together: others' units may be in the way.
+func (b *batches) landed(f *flight) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.flights--
+	b.units -= f.size
+	switch {
+	case f.err == nil:
+		b.most = min(b.most+b.most/2+1, maxBatch)
+	case f.index >= 0:
+		b.most = max(b.most/2, 1)
 	}
 }
 
-// land hands out the results. If a unit has failed, or the gates are not what some want, nothing was done: the others leave again.
-func (b *batches) land(s *session, us []*unit, gates *zk.CheckVersionRequest, i int, err error) {
-	if err == nil || i < 0 {
-		for _, u := range us {
-			u.end(i, err)
-		}
-		return
+// abandoned ends a unit whose caller does not wait any more, and which was not done.
+func (b *batches) abandoned(u *unit) bool {
+	b.mu.Lock()
+	left := u.left
+	b.mu.Unlock()
+	if left {
+		u.end(-1, errTaken)
 	}
-	var again []*unit
-	if gates != nil && i == 0 {
-		if errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNoNode) {
-			err = errGates
-		}
-		for _, u := range us {
-			if u.gates != nil {
-				u.end(0, err)
-			} else {
-				again = append(again, u)
-			}
-		}
-		b.add(s, again...)
-		return
-	}
-	if gates != nil {
-		i--
-	}
-	for _, u := range us {
-		if i >= 0 && i < len(u.ops) {
-			u.end(i, err)
-		} else {
-			u.tries++
-			again = append(again, u)
-		}
-		i -= len(u.ops)
-	}
-	b.add(s, again...)
+	return left
 }
 
 func (u *unit) end(i int, err error) {

@@ -56,6 +56,91 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
+// The reply to requests that many share is lost: each finds out what became of it, and nothing is done twice.
+func TestLostReplyOfMany(t *testing.T) {
+	t.Parallel()
+	const n = 60
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	p, url := proxied(t, z.Servers()[0])
+	l := open(t, url)
+	unlock(t, lock(t, l.Mutex("warm")))
+	last := make([]fencelock.Token, n)
+	for range 4 {
+		leases, errs := make([]*fencelock.Lease, n), make([]error, n)
+		each := func(do func(i int) error) {
+			var wg sync.WaitGroup
+			for i := range n {
+				wg.Go(func() { errs[i] = do(i) })
+			}
+			wg.Wait()
+			for _, err := range errs {
+				must(t, err)
+			}
+		}
+		before := p.Counts().LostReplies
+		p.LoseReplyTo(1, about("/held-", "/tokens/"))
+		each(func(i int) (err error) {
+			leases[i], err = l.Mutex(fmt.Sprint("crowd-", i)).Lock(t.Context())
+			return err
+		})
+		for i, le := range leases {
+			if le.Token() <= last[i] {
+				t.Errorf("token of %d: got %d after %d", i, le.Token(), last[i])
+			}
+			last[i] = le.Token()
+			must(t, le.Err())
+		}
+		p.LoseReplyTo(1, about("/held-", "/done/"))
+		each(func(i int) error { return leases[i].Unlock(t.Context()) })
+		if lost := p.Counts().LostReplies - before; lost != 2 {
+			t.Errorf("%d replies were lost, want 2", lost)
+		}
+		if left := leftovers(t, c); len(left) > 0 {
+			t.Errorf("names with a node: %q", left)
+		}
+	}
+}
+
+// A caller who gives up takes nobody else along, and leaves nothing.
+func TestManyLeave(t *testing.T) {
+	t.Parallel()
+	const n = 60
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	p, url := proxied(t, z.Servers()[0])
+	l := open(t, url)
+	unlock(t, lock(t, l.Mutex("warm")))
+	for range 3 {
+		leases, errs := make([]*fencelock.Lease, n), make([]error, n)
+		p.Set(faultproxy.Mode{HoldRequests: true})
+		var leaving, staying sync.WaitGroup
+		for i := range n {
+			ctx, wg := t.Context(), &staying
+			if i%2 == 0 {
+				ctx, wg = within(t, time.Duration(50+i)*time.Millisecond), &leaving
+			}
+			wg.Go(func() { leases[i], errs[i] = l.Mutex(fmt.Sprint("crowd-", i)).Lock(ctx) })
+		}
+		leaving.Wait()
+		p.Set(faultproxy.Mode{})
+		staying.Wait()
+		for i := range n {
+			if i%2 == 0 {
+				want(t, "a lock whose caller has left", errs[i], context.DeadlineExceeded)
+				continue
+			}
+			must(t, errs[i])
+			staying.Go(func() { errs[i] = leases[i].Unlock(t.Context()) })
+		}
+		staying.Wait()
+		for i := 1; i < n; i += 2 {
+			must(t, errs[i])
+		}
+		awaitClean(t, c, 5*time.Second)
+	}
+}
+
 // A request that was held up on its way, and whose caller has gone, leaves nothing when it arrives.
 func TestLateRequest(t *testing.T) {
 	t.Parallel()

@@ -16,20 +16,21 @@
 //	locks/<name>                          container: there while the name is held or waited for
 //	locks/<name>/held-<nonce>             ephemeral: the holder; its data are the token and, in the second line, the owner
 //	locks/<name>/wait-<nonce>-<number>    ephemeral, sequential: the queue; the data are the owner
-//	tokens/00 … tokens/ff                 counters: the last token of the names whose hash is that
-//	done/<session>-<n>                    ephemeral: the nonce that a session released last
+//	tokens/00 … tokens/ff                 counters: no name whose hash is that has had a greater token
+//	done/<session>-<n>                    ephemeral: the last of a session's requests with releases that was done
 //	clients/<migration>%.<id>             what a client of a migration has reported; deleted by others once it is forgotten
 //
 // In a path bytes other than letters, digits and -_.:=+@,~ are written %XX, and so is a dot in the first place. The counters
 // stay: 256 however many names there are. Of a name nothing is left after the release; of one whose holder died an
 // empty container, which the next holder takes over or the servers remove within a minute.
 //
-// One multi acquires a free lock: it sets the counter on the condition that nobody did since, makes the container, which fails
-// if somebody holds or waits, and makes the holder's node. One multi releases: it deletes both and writes the nonce
-// into a node of the session, so that a release whose answer was lost finds out, when it is sent again,
+// One multi acquires a free lock: it makes sure of its token, makes the container, which fails
+// if somebody holds or waits, and makes the holder's node. One multi releases: it deletes both and writes its number
+// into a node of the session, so that it is found out, if the answer is lost,
 // whether it was done or the lock had been taken away. Whatever deletes a holder's node names it with its
 // nonce, so no late release can touch the next holder. While one of these multis is under way on a session, the grants and releases of
-// other names that come up meanwhile wait for it and leave together in the next; a name that was found held a
+// other names that come up meanwhile leave together in the next, up to 128: when half as many have come up as are under way, and
+// at most four multis are. An operation that fails is that of its own caller: the others leave again. A name that was found held a
 // moment ago is looked at before it is asked for, which costs the servers less than a write that fails.
 //
 // A request that is given up is not forgotten: what has not left is taken back, and what has left is waited for before it is
@@ -58,14 +59,17 @@
 // # Waiting
 //
 // A waiter makes a node in the queue, and watches the one before it and no other. The first in the queue
-// takes the free lock by deleting its node and making the holder's, in one multi. If it leaves the lock free for 2 s
+// takes the free lock by deleting its node and making the holder's, in one multi, and without another look
+// when the holder that it watched has gone, for who is first remains so. If it leaves the lock free for 2 s
 // it is dead, or as good as dead, and loses its place; who is alive then joins again at the end. A waiter looks by itself every
 // 2 s (every 5 s behind the second place), in case a push is lost.
 //
 // # Tokens
 //
-// A token is the counter's last one plus one, the servers' clock in µs, or the floor plus one, whichever is greatest;
-// it is fixed before the request is sent and holds only if the counter has not changed, so it is part of the grant. It is
+// A process draws the numbers above a counter by setting it, on the condition that nobody did since: to the counter's value plus one, the
+// servers' clock in µs, or the floor plus one, whichever is greatest, and to 500 more in stock, but never more than 3 ms ahead of the clock for
+// those. What it drew are its tokens as long as the counter stands: every multi that grants checks its version, or sets it. So a token is known before the
+// request is sent, and is part of the grant, and so are those that are reserved with it. It is
 // as durable as everything else in the ensemble, and rises through every restart, election and hand-over. The clock, which is
 // estimated from the times in the servers' answers and never ahead of them, matters only when the ensemble has lost its data
 // or was set back to an older state: then tokens rise if the clock of the leader is not behind that of the one before by more

@@ -76,7 +76,7 @@ func (d *Driver) Source(ctx context.Context) (backend.Token, error) {
 		return 0, err
 	}
 	if err := d.eachBucket(func(b *bucket) error {
-		_, err := b.read(ctx, s)
+		err := b.read(ctx, s)
 		if errors.Is(err, zk.ErrNoNode) { // no name has used it
 			err = nil
 		}
@@ -86,7 +86,7 @@ func (d *Driver) Source(ctx context.Context) (backend.Token, error) {
 	}
 	var most backend.Token
 	for _, b := range d.buckets {
-		most = max(most, b.drawn())
+		most = max(most, b.state().last)
 	}
 	return most, nil
 }
@@ -122,21 +122,17 @@ func (d *Driver) RaiseHeld(ctx context.Context, h *backend.Hold, floor backend.T
 		return backend.ErrLost
 	}
 	b := d.bucket(h.Name)
-	if err := b.enter(ctx); err != nil {
-		return err
-	}
-	defer b.leave()
 	for cuts := 0; ; {
-		version, err := b.load(ctx, e.s)
-		if err != nil {
+		if err := b.load(ctx, e.s); err != nil {
 			return ended(err)
 		}
-		t := max(b.drawn(), floor)
+		now := b.state()
+		t := max(now.last, floor)
 		i, err := e.s.multi(ctx,
 			&zk.CheckVersionRequest{Path: e.held, Version: -1},
-			&zk.SetDataRequest{Path: b.path, Data: number(t), Version: version})
+			&zk.SetDataRequest{Path: b.path, Data: number(t), Version: now.version})
 		if err == nil {
-			b.set(version+1, t)
+			b.set(draws{version: now.version + 1, last: t, next: t + 1})
 			return nil
 		}
 		b.forget()

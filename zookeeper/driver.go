@@ -113,7 +113,7 @@ func New(servers []string, opts *Options) (*Driver, error) {
 		d.acl = zk.DigestACL(zk.PermAll, opts.User, opts.Password)
 	}
 	for i := range d.buckets {
-		d.buckets[i] = &bucket{path: d.at.counter(i), turn: make(chan struct{}, 1)}
+		d.buckets[i] = &bucket{path: d.at.counter(i)}
 	}
 	return d, nil
 }
@@ -165,8 +165,24 @@ func (d *Driver) bucket(name string) *bucket { return d.buckets[bucketOf(name)] 
 // back to an older state.
 func (d *Driver) forgetStore() {
 	d.gates.forget()
+	d.forgetCounters()
+}
+
+// forgetCounters makes the next grants ask for the counters.
+func (d *Driver) forgetCounters() {
 	for _, b := range d.buckets {
 		b.forget()
+	}
+}
+
+// depart lets what waits on other sessions for counters that a flight of s had leave.
+func (d *Driver) depart(s *session) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, o := range d.sessions {
+		if o != s {
+			o.batches.add(o)
+		}
 	}
 }
 

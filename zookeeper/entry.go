@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -21,11 +22,12 @@ type entry struct {
 	wait    string // our node in the queue; empty if there is none
 	doubt   bool   // a request that makes nodes of ours was not answered
 	others  bool   // somebody waited behind us when we last looked
-	mark    *mark  // of a release that was not answered
-	unsure  bool   // a release was not answered
+	parting *unit  // a release whose end we did not wait for
 	ungated bool   // as in backend.Grant, when the lock was last asked for
 	watched string // the node whose end wakes us
 	watch   *watch
+
+	next atomic.Pointer[string] // our node in the queue, once it is the first and the holder before it has gone
 
 	mu      sync.Mutex
 	flights int           // requests that make nodes, and are not answered
@@ -107,12 +109,12 @@ func (e *entry) session(ctx context.Context) (*session, error) {
 }
 
 // granted makes the acquisition a hold. asked is when the request was sent that the session's end is counted from.
-func (e *entry) granted(token backend.Token, asked backend.Instant) backend.Grant {
+func (e *entry) granted(token backend.Token, reserved int, asked backend.Instant) backend.Grant {
 	e.unwatch()
 	e.wait, e.doubt = "", false
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	g := backend.Grant{Token: token, Asked: asked, Ungated: e.ungated}
+	g := backend.Grant{Token: token, Reserved: reserved, Asked: asked, Ungated: e.ungated}
 	e.grant, e.renewed = &g, asked
 	if e.timer == nil && !e.stopped {
 		e.timer = time.AfterFunc(e.r.TTL+e.r.Grace, e.expire)

@@ -1,11 +1,9 @@
 package zookeeper
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"io"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -52,8 +50,8 @@ func (gs *gates) read(ctx context.Context, s *session) (gateSet, error) {
 	}
 	set := gateSet{version: n.stat.Version}
 	if len(n.data) > 0 {
-		if set.list, err = readGates(s.d.at.locks, n.data); err != nil {
-			return gateSet{}, err
+		if set.list, err = backend.DecodeGates(n.data); err != nil {
+			return gateSet{}, fmt.Errorf("the node %s: %w", s.d.at.locks, err)
 		}
 	}
 	gs.mu.Lock()
@@ -81,49 +79,6 @@ func (gs *gates) forget() {
 // same is the operation that fails unless the gates are those of g.
 func (g gateSet) same(at places) *zk.CheckVersionRequest {
 	return &zk.CheckVersionRequest{Path: at.locks, Version: g.version}
-}
-
-// find returns the gate of a migration.
-func (g gateSet) find(move string) (gate backend.Gate, ok bool) {
-	if i := slices.IndexFunc(g.list, func(o backend.Gate) bool { return o.Move == move }); i >= 0 {
-		return g.list[i], true
-	}
-	return gate, false
-}
-
-// with returns the node's data with gate in the place of the gate of the same migration.
-func (g gateSet) with(gate backend.Gate) ([]byte, error) {
-	list := slices.DeleteFunc(slices.Clone(g.list), func(o backend.Gate) bool { return o.Move == gate.Move })
-	gate.Torn = false
-	return json.Marshal(append(list, gate))
-}
-
-// readGates reads what with wrote. What it does not understand lets nobody in.
-func readGates(path string, data []byte) ([]backend.Gate, error) {
-	var list []backend.Gate
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	err := dec.Decode(&list)
-	if _, more := dec.Token(); err == nil && !errors.Is(more, io.EOF) {
-		err = errors.New("something follows the list")
-	}
-	if err == nil && list == nil {
-		err = errors.New("there is no list")
-	}
-	known := map[string]bool{}
-	for _, g := range list {
-		if err == nil {
-			err = backend.CheckGate(g)
-		}
-		if err == nil && known[g.Move] {
-			err = errors.New("a migration has two gates")
-		}
-		known[g.Move] = true
-	}
-	if err != nil {
-		return nil, backend.Invalid("the node %s holds %.40q, which is no list of gates (%v): some other program, or a newer version, has written it", path, data, err)
-	}
-	return list, nil
 }
 
 // isRefusal reports whether err is that of a gate.
@@ -188,17 +143,11 @@ func (s *session) setGate(ctx context.Context, gate backend.Gate, was int64) err
 	if err != nil {
 		return err
 	}
-	old, there := g.find(gate.Move)
-	switch {
-	case there && old.State == gate.State && old.Epoch == gate.Epoch && slices.Equal(old.Scope, gate.Scope):
-		return nil
-	case was == backend.Lower && old.Epoch >= gate.Epoch, was != backend.Lower && old.Epoch != was:
-		return backend.ErrGateMoved
-	}
-	data, err := g.with(gate)
-	if err != nil {
+	next, changed, err := backend.ChangeGate(g.list, gate, was)
+	if !changed {
 		return err
 	}
+	data := backend.EncodeGates(next)
 	_, err = call(ctx, s, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(s.d.at.locks, data, g.version) })
 	if err == nil {
 		s.d.gates.outdated(g)

@@ -164,18 +164,14 @@ func (d *Driver) Raise(ctx context.Context, floor backend.Token) error {
 
 // raise makes every later token of a bucket greater than floor.
 func (b *bucket) raise(ctx context.Context, s *session, floor backend.Token) error {
-	if err := b.enter(ctx); err != nil {
-		return err
-	}
-	defer b.leave()
 	for {
 		b.forget()
-		version, err := b.load(ctx, s)
-		if err != nil {
+		if err := b.load(ctx, s); err != nil {
 			return err
 		}
-		t := max(b.drawn(), floor)
-		_, err = call(ctx, s, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(b.path, number(t), version) })
+		now := b.state()
+		t := max(now.last, floor)
+		_, err := call(ctx, s, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(b.path, number(t), now.version) })
 		if errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNoNode) {
 			continue
 		}

@@ -54,6 +54,8 @@ func TestRecord(t *testing.T) {
 		{token: 7},
 		{token: 7, both: true, move: "moving house/1 both:\n", owner: "host:1"},
 		{token: 7, both: true},
+		{token: 7, version: 3, ahead: 500, owner: "+5"},
+		{token: 7, ahead: 1, both: true, move: "+1"},
 	} {
 		if got, ok := readRecord(r.bytes()); !ok || got != r {
 			t.Errorf("got %+v, %v, want %+v", got, ok, r)
@@ -62,7 +64,7 @@ func TestRecord(t *testing.T) {
 	if got, ok := readRecord([]byte("5 3\nbefore gates")); !ok || got != (record{token: 5, version: 3, owner: "before gates"}) {
 		t.Errorf("a record without a mark: got %+v, %v", got, ok)
 	}
-	for _, bad := range []string{"", "x", "1\n", "1 x\n", "1 2", "1 2 3\n", "1 2 both:/\n", "1 2 both:a b\n", "1 2 both:a", " 1 2\n", "1 2147483648\n"} {
+	for _, bad := range []string{"", "x", "1\n", "1 x\n", "1 2", "1 2 3\n", "1 2 both:/\n", "1 2 both:a b\n", "1 2 both:a", "1 2 +\n", "1 2 +0\n", "1 2 +-3\n", "1 2 both:a +3\n", "1 2 +3 both:a x\n", " 1 2\n", "1 2147483648\n"} {
 		if got, ok := readRecord([]byte(bad)); ok {
 			t.Errorf("%q: got %+v, want none", bad, got)
 		}

@@ -42,9 +42,18 @@ func get(ctx context.Context, s *session, path string) (node, error) {
 // leader that has lost its followers, and does not know yet, answers it. A write is agreed on by a majority, and a session sees its
 // own. Who may not write, or finds nothing to write to, has to be content with sync.
 func (s *session) sync(ctx context.Context) error {
-	_, err := call(ctx, s, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(s.d.at.done, nil, -1) })
+	err := s.touch(ctx)
 	if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNoAuth) {
 		_, err = call(ctx, s, func(c *zk.Conn) (string, error) { return c.Sync(s.d.at.root) })
+	}
+	return err
+}
+
+// touch writes something: the answer also tells the time.
+func (s *session) touch(ctx context.Context) error {
+	stat, err := call(ctx, s, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(s.d.at.done, nil, -1) })
+	if err == nil {
+		s.d.clock.heard(stat.Mtime)
 	}
 	return err
 }
@@ -141,7 +150,7 @@ func (e *entry) stand(ctx context.Context, s *session) (g backend.Grant, done bo
 	if l.held == "" {
 		next = claim / 4
 	}
-	return g, false, next, e.watchNode(ctx, s, before)
+	return g, false, next, e.watchNode(ctx, s, before, at == 0)
 }
 
 // advance takes a lock that is free and ours to take, out of the first place in the queue.
@@ -150,7 +159,7 @@ func (e *entry) advance(ctx context.Context, s *session) (backend.Grant, bool, e
 	switch {
 	case err == nil:
 		return g, true, nil
-	case i == 1 && errors.Is(err, zk.ErrNoNode):
+	case i == 0 && errors.Is(err, zk.ErrNoNode):
 		e.wait = ""
 		return g, false, errMoved
 	case isRefusal(err) && s.remove(ctx, e.lock+"/"+e.wait) == nil: // the next in the queue goes on; otherwise Abandon sees to it
@@ -159,14 +168,21 @@ func (e *entry) advance(ctx context.Context, s *session) (backend.Grant, bool, e
 	return g, false, err
 }
 
-// watchNode makes the end of a node wake us. errMoved: it has gone already.
-func (e *entry) watchNode(ctx context.Context, s *session, name string) error {
+// watchNode makes the end of a node wake us. first: it is the holder's, and nobody but us can take the lock after it, for
+// who is first in the queue remains so. errMoved: it has gone already.
+func (e *entry) watchNode(ctx context.Context, s *session, name string, first bool) error {
 	path := e.lock + "/" + name
 	if e.watched == path && s.watching(path, e.watch) {
 		return nil
 	}
 	e.unwatch()
-	w, data, err := s.watchEnd(ctx, path, func(bool) { e.poke() })
+	mine := e.wait
+	w, data, err := s.watchEnd(ctx, path, func(gone bool) {
+		if gone && first {
+			e.next.Store(&mine)
+		}
+		e.poke()
+	})
 	if errors.Is(err, zk.ErrNoNode) {
 		return errMoved
 	}
@@ -175,7 +191,7 @@ func (e *entry) watchNode(ctx context.Context, s *session, name string) error {
 	}
 	e.watched, e.watch = path, w
 	if r, ok := readRecord(data); ok && isHeld(name) {
-		e.d.bucket(e.r.Name).hint(r.version, r.token) // what our own grant will find
+		e.d.bucket(e.r.Name).hint(r.version, r.token+r.ahead) // what our own grant will find
 	}
 	return nil
 }

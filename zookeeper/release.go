@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -36,82 +37,51 @@ func (d *Driver) Release(ctx context.Context, h *backend.Hold) error {
 	return err
 }
 
-// release deletes the holder's node and writes that down, in one step.
+// release deletes the holder's node, and the lock's if nobody waits, as far as we know, in one step.
 func (e *entry) release(ctx context.Context) error {
-	s := e.s
-	if e.unsure {
-		done, err := e.wasReleased(ctx)
-		if err != nil || done {
-			return err
-		}
-	}
-	if e.mark == nil {
-		m, err := s.takeMark(ctx)
-		if err != nil {
-			return err
-		}
-		e.mark = m
-	}
 	for tries := 0; ; tries++ {
-		last := !e.others // nobody waits, as far as we know: the lock's node goes too
-		ops := []any{&zk.DeleteRequest{Path: e.held, Version: -1}}
-		if last {
-			ops = append(ops, &zk.DeleteRequest{Path: e.lock, Version: -1})
+		u := e.parting
+		if u == nil {
+			u = &unit{ops: []any{&zk.DeleteRequest{Path: e.held, Version: -1}}, noted: true, ended: e.takeOff()}
+			if !e.others {
+				u.ops = append(u.ops, &zk.DeleteRequest{Path: e.lock, Version: -1})
+			}
+			e.parting = u
+			_, _ = e.s.send(ctx, u)
 		}
-		ops = append(ops, &zk.SetDataRequest{Path: e.mark.path, Data: []byte(e.r.Nonce), Version: -1})
-		i, err := s.send(ctx, e.takeOff(), nil, ops...)
+		select {
+		case <-u.done:
+			e.parting = nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 		switch {
-		case err == nil:
-			e.freeMark()
-			if !last {
-				e.tidy(ctx)
+		case u.err == nil:
+			if e.others {
+				e.d.flying.Go(e.tidy)
 			}
 			return nil
-		case i == 0 && errors.Is(err, zk.ErrNoNode):
-			e.freeMark()
+		case u.index == 0 && errors.Is(u.err, zk.ErrNoNode):
 			return backend.ErrLost
-		case i == 1 && errors.Is(err, zk.ErrNotEmpty) && tries < 4:
+		case tries == 4:
+			return u.err
+		case u.index == 1 && errors.Is(u.err, zk.ErrNotEmpty):
 			e.others = true
-			continue
-		case i == len(ops)-1 && errors.Is(err, zk.ErrNoNode) && tries < 4: // somebody has deleted the mark
-			e.mark.there = false
-			e.freeMark()
-			if e.mark, err = s.takeMark(ctx); err != nil {
+		case u.index == len(u.ops): // the mark
+			if err := e.s.ensure(ctx); err != nil {
 				return err
 			}
-			continue
-		case i < 0:
-			e.unsure = true
+		case errors.Is(u.err, errTaken) && ctx.Err() == nil: // at the end of an earlier ctx
+		default:
+			return u.err
 		}
-		return err
 	}
-}
-
-// wasReleased looks whether an unanswered release was done.
-func (e *entry) wasReleased(ctx context.Context) (bool, error) {
-	if err := e.quiet(ctx); err != nil {
-		return false, err
-	}
-	n, err := synced(ctx, e.s, e.mark.path)
-	if err != nil {
-		return false, err
-	}
-	e.unsure = false
-	done := string(n.data) == e.r.Nonce
-	if done {
-		e.freeMark()
-		e.tidy(ctx)
-	}
-	return done, nil
-}
-
-func (e *entry) freeMark() {
-	e.s.marks.free <- e.mark
-	e.mark = nil
 }
 
 // tidy takes down the lock's node if nobody is left. What it cannot do the servers do within a minute.
-func (e *entry) tidy(ctx context.Context) {
+func (e *entry) tidy() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
 	stat, err := call(ctx, e.s, func(c *zk.Conn) (*zk.Stat, error) {
 		_, stat, err := c.Exists(e.lock)
 		return stat, err
@@ -139,9 +109,6 @@ func (d *Driver) Abandon(ctx context.Context, r *backend.Request) error {
 		if err := e.undo(ctx); err != nil {
 			return err
 		}
-	}
-	if e.mark != nil {
-		e.freeMark()
 	}
 	d.finish(e, abandoned)
 	return nil

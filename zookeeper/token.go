@@ -18,45 +18,60 @@ import (
 const (
 	maxToken = 1<<53 - 1
 	maxClock = 1 << 52
+	// maxAhead, in µs, is how far a counter may be ahead of the clock for numbers in stock, and inStock how many these are.
+	maxAhead = 3000
+	inStock  = 500
 )
 
-// bucket is the counter of the names of one bucket: a node whose data is the last token. A grant replaces it, on the
-// condition that its version is the one that the client has seen: so the token is known before the request
-// is sent, stands in the holder's node, and is part of the grant.
+// bucket is the counter of the names of one bucket: a node whose data is a number that no token exceeds. A client draws the
+// numbers above it by setting it, on the condition that its version is the one that the client has seen, and some more than
+// one: those it may draw as long as that version stands. So a token is known before the request is sent, stands in the
+// holder's node, and is part of the grant. One flight of a process at a time draws from a counter.
 type bucket struct {
 	path string
-	turn chan struct{} // of size 1: the grant that is under way has it
 
-	mu      sync.Mutex
+	mu    sync.Mutex
+	taken *pot // of the flight that draws
+	now   draws
+}
+
+// draws is what a process knows of a counter.
+type draws struct {
 	known   bool
 	version int32
-	last    backend.Token
+	last    backend.Token // its value
+	next    backend.Token // from here to last the numbers are ours
 }
 
-// enter waits for the bucket; leave must be called.
-func (b *bucket) enter(ctx context.Context) error {
-	select {
-	case b.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (b *bucket) leave() { <-b.turn }
-
-// load returns the version that a grant must find; it asks the server if it is not known.
-func (b *bucket) load(ctx context.Context, s *session) (int32, error) {
+// take returns what f draws with; nil if another flight has the counter.
+func (b *bucket) take(f *flight) *pot {
 	b.mu.Lock()
-	known, version := b.known, b.version
-	b.mu.Unlock()
-	if known {
-		return version, nil
+	defer b.mu.Unlock()
+	if b.taken == nil {
+		b.taken = &pot{f: f, bucket: b}
+	}
+	if b.taken.f != f {
+		return nil
+	}
+	return b.taken
+}
+
+// leave lets others draw.
+func (b *bucket) leave() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.taken = nil
+}
+
+// load asks the server for the counter if it is not known, and makes it if it is missing.
+func (b *bucket) load(ctx context.Context, s *session) error {
+	if b.state().known {
+		return nil
 	}
 	for {
-		version, err := b.read(ctx, s)
+		err := b.read(ctx, s)
 		if !errors.Is(err, zk.ErrNoNode) {
-			return version, err
+			return err
 		}
 		if err := s.ensured(ctx, func() error {
 			_, err := call(ctx, s, func(c *zk.Conn) (string, error) {
@@ -64,37 +79,57 @@ func (b *bucket) load(ctx context.Context, s *session) (int32, error) {
 			})
 			return err
 		}); err != nil && !errors.Is(err, zk.ErrNodeExists) {
-			return 0, err
+			return err
 		}
 	}
 }
 
-func (b *bucket) read(ctx context.Context, s *session) (int32, error) {
+func (b *bucket) read(ctx context.Context, s *session) error {
 	n, err := get(ctx, s, b.path)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	last, err := strconv.ParseInt(string(n.data), 10, 64)
 	if err != nil || last < 0 {
-		return 0, backend.Invalid("the node %s does not hold a token but something that another program put there", b.path)
+		return backend.Invalid("the node %s does not hold a token but something that another program put there", b.path)
 	}
-	b.set(n.stat.Version, last)
-	return n.stat.Version, nil
+	b.set(draws{version: n.stat.Version, last: last, next: last + 1})
+	return nil
 }
 
-// set takes in what the server has. The last token never falls: it may have lost its data.
-func (b *bucket) set(version int32, last backend.Token) {
+// state returns what is known of the counter.
+func (b *bucket) state() draws {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.known, b.version, b.last = true, version, max(b.last, last)
+	return b.now
+}
+
+// set takes in what the server has. The value never falls here: the server may have lost its data.
+func (b *bucket) set(d draws) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if d.last < b.now.last {
+		d.last, d.next = b.now.last, b.now.last+1
+	}
+	d.known = true
+	b.now = d
+}
+
+// drawn takes in what a flight has made of the counter, unless something newer is known.
+func (b *bucket) drawn(d draws) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if d.last >= b.now.last {
+		b.now = d
+	}
 }
 
 // hint takes in what a holder's node says: it may be newer than what is known.
 func (b *bucket) hint(version int32, last backend.Token) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if last > b.last {
-		b.known, b.version, b.last = true, version, last
+	if last > b.now.last {
+		b.now = draws{known: true, version: version, last: last, next: last + 1}
 	}
 }
 
@@ -102,28 +137,55 @@ func (b *bucket) hint(version int32, last backend.Token) {
 func (b *bucket) forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.known = false
+	b.now.known = false
 }
 
-// drawn is the last token, as far as it is known.
-func (b *bucket) drawn() backend.Token {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.last
+// pot is what the grants of one flight draw from one counter, which is set once for all of them, or not at all if
+// there are numbers enough.
+type pot struct {
+	draws
+	f      *flight
+	bucket *bucket
+	grants int
+	sets   bool
 }
 
-// next is the token of the next grant.
-func (b *bucket) next(floor backend.Token, clock int64) (backend.Token, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if clock > maxClock {
-		clock = 0
+// draw returns the token of a grant, and how many of those that it wants reserved follow it. The counter follows
+// the clock, and is put ahead of it for numbers in stock by no more than maxAhead.
+func (p *pot) draw(r *backend.Request, clock int64) (backend.Token, int, error) {
+	reserve := backend.Token(max(r.Reserve, 0))
+	t := max(p.next, r.Floor+1)
+	if t+reserve > p.last {
+		if clock > maxClock {
+			clock = 0
+		}
+		t = max(p.last+1, r.Floor+1, clock)
+		if t > maxToken {
+			return 0, 0, backend.Invalid("no token is left for this name: the last one is %d, and 2^53-1 is the greatest", max(p.last, r.Floor))
+		}
+		most := max(0, min(clock+maxAhead, maxToken)-t)
+		reserve = min(reserve, most)
+		p.sets, p.last = true, t+max(reserve, min(inStock, most))
 	}
-	t := max(b.last+1, floor+1, clock)
-	if t > maxToken {
-		return 0, backend.Invalid("no token is left for this name: the last one is %d, and 2^53-1 is the greatest", max(b.last, floor))
+	p.next = t + reserve + 1
+	return t, int(reserve), nil
+}
+
+// op is the operation that makes what was drawn the process's own.
+func (p *pot) op() any {
+	if p.sets {
+		return &zk.SetDataRequest{Path: p.bucket.path, Data: number(p.last), Version: p.version}
 	}
-	return t, nil
+	return &zk.CheckVersionRequest{Path: p.bucket.path, Version: p.version}
+}
+
+// after is what is known once that is done.
+func (p *pot) after() draws {
+	d := p.draws
+	if p.sets {
+		d.version++
+	}
+	return d
 }
 
 // clock estimates the clock of the servers, in microseconds, from their answers: it is never ahead of the clock of the
@@ -138,7 +200,11 @@ type clock struct {
 func (c *clock) heard(ms int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at, c.said = backend.Now(), ms*1000
+	now, said := backend.Now(), ms*1000
+	if since := now.Sub(c.at); !c.at.IsZero() && since < time.Second && c.said+since.Microseconds() > said {
+		return // this answer was longer on its way
+	}
+	c.at, c.said = now, said
 }
 
 // now is the estimate; known is false without an answer in the last hour.
@@ -155,19 +221,23 @@ func (c *clock) now() (us int64, known bool) {
 // bothMark stands in a record before the migration of a holder in backend.PhaseBoth.
 const bothMark = "both:"
 
-// record is the text of a holder's node. The first line is the token, the version that the counter got with it, and in PhaseBoth
-// which migration's; the owner is the rest.
+// record is the text of a holder's node. The first line is the token, the version that the counter has with it, how far the counter
+// is ahead of it if it is, and in PhaseBoth which migration's; the owner is the rest.
 type record struct {
 	token   backend.Token
 	version int32
+	ahead   backend.Token
 	both    bool
 	move    string
 	owner   string
 }
 
+// aheadMark stands before how far the counter is ahead.
+const aheadMark = "+"
+
 // holding is the record of a request that is granted.
-func holding(r *backend.Request, t backend.Token, version int32) record {
-	rec := record{token: t, version: version, owner: r.Owner}
+func holding(r *backend.Request, t backend.Token, counter draws) record {
+	rec := record{token: t, version: counter.version, ahead: counter.last - t, owner: r.Owner}
 	if r.Phase == backend.PhaseBoth {
 		rec.both, rec.move = true, r.Move
 	}
@@ -175,33 +245,45 @@ func holding(r *backend.Request, t backend.Token, version int32) record {
 }
 
 func (r record) bytes() []byte {
-	mark := ""
-	if r.both {
-		mark = " " + bothMark + encode(r.move)
+	data := fmt.Appendf(nil, "%d %d", r.token, r.version)
+	if r.ahead > 0 {
+		data = fmt.Appendf(data, " %s%d", aheadMark, r.ahead)
 	}
-	return fmt.Appendf(nil, "%d %d%s\n%s", r.token, r.version, mark, r.owner)
+	if r.both {
+		data = fmt.Appendf(data, " %s%s", bothMark, encode(r.move))
+	}
+	return fmt.Appendf(data, "\n%s", r.owner)
 }
 
 func readRecord(data []byte) (record, bool) {
 	first, owner, whole := strings.Cut(string(data), "\n")
 	words := strings.Split(first, " ")
-	r := record{owner: owner}
-	if len(words) == 3 {
-		move, marked := strings.CutPrefix(words[2], bothMark)
-		plain, ok := decode(move)
-		r.both, r.move, words = true, plain, words[:2]
-		whole = whole && marked && ok
+	if !whole || len(words) < 2 {
+		return record{}, false
 	}
-	if !whole || len(words) != 2 {
+	token, err := strconv.ParseInt(words[0], 10, 64)
+	if err != nil {
 		return record{}, false
 	}
 	version, err := strconv.ParseInt(words[1], 10, 32)
 	if err != nil {
 		return record{}, false
 	}
-	r.version = int32(version)
-	if r.token, err = strconv.ParseInt(words[0], 10, 64); err != nil {
-		return record{}, false
+	r := record{token: token, version: int32(version), owner: owner}
+	words = words[2:]
+	if len(words) > 0 && strings.HasPrefix(words[0], aheadMark) {
+		if r.ahead, err = strconv.ParseInt(words[0][len(aheadMark):], 10, 64); err != nil || r.ahead <= 0 {
+			return record{}, false
+		}
+		words = words[1:]
+	}
+	if len(words) > 0 {
+		move, marked := strings.CutPrefix(words[0], bothMark)
+		plain, ok := decode(move)
+		if len(words) > 1 || !marked || !ok {
+			return record{}, false
+		}
+		r.both, r.move = true, plain
 	}
 	return r, true
 }

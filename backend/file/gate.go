@@ -91,16 +91,15 @@ func (d *Driver) SetGate(ctx context.Context, g backend.Gate, was int64) error {
 	if err := backend.CheckGate(g); err != nil {
 		return err
 	}
-	g.Torn = false
 	for _, b := range d.buckets {
 		var moved error
 		err := b.update(ctx, func(st *state, _ backend.Instant, _ int64) bool {
-			var gates []backend.Gate
-			if gates, moved = backend.ChangeGate(st.gatesOf(d.prefix), g, was); moved != nil {
-				return false
+			var next []backend.Gate
+			var changed bool
+			if next, changed, moved = backend.ChangeGate(st.gatesOf(d.prefix), g, was); changed {
+				st.setGates(d.prefix, next)
 			}
-			st.setGates(d.prefix, gates)
-			return true
+			return changed
 		})
 		if err != nil {
 			return err

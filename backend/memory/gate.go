@@ -61,10 +61,9 @@ func (d *Driver) SetGate(_ context.Context, g backend.Gate, was int64) error {
 	s := d.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	gates := s.gates[d.prefix]
-	changed, err := backend.ChangeGate(gates, g, was)
-	if err == nil {
-		s.gates[d.prefix] = changed
+	next, changed, err := backend.ChangeGate(s.gates[d.prefix], g, was)
+	if changed {
+		s.gates[d.prefix] = next
 	}
 	return err
 }

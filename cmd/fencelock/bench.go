@@ -16,6 +16,7 @@ func (a *app) benchCommand() *cobra.Command {
 	var (
 		o     bench.Options
 		local bool
+		page  string
 	)
 	cmd := &cobra.Command{
 		Use:   "bench [URL…]",
@@ -33,6 +34,9 @@ Rows: cycle (lock and unlock of free names), contended (goroutines that want one
 name), handover (from Unlock to the other client's grant), held (leases that are
 held and renewed). docs/performance.md says what each column is.
 
+--html FILE writes a page of its own, without network, with charts and what each
+backend promises beside them.
+
 With --json: one object per row: label, backend, op, row, goroutines, leases,
 section_us, unit, rate, raw_rate, ratio, p50, p99, max (of which raw_… too;
 microseconds), allocs_per_op, cpu_us_per_op, commands_per_op, fairness, rounds,
@@ -43,7 +47,7 @@ n, with what was measured until then.`,
 		Example: `  fencelock bench redis://localhost:6379/0 etcd://localhost:2379
   fencelock bench --only cycle,handover --duration 2s --rounds 9 "$URL"
   fencelock bench --config locks.yaml --json | jq -r '[.label, .row, .ratio] | @tsv'
-  fencelock bench --local --only cycle`,
+  fencelock bench --local --html bench.html`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			sigs, quit := notify()
 			defer quit()
@@ -57,7 +61,7 @@ n, with what was measured until then.`,
 				if err != nil {
 					return err
 				}
-				return a.bench(ctx, targets, o)
+				return a.bench(ctx, targets, o, page)
 			}
 			if len(args) > 0 || a.urlSet || a.configSet {
 				return usagef("--local measures what it starts: leave out the URL and --config")
@@ -66,7 +70,7 @@ n, with what was measured until then.`,
 			if err != nil {
 				return interrupted(ctx, err)
 			}
-			return errors.Join(a.bench(ctx, targets, o), end())
+			return errors.Join(a.bench(ctx, targets, o, page), end())
 		},
 	}
 	cmd.Flags().DurationVar(&o.Duration, "duration", 0, "how long each side of a row is measured in each round (default 1s)")
@@ -74,6 +78,7 @@ n, with what was measured until then.`,
 	cmd.Flags().StringSliceVar(&o.Only, "only", nil, "measure these rows only: cycle, contended, handover, held, or one such as cycle/goroutines=64")
 	cmd.Flags().IntVar(&o.Held, "held", 0, "how many leases the row held holds (default 1000)")
 	cmd.Flags().BoolVar(&local, "local", false, "start the servers that are installed here, and measure them")
+	cmd.Flags().StringVar(&page, "html", "", "also write a page with charts to this file")
 	a.jsonFlag(cmd, "print one JSON object per row")
 	return cmd
 }
@@ -117,7 +122,11 @@ func (a *app) rivals(args []string) ([]bench.Target, error) {
 }
 
 // bench measures, and prints what was measured also when that ends early.
-func (a *app) bench(ctx context.Context, targets []bench.Target, o bench.Options) error {
+func (a *app) bench(ctx context.Context, targets []bench.Target, o bench.Options, page string) error {
+	file, err := newPageFile(page)
+	if err != nil {
+		return err
+	}
 	onLine := isTerminal(a.err)
 	o.Progress = func(p bench.Progress) {
 		switch {
@@ -138,6 +147,9 @@ func (a *app) bench(ctx context.Context, targets []bench.Target, o bench.Options
 		}
 	case len(rows) > 0:
 		_ = bench.WriteTable(a.out, rows) // nobody is left to be told that the output is gone
+	}
+	if failed := file.finish(rows); failed != nil {
+		return errors.Join(interrupted(ctx, err), failed)
 	}
 	return interrupted(ctx, err)
 }

@@ -67,19 +67,43 @@ func Grants(events []Event) []Grant {
 // most is how many breaks Check tells of.
 const most = 20
 
-// Check returns an error for every time that a history breaks a promise, joined; for the first twenty and how many more there are, if
-// there are more.
-func Check(events []Event) error {
-	var errs []error
+// Findings are the promises that a history breaks.
+type Findings struct {
+	Twice    []error // two trusted a lease of one name at once, or one was granted while another was on its way
+	Tokens   []error // a token came twice, or a lower one after a greater one
+	Counters []error // an acknowledged increment is missing, or was made by an overtaken holder
+	Calls    []error // a lease was granted after its deadline, or by a store that was down
+}
+
+// Sweep looks for everything that can be seen from the moments alone. It takes n log n steps for n events.
+func Sweep(events []Event) Findings {
+	var f Findings
 	for grants := Grants(events); len(grants) > 0; {
 		n := slices.IndexFunc(grants, func(g Grant) bool { return g.Name != grants[0].Name })
 		if n < 0 {
 			n = len(grants)
 		}
-		errs = append(append(errs, exclusion(grants[:n])...), rising(grants[:n])...)
+		tokens, between := rising(grants[:n])
+		f.Tokens = append(f.Tokens, tokens...)
+		f.Twice = append(append(f.Twice, exclusion(grants[:n])...), between...)
 		grants = grants[n:]
 	}
-	errs = append(errs, counters(events)...)
+	f.Counters = counters(events)
+	f.Calls = append(late(events), down(events)...)
+	return f
+}
+
+// Fenced returns what is wrong whether or not the lock excludes: all but Twice, joined and cut off as by Check.
+func (f Findings) Fenced() error { return brief(slices.Concat(f.Tokens, f.Counters, f.Calls)) }
+
+// Check returns an error for every time that a history breaks a promise, joined; for the first twenty and how many more there are, if
+// there are more.
+func Check(events []Event) error {
+	f := Sweep(events)
+	return brief(slices.Concat(f.Twice, f.Tokens, f.Counters, f.Calls))
+}
+
+func brief(errs []error) error {
 	if n := len(errs) - most; n > 0 {
 		errs = append(errs[:most], fmt.Errorf("and %d more", n))
 	}
@@ -105,27 +129,29 @@ func exclusion(grants []Grant) []error {
 }
 
 // rising: every token is greater than that of every lease of the name which was trusted before it was, or which was
-// granted before it was asked for. (A lease whose time was over when its program was told of it can be told late.)
-func rising(grants []Grant) []error {
-	var errs []error
+// granted before it was asked for. (A lease whose time was over when its program was told of it can be told late.) The
+// second is a matter of tokens; the first alone means that another had the lock while this grant was on its way.
+func rising(grants []Grant) (tokens, twice []error) {
 	seen := map[backend.Token]Grant{}
-	var top Grant // the greatest token of those that were trusted
+	var tops []Grant // of those that were trusted, as they came: each with a greater token than the one before
 	for _, g := range grants {
 		if twin, ok := seen[g.Token]; ok {
-			errs = append(errs, fmt.Errorf("%q: one token twice: %v; and %v", g.Name, twin, g))
+			tokens = append(tokens, fmt.Errorf("%q: one token twice: %v; and %v", g.Name, twin, g))
 		}
 		seen[g.Token] = g
-		if g.To > g.From {
-			if g.Token < top.Token {
-				errs = append(errs, fmt.Errorf("%q: a lower token after a greater one: %v; then %v", g.Name, top, g))
-			} else {
-				top = g
-			}
-		} else if g.Called >= top.From && g.Token < top.Token {
-			errs = append(errs, fmt.Errorf("%q: a lower token after a greater one: %v; then %v", g.Name, top, g))
+		trusted := g.To > g.From
+		// The greatest that was there before it was asked for.
+		n, _ := slices.BinarySearchFunc(tops, g.Called, func(top Grant, at Moment) int { return cmp.Compare(top.From, at+1) })
+		switch {
+		case n > 0 && g.Token < tops[n-1].Token:
+			tokens = append(tokens, fmt.Errorf("%q: a lower token after a greater one: %v; then %v", g.Name, tops[n-1], g))
+		case trusted && len(tops) > 0 && g.Token < tops[len(tops)-1].Token:
+			twice = append(twice, fmt.Errorf("%q: a lower token after a greater one, which came in between: %v; then %v", g.Name, tops[len(tops)-1], g))
+		case trusted:
+			tops = append(tops, g)
 		}
 	}
-	return errs
+	return tokens, twice
 }
 
 // counters: every increment that was acknowledged is in its counter, none is there that nobody wanted, and none was made with

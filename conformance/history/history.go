@@ -1,6 +1,7 @@
 // Package history records who held which lock when, in several processes of one machine, and checks what was recorded: that
-// nobody trusted a lease while another did, that tokens rose from grant to grant, and that no acknowledged write to a
-// guarded counter is missing.
+// nobody trusted a lease while another did, that tokens rose from grant to grant, that no lease was granted when its time was
+// over, and that no acknowledged write to a guarded counter is missing. [Verify] asks more of the same history: whether
+// all of it, with what was refused and what nobody knows, is what one fenced lock could have done.
 //
 // Each process writes its part with a [Log], a line for each [Event], at once, so that a process that is killed leaves what
 // it did. Whoever started the processes reads the parts, puts them together in any order, and calls [Check].
@@ -38,19 +39,38 @@ const (
 	Added   Kind = "added"   // it was told that this was done
 	Died    Kind = "died"    // the process was about to be killed: what it held, it held until then
 	Counted Kind = "counted" // what is in a counter at the end
+
+	Asked     Kind = "asked"     // the lock was asked for, and nobody knows whether it was granted
+	Freed     Kind = "freed"     // Unlock has returned; Result says what
+	Shown     Kind = "shown"     // a token was shown to the resource, for a read or a write; Result says what it answered
+	Left      Kind = "left"      // at the end the store says that Token of Process holds the lock; 0: that it is free
+	Stopped   Kind = "stopped"   // the process was about to be stopped; or it was not run by the machine from At until Until
+	Continued Kind = "continued" // and goes on
+	Down      Kind = "down"      // from At until Until the store could not have granted anything
+)
+
+// Result is how a call ended.
+type Result string
+
+// The results of calls. That of one whose process died before it returned is not in the history: it is unclear.
+const (
+	OK      Result = "ok"
+	Refused Result = "refused" // Freed: it was lost before; Shown: the token is stale
+	Unclear Result = "unclear" // it may have been done
 )
 
 // An Event is a line of a history.
 type Event struct {
 	Kind    Kind          `json:"kind"`
-	Process string        `json:"process"`
+	Process string        `json:"process"`         // "w2", or "w2.1" for one of its goroutines
 	Phase   string        `json:"phase,omitempty"` // of a migration
 	Name    string        `json:"name,omitempty"`  // of the lock, or the counter
 	Token   backend.Token `json:"token,omitempty"`
-	Called  Moment        `json:"called,omitempty"` // Granted: just before the lock was asked for
+	Called  Moment        `json:"called,omitempty"` // Asked, Granted, Freed, Shown, Left: just before the call
 	At      Moment        `json:"at,omitempty"`
 	Until   Moment        `json:"until,omitempty"` // Granted, Ended: the lease's deadline as it was then
 	Value   int64         `json:"value,omitempty"` // Added, Counted: of the counter
+	Result  Result        `json:"result,omitempty"`
 }
 
 // Read returns the events of one part. A last line that its process did not finish is left out.

@@ -65,6 +65,7 @@ func TestCheck(t *testing.T) {
 		{"a lower token, not at once", "a lower token after a greater one", []history.Event{granted("a", 5, 10, 20), granted("b", 7, 20, 30), granted("c", 6, 30, 50)}},
 		{"a lower token that came too late to be trusted", "", []history.Event{granted("b", 2, 30, 40), slow}},
 		{"a lower token that came too late to be trusted, but was asked for later", "a lower token", []history.Event{granted("b", 2, 30, 40), tooSlow}},
+		{"a lower token that was on its way when the next one came", "which came in between", []history.Event{granted("a", 5, 20, 30), {Kind: history.Granted, Process: "b", Name: "x", Token: 4, Called: 15, At: 40, Until: 50}}},
 		{"a counter", "", []history.Event{wanted("a"), added("a", 1, 1), wanted("b"), added("b", 2, 2), counted(2)}},
 		{"an increment that may have been made", "", []history.Event{wanted("a"), wanted("b"), added("b", 2, 2), counted(2)}},
 		{"an increment that was not made", "", []history.Event{wanted("a"), wanted("b"), added("b", 2, 1), counted(1)}},
@@ -114,7 +115,7 @@ func TestLog(t *testing.T) {
 	h.End()
 	h.End()
 	after := history.Now()
-	lost := &lease{2, time.Now().Add(-time.Minute), make(chan struct{})} // noticed late
+	lost := &lease{2, time.Now().Add(-time.Millisecond), make(chan struct{})} // noticed late
 	h = log.Hold(lost, after)
 	close(lost.done)
 	h.End()

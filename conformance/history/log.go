@@ -93,3 +93,13 @@ func (l *Log) Wanted(counter string, t backend.Token) {
 func (l *Log) Added(counter string, t backend.Token, value int64) {
 	l.Write(Event{Kind: Added, Name: counter, Token: t, Value: value, At: Now()})
 }
+
+// Freed records how Unlock ended, which was called at called.
+func (l *Log) Freed(name string, t backend.Token, called Moment, r Result) {
+	l.Write(Event{Kind: Freed, Name: name, Token: t, Called: called, At: Now(), Result: r})
+}
+
+// Shown records what the resource answered to a token, for a read or a write that began at called.
+func (l *Log) Shown(name string, t backend.Token, called Moment, r Result) {
+	l.Write(Event{Kind: Shown, Name: name, Token: t, Called: called, At: Now(), Result: r})
+}

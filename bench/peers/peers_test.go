@@ -1,0 +1,148 @@
+package peers
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9/logging"
+)
+
+func TestMain(m *testing.M) {
+	logging.Disable() // go-redis reports every fault that is made on purpose
+	Child()
+	os.Exit(m.Run())
+}
+
+// Every goal is measured once, briefly: whether it is reached says nothing then.
+func TestSmoke(t *testing.T) {
+	o := Options{Rounds: 1, Duration: 50 * time.Millisecond, Held: 100}
+	if testing.Short() {
+		o.Only = []string{"R1", "R6", "R8", "R9"}
+	}
+	rep, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range rep.Scores {
+		if s.Rounds != 1 || !slices.Contains([]string{"ok", "90 %", "miss"}, s.State) {
+			t.Errorf("%s %s: got %+v, want one round", s.ID, s.What, s)
+		}
+	}
+	var out strings.Builder
+	if err := rep.WriteMarkdown(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| R1 | 1 goroutine | fencelock redis | raw redis | rate | ≥ 0.85 |", "| redis hand-over | rueidislock |", "LinearBackoff(100ms)"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("got no %q in\n%s", want, out.String())
+		}
+	}
+}
+
+// Every goal names what is measured.
+func TestGoals(t *testing.T) {
+	all := Experiments(1)
+	for _, g := range Goals() {
+		i := slices.IndexFunc(all, func(e Experiment) bool { return e.Name == g.Experiment })
+		if i < 0 {
+			t.Errorf("%s: no experiment %q", g.ID, g.Experiment)
+			continue
+		}
+		for _, name := range []string{g.Ours, g.Theirs} {
+			if name != "" && !slices.Contains(all[i].Libraries, name) {
+				t.Errorf("%s: %q is not in the experiment %q", g.ID, name, g.Experiment)
+			}
+		}
+	}
+	for _, e := range all {
+		for _, name := range e.Libraries {
+			if _, err := find(name); err != nil {
+				t.Errorf("%s: %v", e.Name, err)
+			}
+		}
+	}
+}
+
+func TestState(t *testing.T) {
+	for _, tt := range []struct {
+		g      Goal
+		figure float64
+		want   string
+	}{
+		{Goal{Least: 2}, 2, "ok"},
+		{Goal{Least: 2}, 1.85, "90 %"},
+		{Goal{Least: 2}, 1.7, "miss"},
+		{Goal{Most: 0.4}, 0.4, "ok"},
+		{Goal{Most: 0.4}, 0.44, "90 %"},
+		{Goal{Most: 0.4}, 0.5, "miss"},
+		{Goal{Metric: Margin}, 1, "ok"},
+		{Goal{Metric: Margin}, -1, "miss"},
+	} {
+		if got := tt.g.State(tt.figure); got != tt.want {
+			t.Errorf("%+v: %v is %q, want %q", tt.g, tt.figure, got, tt.want)
+		}
+	}
+}
+
+// The document has the goals of the code, each with what was measured or why it was not, as the program writes them.
+func TestDocument(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/performance.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _, err := between(string(doc))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := slices.Collect(strings.Lines(block))
+	for _, g := range Goals() {
+		var b strings.Builder
+		row(&b, Score{Goal: g}.cells()[:6]...)
+		want := strings.TrimSuffix(b.String(), "|\n")
+		if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, want) }) {
+			t.Errorf("no line begins with %q", want)
+		}
+	}
+	for _, l := range Libraries() {
+		var b strings.Builder
+		row(&b, l.Name, l.Settings, l.Source)
+		if !slices.Contains(lines, b.String()) {
+			t.Errorf("no line %q", b.String())
+		}
+	}
+}
+
+// Update replaces what stands between the marks, and nothing else.
+func TestUpdate(t *testing.T) {
+	path := t.TempDir() + "/doc.md"
+	if err := os.WriteFile(path, []byte("a\n"+beginMark+"stale\n"+endMark+"\nb\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rep := Report{Rounds: 3, Duration: time.Second}
+	rep.Measured = []Measured{{"e", "ours", map[Metric][]float64{Rate: {30, 10, 20}}}, {"e", "theirs", map[Metric][]float64{Rate: {10, 10, 10}}}}
+	rep.Scores = []Score{rep.score(Goal{"X1", "what", "e", Rate, "ours", "theirs", 2.2, 0}, nil), rep.score(Goal{"X2", "what", "none", Rate, "ours", "theirs", 2, 0}, nil)}
+	if err := rep.Update(path); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"a\n" + beginMark + "3 rounds of 1s", endMark + "\nb\n",
+		"| X1 | what | ours | theirs | rate | ≥ 2.2 | 2 | 1 to 3 | 90 % |\n", "| X2 | what | ours | theirs | rate | ≥ 2 | - | - | not measured |\n",
+	} {
+		if !strings.Contains(string(got), want) {
+			t.Errorf("got no %q in\n%s", want, got)
+		}
+	}
+	if strings.Contains(string(got), "stale") {
+		t.Errorf("got\n%s\nwith the old tables", got)
+	}
+	if err := rep.Update("go.mod"); err == nil {
+		t.Error("a file without marks was written")
+	}
+}

@@ -1,0 +1,195 @@
+package history
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Options say what is asked of a history.
+type Options struct {
+	// Plain leaves out whether the lock excludes, for a store that does not promise it under this fault: tokens and the
+	// resource are still judged.
+	Plain bool
+	// Brittle is for a store whose leases can end before their deadline, with the client's connection or with the memory of
+	// a server: then an Unlock may be told of the loss as early.
+	Brittle bool
+	// Timeout bounds the search for each name. The default is 30 s.
+	Timeout time.Duration
+	// Save is the folder for what breaks: the events, and porcupine's view of them as a page. Empty: nothing is saved.
+	Save string
+}
+
+// ErrUnknown is matched by the error of a history whose search did not end in time: it has not passed.
+var ErrUnknown = errors.New("the search did not end")
+
+// Verify searches, for each name, for an order of the calls in which a fenced lock would have answered as it did, and returns
+// an error for each name that has none, or whose search does not end. Call [Check] first: it names the culprits, and
+// a history that breaks a promise and has many unclear calls takes very long here. A name should have a
+// thousand calls at the most.
+func Verify(events []Event, o Options) error {
+	if o.Timeout == 0 {
+		o.Timeout = 30 * time.Second
+	}
+	var errs []error
+	for name, ops := range operations(events, o) {
+		result, info := porcupine.CheckOperationsVerbose(Model, ops, o.Timeout)
+		if result == porcupine.Ok {
+			continue
+		}
+		err := fmt.Errorf("%q: no order of its %d calls is legal", name, len(ops))
+		if result == porcupine.Unknown {
+			err = fmt.Errorf("%q: %w within %v, of %d calls", name, ErrUnknown, o.Timeout, len(ops))
+		}
+		errs = append(errs, errors.Join(err, save(o.Save, name, events, info)))
+	}
+	return errors.Join(errs...)
+}
+
+// save writes what broke, for a person to look at.
+func save(dir, name string, events []Event, info porcupine.LinearizationInfo) error {
+	if dir == "" {
+		return nil
+	}
+	path := filepath.Join(dir, strings.Map(func(r rune) rune {
+		if strings.ContainsRune("/\\:*?\"<>| ", r) {
+			return '-'
+		}
+		return r
+	}, name))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	err := porcupine.VisualizePath(Model, info, path+".html")
+	return errors.Join(err, Save(path+".jsonl", slices.DeleteFunc(slices.Clone(events), func(e Event) bool { return e.Name != name && e.Name != "" })))
+}
+
+// Save writes events to a file, as Read reads them.
+func Save(path string, events []Event) error {
+	var text []byte
+	for _, e := range events {
+		line, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		text = append(append(text, line...), '\n')
+	}
+	return os.WriteFile(path, text, 0o644)
+}
+
+// operations returns the calls of each name.
+func operations(events []Event, opts Options) map[string][]porcupine.Operation {
+	all := map[string][]porcupine.Operation{}
+	clients := map[string]int{}
+	add := func(process, name string, o Op) {
+		if _, ok := clients[process]; !ok {
+			clients[process] = len(clients)
+		}
+		o.Exclusive = !opts.Plain
+		all[name] = append(all[name], porcupine.Operation{
+			ClientId: clients[process], Input: o, Call: int64(o.Called), Return: int64(o.Returned),
+			Metadata: process + " " + strconv.FormatInt(o.Token, 10),
+		})
+	}
+	known := map[lease]*calls{}
+	order := []lease{}
+	of := func(e Event) *calls {
+		key := lease{e.Process, e.Name, e.Token}
+		if known[key] == nil {
+			known[key] = &calls{}
+			order = append(order, key)
+		}
+		return known[key]
+	}
+	for _, e := range events {
+		switch e.Kind {
+		case Granted:
+			of(e).granted = e
+		case Ended:
+			of(e).ended = e
+		case Freed:
+			of(e).freed = e
+		case Wanted:
+			of(e).wanted = e
+		case Shown:
+			of(e).shown = append(of(e).shown, e)
+		case Left:
+			if e.Token != 0 && !granted(events, e) {
+				add(e.Process, e.Name, Op{Verb: Acquire, Token: e.Token, Called: asked(events, e), Returned: e.At, Until: forever, Result: OK})
+			}
+			add("store", e.Name, Op{Verb: Inspect, Token: e.Token, Called: e.Called, Returned: e.At, Result: OK})
+		}
+	}
+	for _, key := range order {
+		for _, o := range known[key].ops(key.token, opts.Brittle) {
+			add(key.process, key.name, o)
+		}
+	}
+	return all
+}
+
+// calls is what the events say of one lease.
+type calls struct {
+	granted, ended, freed, wanted Event
+	shown                         []Event
+}
+
+// ops returns the calls with the lease. Those that the history does not tell of are unclear if they could have been made.
+func (c *calls) ops(t backend.Token, brittle bool) []Op {
+	var ops []Op
+	if c.granted.Kind == "" {
+		return nil
+	}
+	ops = append(ops, Op{Verb: Acquire, Token: t, Called: c.granted.Called, Returned: c.granted.At, Until: c.granted.Until, Result: OK})
+	if c.ended.Until > c.granted.Until { // it was renewed meanwhile
+		ops = append(ops, Op{Verb: Renew, Token: t, Called: c.granted.At, Returned: max(c.ended.At, c.granted.At), Until: c.ended.Until, Result: OK})
+	}
+	for _, e := range c.shown {
+		ops = append(ops, Op{Verb: Access, Token: t, Called: e.Called, Returned: e.At, Result: e.Result})
+	}
+	if n := len(c.shown); c.wanted.Kind != "" && (n == 0 || n == 1 && c.shown[0].Result == OK) { // then the next one may have come
+		ops = append(ops, Op{Verb: Access, Token: t, Called: c.wanted.At, Returned: forever, Result: Unclear})
+	}
+	release := Op{Verb: Release, Token: t, Called: c.freed.Called, Returned: c.freed.At, Result: c.freed.Result}
+	switch {
+	case c.freed.Kind == "" && c.ended.Kind == "": // it died before it came to that
+		if !brittle {
+			return ops
+		}
+		release = Op{Verb: Release, Token: t, Called: c.granted.At, Returned: forever, Result: Unclear}
+	case c.freed.Kind == "":
+		release = Op{Verb: Release, Token: t, Called: c.ended.At, Returned: forever, Result: Unclear}
+	case release.Result == Unclear:
+		release.Returned = forever
+	case release.Result == Refused && brittle:
+		release.Called, release.Result = c.granted.At, Unclear // it ended at some time before
+	}
+	return append(ops, release)
+}
+
+// granted reports whether the program that the store names was told that it has the lock.
+func granted(events []Event, left Event) bool {
+	return slices.ContainsFunc(events, func(e Event) bool { return e.Kind == Granted && e.Name == left.Name && e.Token == left.Token })
+}
+
+// asked returns when the process first asked for a lock without learning whether it has it. An acquisition that
+// nobody learnt of only takes from the others, so it is no call of the history unless the store shows that it was made.
+func asked(events []Event, left Event) Moment {
+	at := left.Called
+	for _, e := range events {
+		if e.Kind == Asked && e.Name == left.Name && program(e.Process) == program(left.Process) {
+			at = min(at, e.Called)
+		}
+	}
+	return at
+}

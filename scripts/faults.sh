@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Runs the cells of the guarantee matrix on real servers, ROUNDS times each (default 20, about 20 minutes; a backend's cells one
+# after the other, all backends at once), records what came of them and renders the documents:
+#
+#   ROUNDS=20 ONLY='etcd redlock/server-killed latency' faults.sh
+#
+# ONLY chooses backends, faults, or single cells. RECORD names the file of the results; RECORD= records nothing. A
+# history that breaks a promise is kept in SAVE (default: a folder in the temporary directory), as lines of JSON and as a page.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export ROUNDS=${ROUNDS:-20} ONLY=${ONLY:-}
+export RECORD=${RECORD-$PWD/conformance/guarantees/results.json}
+export SAVE=${SAVE:-${TMPDIR:-/tmp}/fencelock-faults}
+
+status=0
+go test -count=1 -timeout 6h -v -run '^TestFaults$' ./conformance/guarantees | grep -E '^(---|FAIL|ok|panic)|^ *--- |^ {4,}[a-z_]+_test\.go|^ {8,}' || true
+status=${PIPESTATUS[0]}
+if [[ -n $RECORD ]]; then
+	UPDATE=1 go test -count=1 -run '^TestDocs$' ./conformance/guarantees || status=$?
+fi
+[[ $status -eq 0 ]] || echo "faults: histories that break a promise are in $SAVE"
+exit "$status"

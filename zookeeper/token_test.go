@@ -1,0 +1,62 @@
+package zookeeper
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Processes draw from one counter in turn, faster than the clock goes, and know of it what they read, what their own grants
+// made of it, and what others' records say.
+func TestDraws(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	node := draws{last: 5}
+	processes := []*bucket{{}, {}, {}}
+	clock, last := int64(1_000_000), backend.Token(0)
+	hints, stock, reserved := 0, 0, 0
+	for range 20_000 {
+		clock += rnd.Int64N(40)
+		b := processes[rnd.IntN(len(processes))]
+		if !b.state().known {
+			b.set(draws{version: node.version, last: node.last, next: node.last + 1})
+		}
+		p := &pot{bucket: b, draws: b.state()}
+		r := &backend.Request{Reserve: rnd.IntN(3) * 40}
+		if rnd.IntN(500) == 0 {
+			r.Floor = last + 300
+		}
+		token, more, err := p.draw(r, clock-rnd.Int64N(2000)) // a clock that is known a little late
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.version != node.version { // the servers refuse it
+			b.forget()
+			continue
+		}
+		if token <= last || token <= r.Floor || more < 0 || more > r.Reserve {
+			t.Fatalf("got %d and %d in reserve, after %d, with the floor %d", token, more, last, r.Floor)
+		}
+		now := p.after()
+		if p.sets && more > 0 && now.last > clock+maxAhead {
+			t.Fatalf("the counter is at %d for tokens in reserve, the clock at %d", now.last, clock)
+		}
+		if last = token + backend.Token(more); last > now.last {
+			t.Fatalf("got %d and %d in reserve of a counter at %d", token, more, now.last)
+		}
+		if !p.sets {
+			stock++
+		}
+		reserved += more
+		node = draws{version: now.version, last: now.last}
+		b.drawn(now)
+		rec, ok := readRecord(holding(r, token, now).bytes())
+		if o := processes[rnd.IntN(len(processes))]; ok && o != b && rnd.IntN(2) == 0 {
+			o.hint(rec.version, rec.token+rec.ahead)
+			hints++
+		}
+	}
+	if hints == 0 || stock == 0 || reserved == 0 {
+		t.Errorf("%d hints, %d grants from stock, %d tokens in reserve: want some of each", hints, stock, reserved)
+	}
+}
