@@ -36,7 +36,7 @@ func (l *Locker) inheritLocked(q *line) {
 
 // heirs is for how long yet h may be passed on.
 func (h *hold) heirs(now time.Time) time.Duration {
-	if h.Reserved == 0 || h.set.maxHold > 0 {
+	if h.Reserved == 0 || h.set.maxHold > 0 || h.handled.Load() {
 		return 0
 	}
 	return h.fresh.Add(passOnFor).Sub(now)

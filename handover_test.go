@@ -142,6 +142,19 @@ func TestNotPassedOn(t *testing.T) {
 			})
 		})
 	})
+	t.Run("the holder's handle was asked for", func(t *testing.T) {
+		bubble(t, func(t *testing.T, d *fake) {
+			l := open(t, d)
+			le, _ := passed(t, l, "n")
+			_ = le.Handle() // with which it may have sent what the store takes for as long as the hold is there
+			calls, next := d.count("release"), background(t.Context(), l.Mutex("n"))
+			unlock(t, le)
+			unlock(t, want(t, next))
+			if got := d.count("release") - calls; got != 2 {
+				t.Errorf("got %d calls of Release, want 2", got)
+			}
+		})
+	})
 	t.Run("a renewal is in flight", func(t *testing.T) {
 		bubble(t, func(t *testing.T, d *fake) {
 			l := open(t, d)

@@ -14,8 +14,13 @@ const (
 	maxCleaners = 64               // goroutines at most
 	cleanLimit  = 2 * time.Second  // of one try
 	cleanFirst  = cleanLimit / 4   // of the first one, so that what is stuck does not hold up the others
-	cleanExtra  = 10 * time.Second // tries go on for TTL + grace + this: the store has let go by then
 	firstPause  = 20 * time.Millisecond
+	longPause   = time.Second
+	// Once TTL + grace + cleanExtra are over, most stores have let go by themselves. One in which locks live as long as a
+	// session of this process has not: so tries go on, less often, for as many requests as a program can be expected to leave.
+	cleanExtra   = 10 * time.Second
+	overduePause = 30 * time.Second
+	overdueMost  = 10_000
 )
 
 // janitor undoes, in the background, acquisitions that are unwanted or whose
@@ -28,6 +33,7 @@ type janitor struct {
 	jobs     []*job
 	later    map[*job]struct{} // those whose timer runs
 	cleaners int
+	overdue  int  // jobs
 	closing  bool // no new waiting: what is left is tried once more and given up
 	idle     sync.Cond
 }
@@ -38,7 +44,8 @@ type job struct {
 	began   time.Time
 	pause   time.Duration // before the next try
 	timer   *time.Timer
-	overdue time.Time // when to give up
+	due     time.Time // when the store should have let go
+	overdue bool      // it is past that
 }
 
 // add hands r over: Abandon is called until the store has confirmed it.
@@ -50,7 +57,7 @@ func (j *janitor) addLost(r *backend.Request) { j.addAfter(r, r.Grace) }
 
 func (j *janitor) addAfter(r *backend.Request, wait time.Duration) {
 	now := time.Now()
-	w := &job{r: r, began: now, pause: firstPause, overdue: now.Add(wait + r.TTL + r.Grace + cleanExtra)}
+	w := &job{r: r, began: now, pause: firstPause, due: now.Add(wait + r.TTL + r.Grace + cleanExtra)}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if wait > 0 {
@@ -97,10 +104,13 @@ func (j *janitor) work() {
 		j.mu.Unlock()
 		done := j.clean(w)
 		j.mu.Lock()
-		if !done && j.l.ctx.Err() == nil {
+		if done && w.overdue {
+			j.overdue--
+		}
+		if most := j.longest(w); !done && most > 0 {
 			// Not on this goroutine's time: others may go to a part of the store that answers.
 			j.delay(w, w.pause/2+time.Duration(rand.Int64N(int64(w.pause))))
-			w.pause = min(2*w.pause, time.Second)
+			w.pause = min(2*w.pause, most)
 		}
 	}
 	j.jobs = nil
@@ -122,7 +132,22 @@ func (j *janitor) clean(w *job) bool {
 	if err == nil || errors.Is(err, ErrLost) {
 		j.l.emit(context.Background(), Event{Kind: CleanedUp, Name: w.r.Name, Owner: w.r.Owner, Took: time.Since(w.began)})
 	}
-	return err == nil || backend.Final(err) || j.l.ctx.Err() != nil || time.Now().After(w.overdue)
+	return err == nil || backend.Final(err) || j.l.ctx.Err() != nil
+}
+
+// longest is the longest pause between two tries; 0: give up. j.mu is held.
+func (j *janitor) longest(w *job) time.Duration {
+	if !w.overdue && time.Now().Before(w.due) {
+		return longPause
+	}
+	if !w.overdue {
+		if j.overdue == overdueMost {
+			return 0
+		}
+		w.overdue = true
+		j.overdue++
+	}
+	return overduePause
 }
 
 // close waits until all work is done that is not put off by a grace; l.ctx bounds it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -34,7 +35,10 @@ func (le *Lease) Token() Token { return le.h.Token }
 
 // Handle returns the driver's own handle of this hold, for functions of the
 // driver's package; nil where the driver has none.
+//
+// Who has asked for it may refer to the hold in the store by it: then the lock is not passed on within the process.
 func (le *Lease) Handle() any {
+	le.h.handled.Store(true)
 	if h, ok := le.h.Handle.(backend.Handler); ok { // a driver over drivers: its hold has theirs
 		return h.Handle()
 	}
@@ -128,6 +132,7 @@ type hold struct {
 	granted time.Time     // when the grant was seen, or the hold passed on
 	fresh   time.Time     // when the store's grant was seen
 	shown   chan struct{} // closed when the observer has seen Acquired; nil without an observer
+	handled atomic.Bool // Lease.Handle was called
 	capped  time.Duration
 	due     due // the schedule's
 

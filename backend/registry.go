@@ -122,6 +122,10 @@ func ParseURL(rawURL string) (*url.URL, error) {
 		end = len(rest)
 	}
 	authority, tail := rest[:end], rest[end:]
+	if authority != "" && strings.Contains(tail, "@") {
+		// It may be what follows a password: what stands before it must not be taken for a path and shown.
+		return nil, Invalid("the %q URL has an @ behind its hosts: percent-encode @ as %%40 there, and / ? # in a password as %%2F %%3F %%23", strings.ToLower(scheme))
+	}
 	user, hosts := "", authority
 	if i := strings.LastIndexByte(authority, '@'); i >= 0 {
 		user, hosts = authority[:i+1], authority[i+1:]

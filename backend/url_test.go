@@ -58,6 +58,9 @@ func TestParseURLRefuses(t *testing.T) {
 		"redis://::1":            "hosts",
 		"redis://a b":            "hosts",
 		"redis://h#f":            "fragment",
+		"redis://u:1/p@h":        "behind its hosts",
+		"redis://u:1?prefix=p@h": "behind its hosts",
+		"redis://u:p@h/a@b":      "behind its hosts",
 		"redis://h#":             "fragment",
 		"redis://h/%zz":          "cannot be read",
 		"redis://u%zz@h":         "cannot be read",
@@ -109,7 +112,7 @@ func FuzzParseURL(f *testing.F) {
 	for _, s := range []string{
 		"redis://user:%s@localhost:6379/0", "%s", "redis://%s", "user:%s@redis://h", "redis//u:%s@h://x", "redis://u:%s@h:port",
 		"redis://u:1?%s@h", "redis://u:1#%s@h", "redis://u:1/%s@h", "redis://u:%%zz%s@h", "redis://:%s@[::1", "mongodb://u:%s@h?a=b&a=c", "a://u:%s@b,c?ttl=1",
-		"stone://u:%s@h?x=%%zz", "stone://u:1?%s@h", "stone://u:1?a=%s@h",
+		"redis://u:1/%s@h/%%00", "redis://u:1?prefix=%s@h/%%00", "stone://u:%s@h?x=%%zz", "stone://u:1?%s@h", "stone://u:1?a=%s@h",
 	} {
 		f.Add(s)
 	}

@@ -321,6 +321,7 @@ func meaning(err error) error {
 	msg := err.Error()
 	for _, m := range []struct{ code, means string }{
 		{"NOPERM", "the Redis user lacks rights: it needs the lock keys, the keys and channels that begin with fl, and the commands of the package documentation"},
+		{"ERR The user executing the script", "the Redis user lacks rights: it needs the commands of the package documentation, which the scripts call"},
 		{"NOAUTH", "the server wants a password"},
 		{"WRONGPASS", "the server refuses the user or password"},
 		{"ERR AUTH", "the server refuses the password"},

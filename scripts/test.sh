@@ -60,6 +60,10 @@ echo "test: backends: $(list "${ran[@]}")"
 status=0
 # One package at a time: they measure times, on machines with few cores.
 go test -race -shuffle=on -p 1 -timeout 20m "$@" ./... || status=$?
+# What an operation costs is counted without the race detector, which allocates.
+go test -count=1 "$@" -run TestCounts ./bench || status=$?
+# A driver from outside, held to the same suite.
+(cd examples/nats-driver && go test -race -short -shuffle=on -timeout 10m ./...) || status=$?
 # The search of the quorum protocol's states needs the speed that the race detector costs.
 go test -count=1 -v "$@" ./redlock/internal/model | grep -v '^=== ' || status=$?
 program prometheus || echo "test: NOT RUN: the alert rules and the dashboard (no prometheus and promtool; see scripts/setup-tests.sh)"

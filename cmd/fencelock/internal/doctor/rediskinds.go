@@ -72,7 +72,7 @@ func redisKinds() []Kind {
 		{
 			"redis-rights", Broken, "ACL: keys and commands",
 			"The user may not do what locking needs, so some calls fail: acquiring, waiting, renewing or releasing.",
-			"ACL SETUSER NAME ~PREFIX* ~fl* +eval +evalsha +get +set +del +exists +pexpire +pttl +time +zadd +zrem +zrange +zscore +hset +hget +hdel +hvals +hgetall +lpush +ltrim +lpos; for redlock also +hmget +info, for a cluster also +cluster|slots +cluster|shards",
+			"ACL SETUSER NAME ~PREFIX* ~fl* +eval +evalsha +get +mget +set +del +exists +pexpire +pttl +time +zadd +zrem +zrange +zscore +hset +hget +hdel +hvals +hgetall +lpush +ltrim +lpos; for redlock also +hmget +info, and +rpush for +lpush, for a cluster also +cluster|slots +cluster|shards",
 		},
 		{
 			"redis-rights-channel", Broken, "ACL: channels",

@@ -37,7 +37,8 @@ func redisCommands(lock string) [][]string {
 		{"HGET", ours + "m" + lock, "n"},
 		{"HDEL", ours + "m" + lock, "n"},
 		{"HVALS", ours + "m" + lock},
-		{"HGETALL", ours + "g"},
+		{"MGET", ours + "c", ours + "g"},
+		{"HGETALL", ours + "g\x00"},
 		{"LPUSH", ours + "r", "n"},
 		{"LTRIM", ours + "r", "0", "1"},
 		{"LPOS", ours + "r", "n"},
@@ -64,7 +65,7 @@ func redlockCommands(lock string) [][]string {
 		{"HDEL", state, "n"},
 		{"HGETALL", state + ":w" + lock},
 		{"HVALS", state + ":w" + lock},
-		{"LPUSH", state + ":r1", "n"},
+		{"RPUSH", state + ":r1", "n"},
 		{"LTRIM", state + ":r1", "0", "1"},
 		{"LPOS", state + ":r1", "n"},
 	}
