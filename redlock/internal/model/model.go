@@ -10,7 +10,11 @@
 // case. Left out are renewal, which creates nothing and changes no number, and waiting, which only refuses.
 package model
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/fencelock/fencelock/internal/explore"
+)
 
 // The bounds of the machine.
 const (
@@ -47,18 +51,11 @@ type Config struct {
 	NoFloor        bool
 }
 
-// step is a state that follows, what was done, and the property that it breaks, if any.
-type step struct {
-	next   state
-	action string
-	broken string
-}
-
 // machine makes the steps from a state. Named: with their actions in words.
 type machine struct {
 	Config
 	named bool
-	out   []step
+	out   []explore.Step[state]
 }
 
 func (m *machine) initial() state {
@@ -75,11 +72,11 @@ func (m *machine) add(s state, broken, format string, args ...any) {
 		action = fmt.Sprintf(format, args...)
 	}
 	m.tidy(&s)
-	m.out = append(m.out, step{s, action, broken})
+	m.out = append(m.out, explore.Step[state]{Next: s, Action: action, Broken: broken})
 }
 
-// steps returns everything that can happen in s.
-func (m *machine) steps(s *state) []step {
+// Steps returns everything that can happen in s.
+func (m *machine) Steps(s *state) []explore.Step[state] {
 	m.out = m.out[:0]
 	for a := range s.attempts {
 		m.client(s, a)
@@ -94,6 +91,24 @@ func (m *machine) steps(s *state) []step {
 		m.own(s, n)
 	}
 	return m.out
+}
+
+// Holds reports whether somebody was told that he holds.
+func (*machine) Holds(s *state) bool {
+	for i := range s.attempts {
+		if s.attempts[i].phase == granted {
+			return true
+		}
+	}
+	return false
+}
+
+// Search visits every state that can be reached, nearest first, until there are more than most.
+func Search(c Config, most int) explore.Result {
+	m := &machine{Config: c}
+	first := m.initial()
+	m.tidy(&first)
+	return explore.Search(first, func(tells bool) explore.Machine[state] { return &machine{Config: c, named: tells} }, most)
 }
 
 func name(a int) string { return fmt.Sprintf("%c%d", 'A'+client(a), a%2+1) }

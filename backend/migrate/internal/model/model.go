@@ -12,7 +12,11 @@
 // treats as those of phase from.
 package model
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/fencelock/fencelock/internal/explore"
+)
 
 // The bounds of the machine.
 const (
@@ -63,16 +67,16 @@ type Config struct {
 }
 
 // Search visits every state of a fleet.
-func Search(c Config, most int) Result {
+func Search(c Config, most int) explore.Result {
 	first := fleet{Config: c}
-	return search(first.initial(), func(tells bool) machine[state] { return &fleet{Config: c, tells: tells} }, most)
+	return explore.Search(first.initial(), func(tells bool) explore.Machine[state] { return &fleet{Config: c, tells: tells} }, most)
 }
 
 // fleet is the machine. tells: with its actions in words.
 type fleet struct {
 	Config
 	tells bool
-	out   []step[state]
+	out   []explore.Step[state]
 }
 
 // initial is a fleet that stands still.
@@ -88,7 +92,7 @@ func (m *fleet) initial() state {
 	return s
 }
 
-func (m *fleet) holds(s *state) bool {
+func (m *fleet) Holds(s *state) bool {
 	for i := range s.clients {
 		if s.clients[i].at == held {
 			return true
@@ -114,11 +118,11 @@ func (m *fleet) add(s state, broken, format string, args ...any) {
 		action = fmt.Sprintf(format, args...)
 	}
 	m.tidy(&s)
-	m.out = append(m.out, step[state]{s, action, broken})
+	m.out = append(m.out, explore.Step[state]{Next: s, Action: action, Broken: broken})
 }
 
 // steps returns everything that can happen in s.
-func (m *fleet) steps(s *state) []step[state] {
+func (m *fleet) Steps(s *state) []explore.Step[state] {
 	m.out = m.out[:0]
 	for i := range m.Clients {
 		m.client(s, i)

@@ -1,6 +1,10 @@
 package model
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/fencelock/fencelock/internal/explore"
+)
 
 // Queue is the token of a lock whose store numbers the entries of its queue, as etcd's create revisions and ZooKeeper's counter
 // do: the token is the entry's own number and a base that all share. A holder whom another store has given a greater token raises the base, so that
@@ -47,17 +51,17 @@ type line struct {
 }
 
 // SearchQueue visits every state of a queue.
-func SearchQueue(c Queue, most int) Result {
-	return search(line{}, func(tells bool) machine[line] { return &queue{Queue: c, tells: tells} }, most)
+func SearchQueue(c Queue, most int) explore.Result {
+	return explore.Search(line{}, func(tells bool) explore.Machine[line] { return &queue{Queue: c, tells: tells} }, most)
 }
 
 type queue struct {
 	Queue
 	tells bool
-	out   []step[line]
+	out   []explore.Step[line]
 }
 
-func (m *queue) holds(s *line) bool {
+func (m *queue) Holds(s *line) bool {
 	for i := range s.entries {
 		if at := s.entries[i].at; at == holding || at == late {
 			return true
@@ -71,10 +75,10 @@ func (m *queue) add(s line, broken, format string, args ...any) {
 	if m.tells {
 		action = fmt.Sprintf(format, args...)
 	}
-	m.out = append(m.out, step[line]{s, action, broken})
+	m.out = append(m.out, explore.Step[line]{Next: s, Action: action, Broken: broken})
 }
 
-func (m *queue) steps(s *line) []step[line] {
+func (m *queue) Steps(s *line) []explore.Step[line] {
 	m.out = m.out[:0]
 	for i := range m.Clients {
 		m.entry(s, i)

@@ -1,4 +1,5 @@
-package model
+// Package explore visits every state of a small machine: how the proofs of this project's protocols are checked.
+package explore
 
 import (
 	"hash/maphash"
@@ -20,17 +21,17 @@ type Result struct {
 // String tells the trace, a step a line.
 func (r Result) String() string { return r.Broken + "\n\t" + strings.Join(r.Trace, "\n\t") }
 
-// step is a state that follows, what was done, and the promise that it breaks, if any.
-type step[S any] struct {
-	next   S
-	action string
-	broken string
+// A Step is a state that follows, what was done, and the promise that it breaks, if any.
+type Step[S any] struct {
+	Next   S
+	Action string // in words, if the machine tells
+	Broken string
 }
 
-// machine makes the steps from a state.
-type machine[S any] interface {
-	steps(*S) []step[S] // valid until the next call
-	holds(*S) bool      // somebody was told that he holds
+// A Machine makes the steps from a state.
+type Machine[S any] interface {
+	Steps(*S) []Step[S] // valid until the next call
+	Holds(*S) bool      // somebody was told that he holds
 }
 
 // visit is a state that was reached, and how: by which step of which one before it.
@@ -39,9 +40,9 @@ type visit struct {
 	step   uint16
 }
 
-// search visits every state that can be reached, nearest first, until there are more than most. States
+// Search visits every state that can be reached, nearest first, until there are more than most. States
 // are told apart by hashes of 64 bits. start makes a machine, whose steps are told in words or not.
-func search[S comparable](first S, start func(tells bool) machine[S], most int) (r Result) {
+func Search[S comparable](first S, start func(tells bool) Machine[S], most int) (r Result) {
 	began := time.Now()
 	defer func() { r.Took = time.Since(began) }()
 	m := start(false)
@@ -52,22 +53,22 @@ func search[S comparable](first S, start func(tells bool) machine[S], most int) 
 		base := len(visits) - len(level)
 		var next []S
 		for i := range level {
-			for n, st := range m.steps(&level[i]) {
+			for n, st := range m.Steps(&level[i]) {
 				here := visit{uint32(base + i), uint16(n)}
-				if st.broken != "" {
-					r.Broken, r.Trace = st.broken, retrace(start(true), first, visits, here)
+				if st.Broken != "" {
+					r.Broken, r.Trace = st.Broken, retrace(start(true), first, visits, here)
 					return r
 				}
-				if !seen.add(maphash.Comparable(seed, st.next)) {
+				if !seen.add(maphash.Comparable(seed, st.Next)) {
 					continue
 				}
 				if r.States++; r.States > most {
 					return r
 				}
-				if m.holds(&st.next) {
+				if m.Holds(&st.Next) {
 					r.Grants++
 				}
-				next, visits = append(next, st.next), append(visits, here)
+				next, visits = append(next, st.Next), append(visits, here)
 			}
 		}
 		if level = next; len(level) > 0 {
@@ -79,16 +80,16 @@ func search[S comparable](first S, start func(tells bool) machine[S], most int) 
 }
 
 // retrace tells the way to a step by going it again.
-func retrace[S any](m machine[S], s S, visits []visit, last visit) []string {
+func retrace[S any](m Machine[S], s S, visits []visit, last visit) []string {
 	way := []uint16{last.step}
 	for at := last.parent; at != 0; at = visits[at].parent {
 		way = append(way, visits[at].step)
 	}
 	var words []string
 	for i := len(way) - 1; i >= 0; i-- {
-		st := m.steps(&s)[way[i]]
-		words = append(words, st.action)
-		s = st.next
+		st := m.Steps(&s)[way[i]]
+		words = append(words, st.Action)
+		s = st.Next
 	}
 	return words
 }
