@@ -187,3 +187,29 @@ func TestOwedToANodeThatWasDown(t *testing.T) {
 	proxies[0].Set(faultproxy.Mode{})
 	await(t, 15*time.Second, "the node frees the lock", func() bool { return c.value(t, 0, "a") == "" })
 }
+
+// One node is late with a release, another one with its answer to the look: their word decides, and is waited for.
+func TestInspectWaitsForTheNodeThatDecides(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	proxies, through := c.proxied(t, "fresh=1")
+	l := open(t, through)
+	for i := range 3 {
+		le := lock(t, l.Mutex("n"))
+		proxies[i].Set(faultproxy.Mode{Delay: 200 * time.Millisecond})
+		must(t, le.Unlock(t.Context()))
+		proxies[i].Set(faultproxy.Mode{})
+		proxies[(i+1)%3].Set(faultproxy.Mode{Delay: 40 * time.Millisecond})
+		time.Sleep(30 * time.Millisecond) // what is asked now does not wait for the release
+		if c.value(t, i, "n") == "" {
+			t.Fatal("the release was not late")
+		}
+		if info, err := l.Inspect(t.Context(), "n"); err != nil || info.Held {
+			t.Errorf("released, while node %d is late: got %+v, %v, want it free", i, info, err)
+		}
+		for _, p := range proxies {
+			p.Set(faultproxy.Mode{})
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}

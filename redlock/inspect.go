@@ -18,6 +18,8 @@ const (
 	inspectMost = 256
 	// stragglers is how long a look waits for the nodes that are not needed.
 	stragglers = 20 * time.Millisecond
+	// decisive is how long it waits for them if it is they who decide whether a lock is held.
+	decisive = 500 * time.Millisecond
 )
 
 // view is what the nodes say of one name.
@@ -55,6 +57,17 @@ func (v *view) read(reply any) {
 			v.ids[val.id] = append(v.ids[val.id], sight{val, pttl})
 		}
 	}
+}
+
+// unclear reports whether the nodes that have not answered decide whether the lock is held: some vote that was not enough, or
+// has not been released yet, is all that has been seen.
+func (v *view) unclear(nodes, quorum int) bool {
+	for _, seen := range v.ids {
+		if len(seen) < quorum && len(seen)+nodes-v.answers >= quorum {
+			return true
+		}
+	}
+	return false
 }
 
 // info is the majority's view. A lock that may be held, as far as the nodes that answered can tell, is shown as held.
@@ -146,6 +159,10 @@ func (d *Driver) views(ctx context.Context, names []string) ([]view, error) {
 	err := d.each(ctx, answers, callMost, take)
 	if err == nil && answered == d.quorum && heard < len(d.nodes) {
 		err = d.each(ctx, answers, stragglers, take)
+	}
+	unclear := func(v view) bool { return v.unclear(len(d.nodes), d.quorum) }
+	if err == nil && answered >= d.quorum && heard < len(d.nodes) && slices.ContainsFunc(views, unclear) {
+		err = d.each(ctx, answers, decisive, take)
 	}
 	if err == nil && answered < d.quorum {
 		err = silent.err(answered)
