@@ -12,7 +12,7 @@ import (
 // passOnFor for it, and so is the deadline of a lease that is passed on no nearer than that.
 const (
 	passOnFor  = 3 * time.Millisecond // from the store's grant
-	passOnMost = 63                   // times
+	passOnMost = 255                  // times
 )
 
 // reserve is how many tokens the first in line asks for: some if others of this process will want the lock
@@ -46,6 +46,11 @@ func (h *hold) heirs(now time.Time) time.Duration {
 func (l *Locker) await(ctx context.Context, name string, p *place) *Lease {
 	if p.passed == nil {
 		return nil
+	}
+	select { // it may have come before this goroutine ran
+	case le := <-p.passed:
+		return le
+	default:
 	}
 	l.mu.Lock()
 	h := l.lines[name].holder
@@ -110,7 +115,7 @@ func (h *hold) passLocked(le *Lease) (*Lease, *place) {
 func (h *hold) passed(ctx context.Context, next *Lease, p *place) {
 	h.ended()
 	h.freed(ctx, nil)
-	h.l.schedule.plan(next.h, h.asked.Time(), false)
+	h.l.schedule.plan(next.h, h.fresh, false)
 	p.passed <- next
 }
 

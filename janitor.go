@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	maxCleaners = 64               // goroutines at most
-	cleanLimit  = 2 * time.Second  // of one try
-	cleanFirst  = cleanLimit / 4   // of the first one, so that what is stuck does not hold up the others
+	maxCleaners = 64              // goroutines at most
+	cleanLimit  = 2 * time.Second // of one try
+	cleanFirst  = cleanLimit / 4  // of the first one, so that what is stuck does not hold up the others
 	firstPause  = 20 * time.Millisecond
 	longPause   = time.Second
 	// Once TTL + grace + cleanExtra are over, most stores have let go by themselves. One in which locks live as long as a

@@ -132,7 +132,7 @@ type hold struct {
 	granted time.Time     // when the grant was seen, or the hold passed on
 	fresh   time.Time     // when the store's grant was seen
 	shown   chan struct{} // closed when the observer has seen Acquired; nil without an observer
-	handled atomic.Bool // Lease.Handle was called
+	handled atomic.Bool   // Lease.Handle was called
 	capped  time.Duration
 	due     due // the schedule's
 
@@ -188,7 +188,7 @@ func (h *hold) accept(g backend.Grant, began backend.Instant) (*Lease, bool) {
 	h.l.remember(h) // before the timer can end it
 	h.timer = time.AfterFunc(left, h.tick)
 	h.mu.Unlock()
-	h.l.schedule.plan(h, h.asked.Time(), false)
+	h.l.schedule.plan(h, h.fresh, false)
 	return le, true
 }
 

@@ -234,3 +234,22 @@ func TestUnlockOvertakesACheck(t *testing.T) {
 		wantErr(t, "err", le.Err(), fencelock.ErrReleased)
 	})
 }
+
+// A grant says that the lock is ours, whenever its expiry was set: the first look comes a while after it.
+func TestAGrantIsNotCheckedAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, checking{d}, fencelock.WithTTL(time.Minute))
+		long := backend.Now()
+		time.Sleep(10 * time.Second)
+		d.grant = func(g *backend.Grant) { g.Asked = long } // under a session that was confirmed then
+		lock(t, l.Mutex("n"))
+		time.Sleep(50 * time.Millisecond)
+		if got := d.count("check"); got != 0 {
+			t.Errorf("got %d looks right after the grant, want none", got)
+		}
+		time.Sleep(5 * time.Second)
+		if got := d.count("check"); got == 0 {
+			t.Error("got no look within 5 s, want some")
+		}
+	})
+}
