@@ -36,7 +36,7 @@ var limits = map[string]map[string]counts{ // writes, commands, allocations, gor
 		"held":     {no, no, no, 0},
 	},
 	"postgres-row": {
-		"cycle":    {2, no, 122, 0},
+		"cycle":    {2, no, 140, 0},
 		"handover": {6, no, no, 0},
 		"renew":    {8, no, 145, no},
 		"held":     {no, no, no, no},
