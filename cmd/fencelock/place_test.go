@@ -84,10 +84,3 @@ func TestDefaultPlaceWorks(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 }
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
