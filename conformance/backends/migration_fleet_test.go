@@ -308,7 +308,7 @@ func (f *fleet) check() []history.Event {
 		events = append(events, more...)
 	}
 	for _, name := range countersOf(events) {
-		n, err := counter{filepath.Join(f.dir, "counter-"+strings.ReplaceAll(name, "/", "-"))}.access(1<<53-1, func(int64) int64 { return keep })
+		n, err := history.Counter{Path: filepath.Join(f.dir, "counter-"+strings.ReplaceAll(name, "/", "-"))}.Peek()
 		if err != nil {
 			f.Fatal(err)
 		}

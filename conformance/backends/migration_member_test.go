@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9/logging"
-	"golang.org/x/sys/unix"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
@@ -202,9 +201,9 @@ func (m *member) cycle(ctx context.Context, name string, lock func(context.Conte
 
 // add adds one to the guarded counter of a lease's name. Both the read and the write show the token.
 func (m *member) add(ctx context.Context, le *fencelock.Lease) (int64, error) {
-	c := counter{filepath.Join(m.Dir, "counter-"+strings.ReplaceAll(le.Name(), "/", "-"))}
+	c := history.Counter{Path: filepath.Join(m.Dir, "counter-"+strings.ReplaceAll(le.Name(), "/", "-"))}
 	m.log.Wanted(le.Name(), le.Token())
-	n, err := c.access(le.Token(), func(int64) int64 { return keep })
+	n, err := c.Read(le.Token())
 	if err != nil {
 		return 0, err
 	}
@@ -214,52 +213,11 @@ func (m *member) add(ctx context.Context, le *fencelock.Lease) (int64, error) {
 		case <-ctx.Done():
 		}
 	}
-	if _, err := c.access(le.Token(), func(int64) int64 { return n + 1 }); err != nil {
+	if err := c.Write(le.Token(), n+1); err != nil {
 		return 0, err
 	}
 	m.log.Added(le.Name(), le.Token(), n+1)
 	return n + 1, nil
-}
-
-// counter is a number in a file, guarded by the greatest token that was shown for it.
-type counter struct{ path string }
-
-// keep is what change returns to change nothing.
-const keep = -1
-
-// access shows a token, and changes the number unless the token is stale.
-func (c counter) access(t backend.Token, change func(int64) int64) (int64, error) {
-	f, err := os.OpenFile(c.path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close() // which gives up the flock
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return 0, err
-	}
-	var now struct {
-		Max   backend.Token
-		Value int64
-	}
-	raw, err := io.ReadAll(f)
-	if err != nil {
-		return 0, err
-	}
-	if _, err := fmt.Sscan(string(raw), &now.Max, &now.Value); err != nil && len(raw) > 0 {
-		return 0, err
-	}
-	if t < now.Max {
-		return 0, &backend.StaleError{Max: now.Max}
-	}
-	now.Max = t
-	if v := change(now.Value); v != keep {
-		now.Value = v
-	}
-	// One write of a fixed length: a process that is killed leaves the old text or the new one.
-	if _, err := f.WriteAt(fmt.Appendf(nil, "%20d %20d\n", now.Max, now.Value), 0); err != nil {
-		return 0, err
-	}
-	return now.Value, nil
 }
 
 // switchAndDie makes a switch to the phase by hand, and does not survive it.
