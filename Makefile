@@ -6,7 +6,7 @@ GOFUMPT     := mvdan.cc/gofumpt@v0.12.0
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build install test test-short test-memory setup images lint fmt cross fuzz bench faults soak clean
+.PHONY: help build install test test-short test-memory setup images lint fmt cross fuzz bench faults mistakes soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,8 +50,11 @@ bench: ## benchmarks against the raw store, named for benchstat
 	go test -run '^$$' -bench . ./bench ./redis ./redlock ./etcd ./zookeeper ./postgres
 	cd bench/peers && go run ./cmd/targets
 
-faults: ## every fault on every backend, ROUNDS each (default 20), ONLY='etcd redlock/latency'; renders docs/guarantees.md
+faults: ## every fault on every backend, ROUNDS each (default 20), then the planted bugs; ONLY='etcd redlock/latency'; renders docs/guarantees.md
 	@scripts/faults.sh
+
+mistakes: ## plant ten bugs in each backend and require that the rules find them, ONLY='redis etcd/no-owner'
+	@scripts/mistakes.sh
 
 soak: ## overlapping faults for HOURS, added to docs/soak.json
 	@scripts/soak.sh

@@ -118,6 +118,9 @@ func (m *mutex) ask(ctx context.Context, wait bool) (*Lease, error) {
 		h := m.request(wait)
 		asked := backend.Now()
 		g, err := m.l.driver.Acquire(ctx, h.Request)
+		if err == nil || errors.Is(err, ErrLocked) {
+			m.l.janitor.heard()
+		}
 		if err != nil {
 			// A try that took so long may have been sent twice on its way: the other copy may be granted yet.
 			if wait || !errors.Is(err, ErrLocked) || asked.Elapsed() > slowTry {

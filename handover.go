@@ -34,6 +34,19 @@ func (l *Locker) inheritLocked(q *line) {
 	q.first.heir, q.first.passed = true, make(chan *Lease, 1)
 }
 
+// disinherit sends the heir of h, if it has one, to the store: h may not be passed on any more.
+func (l *Locker) disinherit(h *hold) {
+	if h.Reserved == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if q := l.lines[h.Name]; q != nil && q.holder == h && q.first != nil && q.first.heir {
+		q.first.heir = false
+		q.first.passed <- nil
+	}
+}
+
 // heirs is for how long yet h may be passed on.
 func (h *hold) heirs(now time.Time) time.Duration {
 	if h.Reserved == 0 || h.set.maxHold > 0 || h.handled.Load() {
@@ -73,7 +86,7 @@ func (l *Locker) await(ctx context.Context, name string, p *place) *Lease {
 	if mine {
 		return nil
 	}
-	return <-p.passed // it was passed on just now
+	return <-p.passed // it was passed on just now, or will not be
 }
 
 // heir returns the place to which h may be passed on, which is no heir any more then; or nil.
@@ -98,7 +111,7 @@ func (l *Locker) heir(h *hold) *place {
 // of that one and its place, for passed; nil if the store is to be asked. h.mu is held, and the caller has the claim.
 func (h *hold) passLocked(le *Lease) (*Lease, *place) {
 	now := backend.Now()
-	if h.flying != nil || h.heirs(now.Time()) <= 0 || now.Sub(h.asked) >= h.span {
+	if h.flying || h.heirs(now.Time()) <= 0 || now.Sub(h.asked) >= h.span {
 		return nil, nil
 	}
 	p := h.l.heir(h)
@@ -115,7 +128,7 @@ func (h *hold) passLocked(le *Lease) (*Lease, *place) {
 func (h *hold) passed(ctx context.Context, next *Lease, p *place) {
 	h.ended()
 	h.freed(ctx, nil)
-	h.l.schedule.plan(next.h, h.fresh, false)
+	h.l.schedule.plan(false, next.h)
 	p.passed <- next
 }
 

@@ -359,3 +359,24 @@ func TestGivenUpBeforeTheStoreIsAsked(t *testing.T) {
 		unlock(t, lock(t, l.Mutex("n")))
 	})
 }
+
+// Who asks for the handle of a hold may use it beside the lock: the heir goes to the store at once.
+func TestDisinheritedAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		first := lock(t, l.Mutex("n"))
+		second := background(t.Context(), l.Mutex("n"))
+		unlock(t, first)
+		le := want(t, second)
+		third := background(t.Context(), l.Mutex("n"))
+		before := d.count("acquire")
+		le.Handle()
+		synctest.Wait()
+		if got := d.count("acquire") - before; got != 1 {
+			t.Errorf("got %d calls of Acquire after Handle, want 1 without a wait", got)
+		}
+		le.Handle()
+		unlock(t, le)
+		unlock(t, want(t, third))
+	})
+}

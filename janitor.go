@@ -3,8 +3,8 @@ package fencelock
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -21,6 +21,8 @@ const (
 	cleanExtra   = 10 * time.Second
 	overduePause = 30 * time.Second
 	overdueMost  = 10_000
+	// When the store has answered another call, some of them are tried at once, this often at the most.
+	heardEvery = time.Second
 )
 
 // janitor undoes, in the background, acquisitions that are unwanted or whose
@@ -33,7 +35,8 @@ type janitor struct {
 	jobs     []*job
 	later    map[*job]struct{} // those whose timer runs
 	cleaners int
-	overdue  int  // jobs
+	overdue  atomic.Int64 // jobs
+	heardAt  time.Time
 	closing  bool // no new waiting: what is left is tried once more and given up
 	idle     sync.Cond
 }
@@ -46,6 +49,7 @@ type job struct {
 	timer   *time.Timer
 	due     time.Time // when the store should have let go
 	overdue bool      // it is past that
+	dice    dice
 }
 
 // add hands r over: Abandon is called until the store has confirmed it.
@@ -58,6 +62,7 @@ func (j *janitor) addLost(r *backend.Request) { j.addAfter(r, r.Grace) }
 func (j *janitor) addAfter(r *backend.Request, wait time.Duration) {
 	now := time.Now()
 	w := &job{r: r, began: now, pause: firstPause, due: now.Add(wait + r.TTL + r.Grace + cleanExtra)}
+	w.dice.seed(r.Nonce, 0)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if wait > 0 {
@@ -105,11 +110,11 @@ func (j *janitor) work() {
 		done := j.clean(w)
 		j.mu.Lock()
 		if done && w.overdue {
-			j.overdue--
+			j.overdue.Add(-1)
 		}
 		if most := j.longest(w); !done && most > 0 {
 			// Not on this goroutine's time: others may go to a part of the store that answers.
-			j.delay(w, w.pause/2+time.Duration(rand.Int64N(int64(w.pause))))
+			j.delay(w, w.pause/2+w.dice.below(w.pause))
 			w.pause = min(2*w.pause, most)
 		}
 	}
@@ -141,13 +146,36 @@ func (j *janitor) longest(w *job) time.Duration {
 		return longPause
 	}
 	if !w.overdue {
-		if j.overdue == overdueMost {
+		if j.overdue.Load() == overdueMost {
 			return 0
 		}
 		w.overdue = true
-		j.overdue++
+		j.overdue.Add(1)
 	}
 	return overduePause
+}
+
+// heard is told when the store has answered a call: what it has been asked in vain for long can have an answer now.
+func (j *janitor) heard() {
+	if j.overdue.Load() == 0 {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if time.Since(j.heardAt) < heardEvery || j.closing {
+		return
+	}
+	j.heardAt = time.Now()
+	for w := range j.later {
+		if len(j.jobs) >= maxCleaners {
+			return
+		}
+		if w.overdue {
+			w.timer.Stop()
+			delete(j.later, w)
+			j.push(w)
+		}
+	}
 }
 
 // close waits until all work is done that is not put off by a grace; l.ctx bounds it.

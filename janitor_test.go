@@ -125,6 +125,35 @@ func TestCleanUpGoesOn(t *testing.T) {
 	})
 }
 
+// A store that answers again is asked at once, whatever pause its silence has led to.
+func TestCleanUpWhenTheStoreAnswers(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		d.on("acquire", first(1, loseReply))
+		d.on("abandon", refuse(errStore))
+		_, err := l.Mutex("n").TryLock(t.Context())
+		wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		for range 3 {
+			time.Sleep(20 * time.Minute)
+			d.on("abandon", nil)
+			done := d.count("abandon")
+			le, err := l.Mutex("another").TryLock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			if d.count("abandon") == done {
+				t.Error("the store has answered a call, and nothing was cleaned up for a second")
+			}
+			unlock(t, le)
+			d.on("abandon", refuse(errStore))
+			d.on("acquire", first(1, loseReply))
+			_, err = l.Mutex("n").TryLock(t.Context())
+			wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		}
+	})
+}
+
 // What can never be cleaned up is bounded.
 func TestCleanUpOfTooMany(t *testing.T) {
 	const most, more = 10_000, 500

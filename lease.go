@@ -38,7 +38,9 @@ func (le *Lease) Token() Token { return le.h.Token }
 //
 // Who has asked for it may refer to the hold in the store by it: then the lock is not passed on within the process.
 func (le *Lease) Handle() any {
-	le.h.handled.Store(true)
+	if !le.h.handled.Swap(true) {
+		le.h.l.disinherit(le.h)
+	}
 	if h, ok := le.h.Handle.(backend.Handler); ok { // a driver over drivers: its hold has theirs
 		return h.Handle()
 	}
@@ -134,7 +136,9 @@ type hold struct {
 	shown   chan struct{} // closed when the observer has seen Acquired; nil without an observer
 	handled atomic.Bool   // Lease.Handle was called
 	capped  time.Duration
-	due     due // the schedule's
+	due     due  // the schedule's
+	dice    dice // likewise
+	place   int  // in the Locker's holds, from 1; its mutex guards it
 
 	lead Lease // the first one on it
 
@@ -155,7 +159,10 @@ type hold struct {
 	leases    []*Lease        // all of them, for their contexts
 	room      [1]*Lease       // theirs, mostly
 	cancels   []func()        // what ended still has to call
-	flying    chan struct{}   // closed when the renewal in flight is done; nil if there is none
+	flying    bool            // a renewal or a look is with the driver
+	landed    chan struct{}   // closed when that is done; nil while nobody waits for it
+	renewal   time.Time       // when the schedule renews it next; zero if it does not
+	overdue   bool            // a renewal waits to be tried again: no looks until one is confirmed
 	timer     *time.Timer
 }
 
@@ -188,13 +195,14 @@ func (h *hold) accept(g backend.Grant, began backend.Instant) (*Lease, bool) {
 	h.l.remember(h) // before the timer can end it
 	h.timer = time.AfterFunc(left, h.tick)
 	h.mu.Unlock()
-	h.l.schedule.plan(h, h.fresh, false)
+	h.l.schedule.plan(false, h)
 	return le, true
 }
 
 // first makes the first lease on h.
 func (h *hold) first() *Lease {
 	h.lead.h = h
+	h.dice.seed(h.Nonce, uint64(h.Token))
 	h.refs, h.leases = 1, append(h.room[:0], &h.lead)
 	return &h.lead
 }

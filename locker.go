@@ -41,7 +41,8 @@ type Locker struct {
 	calls  int           // calls under way
 	idle   chan struct{} // closed when closed and calls is 0
 	lines  map[string]*line
-	holds  map[*hold]struct{}
+	holds  []*hold        // in no order
+	looks  []*looks       // one for each driver that is asked
 	live   sync.WaitGroup // holds whose end is not dealt with yet
 }
 
@@ -102,11 +103,17 @@ func New(d backend.Driver, opts ...Option) (*Locker, error) {
 		gone:     make(chan struct{}),
 		idle:     make(chan struct{}),
 		lines:    map[string]*line{},
-		holds:    map[*hold]struct{}{},
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.schedule.l, l.janitor.l = l, l
 	l.janitor.idle.L = &l.janitor.mu
+	for _, rt := range routes {
+		if rt.looks != nil && rt.looks.l == nil {
+			rt.looks.l = l
+			rt.looks.dice.seed(nonce(), 0)
+			l.looks = append(l.looks, rt.looks)
+		}
+	}
 	return l, nil
 }
 
@@ -246,6 +253,9 @@ func (l *Locker) Close() error {
 		return nil
 	}
 	l.closed = true
+	for _, k := range l.looks {
+		k.stopLocked()
+	}
 	if l.calls == 0 {
 		close(l.idle)
 	}
@@ -279,7 +289,7 @@ func (l *Locker) Close() error {
 func (l *Locker) releaseAll() error {
 	l.mu.Lock()
 	left := make(chan *hold, len(l.holds))
-	for h := range l.holds {
+	for _, h := range l.holds {
 		left <- h
 	}
 	l.mu.Unlock()
@@ -332,7 +342,11 @@ func (l *Locker) exit() {
 func (l *Locker) remember(h *hold) {
 	l.live.Add(1)
 	l.mu.Lock()
-	l.holds[h] = struct{}{}
+	l.holds = append(l.holds, h)
+	h.place = len(l.holds)
+	if k := h.route.looks; k != nil {
+		k.armLocked()
+	}
 	l.lineLocked(h.Name).holder = h
 	l.mu.Unlock()
 }
@@ -340,7 +354,10 @@ func (l *Locker) remember(h *hold) {
 // forget lets it go.
 func (l *Locker) forget(h *hold) {
 	l.mu.Lock()
-	delete(l.holds, h)
+	last := l.holds[len(l.holds)-1]
+	l.holds[h.place-1], last.place = last, h.place
+	l.holds[len(l.holds)-1] = nil
+	l.holds = l.holds[:len(l.holds)-1]
 	if q := l.lines[h.Name]; q != nil && q.holder == h { // else there is a later one, or was
 		q.holder = nil
 		l.forgetLineLocked(h.Name, q)
@@ -353,7 +370,7 @@ func (l *Locker) holdsOf(name string) []*hold {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var hs []*hold
-	for h := range l.holds {
+	for _, h := range l.holds {
 		if h.Name == name {
 			hs = append(hs, h)
 		}

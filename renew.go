@@ -45,8 +45,8 @@ func (h *hold) renew(ctx context.Context, le *Lease) error {
 	return err
 }
 
-// fly marks a renewal of h as in flight. If there is one already, it returns
-// the channel that is closed when that one is done. le is the handle that asks;
+// fly marks h as with the driver, for a renewal. If it is there already, fly returns
+// the channel that is closed when that call is done. le is the handle that asks;
 // nil for the schedule.
 func (h *hold) fly(le *Lease) (<-chan struct{}, error) {
 	h.look()
@@ -59,19 +59,29 @@ func (h *hold) fly(le *Lease) (<-chan struct{}, error) {
 		return nil, h.err
 	case h.leaving:
 		return nil, ErrReleased
-	case h.flying != nil:
-		return h.flying, nil
+	case h.flying:
+		if h.landed == nil {
+			h.landed = make(chan struct{})
+		}
+		return h.landed, nil
 	}
-	h.flying = make(chan struct{})
+	h.flying = true
 	return nil, nil
 }
 
-// land ends what fly began.
+// land ends what fly or lookable began.
 func (h *hold) land() {
 	h.mu.Lock()
-	close(h.flying)
-	h.flying = nil
+	h.landLocked()
 	h.mu.Unlock()
+}
+
+func (h *hold) landLocked() {
+	h.flying = false
+	if h.landed != nil {
+		close(h.landed)
+		h.landed = nil
+	}
 }
 
 // left is what is left until the deadline.
@@ -86,15 +96,14 @@ func (h *hold) left() time.Duration {
 func (h *hold) renewed(ctx context.Context, asked backend.Instant, answer error) error {
 	now := backend.Now()
 	h.mu.Lock()
-	close(h.flying)
-	h.flying = nil
+	h.landLocked()
 	ended := h.lookAtLocked(now)
 	switch {
 	case h.err != nil:
 		// Too late, whatever the store said: the deadline is moved only before it.
 		answer = h.err
 	case answer == nil:
-		h.asked, h.span = asked, h.trust(asked)
+		h.asked, h.span, h.overdue = asked, h.trust(asked), false
 		ended = h.lookAtLocked(now) || ended
 		answer = h.err
 		if !ended {
@@ -121,14 +130,6 @@ func (h *hold) renewed(ctx context.Context, asked backend.Instant, answer error)
 	}
 	h.emit(ctx, e)
 	return answer
-}
-
-// checked takes in the store's answer to a look at the hold.
-func (h *hold) checked(answer error) {
-	h.land()
-	if errors.Is(answer, ErrLost) {
-		h.lost(answer) // which takes no heed of it once Unlock was called: that may have freed the lock
-	}
 }
 
 // answered returns the driver's error as users see it: what is not one of the

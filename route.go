@@ -5,11 +5,11 @@ import "github.com/fencelock/fencelock/backend"
 // route is where names go: a driver, and what holds for its names. A Locker over one
 // driver has one; over a backend.Router it has the Router's.
 type route struct {
-	lot     int // the number of its driver: holds of one lot go into one batch
-	driver  backend.Driver
-	checker backend.Checker // the driver too, or nil
-	traits  Traits
-	set     settings
+	lot    int // the number of its driver: holds of one lot go into one batch
+	driver backend.Driver
+	looks  *looks // nil: the driver cannot be asked, or need not
+	traits Traits
+	set    settings
 }
 
 // routesOf returns the routes of d, with the options of the Locker checked for each.
@@ -25,12 +25,12 @@ func routesOf(d backend.Driver, opts []Option) ([]*route, error) {
 		rt := &route{driver: p.Driver, traits: p.Driver.Traits(), lot: len(routes)}
 		for _, before := range routes {
 			if before.driver == rt.driver {
-				rt.lot = before.lot
+				rt.lot, rt.looks = before.lot, before.looks
 				break
 			}
 		}
-		if rt.traits.Revoked > 0 {
-			rt.checker, _ = rt.driver.(backend.Checker)
+		if c, ok := rt.driver.(backend.Checker); ok && rt.looks == nil && rt.traits.Revoked > 0 {
+			rt.looks = &looks{checker: c, every: rt.traits.Revoked * 6 / 10}
 		}
 		set := settings{ttl: DefaultTTL, owner: defaultOwner(), reentrant: p.Reentrant}
 		if p.TTL > 0 {

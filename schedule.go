@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -14,7 +13,7 @@ import (
 // maxBatch is how many holds one call of the driver is about at most.
 const maxBatch = 2000
 
-// schedule renews and checks every hold of a Locker. It has one timer and, while
+// schedule renews every hold of a Locker. It has one timer and, while
 // a batch is with the driver, a goroutine for that batch: none per hold. Holds that come
 // due close to each other go into one batch.
 type schedule struct {
@@ -32,58 +31,52 @@ type schedule struct {
 type due struct {
 	at    time.Time
 	early time.Duration // how much before at it may go into a batch
-	renew bool          // renew, else check
 	index int           // in the heap, from 1; 0 when not in it
 }
 
-// plan puts h into the schedule: its next renewal, counted from the last one
-// that was confirmed, or its next check, counted from the last answer at from, whichever is
-// first. failed: a renewal was not answered and is tried again.
-func (s *schedule) plan(h *hold, from time.Time, failed bool) {
-	d := s.next(h, from, failed)
-	if d.at.IsZero() {
+// plan puts holds into the schedule: their next renewal, counted from the last one
+// that was confirmed. failed: a renewal was not answered, or could not be sent yet, and is tried again.
+func (s *schedule) plan(failed bool, hs ...*hold) {
+	if len(hs) == 0 {
 		return
+	}
+	var now backend.Instant
+	if failed {
+		now = backend.Now()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h.mu.Lock()
-	over := h.err != nil || h.leaving
-	h.mu.Unlock()
-	if s.closed || over || h.due.index != 0 {
+	if s.closed {
 		return
 	}
-	h.due = d
-	heap.Push(&s.holds, h)
+	for _, h := range hs {
+		if h.due.index == 0 && s.next(h, now, failed) {
+			heap.Push(&s.holds, h)
+		}
+	}
 	s.arm()
 }
 
-// next says what h needs, and when; nothing at the zero time.
-func (s *schedule) next(h *hold, from time.Time, failed bool) due {
+// next says when h is to be renewed; false if it is not. s.mu is held.
+func (s *schedule) next(h *hold, now backend.Instant, failed bool) bool {
+	if h.set.manual {
+		return false
+	}
 	h.mu.Lock()
-	asked, left := h.asked.Time(), h.span-h.asked.Elapsed()
-	h.mu.Unlock()
-	if failed && !h.set.manual {
+	defer h.mu.Unlock()
+	if h.err != nil || h.leaving {
+		return false
+	}
+	if failed {
 		// A few tries fit into what is left, whatever that is.
-		pause := min(max(left/6, 10*time.Millisecond), time.Second)
-		return due{at: time.Now().Add(jitter(pause)), early: pause / 4, renew: true}
-	}
-	var d due
-	if !h.set.manual {
+		pause := min(max((h.span-now.Sub(h.asked))/6, 10*time.Millisecond), time.Second)
+		h.due.at, h.due.early = now.Time().Add(h.dice.jitter(pause)), pause/4
+	} else {
 		every := h.TTL / 3
-		d = due{at: asked.Add(jitter(every)), early: every / 8, renew: true}
+		h.due.at, h.due.early = h.asked.Time().Add(h.dice.jitter(every)), every/8
 	}
-	if h.route.checker != nil {
-		every := h.route.traits.Revoked * 6 / 10
-		if at := from.Add(jitter(every)); d.at.IsZero() || at.Before(d.at) {
-			d = due{at: at, early: every / 8}
-		}
-	}
-	return d
-}
-
-// jitter takes up to a tenth off d, so that holders do not march in step.
-func jitter(d time.Duration) time.Duration {
-	return d - time.Duration(rand.Int64N(int64(d/10)+1))
+	h.renewal, h.overdue = h.due.at, failed
+	return true
 }
 
 // remove takes h out.
@@ -121,98 +114,82 @@ func (s *schedule) fire() {
 	defer s.mu.Unlock()
 	s.at = time.Time{}
 	now := time.Now()
-	batches := map[batch][]*hold{}
+	batches := map[int][]*hold{} // by lot
 	for len(s.holds) > 0 && !s.closed {
 		h := s.holds[0]
 		if now.Before(h.due.at.Add(-h.due.early)) {
 			break
 		}
 		heap.Pop(&s.holds)
-		b := batch{h.route.lot, h.due.renew}
-		batches[b] = append(batches[b], h)
-		if len(batches[b]) == maxBatch {
-			s.send(b, batches[b])
-			delete(batches, b)
+		lot := h.route.lot
+		batches[lot] = append(batches[lot], h)
+		if len(batches[lot]) == maxBatch {
+			s.send(batches[lot])
+			delete(batches, lot)
 		}
 	}
-	for b, hs := range batches {
-		s.send(b, hs)
+	for _, hs := range batches {
+		s.send(hs)
 	}
 	s.arm()
 }
 
-// batch is what holds that go to their driver in one call have in common.
-type batch struct {
-	lot   int
-	renew bool // renew, else check
-}
-
 // send gives a batch to a goroutine of its own, so that a store which does not
 // answer for one holds up no other.
-func (s *schedule) send(b batch, hs []*hold) {
-	if b.renew {
-		s.flying.Go(func() { s.renew(hs) })
-	} else {
-		s.flying.Go(func() { s.check(hs) })
-	}
-}
+func (s *schedule) send(hs []*hold) { s.flying.Go(func() { s.renew(hs) }) }
 
 // renew renews a batch and plans what comes next.
 func (s *schedule) renew(hs []*hold) {
-	hs, bhs, limit := s.board(hs, true)
+	hs, bhs, limit := s.board(hs)
 	if len(hs) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(s.l.ctx, limit)
 	defer cancel()
 	asked := backend.Now()
+	var failed []*hold
+	confirmed := hs[:0]
 	for i, err := range hs[0].route.driver.Renew(ctx, bhs) {
 		h := hs[i]
 		switch err = h.renewed(context.Background(), asked, err); {
 		case err == nil:
-			s.plan(h, asked.Time(), false)
+			confirmed = append(confirmed, h)
 		case !errors.Is(err, ErrLost) && !errors.Is(err, ErrReleased):
-			s.plan(h, asked.Time(), true)
+			failed = append(failed, h)
 		}
 	}
-}
-
-// check looks whether the holds of a batch are still ours.
-func (s *schedule) check(hs []*hold) {
-	hs, bhs, limit := s.board(hs, false)
-	if len(hs) == 0 {
-		return
+	if len(confirmed) > 0 {
+		s.l.janitor.heard()
 	}
-	ctx, cancel := context.WithTimeout(s.l.ctx, limit)
-	defer cancel()
-	at := time.Now()
-	for i, err := range hs[0].route.checker.Check(ctx, bhs) {
-		hs[i].checked(err)
-		s.plan(hs[i], at, false)
-	}
+	s.plan(false, confirmed...)
+	s.plan(true, failed...)
 }
 
 // board keeps of hs those that may fly now, as the driver sees them, and says
-// how long the call may take: a third of the shortest TTL, so that there is time
-// for another try.
-func (s *schedule) board(hs []*hold, renew bool) ([]*hold, []*backend.Hold, time.Duration) {
+// how long the call may take.
+func (s *schedule) board(hs []*hold) ([]*hold, []*backend.Hold, time.Duration) {
 	limit := backend.Patience
 	bhs := make([]*backend.Hold, 0, len(hs))
 	fly := hs[:0]
+	var later []*hold
 	for _, h := range hs {
 		flying, err := h.fly(nil)
 		if err != nil {
 			continue
 		}
-		if flying != nil { // the program is renewing it by hand just now: look again a little later
-			s.plan(h, time.Now(), renew)
+		if flying != nil { // it is being looked at, or the program is renewing it by hand
+			later = append(later, h)
 			continue
 		}
 		fly, bhs = append(fly, h), append(bhs, h.bh)
-		limit = min(limit, max(h.TTL/3, 100*time.Millisecond))
+		limit = min(limit, callMost(h))
 	}
+	s.plan(true, later...)
 	return fly, bhs, limit
 }
+
+// callMost bounds a call about h in the background: a third of its TTL, so that there is time for another try.
+func callMost(h *hold) time.Duration { return max(h.TTL/3, 100*time.Millisecond) }
 
 // stop ends the schedule; batches that are under way go on.
 func (s *schedule) stop() {

@@ -1,7 +1,6 @@
 package fencelock_test
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 	"sync"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/backend"
 )
 
 func TestTenThousandLeases(t *testing.T) {
@@ -137,119 +135,5 @@ func TestBreakBySelfNeedsNoPush(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantLost(t, "the holder", le, fencelock.Revoked)
-	})
-}
-
-func TestCheckerIsUsed(t *testing.T) {
-	for name, opts := range map[string][]fencelock.Option{"renewed": nil, "manual": {fencelock.WithManualRenew()}} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, d *fake) {
-				d.deaf = true
-				d.traits = func(tr *backend.Traits) { tr.Revoked = time.Second }
-				a, b := open(t, checking{d}, append(opts, fencelock.WithTTL(time.Hour))...), open(t, d.other())
-				le := lock(t, a.Mutex("n"))
-				for range 50 {
-					time.Sleep(777 * time.Millisecond)
-				}
-				wantHeld(t, "while it is ours", le)
-				if err := b.Break(t.Context(), "n"); err != nil {
-					t.Fatal(err)
-				}
-				next := lock(t, b.Mutex("n"))
-				start := time.Now()
-				<-le.Done()
-				wantTook(t, "the holder was told", start, 0, a.Traits().Revoked)
-				wantLost(t, "the holder", le, fencelock.Revoked)
-				wantHeld(t, "the next holder", next)
-				checks := d.count("check")
-				time.Sleep(time.Minute)
-				if got := d.count("check"); got != checks {
-					t.Errorf("got %d checks of a lost lease", got-checks)
-				}
-			})
-		})
-	}
-}
-
-func TestChecksDoNotPostponeRenewals(t *testing.T) {
-	for name, s := range map[string]step{"prompt": pass, "slow": slowBack(400 * time.Millisecond), "failing": refuse(errStore), "hanging": hang} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, d *fake) {
-				d.traits = func(tr *backend.Traits) { tr.Revoked = time.Second }
-				l := open(t, checking{d})
-				le := lock(t, l.Mutex("n"))
-				d.on("check", s)
-				time.Sleep(10 * time.Minute)
-				wantHeld(t, "after ten minutes of checks", le)
-				if d.count("check") == 0 {
-					t.Error("there were no checks")
-				}
-			})
-		})
-	}
-}
-
-func TestChecksAreBatched(t *testing.T) {
-	const n = 500
-	bubble(t, func(t *testing.T, d *fake) {
-		d.traits = func(tr *backend.Traits) { tr.Revoked = time.Second }
-		l := open(t, checking{d}, fencelock.WithTTL(time.Minute))
-		for i := range n {
-			lock(t, l.Mutex(fmt.Sprint(i)))
-			time.Sleep(time.Millisecond)
-		}
-		time.Sleep(10 * time.Second)
-		calls, holds := d.count("check"), d.about("check")
-		if holds < 10*n || holds/calls < 10 {
-			t.Errorf("got %d checks in %d calls, want at least %d, and 10 in a call", holds, calls, 10*n)
-		}
-	})
-}
-
-func TestNoChecksWithoutNeed(t *testing.T) {
-	bubble(t, func(t *testing.T, d *fake) {
-		d.traits = func(tr *backend.Traits) { tr.Revoked = 0 }
-		l := open(t, checking{d})
-		lock(t, l.Mutex("n"))
-		time.Sleep(10 * ttl)
-		if got := d.count("check"); got != 0 {
-			t.Errorf("got %d checks of a backend that promises nothing about Break", got)
-		}
-	})
-}
-
-// A check's "lost" that comes while Unlock is under way leaves the answer to Unlock.
-func TestUnlockOvertakesACheck(t *testing.T) {
-	bubble(t, func(t *testing.T, d *fake) {
-		d.traits = func(tr *backend.Traits) { tr.Revoked = time.Second }
-		l := open(t, checking{d})
-		le := lock(t, l.Mutex("n"))
-		d.on("check", func(call) error {
-			time.Sleep(2 * time.Second)
-			return context.DeadlineExceeded
-		})
-		time.Sleep(time.Second) // a check is in flight
-		unlock(t, le)
-		time.Sleep(ttl)
-		wantErr(t, "err", le.Err(), fencelock.ErrReleased)
-	})
-}
-
-// A grant says that the lock is ours, whenever its expiry was set: the first look comes a while after it.
-func TestAGrantIsNotCheckedAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, d *fake) {
-		l := open(t, checking{d}, fencelock.WithTTL(time.Minute))
-		long := backend.Now()
-		time.Sleep(10 * time.Second)
-		d.grant = func(g *backend.Grant) { g.Asked = long } // under a session that was confirmed then
-		lock(t, l.Mutex("n"))
-		time.Sleep(50 * time.Millisecond)
-		if got := d.count("check"); got != 0 {
-			t.Errorf("got %d looks right after the grant, want none", got)
-		}
-		time.Sleep(5 * time.Second)
-		if got := d.count("check"); got == 0 {
-			t.Error("got no look within 5 s, want some")
-		}
 	})
 }

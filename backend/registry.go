@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -141,6 +142,12 @@ func ParseURL(rawURL string) (*url.URL, error) {
 		// The parts are checked one by one, for url.Parse knows no lists.
 		if _, err := url.Parse("x://" + h + "/"); err != nil || (h == "" && hosts != "") || strings.Count(h[strings.LastIndexByte(h, ']')+1:], ":") > 1 {
 			return nil, Invalid("the hosts of the %q URL cannot be read: want host[:port][,host[:port]…], an IPv6 address in brackets", u.Scheme)
+		}
+		one := url.URL{Host: h}
+		if port := one.Port(); port != "" {
+			if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+				return nil, Invalid("a port of the %q URL is out of range: want 1 to 65535", u.Scheme)
+			}
 		}
 	}
 	if u.Fragment != "" || strings.Contains(tail, "#") {

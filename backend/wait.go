@@ -2,6 +2,8 @@ package backend
 
 import (
 	"context"
+	crand "crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -42,6 +44,9 @@ func Wait(ctx context.Context, wake <-chan struct{}, look func(ctx context.Conte
 		failed time.Time
 		pause  time.Duration
 	)
+	var seed [8]byte
+	_, _ = crand.Read(seed[:]) // never fails; a test that seeds it repeats everything
+	dice := rand.New(rand.NewPCG(binary.NativeEndian.Uint64(seed[:]), 0))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	<-timer.C
@@ -63,7 +68,7 @@ func Wait(ctx context.Context, wake <-chan struct{}, look func(ctx context.Conte
 		case err == nil:
 			last, locked, failed, pause = nil, true, time.Time{}, 0
 			next = max(next, 0)
-			next += time.Duration(rand.Int64N(int64(min(next/10, maxJitter)) + 1))
+			next += time.Duration(dice.Int64N(int64(min(next/10, maxJitter)) + 1))
 		case ctx.Err() != nil:
 			return Ended(ctx, locked, last)
 		case Final(err):
@@ -80,7 +85,7 @@ func Wait(ctx context.Context, wake <-chan struct{}, look func(ctx context.Conte
 				return Unavailable(err)
 			}
 			pause = min(max(2*pause, 20*time.Millisecond), 500*time.Millisecond)
-			next = pause/2 + time.Duration(rand.Int64N(int64(pause/2)+1))
+			next = pause/2 + time.Duration(dice.Int64N(int64(pause/2)+1))
 		}
 		timer.Reset(next)
 		select {

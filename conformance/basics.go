@@ -21,7 +21,7 @@ var basics = []Rule{
 	{Name: "A5", What: "TryLock on a held name answers at once", Why: "A try that waits for the holder is no try.", Check: promptTry},
 	{Name: "A6", What: "a wait ends with its ctx and says why", Why: "A caller with a deadline must get its time back, and tell a busy lock from a broken store.", Check: boundedWait},
 	{Name: "A7", What: "a ctx that is done sends nothing and leaves nothing", Why: "A request of a caller that has gone can only do harm.", Needs: Needs{Link: true}, Check: doneCtx},
-	{Name: "A8", What: "a cancelled waiter leaves the queue, and the next one goes on", Why: "A place that nobody stands in blocks everybody behind it.", Check: cancelledWaiter},
+	{Name: "A8", What: "a cancelled waiter leaves the queue, wherever it stands, and the others go on", Why: "A place that nobody stands in blocks everybody behind it.", Check: cancelledWaiter},
 	{Name: "A9", What: "bad arguments fail before any request", Why: "A name that one store refuses and another cuts short is two different locks.", Needs: Needs{Link: true}, Check: badArguments},
 	{Name: "A10", What: "hostile names work and never meet", Why: "Two names that meet lock each other out; a name that is refused on one store cannot move to it.", Check: hostileNames},
 	{Name: "A11", What: "many contenders count exactly", Why: "The plainest proof of exclusion is a counter that needs it.", Check: exactCounter},
@@ -234,11 +234,7 @@ func quiet(ctx context.Context, link Link, before int64, d time.Duration) error 
 }
 
 func cancelledWaiter(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
-	c, err := e.Open(ctx)
+	a, err := e.Open(ctx)
 	if err != nil {
 		return err
 	}
@@ -247,39 +243,55 @@ func cancelledWaiter(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	impatient, cancel := context.WithCancel(ctx)
-	defer cancel()
-	first := locking(impatient, b, name)
-	if err := waiting(ctx, a, name, 1); err != nil {
-		return err
+	const n = 5
+	var line [n]<-chan result
+	var giveUp [n]context.CancelFunc
+	for i := range line {
+		l, err := e.Open(ctx)
+		if err != nil {
+			return err
+		}
+		impatient, cancel := context.WithCancel(ctx)
+		defer cancel()
+		line[i], giveUp[i] = locking(impatient, l, name), cancel
+		if err := waiting(ctx, a, name, i+1); err != nil {
+			return err
+		}
 	}
-	second := locking(ctx, c, name)
-	if err := waiting(ctx, a, name, 2); err != nil {
-		return err
-	}
-	began := time.Now()
-	cancel()
-	r := <-first
-	if err := want(r.err, context.Canceled, "the cancelled waiter"); err != nil {
-		return err
-	}
-	if took := r.at.Sub(began); took > time.Second {
-		return fmt.Errorf("the cancelled waiter came back after %v, want within 1s", took)
-	}
-	if err := until(ctx, time.Second+e.Slack(), "the cancelled waiter has left the queue", func() (bool, error) {
-		info, err := a.Inspect(ctx, name)
-		return info.Waiters <= 1, err
-	}); err != nil {
-		return err
+	left := n
+	for _, i := range []int{0, n / 2, n - 1} { // the first, one in the middle, the last
+		left--
+		who := fmt.Sprintf("the cancelled waiter %d of %d", i+1, n)
+		began := time.Now()
+		giveUp[i]()
+		r := <-line[i]
+		if err := want(r.err, context.Canceled, who); err != nil {
+			return err
+		}
+		if took := r.at.Sub(began); took > time.Second {
+			return fmt.Errorf("%s came back after %v, want within 1s", who, took)
+		}
+		if err := until(ctx, time.Second+e.Slack(), who+" has left the queue", func() (bool, error) {
+			info, err := a.Inspect(ctx, name)
+			return info.Waiters <= left, err
+		}); err != nil {
+			return err
+		}
 	}
 	if err := unlock(ctx, le, "the holder"); err != nil {
 		return err
 	}
-	r, err = granted(ctx, second, time.Second+e.Slack()+e.traits.DeadWaiter, "the next waiter")
-	if err != nil {
-		return err
+	rest := merged(line[1], line[3])
+	for i := range left {
+		r, err := granted(ctx, rest, time.Second+e.Slack()+e.traits.DeadWaiter, fmt.Sprintf("waiter %d of the %d that are left", i+1, left))
+		if err != nil {
+			return err
+		}
+		if err := unlock(ctx, r.lease, "a waiter that was left"); err != nil {
+			return err
+		}
 	}
-	return unlock(ctx, r.lease, "the next waiter")
+	return nil
 }
 
 func badArguments(ctx context.Context, e *Env) error {

@@ -9,12 +9,17 @@ import (
 )
 
 func grace(ctx context.Context, e *Env) error {
-	delay := e.TTL()
-	a, link, err := e.OpenThrough(ctx, e.short(), fencelock.WithGrace(delay))
+	b, err := e.Open(ctx)
 	if err != nil {
 		return err
 	}
-	b, err := e.Open(ctx)
+	for _, renewed := range []bool{false, true} {
+		if err := e.graceOnce(ctx, b, renewed); err != nil {
+			return err
+		}
+	}
+	// An Unlock frees it without grace.
+	a, err := e.Open(ctx, e.short(), fencelock.WithGrace(e.TTL()))
 	if err != nil {
 		return err
 	}
@@ -22,6 +27,30 @@ func grace(ctx context.Context, e *Env) error {
 	le, err := try(ctx, a, name, "a free lock")
 	if err != nil {
 		return err
+	}
+	if err := unlock(ctx, le, "the holder"); err != nil {
+		return err
+	}
+	_, err = try(ctx, b, name, "after an Unlock under WithGrace")
+	return err
+}
+
+// graceOnce lets a lease with a grace be lost, which was renewed before or not, while b waits for its lock.
+func (e *Env) graceOnce(ctx context.Context, b *fencelock.Locker, renewed bool) error {
+	delay := e.TTL()
+	a, link, err := e.OpenThrough(ctx, e.short(), fencelock.WithGrace(delay))
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	if renewed {
+		if err := le.Renew(ctx); err != nil {
+			return fmt.Errorf("Renew: got %w, want nil", err)
+		}
 	}
 	next := locking(ctx, b, name)
 	link.Set(blackHole)
@@ -37,23 +66,11 @@ func grace(ctx context.Context, e *Env) error {
 		return err
 	}
 	if got := r.at.Sub(le.Deadline()); got < delay-e.traits.Resolution {
-		return fmt.Errorf("granted %v after the old holder's Deadline, want at least the grace, %v", got, delay)
+		return fmt.Errorf("granted %v after the old holder's Deadline (renewed before: %v), want at least the grace, %v", got, renewed, delay)
 	}
 	link.Cut()
 	link.Set(passAll)
-	if err := unlock(ctx, r.lease, "the next"); err != nil {
-		return err
-	}
-	// An Unlock frees it without grace.
-	le, err = try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
-	if err := unlock(ctx, le, "the holder"); err != nil {
-		return err
-	}
-	_, err = try(ctx, b, name, "after an Unlock under WithGrace")
-	return err
+	return unlock(ctx, r.lease, "the next")
 }
 
 func ownTTL(ctx context.Context, e *Env) error {

@@ -69,7 +69,6 @@ func revoked(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	bound := e.traits.Revoked + e.Slack()
 	take := map[string]func(name string) error{
 		"Break by another client": func(name string) error { return b.Break(ctx, name) },
 		"Break by the same":       func(name string) error { return a.Break(ctx, name) },
@@ -77,42 +76,59 @@ func revoked(ctx context.Context, e *Env) error {
 	if e.h.Store != nil {
 		take["taken behind the library's back"] = func(name string) error { return e.h.Store.Take(ctx, e.prefix, name) }
 	}
+	// A backend that tells of a loss by looking for it must not look only once.
 	for how, do := range take {
 		for _, opts := range [][]fencelock.Option{nil, {fencelock.WithManualRenew()}} {
-			name := e.Name()
-			le, err := try(ctx, a, name, "a free lock", opts...)
-			if err != nil {
-				return err
-			}
-			bystander, err := try(ctx, a, e.Name(), "a free lock", opts...)
-			if err != nil {
-				return err
-			}
-			began := time.Now()
-			if err := do(name); err != nil {
-				return fmt.Errorf("%s: %w", how, err)
-			}
-			told, err := ended(ctx, le, bound)
-			if err != nil {
-				return fmt.Errorf("%s: %w", how, err)
-			}
-			if err := lostBy(le, how, fencelock.Revoked, fencelock.SessionLost); err != nil {
-				return err
-			}
-			e.Notef("%s: told after %v", how, told.Sub(began).Round(time.Millisecond))
-			if err := want(le.Unlock(ctx), fencelock.ErrLost, how+": Unlock"); err != nil {
-				return err
-			}
-			if _, err := cycle(ctx, b, name, how+": the next"); err != nil {
-				return err
-			}
-			// Break is about one lock; what takes it away otherwise may end a session with all its locks.
-			if err := bystander.Err(); err != nil && strings.HasPrefix(how, "Break") {
-				return fmt.Errorf("%s: another lease of its holder: got %w, want it held", how, err)
+			for _, when := range []struct {
+				how   string
+				after time.Duration
+			}{{how + " right after the grant", 0}, {how + " some time after it", e.traits.Revoked + e.Slack()}} {
+				if err := e.revokedOnce(ctx, a, b, when.how, when.after, do, opts); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	return b.Break(ctx, e.Name()) // a free one is no error
+}
+
+// revokedOnce takes a lock away from a, which holds it for as long as after before that.
+func (e *Env) revokedOnce(ctx context.Context, a, b *fencelock.Locker, how string, after time.Duration, do func(name string) error, opts []fencelock.Option) error {
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock", opts...)
+	if err != nil {
+		return err
+	}
+	bystander, err := try(ctx, a, e.Name(), "a free lock", opts...)
+	if err != nil {
+		return err
+	}
+	if err := sleep(ctx, after); err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := do(name); err != nil {
+		return fmt.Errorf("%s: %w", how, err)
+	}
+	told, err := ended(ctx, le, e.traits.Revoked+e.Slack())
+	if err != nil {
+		return fmt.Errorf("%s: %w", how, err)
+	}
+	if err := lostBy(le, how, fencelock.Revoked, fencelock.SessionLost); err != nil {
+		return err
+	}
+	e.Notef("%s: told after %v", how, told.Sub(began).Round(time.Millisecond))
+	if err := want(le.Unlock(ctx), fencelock.ErrLost, how+": Unlock"); err != nil {
+		return err
+	}
+	if _, err := cycle(ctx, b, name, how+": the next"); err != nil {
+		return err
+	}
+	// Break is about one lock; what takes it away otherwise may end a session with all its locks.
+	if err := bystander.Err(); err != nil && strings.HasPrefix(how, "Break") {
+		return fmt.Errorf("%s: another lease of its holder: got %w, want it held", how, err)
+	}
+	return nil
 }
 
 func toldFirst(ctx context.Context, e *Env) error {

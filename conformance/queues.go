@@ -27,47 +27,6 @@ var queues = []Rule{
 	{Name: "F6", What: "1,000 waiters of a process are one waiter at the store", Why: "A queue entry, a connection or a watch for each goroutine is what brings a store down.", Needs: Needs{Store: true}, Check: thousandWaiters},
 }
 
-func firstCome(ctx context.Context, e *Env) error {
-	const n = 6
-	holder, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
-	name := e.Name()
-	le, err := try(ctx, holder, name, "a free lock")
-	if err != nil {
-		return err
-	}
-	var line []<-chan result
-	for i := range n {
-		l, err := e.Open(ctx)
-		if err != nil {
-			return err
-		}
-		line = append(line, locking(ctx, l, name))
-		if err := waiting(ctx, holder, name, i+1); err != nil {
-			return err
-		}
-	}
-	for i, ch := range line {
-		if err := unlock(ctx, le, fmt.Sprintf("holder %d", i)); err != nil {
-			return err
-		}
-		if err := held(ctx, holder, name, "a newcomer's try just when the lock is free for others who wait"); err != nil {
-			return err
-		}
-		r, err := granted(ctx, ch, 2*time.Second+e.Slack(), fmt.Sprintf("waiter %d of %d, in its turn", i+1, n))
-		if err != nil {
-			return err
-		}
-		if err := held(ctx, holder, name, "a newcomer's try while others wait"); err != nil {
-			return err
-		}
-		le = r.lease
-	}
-	return unlock(ctx, le, "the last")
-}
-
 // skipped is how long it may take until a waiter behind a dead one is granted the lock, the hand-over included.
 func (e *Env) skipped() time.Duration {
 	return min(e.traits.DeadWaiter, 5*time.Second) + time.Second + e.Slack()

@@ -148,6 +148,15 @@ func locking(ctx context.Context, l *fencelock.Locker, name string, opts ...fenc
 	return ch
 }
 
+// merged returns a channel with what comes from all of these.
+func merged(all ...<-chan result) <-chan result {
+	ch := make(chan result, len(all))
+	for _, one := range all {
+		go func() { ch <- <-one }()
+	}
+	return ch
+}
+
 // trying starts a TryLock on a goroutine of its own.
 func trying(ctx context.Context, l *fencelock.Locker, name string) <-chan result {
 	ch := make(chan result, 1)

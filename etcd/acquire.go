@@ -53,7 +53,8 @@ func (d *Driver) Acquire(ctx context.Context, r *backend.Request) (backend.Grant
 	if h := d.ledger.heldBy(r.Nonce); h != nil {
 		return d.again(ctx, r, h)
 	}
-	a := &attempt{d: d, r: r, key: d.keys.entry(r), queue: d.keys.queue(r.Name)}
+	queue := d.keys.queue(r.Name)
+	a := &attempt{d: d, r: r, key: queue + d.ids.take(queue, r.Nonce), queue: queue}
 	granted, err := a.first(ctx)
 	if !granted && r.Wait && (err == nil || !backend.Final(err)) {
 		if err = a.wait(ctx); ctx.Err() != nil && a.locked && err != nil && !errors.Is(err, backend.ErrLocked) {
@@ -68,9 +69,8 @@ func (d *Driver) Acquire(ctx context.Context, r *backend.Request) (backend.Grant
 		err = backend.ErrLocked
 	}
 	a.leave(err)
-	if !r.Wait && errors.Is(err, backend.ErrLocked) && d.ledger.inDoubt(r.Nonce) {
-		// The lock is not ours, but a first send of this request may come yet.
-		if gone := d.Abandon(ctx, r); gone != nil {
+	if !r.Wait && errors.Is(err, backend.ErrLocked) {
+		if gone := d.refuse(ctx, a); gone != nil {
 			return backend.Grant{}, gone
 		}
 	}
@@ -78,6 +78,19 @@ func (d *Driver) Acquire(ctx context.Context, r *backend.Request) (backend.Grant
 		err = backend.Unavailable(errors.New("the etcd lease of this waiter ended, and with it its place in the queue"))
 	}
 	return backend.Grant{}, err
+}
+
+// refuse ends a try that found the lock held.
+func (d *Driver) refuse(ctx context.Context, a *attempt) error {
+	if d.ledger.inDoubt(a.r.Nonce) { // a first send of this request may come yet
+		return d.Abandon(ctx, a.r)
+	}
+	if a.key == a.queue+a.r.Nonce || a.rev > 0 { // it was never there, or a deletion of it may be under way
+		d.ids.drop(a.r.Nonce)
+	} else {
+		d.ids.give(a.queue, a.r.Nonce)
+	}
+	return nil
 }
 
 // first asks for a lock that is probably free.
@@ -209,7 +222,7 @@ func (a *attempt) askUnder(ctx context.Context, s gateSet, l, session *lease) (b
 	empty := clientv3.Compare(clientv3.CreateRevision(a.queue), "=", 0).WithPrefix()
 	p, began := a.d.history.now(), time.Now()
 	c := a.claim(p)
-	one := &part{queue: a.queue, ifs: []clientv3.Cmp{tomb, empty, s.same(k)}, els: a.looks()}
+	one := &part{queue: a.queue, gates: &s, ifs: []clientv3.Cmp{tomb, empty}, els: a.looks(), base: true}
 	if a.r.Floor == 0 && a.r.Reserve == 0 { // nothing that only the one who is granted the lock may ask for
 		one.anchor, c = p.due, claim{}
 	}
@@ -280,11 +293,16 @@ func (a *attempt) put(v value, l *lease) clientv3.Op {
 // waits is what the own entry holds until it is granted.
 func (a *attempt) waits() value { return value{owner: a.r.Owner} }
 
-// grantOps are the operations of a grant: they put the own entry under lease l, and make its token. rev is its create revision, or one below it.
+// grantOps are the operations of a grant: they put the own entry under lease l, and raise the base as c says. The base is to be read
+// after that. rev is the create revision, or one below it.
 func (a *attempt) grantOps(c claim, rev int64, l *lease) []clientv3.Op {
 	v := holding(a.r)
 	v.reserve = c.reserve
-	return append([]clientv3.Op{a.put(v, l)}, a.d.tokenOps(c, rev)...)
+	ops := []clientv3.Op{a.put(v, l)}
+	if c.least > 0 {
+		ops = append(ops, a.d.raiseBase(c, rev))
+	}
+	return ops
 }
 
 // list reads the queue's keys.

@@ -27,7 +27,7 @@ func (a *attempt) confirm(ctx context.Context) (bool, error) {
 	}
 	p, began := a.d.history.now(), time.Now()
 	c := a.claim(p)
-	resp, err := a.d.commit(ctx, a.turn(s), a.grantOps(c, a.rev, l), a.looks())
+	resp, err := a.d.commit(ctx, a.turn(s), append(a.grantOps(c, a.rev, l), clientv3.OpGet(a.d.keys.base())), a.looks())
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		l.die()

@@ -15,13 +15,17 @@
 // created first holds it. Each is under an etcd lease: when that ends, etcd deletes the key, and the
 // next one is first. With the prefix "fencelock:" an operator sees
 //
-//	fencelock:~lock/orders%2F17/<nonce>    held:<token>:<owner> or wait::<owner>; both:<token>:<migration>:<owner>
+//	fencelock:~lock/orders%2F17/<id>       held:<token>:<owner> or wait::<owner>; both:<token>:<migration>:<owner>
 //	fencelock:~base                        what is added to a create revision to make a token
 //	fencelock:~last                        the nonce of the last release, or of those that shared a transaction
 //	fencelock:~gone/<nonce>                tombstone of an acquisition; ends by itself after two minutes
 //	fencelock:~token/<resource>            what a [Guard] remembers; kept for ever
 //	fencelock:~gates                       the gates of migrations; kept for ever
 //	fencelock:~client/<migration>/<id>     what a client of a migration has reported; ends with its lease
+//
+// The id is the nonce of an acquisition; once that has been released and nothing of it can be under way any more, a later one of the same
+// name and process uses its key again: etcd keeps a key that was deleted in its index until it is compacted, and passes by all of
+// those whenever it looks at the queue.
 //
 // In a name the slash, the percent sign and control characters are percent-encoded, so that no queue lies
 // in another; a ~ of the prefix is doubled. The token stands in the key from the holder's first renewal on; before that
@@ -40,8 +44,9 @@
 // # Waiting
 //
 // An uncontended lock is one transaction: if the queue is empty, put the key and read the base. While two of a
-// process are under way, the locks and releases of other names that come wait to share the next one, up to 100 of them, as
-// long as one ends within a quarter of a second; but for locks with a floor or a reserve. If the queue is not empty
+// process are under way, the locks and releases of other names that come wait to share the next one, as many as fit, as
+// long as one ends within a quarter of a second; but for locks with a floor or a reserve. It asks for all of them or nothing, and, if
+// one was not free, once more for each by itself. If the queue is not empty
 // the waiter puts its key under the waiters' lease and watches the queue for deletions: those in front of it,
 // and its own. When nobody is in front any more it moves its key under the lock's lease, in a
 // transaction that compares that this is so; that is the grant. First come, first served, by

@@ -54,6 +54,7 @@ type Driver struct {
 	keeper  keeper
 	history history
 	ledger  ledger
+	ids     ids
 	gates   gates
 	batches batches
 	reports reports
@@ -84,6 +85,7 @@ func New(client *clientv3.Client, opts *Options) (*Driver, error) {
 	d.keeper = keeper{d: d, waiters: map[*waiter]slotKey{}, over: make(chan struct{})}
 	d.batches.d = d
 	d.ledger.init()
+	d.ids.init()
 	d.shut = sync.OnceValue(d.close)
 	return d, nil
 }

@@ -17,12 +17,9 @@ func keysOf(prefix string) keys { return keys{strings.ReplaceAll(prefix, "~", "~
 // locks is what the keys of all locks begin with.
 func (k keys) locks() string { return k.prefix + "~lock/" }
 
-// queue is what the keys of one lock begin with: its holder's and its waiters'. The
+// queue is what the keys of one lock begin with: its holder's and its waiters', each with an id. The
 // encoded name has no slash, so no queue lies in another.
 func (k keys) queue(name string) string { return k.locks() + encode(name) + "/" }
-
-// entry is the key of one acquisition.
-func (k keys) entry(r *backend.Request) string { return k.queue(r.Name) + r.Nonce }
 
 // base is the number that is added to a create revision to make a token.
 func (k keys) base() string { return k.prefix + "~base" }

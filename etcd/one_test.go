@@ -63,6 +63,8 @@ func TestOnOneServer(t *testing.T) {
 		{"CrowdLosesReplies", crowdLosesReplies},
 		{"CrowdWithoutLease", crowdWithoutLease},
 		{"CrowdInSilence", crowdInSilence},
+		{"SameKey", sameKey},
+		{"OtherKeys", otherKeys},
 		{"Reserves", reserves},
 		{"ReservesAfterExpiry", reservesAfterExpiry},
 		{"ReservesOfWaiters", reservesOfWaiters},

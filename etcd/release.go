@@ -33,6 +33,9 @@ func (d *Driver) Release(ctx context.Context, h *backend.Hold) error {
 	switch {
 	case err == nil:
 		d.ledger.setReleased(h.Nonce)
+		if len(tomb) == 0 {
+			d.ids.give(hd.queue, h.Nonce)
+		}
 		d.settle(h.Nonce, hd, len(tomb) > 0)
 	case errors.Is(err, backend.ErrLost):
 		d.settle(h.Nonce, hd, true)
@@ -105,8 +108,14 @@ func (d *Driver) Abandon(ctx context.Context, r *backend.Request) error {
 	if err != nil {
 		return err
 	}
-	if _, err := d.commit(ctx, nil, append([]clientv3.Op{clientv3.OpDelete(d.keys.entry(r))}, tomb...), nil); err != nil {
-		return err
+	ops := tomb
+	if id, open := d.ids.of(r.Nonce); open {
+		ops = append([]clientv3.Op{clientv3.OpDelete(d.keys.queue(r.Name) + id)}, tomb...)
+	}
+	if len(ops) > 0 {
+		if _, err := d.commit(ctx, nil, ops, nil); err != nil {
+			return err
+		}
 	}
 	d.settle(r.Nonce, d.ledger.heldBy(r.Nonce), len(tomb) > 0)
 	return nil
@@ -131,6 +140,7 @@ func (d *Driver) tombstone(ctx context.Context, r *backend.Request) ([]clientv3.
 // lease goes to the next lock, or ends if something may still be put under it.
 func (d *Driver) settle(nonce string, hd *hold, end bool) {
 	d.ledger.forget(nonce)
+	d.ids.drop(nonce)
 	switch {
 	case hd == nil || hd.secs == 0:
 	case end:

@@ -137,17 +137,7 @@ func wanted(floor backend.Token, clock bool, at time.Time) backend.Token {
 	return w
 }
 
-// tokenOps are the operations of a grant that make its token: rev is the create
-// revision of the entry, or a revision below it.
-func (d *Driver) tokenOps(c claim, rev int64) []clientv3.Op {
-	get := clientv3.OpGet(d.keys.base())
-	if c.least == 0 {
-		return []clientv3.Op{get}
-	}
-	return []clientv3.Op{d.raiseBase(c, rev), get}
-}
-
-// token makes the token of a grant from the answer to tokenOps. If the store has
+// token makes the token of a grant from its answer, of which the base is the last. If the store has
 // gone back, or has no base, the base is raised first, as long as the lock is still ours.
 func (d *Driver) token(ctx context.Context, a *attempt, p point, c claim, began time.Time, resp *clientv3.TxnResponse) (backend.Token, int, error) {
 	back := d.history.see(p, resp.Header)

@@ -53,9 +53,9 @@ func TestGates(t *testing.T) {
 		}
 	}
 	// The holders whose sessions Break has ended leave their rows to others' releases.
-	if n := one[int](t, p, "SELECT count(*) FROM fencelock_row WHERE encode(name, 'escape') !~ '/(plain|from|alien)$'"); n != 0 {
-		t.Errorf("%d rows of mode row are left", n)
-	}
+	await(t, 3*time.Second, "no row of mode row is left", func() bool {
+		return one[int](t, p, "SELECT count(*) FROM fencelock_row WHERE encode(name, 'escape') !~ '/(plain|from|alien)$'") == 0
+	})
 	if n := one[int](t, p, "SELECT (SELECT count(*) FROM fencelock_lease) + (SELECT count(*) FROM fencelock_queue) + (SELECT count(*) FROM fencelock_client WHERE expires_at > clock_timestamp())"); n != 0 {
 		t.Errorf("%d rows of mode lease and of clients are left", n)
 	}
@@ -131,9 +131,9 @@ func gateKeyspaces(t *testing.T, s *servers.PostgresServer) {
 		for info, err := range short.List(t.Context(), "") {
 			t.Errorf("List shows %+v, %v", info, err)
 		}
-		if n := one[int](t, p, "SELECT (SELECT count(*) FROM fencelock_row WHERE name = 'ks:x') + (SELECT count(*) FROM fencelock_lease WHERE name = 'ks:x')"); n != 0 {
-			t.Errorf("%s: %d rows are left", mode, n)
-		}
+		await(t, 3*time.Second, "no row is left", func() bool {
+			return one[int](t, p, "SELECT (SELECT count(*) FROM fencelock_row WHERE name = 'ks:x') + (SELECT count(*) FROM fencelock_lease WHERE name = 'ks:x')") == 0
+		})
 		run(t, p, "DELETE FROM fencelock_gate WHERE keyspace = 'ks:'")
 	}
 }
@@ -241,9 +241,9 @@ func gateQueue(t *testing.T, s *servers.PostgresServer) {
 		for info, err := range a.List(t.Context(), "") {
 			t.Errorf("%s: left: %+v, %v", mode, info, err)
 		}
-		if n := one[int](t, p, "SELECT (SELECT count(*) FROM fencelock_row WHERE name = $1) + (SELECT count(*) FROM fencelock_queue)", []byte("queue-"+string(mode)+"x")); n != 0 {
-			t.Errorf("%s: %d rows are left", mode, n)
-		}
+		await(t, 3*time.Second, "no row is left", func() bool {
+			return one[int](t, p, "SELECT (SELECT count(*) FROM fencelock_row WHERE name = $1) + (SELECT count(*) FROM fencelock_queue)", []byte("queue-"+string(mode)+"x")) == 0
+		})
 	}
 }
 

@@ -148,7 +148,7 @@ func rowLostReplies(t *testing.T, s *servers.PostgresServer) {
 		unlock(t, le)
 	}
 	// The grant of a waiter, and its confirmation.
-	for _, of := range []string{"true) t;", "SELECT set_config('idle_in_transaction_session_timeout'"} {
+	for _, of := range []string{"true) t;", "SET LOCAL idle_in_transaction_session_timeout"} {
 		direct := open(t, at(s.Addr(), postgres.Row))
 		le := lock(t, direct.Mutex("w"))
 		wait := queue(t, l, "w", 1)
@@ -246,6 +246,9 @@ func rowDoors(t *testing.T, s *servers.PostgresServer) {
 		must(t, err)
 		unlock(t, le)
 	}
+	await(t, 3*time.Second, "the rows are tidied away", func() bool {
+		return one[int](t, p, "SELECT count(*) FROM fencelock_row WHERE name IN ('doors:a', 'doors:c')") == 0
+	})
 	run(t, p, "INSERT INTO fencelock_row VALUES ('doors:a'), ('doors:c')")
 	run(t, p, "VACUUM ANALYZE fencelock_row")
 	tidying := parked(t, p, "SELECT fencelock_tidy('doors:a')")

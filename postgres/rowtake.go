@@ -29,8 +29,6 @@ func (s *session) begin(wait bool) string {
 	return sql
 }
 
-func set(name, value string) string { return "set_config('" + name + "','" + value + "',true)" }
-
 // restore puts the timeouts that the waiting did without back for what the holder writes.
 // The check of the connection goes too: it costs a system call now and then.
 const restore = "SET LOCAL client_connection_check_interval=DEFAULT;SELECT set_config('statement_timeout',current_setting('fencelock.statement_timeout'),true)," +
@@ -98,13 +96,18 @@ func errOr(err error, state string) error {
 	return err
 }
 
-// wait joins the queue after a try that found the row locked. The grant is a claim until the second request confirms it.
+// wait joins the queue after a try that found the row locked, in the transaction of that. The grant is a claim until the second request confirms it.
 func (s *session) wait(ctx context.Context) (backend.Grant, error) {
 	made := s.row.st.sql("INSERT INTO fencelock_row(name)VALUES(" + literal(s.row.st.key(s.req.Name)) + ")ON CONFLICT DO NOTHING;")
-	begin := "ROLLBACK;BEGIN READ WRITE;SET LOCAL synchronous_commit=off;" + made + "COMMIT;"
+	again := "ROLLBACK;BEGIN READ WRITE;SET LOCAL synchronous_commit=off;" + made + "COMMIT;" + s.begin(true)
+	begin, restored := again, restore
+	if s.ready {
+		begin, restored = "", "SET LOCAL client_connection_check_interval=DEFAULT;"
+	}
 	for {
-		state, err := s.ask(ctx, begin+s.begin(true)+s.taking(true, min(claim, s.timeout())))
+		state, err := s.ask(ctx, begin+s.taking(true, min(claim, s.timeout())))
 		if err == nil && state == "missing" {
+			begin, restored = again, restore
 			continue
 		}
 		if err != nil || state != "held" {
@@ -113,7 +116,7 @@ func (s *session) wait(ctx context.Context) (backend.Grant, error) {
 		limited, cancel := context.WithTimeout(ctx, lookMost)
 		defer cancel()
 		asked := backend.Now()
-		_, err = s.exec(limited, "SELECT "+set("idle_in_transaction_session_timeout", strconv.FormatInt(millis(s.timeout()), 10))+";"+restore)
+		_, err = s.exec(limited, restored+"SET LOCAL idle_in_transaction_session_timeout="+strconv.FormatInt(millis(s.timeout()), 10))
 		if err != nil {
 			s.abort()
 			return backend.Grant{}, err
@@ -126,6 +129,9 @@ func (s *session) wait(ctx context.Context) (backend.Grant, error) {
 // tokens if the floor is ahead of them.
 func (s *session) ask(ctx context.Context, sql string) (string, error) {
 	res, err := s.exec(ctx, sql)
+	if missing(err) && !strings.Contains(sql, "BEGIN") { // not in the transaction of before
+		return "missing", nil
+	}
 	if missing(err) {
 		if _, err := s.exec(ctx, "ROLLBACK"); err != nil {
 			return "", err
@@ -150,7 +156,7 @@ func (s *session) ask(ctx context.Context, sql string) (string, error) {
 		return "", err
 	}
 	state, token := answer.word(0), []byte(answer.word(1))
-	s.xid, s.ungated = answer.word(2), ungated
+	s.xid, s.ungated, s.ready = answer.word(2), ungated, state == "locked" && answer.word(1) == "2"
 	for state == "floor" {
 		if err := s.row.st.raise(ctx, s.row.st.key(s.req.Name), s.req.Floor); err != nil {
 			return "", err

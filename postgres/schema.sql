@@ -1,4 +1,4 @@
--- Fencelock's objects in PostgreSQL 15 or later, version 3, for both modes.
+-- Fencelock's objects in PostgreSQL 15 or later, version 4, for both modes.
 --
 -- The driver runs this file by itself on first use. Where its role may not create tables, run it once by hand, in
 -- the schema that comes first in the role's search_path (or that schema= names), as the owner of that schema:
@@ -8,7 +8,7 @@
 --           fencelock_gone, fencelock_ring, fencelock_lead, fencelock_guard, fencelock_gate, fencelock_client TO app;
 --     GRANT SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA public TO app;
 --
--- It may be run again: what is there is kept, and what version 1 or 2 has made becomes version 3. Whoever had rights on the tables of
+-- It may be run again: what is there is kept, and what version 1, 2 or 3 has made becomes version 4. Whoever had rights on the tables of
 -- version 1 gets the same on the new ones. Programs of the earlier versions go on: the functions that they call stay.
 
 -- Tokens -------------------------------------------------------------------------------------------------------------
@@ -31,22 +31,41 @@ CREATE TABLE IF NOT EXISTS fencelock_lead (
 
 CREATE OR REPLACE FUNCTION fencelock_slot(k bytea) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT hashtext(encode(k, ''hex'')) & 1023';
 
--- Draws the next number of a lane, and up to more numbers after it: {number, how many more}. The number is max(last + 1, clock in µs); those after it do not
--- move the sequence ahead of the clock by more than 3 ms.
+-- Draws the next number of a lane: max(last + 1, clock in µs).
 --
 -- setval is not undone by a rollback, but until the transaction is flushed a crash may undo it. The clock does not go
 -- back then, so the tokens rise all the same; and the lead, which the clock knows nothing of, was committed. The lock is
--- taken and freed in a subtransaction, so that nothing is held after the call, on whatever connection.
+-- taken and freed in a subtransaction, so that nothing is held after the call, on whatever connection. Here and in what every lock calls, a function is
+-- called by an assignment: PERFORM runs a query, which costs five times as much.
+CREATE OR REPLACE FUNCTION fencelock_tick(lane int) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	source regclass := 'fencelock_token_' || lane;
+	done boolean;
+	v bigint;
+BEGIN
+	BEGIN
+		done := pg_advisory_xact_lock(7306, lane) IS NULL;
+		v := setval(source, greatest(pg_sequence_last_value(source) + 1, (date_part('epoch', clock_timestamp()) * 1000000)::bigint));
+		RAISE SQLSTATE 'FL000';
+	EXCEPTION WHEN SQLSTATE 'FL000' THEN
+		NULL;
+	END;
+	RETURN v;
+END $$;
+
+-- The same, and up to more numbers after it: {number, how many more}. Those after it do not move the sequence ahead of the clock by more than 3 ms.
 CREATE OR REPLACE FUNCTION fencelock_next(lane int, more bigint) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
 	source regclass := 'fencelock_token_' || lane;
 	clock bigint;
 	v bigint;
+	done boolean;
 BEGIN
 	BEGIN
-		PERFORM pg_advisory_xact_lock(7306, lane);
-		clock := extract(epoch FROM clock_timestamp()) * 1000000;
+		done := pg_advisory_xact_lock(7306, lane) IS NULL;
+		clock := date_part('epoch', clock_timestamp()) * 1000000;
 		v := greatest(pg_sequence_last_value(source) + 1, clock);
 		more := greatest(least(more, clock + 3000 - v), 0);
 		v := setval(source, v + more) - more;
@@ -62,15 +81,13 @@ CREATE OR REPLACE FUNCTION fencelock_draw(k bytea, floor bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
 	mine int := fencelock_slot(k);
-	ahead bigint;
-	v bigint[];
+	v bigint := fencelock_tick(mine & 15);
 BEGIN
-	SELECT coalesce(max(lead), 0) INTO ahead FROM fencelock_lead WHERE slot IN (-1, mine);
-	v := fencelock_next(mine & 15, 0);
-	IF v[1] + ahead >= 9007199254740992 THEN
+	v := v + (SELECT coalesce(max(lead), 0) FROM fencelock_lead WHERE slot IN (-1, mine));
+	IF v >= 9007199254740992 THEN
 		RAISE EXCEPTION 'fencelock: tokens have reached 2^53' USING ERRCODE = 'FL053';
 	END IF;
-	RETURN CASE WHEN v[1] + ahead > floor THEN v[1] + ahead END;
+	RETURN CASE WHEN v > floor THEN v END;
 END $$;
 
 -- Makes every later token of a name exceed floor, or of all names if k is NULL. The transaction must commit before such
@@ -285,55 +302,74 @@ CREATE UNLOGGED TABLE IF NOT EXISTS fencelock_row (
 -- application_name; NULL: as they are. A gate that refuses is an error, FL403.
 --
 -- Returns "state token xid ungated", and behind a line's end fencelock_gates if they were not those that the client knows; ungated only then. state: held, locked
--- (never with wait), missing (the row was deleted: insert it again), floor (held, but the token must be drawn again after fencelock_raise).
+-- (never with wait), missing (the row was deleted: insert it again), floor (held, but the token must be drawn again after fencelock_raise). Behind locked comes 2 if
+-- the transaction can wait as it is: it has no timeouts of statements, the label of a waiter, and the server looks after its connection.
 CREATE OR REPLACE FUNCTION fencelock_take(k bytea, floor bigint, wait boolean, pre int, mv bytea, phase text, mark bigint, seen bigint,
 	idle text, tail text) RETURNS text
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-	slot_of int := fencelock_slot(k);
-	r record;
+	slot_of int := hashtext(encode(k, 'hex')) & 1023; -- fencelock_slot
 	d bigint;
-	v bigint[];
+	gated boolean;
+	led boolean;
+	gates bigint := 0;
 	t bigint;
+	done boolean;
 	told text := '';
 BEGIN
-	SELECT (SELECT x.door FROM fencelock_row x WHERE x.name = k) AS door,
-		(SELECT coalesce(bit_xor(hash_record_extended(g, 0)), 0) FROM fencelock_gate g) AS gates INTO r;
-	d := r.door;
+	SELECT x.door, EXISTS (SELECT FROM fencelock_gate) INTO d, gated FROM fencelock_row x WHERE x.name = k;
+	IF d IS NULL THEN
+		gated := EXISTS (SELECT FROM fencelock_gate);
+	END IF;
 	-- A try that the gates refuse leaves the door alone, so that it is in nobody's way. What decides is the look below.
-	IF NOT wait AND r.gates <> 0 AND r.gates IS DISTINCT FROM seen THEN
+	IF gated AND NOT wait AND fencelock_gates_now() IS DISTINCT FROM seen THEN
 		PERFORM fencelock_pass(k, pre, mv, phase);
 	END IF;
 	IF d IS NULL THEN
 		RETURN 'missing 0';
 	END IF;
 	IF mark IS NOT NULL THEN
-		PERFORM pg_advisory_xact_lock_shared(mark);
+		done := pg_advisory_xact_lock_shared(mark) IS NULL;
 	END IF;
-	-- The door is asked for apart: in one WHERE the server might do it for every row.
+	-- The door is asked for apart: in one WHERE the server might do it for every row. What is there of gates and leads is looked at after it, in a
+	-- statement of its own: it sees every gate that was there when the door was won.
 	IF wait THEN
-		PERFORM pg_advisory_xact_lock(d);
-		PERFORM 1 FROM fencelock_row WHERE name = k AND door = d FOR UPDATE;
+		done := pg_advisory_xact_lock(d) IS NULL;
+		SELECT EXISTS (SELECT FROM fencelock_gate), EXISTS (SELECT FROM fencelock_lead) INTO gated, led
+			FROM fencelock_row WHERE name = k AND door = d FOR UPDATE;
 	ELSIF pg_try_advisory_xact_lock(d) THEN
-		PERFORM 1 FROM fencelock_row WHERE name = k AND door = d FOR UPDATE SKIP LOCKED;
+		SELECT EXISTS (SELECT FROM fencelock_gate), EXISTS (SELECT FROM fencelock_lead) INTO gated, led
+			FROM fencelock_row WHERE name = k AND door = d FOR UPDATE SKIP LOCKED;
 		IF NOT FOUND AND EXISTS (SELECT FROM fencelock_row WHERE name = k AND door = d) THEN
-			RETURN 'locked 0'; -- by a program that does not use the door
+			told := 'locked'; -- by a program that does not use the door
 		END IF;
 	ELSE -- fencelock_tidy shares the door of a row that is free
-		RETURN CASE WHEN NOT pg_try_advisory_xact_lock_shared(d) AND EXISTS (SELECT FROM fencelock_row WHERE name = k AND door = d)
-			THEN 'locked 0' ELSE 'missing 0' END;
+		told := CASE WHEN NOT pg_try_advisory_xact_lock_shared(d) AND EXISTS (SELECT FROM fencelock_row WHERE name = k AND door = d)
+			THEN 'locked' ELSE 'missing 0' END;
 	END IF;
-	IF NOT FOUND THEN
+	IF told = 'locked' THEN
+		IF tail IS NOT NULL THEN
+			tail := set_config('application_name', 'fl 0' || tail, true) || set_config('client_connection_check_interval', '500', true);
+		END IF;
+		RETURN CASE WHEN current_setting('statement_timeout') = '0' AND current_setting('lock_timeout') = '0' THEN 'locked 2' ELSE 'locked 0' END;
+	END IF;
+	IF told <> '' OR gated IS NULL THEN
 		RETURN 'missing 0';
 	END IF;
-	-- After the door, in a statement of its own: it sees every gate that was there when the door was won.
-	SELECT (SELECT coalesce(bit_xor(hash_record_extended(g, 0)), 0) FROM fencelock_gate g) AS gates,
-		(SELECT coalesce(max(l.lead), 0) FROM fencelock_lead l WHERE l.slot IN (-1, slot_of)) AS ahead INTO r;
-	IF r.gates IS DISTINCT FROM seen AND (r.gates <> 0 OR phase <> '' OR seen IS NOT NULL) THEN
+	IF gated THEN
+		gates := fencelock_gates_now();
+	END IF;
+	IF gates IS DISTINCT FROM seen AND (gated OR phase <> '' OR seen IS NOT NULL) THEN
 		told := CASE WHEN fencelock_pass(k, pre, mv, phase) OR phase = '' THEN ' f' ELSE ' t' END || fencelock_gates(k, pre);
 	END IF;
-	v := fencelock_next(slot_of & 15, 0);
-	t := v[1] + r.ahead;
+	t := fencelock_tick(slot_of & 15);
+	IF led THEN
+		led := (SELECT max(l.lead) FROM fencelock_lead l WHERE l.slot IN (-1, slot_of)) < 0;
+		IF led THEN
+			RAISE EXCEPTION 'fencelock: a lead below 0' USING ERRCODE = 'FL022';
+		END IF;
+		t := t + (SELECT coalesce(max(l.lead), 0) FROM fencelock_lead l WHERE l.slot IN (-1, slot_of));
+	END IF;
 	IF t >= 9007199254740992 THEN
 		RAISE EXCEPTION 'fencelock: tokens have reached 2^53' USING ERRCODE = 'FL053';
 	END IF;
@@ -538,13 +574,31 @@ DECLARE
 	v bigint[];
 	t bigint;
 	told text := '';
+	done boolean;
 BEGIN
 	-- What others have committed while this one waited must be seen. The driver sends it again in a transaction of that level.
 	IF current_setting('transaction_isolation') <> 'read committed' THEN
 		RAISE EXCEPTION 'fencelock: not in a transaction of level %', current_setting('transaction_isolation') USING ERRCODE = 'FL001';
 	END IF;
-	PERFORM pg_advisory_xact_lock(7307, hash);
-	-- In a statement of its own after that lock: it sees every gate that was there when the lock was won.
+	done := pg_advisory_xact_lock(7307, hash) IS NULL;
+	-- In a statement of its own after that lock: it sees every gate that was there when the lock was won. First one for a lock that is free and not waited for,
+	-- of a client that knows that there are no gates; it draws the number only if it has it.
+	IF seen = 0 AND more = 0 THEN
+		INSERT INTO fencelock_lease SELECT k, n, who, fencelock_tick(hash & 15) + greatest(0, (SELECT lead FROM fencelock_lead WHERE slot = -1),
+				(SELECT lead FROM fencelock_lead WHERE slot = hash & 1023)), clock_timestamp() + ms * interval '1 ms', CASE WHEN phase = 'both' THEN mv END, false
+			WHERE NOT EXISTS (SELECT FROM fencelock_lease x WHERE x.name = k) AND NOT EXISTS (SELECT FROM fencelock_queue q WHERE q.name = k)
+				AND NOT EXISTS (SELECT FROM fencelock_gone g WHERE g.nonce = n) AND NOT EXISTS (SELECT FROM fencelock_gate)
+			RETURNING token INTO t;
+		IF t >= 9007199254740992 THEN
+			RAISE EXCEPTION 'fencelock: tokens have reached 2^53' USING ERRCODE = 'FL053';
+		ELSIF t > above THEN
+			RETURN 'granted ' || t || ' 0';
+		ELSIF FOUND THEN
+			t := fencelock_draw_above(k, above);
+			UPDATE fencelock_lease SET token = t WHERE name = k;
+			RETURN 'granted ' || t || ' 0';
+		END IF;
+	END IF;
 	SELECT x.nonce, x.token, x.expires_at, x.claimed,
 		EXISTS (SELECT FROM fencelock_queue q WHERE q.name = k) AS waited,
 		EXISTS (SELECT FROM fencelock_gone g WHERE g.nonce = n) AS gone,
@@ -553,6 +607,9 @@ BEGIN
 		INTO r FROM (VALUES (1)) one LEFT JOIN fencelock_lease x ON x.name = k;
 	IF r.gone THEN
 		RETURN 'gone';
+	END IF;
+	IF NOT isfinite(r.expires_at) OR r.ahead < 0 THEN
+		RAISE EXCEPTION 'fencelock: a lease that never ends or never began, or a lead below 0' USING ERRCODE = 'FL022';
 	END IF;
 	l := r;
 	IF r.nonce = n OR r.expires_at <= clock_timestamp() THEN -- a renewal may be under way
@@ -719,15 +776,21 @@ END $$;
 -- of them, then the lease is there until its time is over. What it must not undo is a grant, and whoever is granted the lock by a release confirms that by an
 -- acquire, whose commit is flushed, and all before it.
 CREATE OR REPLACE FUNCTION fencelock_lazy() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	name text;
 BEGIN
 	IF current_setting('synchronous_commit') <> 'off' THEN
-		PERFORM set_config('synchronous_commit', 'off', true);
+		name := set_config('synchronous_commit', 'off', true);
 	END IF;
 END $$;
 
 -- Notes nonces that were released, in the ring of the first of them.
 CREATE OR REPLACE FUNCTION fencelock_note(ns bytea[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
+	UPDATE fencelock_ring SET nonces = (ns || nonces)[1:cardinality(ns) + 7] WHERE slot = (get_byte(ns[1], 0) * 256 + get_byte(ns[1], 1)) & 1023;
+	IF FOUND THEN
+		RETURN;
+	END IF;
 	INSERT INTO fencelock_ring VALUES ((get_byte(ns[1], 0) * 256 + get_byte(ns[1], 1)) & 1023, ns)
 		ON CONFLICT (slot) DO UPDATE SET nonces = (excluded.nonces || fencelock_ring.nonces)[1:cardinality(excluded.nonces) + 7];
 END $$;
@@ -739,9 +802,10 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
 	live boolean;
 	waited boolean;
+	done boolean;
 BEGIN
-	PERFORM fencelock_lazy();
-	PERFORM pg_advisory_xact_lock(7307, hashtext(encode(k, 'hex')));
+	done := fencelock_lazy() IS NULL;
+	done := pg_advisory_xact_lock(7307, hashtext(encode(k, 'hex'))) IS NULL;
 	IF keep > 0 THEN
 		DELETE FROM fencelock_gone WHERE nonce = ANY (ARRAY(SELECT nonce FROM fencelock_gone WHERE until < clock_timestamp() FOR UPDATE SKIP LOCKED));
 		INSERT INTO fencelock_gone VALUES (n, clock_timestamp() + keep * interval '1 ms')
@@ -759,7 +823,7 @@ BEGIN
 		PERFORM fencelock_grant(k, NULL, claim);
 	END IF;
 	IF live AND ring THEN
-		PERFORM fencelock_note(ARRAY[n]);
+		done := fencelock_note(ARRAY[n]) IS NULL;
 	END IF;
 	RETURN live;
 END $$;
@@ -903,4 +967,4 @@ CREATE TABLE IF NOT EXISTS fencelock_guard (
 ) WITH (fillfactor = 50);
 
 -- The version of all this: last, so that it is there only when the rest is.
-CREATE OR REPLACE FUNCTION fencelock_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 3';
+CREATE OR REPLACE FUNCTION fencelock_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 4';

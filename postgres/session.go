@@ -58,6 +58,7 @@ type session struct {
 	xid     string // of the transaction, to learn what became of a COMMIT
 	token   backend.Token
 	ungated bool // of the grant
+	ready   bool // the transaction of the try can wait as it is
 	tx      tx   // what the holder writes
 }
 

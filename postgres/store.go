@@ -239,7 +239,7 @@ func meaning(err error) error {
 		{"3D000", "the server has no such database"},
 		{"3F000", "the server has no such schema"},
 		{"FL053", "a floor or token of 2^53 or more"},
-		{"FL022", "the table fencelock_gate has what no driver writes there"},
+		{"FL022", "a table of the driver has what no driver writes there"},
 		{"0A000", "the server cannot do that: PostgreSQL 15 or later is needed"},
 	} {
 		if answer.Code == m.code {

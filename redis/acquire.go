@@ -115,26 +115,28 @@ func (a *attempt) ask(ctx context.Context, queue bool) (answer, error) {
 	return answer{}, errGates
 }
 
-// call makes the call of fast.lua; refused: the gates of this version refuse the request.
+// call makes the operation of run.lua; refused: the gates of this version refuse the request.
 func (a *attempt) call(version string, refused, queue bool) *call {
+	r := a.r
+	b := make([]byte, 0, 128)
 	if refused {
-		version = "!" + version
+		b = append(b, '!')
 	}
-	rest := a.d.try
-	if queue {
-		rest = "w " + strconv.FormatInt(a.ticket, 10) + a.d.rest
+	if version == "" {
+		version = "-"
 	}
-	c := &call{once: a.r.Wait && !queue, ttl: millis(a.r.TTL + a.r.Grace), floor: a.r.Floor}
-	c.begin(acquireScript, 6)
-	all := a.keys.all(a.r.Nonce)
-	c.words(all[:]...)
-	c.words(a.d.gatesOf(a.keys), a.r.Nonce)
-	c.args = append(c.args, &c.ttl, &c.floor)
-	c.words(mark(a.r), version, rest)
-	if a.r.Reserve > 0 {
-		c.args = append(c.args, a.r.Reserve)
+	b = append(append(b, version...), ' ')
+	b = append(strconv.AppendInt(b, millis(r.TTL+r.Grace), 10), ' ')
+	switch {
+	case queue:
+		b = fmt.Appendf(b, "w:%d:%d:%d", a.ticket, r.Floor, r.Reserve)
+	case r.Floor > 0 || r.Reserve > 0:
+		b = fmt.Appendf(b, "t:0:%d:%d", r.Floor, r.Reserve)
+	default:
+		b = append(b, 't')
 	}
-	return c
+	b = append(append(b, ' '), mark(r)...)
+	return &call{script: runScript, op: a.keys.operation(true, r.Nonce, string(b)), once: r.Wait && !queue}
 }
 
 // granted reads token, or {token, reserved}.

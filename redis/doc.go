@@ -17,7 +17,8 @@
 // round trip each. Every key of ours has a NUL byte, which no name has, and the hash tag of the lock's slot:
 //
 //	fl\0{tag}c          counter of the slot: the last token drawn
-//	fl\0{tag}r          nonces released last, for a release that is sent again; expires after a minute
+//	fl\0{tag}r<process>:<minute>  nonces that a process released in a minute, for a release that is sent again; expires three minutes
+//	                    after the first of them. Off a cluster in slot 0 alone
 //	fl\0{tag}q<lock>    queue: nonce by ticket
 //	fl\0{tag}m<lock>    its waiters: until when each counts as alive, its process, its owner
 //	fl\0{tag}x<nonce>   tombstone of an acquisition that was given up while a request was under way
@@ -68,8 +69,9 @@
 // # Many goroutines
 //
 // A request is sent on the goroutine that asks. Once two are with the server, those that come within a
-// millisecond wait for one of the answers and go together, as one pipeline: under load most do, and a lone caller pays nothing
-// for it. The requests of a Cluster, and those with a deadline within 0.7 s, go alone.
+// millisecond wait for one of the answers and go together: one call of one script, which reads all their keys at once and goes one by one only through
+// what is contended. Under load most do, and a lone caller pays nothing for it. Acquires go together if they have TTL, grace, owner and migration in
+// common. The requests of a Cluster, and those with a deadline within 0.7 s, go alone.
 //
 // # What is not promised
 //
@@ -82,9 +84,9 @@
 // # What the server needs
 //
 // Redis 6.2 or later, 7.0 for a cluster (sharded pub/sub). maxmemory-policy noeviction.
-// With ACLs: the lock keys and ~fl*, the channels &fl*, and the commands EVAL, EVALSHA, GET,
+// With ACLs: the lock keys and ~fl*, the channels &fl*, and the commands EVAL, EVALSHA, GET, MGET,
 // SET, DEL, EXISTS, PEXPIRE, PTTL, TIME, the Z, H and L commands of the scripts, SCAN, PUBLISH, SUBSCRIBE (on
-// a cluster SPUBLISH, SSUBSCRIBE, CLUSTER); in a store with gates also MGET and HGETALL, and INFO for Undrained. A holder looks every 0.6 s whether its key is still its own, many
+// a cluster SPUBLISH, SSUBSCRIBE, CLUSTER); in a store with gates also HGETALL, and INFO for Undrained. A holder looks every 0.6 s whether its key is still its own, many
 // holds in one command, so a deleted key or a Break is noticed within a second.
 //
 // go-redis logs failed dials on standard error by itself; a program that does not want that

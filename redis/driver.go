@@ -58,8 +58,9 @@ type Driver struct {
 	hubs    hubs
 	lane    lane
 	known   atomic.Pointer[gateList]
-	try     string // ARGV[6] of a first acquire
-	rest    string // its end, which is the same for all
+	rest    string // ARGV[3] of run.lua
+	began   time.Time
+	ring    atomic.Pointer[ring]
 
 	mu     sync.Mutex
 	doubt  map[string]struct{} // nonces of which a request went unanswered
@@ -123,8 +124,8 @@ func New(client goredis.UniversalClient, opts *Options) (*Driver, error) {
 		d.client, d.prompt = mine, c.Options().Addr != failoverAddr
 	}
 	d.hubs.d, d.lane.d = d, d
-	d.rest = fmt.Sprintf(" %d %d %s %s", claimMillis, millis(slack), d.process, d.publish)
-	d.try = "t 0" + d.rest
+	d.rest = fmt.Sprintf("%s %d %d %s %s", plain, claimMillis, millis(slack), d.process, d.publish)
+	d.began = time.Now()
 	return d, nil
 }
 
@@ -146,25 +147,18 @@ func (d *Driver) Abandon(ctx context.Context, r *backend.Request) error {
 	return err
 }
 
-// end sends the release script. A tombstone is left only where an acquire went
+// end sends a release or an abandon. A tombstone is left only where an acquire went
 // unanswered, which may still be under way.
 func (d *Driver) end(ctx context.Context, r *backend.Request, remember bool) (int64, error) {
 	var keep time.Duration
 	if d.inDoubt(r.Nonce) {
 		keep = r.TTL + r.Grace + tombstone
 	}
-	flag := "0"
-	if remember {
-		flag = "1"
+	shared := plain
+	if keep > 0 || !remember {
+		shared = fmt.Sprintf("%d %d", millis(keep), flag(remember))
 	}
-	c := &call{}
-	c.begin(releaseScript, 6)
-	k := keysOf(d.prefix + r.Name)
-	all := k.all(r.Nonce)
-	c.words(all[:]...)
-	c.words(k.ours()+"r", r.Nonce)
-	c.args = append(c.args, claimMillis, millis(keep))
-	c.words(d.publish, flag)
+	c := &call{script: runScript, op: keysOf(d.prefix+r.Name).operation(false, r.Nonce, shared)}
 	reply, err := d.send(ctx, c)
 	if err != nil {
 		return 0, err
@@ -184,11 +178,6 @@ func (d *Driver) Renew(ctx context.Context, hs []*backend.Hold) []error {
 	return d.each(ctx, renewScript, hs, func(h *backend.Hold) []any {
 		return []any{h.Nonce, millis(h.TTL + h.Grace)}
 	})
-}
-
-// Check implements backend.Checker.
-func (d *Driver) Check(ctx context.Context, hs []*backend.Hold) []error {
-	return d.each(ctx, checkScript, hs, func(h *backend.Hold) []any { return []any{h.Nonce} })
 }
 
 // Close implements backend.Driver.
@@ -224,6 +213,13 @@ func (d *Driver) inDoubt(nonce string) bool {
 // millis is a duration as Redis takes it. It rounds up: the store may keep a
 // lock longer, never shorter.
 func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
+
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
 
 var errUnexpected = errors.New("unexpected reply of the server")
 

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -19,61 +18,47 @@ func newScript(text string) *script {
 	return &script{s, text, s.Hash()}
 }
 
-// call is one run of a script. All that is sent for it lies in one piece of memory, since go-redis takes pointers: a
-// lock that nobody else wants is made of few allocations.
+// call is one run of a script, or one operation of run.lua, of which many can go in one command. All that is sent for it lies in one
+// piece of memory, since go-redis takes pointers: a lock that nobody else wants is made of few allocations.
 type call struct {
 	script *script
-	once   bool // no second send if there is no answer within promptMost
-	cmd    *goredis.Cmd
-	args   []any
+	byText bool  // the server is sent the script itself
+	once   bool  // no second send if there is no answer within promptMost
+	args   []any // of a script: the number of keys, the keys, the arguments
 
-	text       [10]string // with the numbers: what args points to
-	used       int        // of text
-	ttl, floor int64
-	space      [16]any
-	ctx        deadlineCtx
+	op    operation // of run.lua
+	space [13]any
+	alone [1]*call
 
-	turn chan bool // for one that stands in a lane: true, it leads; false, it was sent
+	reply any
+	err   error
+	ctx   deadlineCtx
+	turn  chan bool // for one that stands in a lane: true, it leads; false, it was sent
 }
 
-// begin starts the arguments of a run: EVALSHA, the hash and the number of keys, to be followed by them.
-func (c *call) begin(s *script, keys int) {
-	c.script = s
-	c.args = append(c.space[:0], "evalsha", &s.hash, keys)
-}
-
-// words puts texts behind the arguments, at most ten in all.
-func (c *call) words(texts ...string) {
-	for _, t := range texts {
-		c.text[c.used] = t
-		c.args = append(c.args, &c.text[c.used])
-		c.used++
-	}
-}
-
-// byText makes a call of one that the server has no script for: it sends the script itself.
-func (c *call) byText() *call {
-	t := &call{script: c.script, once: c.once, args: slices.Clone(c.args)}
-	t.args[0], t.args[1] = "eval", &c.script.text
-	return t
-}
-
-// ready makes the command; a call that is sent again needs another.
-func (c *call) ready(ctx context.Context) *goredis.Cmd {
-	c.cmd = goredis.NewCmd(ctx, c.args...)
-	c.cmd.SetFirstKeyPos(3)
-	return c.cmd
+// again is the call as it was before it was sent.
+func (c *call) again(byText bool) *call {
+	return &call{script: c.script, byText: byText, args: c.args, op: c.op}
 }
 
 // run runs a script. It returns when ctx ends, at most promptMost later.
 func (d *Driver) run(ctx context.Context, s *script, keys []string, args ...any) (any, error) {
-	c := &call{}
-	c.begin(s, len(keys))
+	c := &call{script: s, args: make([]any, 0, 1+len(keys)+len(args))}
+	c.args = append(c.args, len(keys))
 	for i := range keys {
 		c.args = append(c.args, &keys[i])
 	}
 	c.args = append(c.args, args...)
 	return d.send(ctx, c)
+}
+
+// carry sends operations in one command, of which the first r are releases, and gives each its answer.
+func (d *Driver) carry(ctx context.Context, all []*call, r int) error {
+	cmd := d.command(ctx, all, r)
+	cmd.SetFirstKeyPos(3)
+	err := d.client.Process(ctx, cmd)
+	take(cmd, all)
+	return err
 }
 
 // send sends a call: at first on this goroutine, or with others in the lane, and if no answer comes for a while once more
@@ -94,7 +79,7 @@ func (d *Driver) send(ctx context.Context, c *call) (any, error) {
 			return nil, context.DeadlineExceeded
 		}
 	}
-	again := &call{script: c.script, args: c.args}
+	again := c.again(c.byText)
 	return d.outcome(ctx, again, d.sendAside(ctx, again))
 }
 
@@ -102,9 +87,9 @@ func (d *Driver) send(ctx context.Context, c *call) (any, error) {
 func (d *Driver) outcome(ctx context.Context, c *call, err error) (any, error) {
 	switch {
 	case err == nil:
-		return c.cmd.Val(), nil
+		return c.reply, nil
 	case goredis.HasErrorPrefix(err, "NOSCRIPT"):
-		return d.send(ctx, c.byText())
+		return d.send(ctx, c.again(true))
 	}
 	return nil, d.meaning(err)
 }
@@ -113,20 +98,37 @@ func (d *Driver) outcome(ctx context.Context, c *call, err error) (any, error) {
 func (d *Driver) sendPromptly(ctx context.Context, c *call) error {
 	at := time.Now().Add(promptMost)
 	if end, ok := ctx.Deadline(); ok && end.Before(at) {
-		return d.client.Process(ctx, c.ready(ctx)) // others shall not end with it
+		return d.sendAlone(ctx, c) // others shall not end with it
 	}
 	c.ctx.Context, c.ctx.at = ctx, at
-	if d.cluster != nil {
-		return d.client.Process(&c.ctx, c.ready(&c.ctx))
+	if d.cluster != nil || c.script != runScript {
+		return d.sendAlone(&c.ctx, c)
 	}
 	return d.lane.send(c)
+}
+
+// sendAlone sends a call on this goroutine.
+func (d *Driver) sendAlone(ctx context.Context, c *call) error {
+	if c.script == runScript {
+		c.alone[0] = c
+		_ = d.carry(ctx, c.alone[:], 1-flag(c.op.acquires)) // it is the call's
+		return c.err
+	}
+	how, what := "evalsha", c.script.hash
+	if c.byText {
+		how, what = "eval", c.script.text
+	}
+	cmd := goredis.NewCmd(ctx, append([]any{how, what}, c.args...)...)
+	cmd.SetFirstKeyPos(3)
+	c.err = d.client.Process(ctx, cmd)
+	c.reply = cmd.Val()
+	return c.err
 }
 
 // sendAside sends a call on a goroutine of its own.
 func (d *Driver) sendAside(ctx context.Context, c *call) error {
 	done := make(chan error, 1)
-	cmd := c.ready(ctx)
-	d.flying.Go(func() { done <- d.client.Process(ctx, cmd) })
+	d.flying.Go(func() { done <- d.sendAlone(ctx, c) })
 	select {
 	case err := <-done:
 		return err

@@ -1,13 +1,13 @@
 package redis
 
+import "time"
+
 // What the tests outside the package see of its inside.
 
 // The hashes by which the scripts are called on the wire.
 var (
-	AcquireHash = acquireScript.hash
-	ReleaseHash = releaseScript.hash
-	RenewHash   = renewScript.hash
-	CheckHash   = checkScript.hash
+	RunHash   = runScript.hash
+	RenewHash = renewScript.hash
 )
 
 // OursOf returns what the driver's keys of a lock begin with: "fl\0{tag}".
@@ -15,3 +15,6 @@ func OursOf(lock string) string { return keysOf(lock).ours() }
 
 // OursOfFirst returns what keys in slot 0 begin with, where the gates are off a cluster.
 func OursOfFirst() string { return ours(tags()[0]) }
+
+// Older makes a driver look as if it had been there for longer.
+func Older(d *Driver, by time.Duration) { d.began = d.began.Add(-by) }

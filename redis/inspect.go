@@ -183,6 +183,7 @@ func glob(s string) string {
 
 // Break implements backend.Driver.
 func (d *Driver) Break(ctx context.Context, name string) error {
-	_, err := d.run(ctx, breakScript, keysOf(d.prefix+name).handOn(), millis(claim), d.publish)
+	k := keysOf(d.prefix + name)
+	_, err := d.run(ctx, breakScript, k.all(), k.ours(), claimMillis, d.publish)
 	return err
 }

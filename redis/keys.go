@@ -16,7 +16,7 @@ const slots = 16384
 // prefix has, and a hash tag of that slot:
 //
 //	fl\0{tag}c          the slot's counter
-//	fl\0{tag}r          the slot's ring of released nonces
+//	fl\0{tag}r<process>:<minute>  the nonces that a process released in a minute of its own
 //	fl\0{tag}q<lock>    the queue
 //	fl\0{tag}m<lock>    its waiters
 //	fl\0{tag}x<nonce>   a tombstone
@@ -35,34 +35,24 @@ func ours(tag string) string { return "fl\x00{" + tag + "}" }
 
 // inspect returns the KEYS of inspect.lua.
 func (k keys) inspect() []string {
-	all := k.all("")
-	return all[:3]
+	return []string{k.lock, k.ours() + "q" + k.lock, k.ours() + "m" + k.lock}
 }
 
-// handOn returns the KEYS of break.lua.
-func (k keys) handOn() []string {
-	all := k.all("")
-	return all[:]
-}
-
-// all returns the first five KEYS of fast.lua and freed.lua, in one piece of memory.
-func (k keys) all(nonce string) [5]string {
-	text := "fl\x00{" + k.tag + "}q" + k.lock + "fl\x00{" + k.tag + "}m" + k.lock + "fl\x00{" + k.tag + "}cfl\x00{" + k.tag + "}x" + nonce
-	cut := func(n int) string {
-		one := text[:n]
-		text = text[n:]
-		return one
-	}
-	head := len(k.tag) + 6
-	return [5]string{k.lock, cut(head + len(k.lock)), cut(head + len(k.lock)), cut(head), text}
+// all returns every key that break.lua may use.
+func (k keys) all() []string {
+	return append(k.inspect(), k.ours()+"c")
 }
 
 // gatesOf returns the key of the version of the gates that the acquire of a lock compares.
-func (d *Driver) gatesOf(k keys) string {
-	if d.cluster != nil {
-		return k.ours() + "g" + d.prefix
+func (d *Driver) gatesOf(k keys) string { return *d.gatesIn(k.tag) }
+
+// gatesIn is gatesOf for the locks of a slot.
+func (d *Driver) gatesIn(tag string) *string {
+	if d.cluster == nil {
+		return &d.gates
 	}
-	return d.gates
+	key := ours(tag) + "g" + d.prefix
+	return &key
 }
 
 // mark returns the owner as the value of a lock has it: with the migration behind a NUL, which no owner

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 )
@@ -19,7 +18,7 @@ const (
 
 // lane lets calls of many goroutines go together. A call that comes while few are under way is sent at once, on its
 // caller's goroutine; the others stand in a queue, and whose request is answered lets the first of them lead: it sends all
-// that stand there in one pipeline. So a lone caller pays nothing, and many share the cost of a request.
+// that stand there in one command. So a lone caller pays nothing, and many share the cost of a request.
 type lane struct {
 	d *Driver
 
@@ -43,36 +42,61 @@ func (l *lane) send(c *call) error {
 		l.mu.Lock()
 		return l.lead(c)
 	}
-	return c.cmd.Err()
+	return c.err
 }
 
-// lead sends c, with all that stand in the queue, and gives the lead to another. l.mu is held, and let go.
+// lead sends c, with those in the queue that can go with it, and gives the lead to another. l.mu is held, and let go.
 func (l *lane) lead(c *call) error {
 	l.began = time.Now()
-	n := min(len(l.queue), laneMost-1)
-	others := slices.Clone(l.queue[:n])
-	l.queue = slices.Delete(l.queue, 0, n)
-	l.mu.Unlock()
-	if n == 0 {
-		err := l.d.client.Process(&c.ctx, c.ready(&c.ctx))
+	if len(l.queue) == 0 {
+		l.mu.Unlock()
+		err := l.d.sendAlone(&c.ctx, c)
 		l.next(err)
 		return err
 	}
+	all, r := l.fill(c)
+	l.mu.Unlock()
 	ctx := &deadlineCtx{Context: context.Background(), at: c.ctx.at} // nobody else's end shall end it
-	if oldest := others[0].ctx.at; oldest.Before(ctx.at) {
-		ctx.at = oldest
+	for _, o := range all {
+		if o.ctx.at.Before(ctx.at) {
+			ctx.at = o.ctx.at
+		}
 	}
-	p := l.d.client.Pipeline()
-	_ = p.Process(ctx, c.ready(ctx)) // queues it
-	for _, o := range others {
-		_ = p.Process(ctx, o.ready(ctx))
-	}
-	_, err := p.Exec(ctx)
-	for _, o := range others {
-		o.turn <- false
+	err := l.d.carry(ctx, all, r)
+	for _, o := range all {
+		if o != c {
+			o.turn <- false
+		}
 	}
 	l.next(err)
-	return c.cmd.Err()
+	return c.err
+}
+
+// fill takes from the queue what can go with c. The first r of all are the releases.
+func (l *lane) fill(c *call) (all []*call, r int) {
+	all = make([]*call, 1, min(1+len(l.queue), laneMost))
+	all[0] = c
+	r = 1 - flag(c.op.acquires)
+	with := [2]*operation{} // of each kind one
+	with[flag(c.op.acquires)] = &c.op
+	left := l.queue[:0]
+	for _, o := range l.queue {
+		kind := flag(o.op.acquires)
+		if len(all) == laneMost || with[kind] != nil && with[kind].shared != o.op.shared {
+			left = append(left, o)
+			continue
+		}
+		with[kind] = &o.op
+		all = append(all, o)
+		if kind == 0 {
+			last := len(all) - 1
+			all[r], all[last] = all[last], all[r]
+			r++
+		}
+	}
+	clear(l.queue[len(left):])
+	l.queue = left
+	return all, r
 }
 
 // next gives the lead to the first in the queue. If the server did not answer the last one in time, all are told so, for
@@ -82,8 +106,7 @@ func (l *lane) next(err error) {
 	defer l.mu.Unlock()
 	if timedOut(err) {
 		for _, c := range l.queue {
-			c.cmd = c.ready(&c.ctx)
-			c.cmd.SetErr(err)
+			c.err = err
 			c.turn <- false
 		}
 		l.queue = nil
@@ -93,6 +116,6 @@ func (l *lane) next(err error) {
 		return
 	}
 	first := l.queue[0]
-	l.queue = slices.Delete(l.queue, 0, 1)
+	l.queue = append(l.queue[:0], l.queue[1:]...)
 	first.turn <- true
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/redis"
 )
@@ -15,6 +16,22 @@ import (
 func calling(hash, name string) func([]byte) bool {
 	return func(request []byte) bool {
 		return bytes.Contains(request, []byte(hash)) && bytes.Contains(request, []byte(key(name)+"\r\n"))
+	}
+}
+
+// acquiring and releasing match requests that do that with a lock: one names the slot's counter, the other the ring.
+func acquiring(name string) func([]byte) bool { return naming("}c\r\n", name) }
+func releasing(name string) func([]byte) bool { return naming("}r", name) }
+
+func naming(of, name string) func([]byte) bool {
+	run := calling(redis.RunHash, name)
+	return func(request []byte) bool { return run(request) && bytes.Contains(request, []byte(of)) }
+}
+
+// looking matches requests that look whether a lock is held still.
+func looking(name string) func([]byte) bool {
+	return func(request []byte) bool {
+		return bytes.Contains(request, []byte("\r\nmget\r\n")) && bytes.Contains(request, []byte(key(name)+"\r\n"))
 	}
 }
 
@@ -30,7 +47,7 @@ func TestLostReplyOfAcquire(t *testing.T) {
 		func(m fencelock.Mutex) (*fencelock.Lease, error) { return m.Lock(within(t, 5*time.Second)) },
 	} {
 		name := fmt.Sprint("x-", i)
-		p.LoseReplyTo(1, calling(redis.AcquireHash, name))
+		p.LoseReplyTo(1, acquiring(name))
 		lostBefore := p.Counts().LostReplies
 		le, err := take(l.Mutex(name))
 		must(t, err)
@@ -52,7 +69,7 @@ func TestLostReplyOfWaitersConfirmation(t *testing.T) {
 	le := lock(t, open(t, s.URL()).Mutex("x"))
 	p, url := proxied(t, s)
 	wait := queue(t, c, open(t, url), "x", 1)
-	p.LoseReplyTo(1, calling(redis.AcquireHash, "x"))
+	p.LoseReplyTo(1, acquiring("x"))
 	unlock(t, le)
 	got := wait.granted(t, 2*time.Second)
 	if n := p.Counts().LostReplies; n != 1 {
@@ -89,7 +106,7 @@ func TestLostReplyOfRenewal(t *testing.T) {
 
 	long := lock(t, l.Mutex("y", fencelock.WithTTL(20*time.Second)))
 	before = p.Counts().LostReplies
-	p.LoseReplyTo(3, calling(redis.CheckHash, "y")) // one check with its second try, and the next
+	p.LoseReplyTo(3, looking("y")) // one check with its second try, and the next
 	must(t, p.Await(within(t, 4*time.Second), lostMoreThan(before+2)))
 	must(t, long.Err())
 	unlock(t, long)
@@ -104,13 +121,13 @@ func TestLostReplyOfRelease(t *testing.T) {
 	unlock(t, lock(t, l.Mutex("warm")))
 
 	le := lock(t, l.Mutex("x"))
-	p.LoseReplyTo(1, calling(redis.ReleaseHash, "x"))
+	p.LoseReplyTo(1, releasing("x"))
 	must(t, le.Unlock(t.Context()))
 	want(t, "a second Unlock", le.Unlock(t.Context()), fencelock.ErrReleased)
 
 	// No reply at all: unknown. The release sent again after the next grant is nil, and frees nobody.
 	le = lock(t, l.Mutex("x"))
-	p.LoseReplyTo(100, calling(redis.ReleaseHash, "x"))
+	p.LoseReplyTo(100, releasing("x"))
 	want(t, "Unlock without any reply", le.Unlock(t.Context()), fencelock.ErrUnavailable)
 	p.LoseReplyTo(0, nil)
 	next := lock(t, other.Mutex("x"))
@@ -137,7 +154,7 @@ func TestLostReplyOfReleaseWithWaiters(t *testing.T) {
 	le := lock(t, l.Mutex("x"))
 	first := queue(t, c, open(t, s.URL()), "x", 1)
 	second := queue(t, c, open(t, s.URL()), "x", 2)
-	p.LoseReplyTo(1, calling(redis.ReleaseHash, "x"))
+	p.LoseReplyTo(1, releasing("x"))
 	unlock(t, le)
 	held := first.granted(t, time.Second)
 	if second.over() {
@@ -150,4 +167,20 @@ func TestLostReplyOfReleaseWithWaiters(t *testing.T) {
 	unlock(t, held)
 	unlock(t, second.granted(t, time.Second))
 	awaitClean(t, c, time.Second)
+}
+
+// A release that is sent again is known as one for a minute at least, and not for ever.
+func TestReleaseIsRemembered(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	d := closing(t, s.URL())
+	r := request("x", nonceA, "")
+	g, err := d.Acquire(t.Context(), r)
+	must(t, err)
+	h := &backend.Hold{Request: r, Grant: g}
+	must(t, d.Release(t.Context(), h))
+	redis.Older(d, time.Minute)
+	must(t, d.Release(t.Context(), h))
+	redis.Older(d, time.Minute)
+	want(t, "two minutes later", d.Release(t.Context(), h), backend.ErrLost)
 }

@@ -3,20 +3,20 @@ package redis
 import _ "embed"
 
 var (
-	//go:embed fast.lua
-	fastLua string
+	//go:embed clock.lua
+	clockLua string
+	//go:embed run.lua
+	runLua string
 	//go:embed queue.lua
 	queueLua string
 	//go:embed acquire.lua
 	acquireLua string
-	//go:embed freed.lua
-	freedLua string
 	//go:embed release.lua
 	releaseLua string
+	//go:embed rest.lua
+	restLua string
 	//go:embed renew.lua
 	renewLua string
-	//go:embed check.lua
-	checkLua string
 	//go:embed break.lua
 	breakLua string
 	//go:embed inspect.lua
@@ -37,14 +37,12 @@ var (
 	clientsLua string
 )
 
-// The scripts. The two that every lock pays for begin with what an uncontended
-// one needs, and return before the queue's functions are even defined.
+// The scripts. The one that every lock pays for begins with what uncontended
+// ones need, and returns before the queue's functions are even defined.
 var (
-	acquireScript = newScript(fastLua + queueLua + acquireLua)
-	releaseScript = newScript(freedLua + queueLua + releaseLua)
+	runScript     = newScript(clockLua + runLua + queueLua + acquireLua + releaseLua + restLua)
 	renewScript   = newScript(renewLua)
-	checkScript   = newScript(checkLua)
-	breakScript   = newScript(queueLua + breakLua)
+	breakScript   = newScript(clockLua + queueLua + breakLua)
 	inspectScript = newScript(inspectLua)
 
 	gateScript      = newScript(gateListLua + gateLua)

@@ -95,7 +95,15 @@ func slotsOfOneLock(t *testing.T, c *goredis.Client) {
 	seen := map[string]string{}
 	for _, prefix := range []string{"fencelock:", "", "{p}:", "p{"} {
 		for _, name := range hostile {
-			ks := keysOf(prefix + name).all(nonce)
+			k := keysOf(prefix + name)
+			op := k.operation(true, nonce, "")
+			if op.nonce != nonce+":" {
+				t.Errorf("nonce of %q: got %q", name, op.nonce)
+			}
+			ks := append(k.all(), op.queue, op.counter, op.tombstone)
+			if ks[1] != op.queue || ks[3] != op.counter {
+				t.Errorf("keys of %q: got %q and %q, want %q and %q", name, op.queue, op.counter, ks[1], ks[3])
+			}
 			if ks[0] != prefix+name {
 				t.Errorf("lock key of %q: got %q, want %q", name, ks[0], prefix+name)
 			}

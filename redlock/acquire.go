@@ -155,9 +155,9 @@ func (a *attempt) ask(ctx context.Context, queue bool) (result, error) {
 	if a.r.Move != "" {
 		phase = string(a.r.Phase) + " " + a.r.Move
 	}
-	ops := []op{{a.lock, []any{
-		"v", a.id, a.r.Nonce, millis(a.r.TTL + a.r.Grace), d.number(), a.r.Floor, a.bucket, stamp, d.process, mark(a.r), phase,
-	}}}
+	terms := strconv.FormatInt(millis(a.r.TTL+a.r.Grace), 10) + " " + strconv.FormatInt(a.r.Floor, 10) + " " + stamp + " " + d.process +
+		"\x00" + phase + "\x00" + mark(a.r)
+	ops := []op{{a.lock, []any{"v", a.id, d.number(), a.bucket, terms}}}
 	votes := d.begin()
 	g.answers = votes.done
 	for _, n := range votes.nodes() {

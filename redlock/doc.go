@@ -23,7 +23,7 @@
 //	fl\0rl:w<lock>     who waits: nonce, with its place, until when it counts as alive, and its process
 //	fl\0rl:v<lock>     the waiter that a freed lock is kept for, for 0.2 s
 //	fl\0rl:x<id>       tombstone of a round that was given up while a request was under way
-//	fl\0rl:r<bucket>   ids released last, for a release that is sent again; expires after a minute
+//	fl\0rl:r<bucket>   ids released last, for a release that is sent again; expires one or two minutes after the last of them
 //	fl\0rl:g<prefix>   gates of the keyspace, if a migration has set any: a hash, by migration
 //	fl\0rl:k<prefix>\0<migration>  what the migration's clients report of themselves; expires with the last of them
 //
@@ -33,7 +33,8 @@
 //
 // Every node is asked at once, in one call: of a function of Redis 7 (library fencelock_redlock_<hash of its text>, which the client
 // loads where it is missing, and which stays on the node), or of a script where the node or the user's rights know no functions.
-// What several goroutines want of a node while a call to it is under way goes into the next call together. A caller who comes alone, and
+// What several goroutines want of a node while a call to it is under way goes into the next call together, which reads for all of them at once
+// what their votes and releases need. A caller who comes alone, and
 // often, writes to all nodes and reads their answers by itself, on one more connection to each node (a line): go-redis opens it with the options
 // of the node's client, whose hooks do not see it; a client with a Limiter or a StreamingCredentialsProvider gets none. The caller goes on as soon as a majority has answered. Stragglers are finished in
 // the background: their votes stay, or are undone if the round did not win; a node that does not answer is sent what it is owed
@@ -98,7 +99,8 @@
 //
 // Redis 6.2 or later, maxmemory-policy noeviction, clocks that are kept by slewing. With ACLs: the lock keys and ~fl*,
 // the channels &fl*, and the commands EVAL, EVALSHA, INFO, TIME, GET, SET, DEL, EXISTS, PEXPIRE, PTTL, the H and L commands of the
-// scripts, RPUSH, SCAN, PUBLISH, SUBSCRIBE; and FCALL, FUNCTION|LOAD on Redis 7, without which each vote costs more of the node's time. A holder looks every 0.6 s whether a majority still has its lock, so a Break is noticed within a second.
+// scripts, RPUSH, SCAN, PUBLISH, SUBSCRIBE; and FCALL, FUNCTION|LOAD on Redis 7, and MGET, without which each
+// vote costs more of the node's time. A holder looks every 0.6 s whether a majority still has its lock, so a Break is noticed within a second.
 //
 // go-redis logs failed dials on standard error by itself; a program that does not want that
 // calls its SetLogger.

@@ -48,13 +48,11 @@ func (d *Driver) Undrained(ctx context.Context, g backend.Gate) ([]backend.Info,
 	var left []backend.Info
 	for name, seen := range sights {
 		i := backend.Info{Name: name, Held: true, Owner: seen[0].owner, Waiters: -1}
-		var numbers []backend.Token
 		for _, s := range seen {
-			numbers = append(numbers, s.number)
 			i.ExpiresIn = max(i.ExpiresIn, time.Duration(s.pttl)*time.Millisecond)
 			i.Leaked = i.Leaked || s.pttl == -1
 		}
-		i.Token = commonest(numbers)
+		i.Token, _ = commonest(seen)
 		if left = append(left, i); len(left) == undrainedMost {
 			break
 		}

@@ -210,3 +210,26 @@ func TestInspectWaitsForTheNodeThatDecides(t *testing.T) {
 		must(t, c.direct[i].Del(t.Context(), "fencelock:n").Err())
 	}
 }
+
+// A vote that came after the token was settled has a number of its own, which is not shown as the token.
+func TestInspectWaitsForTheToken(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	proxies, through := c.proxied(t, "fresh=1")
+	l := open(t, through)
+	for i := range 3 {
+		le := lock(t, l.Mutex("n"))
+		for j := range 3 {
+			await(t, time.Second, "the vote", func() bool { return c.value(t, j, "n") != "" })
+		}
+		vote := strings.SplitN(c.value(t, i, "n"), ":", 3)
+		late := fmt.Sprintf("%s:%d:%s", vote[0], le.Token()+1000, vote[2])
+		must(t, c.direct[i].Set(t.Context(), "fencelock:n", late, 30*time.Second).Err())
+		proxies[(i+1)%3].Set(faultproxy.Mode{Delay: 40 * time.Millisecond})
+		if info, err := l.Inspect(t.Context(), "n"); err != nil || info.Token != le.Token() {
+			t.Errorf("a late vote on node %d: got %+v, %v, want the token %d", i, info, err, le.Token())
+		}
+		proxies[(i+1)%3].Set(faultproxy.Mode{})
+		unlock(t, le)
+	}
+}

@@ -55,7 +55,7 @@ func (d *Driver) settle(ctx context.Context) error {
 func (d *Driver) vouch(ctx context.Context, states []state) error {
 	r := d.round()
 	for i, n := range d.nodes {
-		n.send(&request{done: r.done, by: time.Now().Add(callMost), ops: []op{{stateKey, []any{"f", states[i].run, states[i].until}}}})
+		n.send(&request{done: r.done, to: r, by: time.Now().Add(callMost), ops: []op{{stateKey, []any{"f", states[i].run, states[i].until}}}})
 	}
 	n := 0
 	err := d.each(ctx, r, callMost, func(a answer) bool {

@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -108,7 +109,11 @@ func (d *Driver) free(to *round, r *backend.Request, g *grip, remember, leave bo
 	keep := r.TTL + r.Grace + tombstone
 	until := time.Now().Add(keep)
 	release := func(keep time.Duration) []op {
-		return []op{{lock, []any{"r", g.id, r.Nonce, b, millis(keep), flag(remember), flag(leave)}}}
+		how := ""
+		if keep > 0 || !remember || leave {
+			how = fmt.Sprint(millis(keep), " ", flag(remember), " ", flag(leave))
+		}
+		return []op{{lock, []any{"r", g.id, b, how}}}
 	}
 	certain, doubtful := release(0), []op(nil)
 	sure := g.surely()

@@ -16,21 +16,33 @@ ops.c = function(lock)
 end
 
 -- r: releases or undoes.
--- args   id  nonce  bucket  ms to keep a tombstone, or 0  "1" remember the id as released  "1" leave the waiters
+-- args   id  bucket  how: "ms to keep a tombstone, or 0, and 1 or 0: remember the id as released, leave the waiters"; or "", which is "0 1 0"
 -- reply  1 released, now or before | 0 not ours
 ops.r = function(lock)
-  local id, nonce, bucket, keep, remember, leaves = args(6)
+  local id, bucket, how = args(3)
+  local keep, remember, leaves = '0', '1', '0'
+  if how ~= '' then keep, remember, leaves = string.match(how, '^(%d+) (%d) (%d)$') end
   local _, mine = read(lock, id)
-  if keep ~= '0' then call('SET', TOMB .. id, '1', 'PX', keep) end
-  if leaves == '1' then leave(lock, nonce, mine) end
+  if keep ~= '0' then
+    call('SET', TOMB .. id, '1', 'PX', keep)
+    clear = false
+  end
+  if leaves == '1' then leave(lock, nonceOf(id), mine) end
   if mine then
     call('DEL', lock)
+    if values then values[lock] = nil end
     if remember == '1' then
       local ring = RING .. bucket
-      if call('RPUSH', ring, id) > 160 then call('LTRIM', ring, '-128', '-1') end
-      call('PEXPIRE', ring, '60000')
+      local size = call('RPUSH', ring, id)
+      if size > 160 then call('LTRIM', ring, '-128', '-1') end
+      -- A minute from now, at the least: what a library knows to be set for longer is left as it is.
+      local due = us()
+      if size == 1 or due > (RINGS[bucket] or 0) then
+        call('PEXPIRE', ring, '120000')
+        RINGS[bucket] = due + 60000000
+      end
     end
-    if call('EXISTS', WAITERS .. lock) == 1 then wake(lock) end
+    if not clear and call('EXISTS', WAITERS .. lock) == 1 then wake(lock) end
     return 1
   end
   if remember == '1' and call('LPOS', RING .. bucket, id) then return 1 end

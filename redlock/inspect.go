@@ -59,11 +59,14 @@ func (v *view) read(reply any) {
 	}
 }
 
-// unclear reports whether the nodes that have not answered decide whether the lock is held: some vote that was not enough, or
-// has not been released yet, is all that has been seen.
+// unclear reports whether the nodes that have not answered decide whether the lock is held, or which number is its token: some
+// vote that was not enough, or has not been released yet, is all that has been seen, or votes with different numbers.
 func (v *view) unclear(nodes, quorum int) bool {
-	for _, seen := range v.ids {
-		if len(seen) < quorum && len(seen)+nodes-v.answers >= quorum {
+	for id, seen := range v.ids {
+		if len(seen)+nodes-v.answers < quorum {
+			continue
+		}
+		if _, many := commonest(seen); len(seen) < quorum || id != "" && many < quorum {
 			return true
 		}
 	}
@@ -80,11 +83,7 @@ func (v *view) info(name string, nodes, quorum int) backend.Info {
 		i.Held = true
 		if id != "" {
 			i.Owner = seen[0].owner
-			numbers := make([]backend.Token, len(seen))
-			for j, s := range seen {
-				numbers[j] = s.number
-			}
-			i.Token = commonest(numbers)
+			i.Token, _ = commonest(seen)
 		}
 		left := make([]int, 0, len(seen))
 		for _, s := range seen {
@@ -108,19 +107,18 @@ func reached(ns []int, many int) int {
 	return ns[len(ns)-many]
 }
 
-// commonest is the number that most nodes have: the token, which a majority has.
-func commonest(ns []backend.Token) backend.Token {
+// commonest is the number that most nodes have, and how many have it: the token is what a majority has.
+func commonest(seen []sight) (best backend.Token, many int) {
 	count := map[backend.Token]int{}
-	for _, n := range ns {
-		count[n]++
+	for _, s := range seen {
+		count[s.number]++
 	}
-	best := ns[0]
 	for n, c := range count {
-		if c > count[best] || c == count[best] && n > best {
-			best = n
+		if c > many || c == many && n > best {
+			best, many = n, c
 		}
 	}
-	return best
+	return best, many
 }
 
 // Inspect implements backend.Driver.
@@ -269,7 +267,7 @@ func glob(s string) string {
 func (d *Driver) Break(ctx context.Context, name string) error {
 	r := d.round()
 	for _, n := range d.nodes {
-		n.send(&request{ops: []op{{d.prefix + name, []any{"b"}}}, done: r.done})
+		n.send(&request{ops: []op{{d.prefix + name, []any{"b"}}}, done: r.done, to: r})
 	}
 	freed, silent := 0, silence{d: d}
 	err := d.each(ctx, r, callMost, func(a answer) bool {

@@ -193,7 +193,7 @@ func (l *line) read(by time.Time) bool {
 		}
 		l.owed = slices.Delete(l.owed, 0, 1)
 		if ok {
-			o.r.done <- answer{node: l.node.index, replies: replies[:len(o.r.ops)]}
+			o.r.answer(answer{node: l.node.index, replies: replies[:len(o.r.ops)]})
 		} else {
 			l.node.send(o.r.elsewhere()) // an error, which go-redis is to get
 		}

@@ -40,7 +40,9 @@ type lone struct {
 // round is one question to all nodes, whose answers its caller reads with each.
 type round struct {
 	d     *Driver
-	done  chan answer // has room for all answers, whether or not somebody still reads it
+	done  chan answer   // has room for all answers, whether or not somebody still reads it
+	wake  chan struct{} // of size 1: a majority has answered, or one more
+	heard atomic.Int32  // answers so far
 	began time.Time
 	taken int
 
@@ -52,7 +54,19 @@ type round struct {
 }
 
 // round makes one whose caller does not come back for it, or not soon.
-func (d *Driver) round() *round { return &round{d: d, done: make(chan answer, len(d.nodes))} }
+func (d *Driver) round() *round {
+	return &round{d: d, done: make(chan answer, len(d.nodes)), wake: make(chan struct{}, 1)}
+}
+
+// came wakes the caller, but not for less than a majority, which decides nothing.
+func (r *round) came() {
+	if int(r.heard.Add(1)) >= r.d.quorum {
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
+	}
+}
 
 // begin makes one that its caller reads at once, with each: alone, if nobody else has one under way.
 func (d *Driver) begin() *round {
@@ -98,7 +112,7 @@ func (r *round) take(n *node) (*line, bool) {
 
 // send asks a node, on its line if that was taken.
 func (r *round) send(n *node, l *line, q *request) {
-	q.done = r.done
+	q.done, q.to = r.done, r
 	if l == nil {
 		n.send(q)
 		return
@@ -216,34 +230,33 @@ func (d *Driver) each(ctx context.Context, r *round, most time.Duration, take fu
 	if r.read(take) {
 		return nil
 	}
-	var timer *time.Timer
 	var over <-chan time.Time
-	for ; r.taken < len(d.nodes); r.taken++ {
-		select {
-		case a := <-r.done: // without a timer where they are quick
-			if take(a) {
+	for late := false; ; {
+		for more := true; more && r.taken < len(d.nodes); {
+			select {
+			case a := <-r.done:
 				r.taken++
-				return nil
+				if take(a) {
+					return nil
+				}
+			default:
+				more = false
 			}
-			continue
-		default:
 		}
-		if timer == nil {
-			timer = time.NewTimer(most)
+		if late || r.taken == len(d.nodes) {
+			return nil
+		}
+		if over == nil { // not before: answers that are there already need no timer
+			timer := time.NewTimer(most)
 			defer timer.Stop()
 			over = timer.C
 		}
 		select {
-		case a := <-r.done:
-			if take(a) {
-				r.taken++
-				return nil
-			}
+		case <-r.wake:
 		case <-over:
-			return nil
+			late = true
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	return nil
 }

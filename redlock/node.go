@@ -45,6 +45,7 @@ type op struct {
 type request struct {
 	ops  []op
 	done chan answer // nil: nobody waits. It has room for the answer.
+	to   *round      // whose done that is; nil: none
 	// otherwise, if there are any: the operations where this does not come after what was sent on the same line before.
 	otherwise []op
 	twice     bool // it may have been sent before
@@ -68,6 +69,16 @@ func (r *request) elsewhere() *request {
 		r.ops, r.otherwise = r.otherwise, nil
 	}
 	return r
+}
+
+// answer gives one to whoever waits for it.
+func (r *request) answer(a answer) {
+	if r.done != nil {
+		r.done <- a
+	}
+	if r.to != nil {
+		r.to.came()
+	}
 }
 
 var errBehind = errors.New("it has not answered for long: too many requests wait for it")
@@ -136,9 +147,7 @@ func (n *node) rouse() {
 
 // fail answers a request that has no reply.
 func (n *node) fail(r *request, err error) {
-	if r.done != nil {
-		r.done <- answer{node: n.index, err: err}
-	}
+	r.answer(answer{node: n.index, err: err})
 }
 
 // work makes calls until nothing is queued. The worker that is kept is idle then, and done when the node is closed.
@@ -202,24 +211,30 @@ func (n *node) call(batch []*request) {
 			n.fail(r, err)
 			continue
 		}
-		if r.done != nil {
-			r.done <- answer{node: n.index, replies: replies[at : at+len(r.ops)], twice: twice || r.twice}
-		}
+		r.answer(answer{node: n.index, replies: replies[at : at+len(r.ops)], twice: twice || r.twice})
 		at += len(r.ops)
 	}
 	n.settle(err)
 }
 
-// call returns what body is called with for these requests.
+// call returns what body is called with for these requests. The terms of a vote are not said again if they are those of the one before.
 func (d *Driver) call(batch ...*request) (keys []string, args []any) {
 	keys = make([]string, 1, 1+len(batch))
 	keys[0] = stateKey
-	args = make([]any, 0, 1+12*len(batch))
+	args = make([]any, 0, 2+5*len(batch))
 	args = append(args, d.settings)
+	var terms any
 	for _, r := range batch {
 		for _, o := range r.ops {
 			keys = append(keys, o.lock)
 			args = append(args, o.args...)
+			if last := &args[len(args)-1]; o.args[0] == "v" {
+				if *last == terms {
+					*last = ""
+				} else {
+					terms = *last
+				}
+			}
 		}
 	}
 	return keys, args

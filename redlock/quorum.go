@@ -14,7 +14,7 @@ func (d *Driver) ask(ops []op, by time.Duration) *round {
 	r := d.round()
 	limit := time.Now().Add(by)
 	for _, n := range d.nodes {
-		n.send(&request{ops: ops, done: r.done, by: limit})
+		n.send(&request{ops: ops, done: r.done, to: r, by: limit})
 	}
 	return r
 }

@@ -1,10 +1,12 @@
 -- Does the operations, in order. What is left of ARGV comes last in the reply: by it a client knows which request that answers.
 local function run(keys, argv)
-  call, ARGV, pos, now, left, base, known = redis.call, argv, 2, nil, nil, nil, nil
+  call, ARGV, pos, now, left, base, known, terms = redis.call, argv, 2, nil, nil, nil, nil, nil
   set = SET[argv[1]] or settings(argv[1])
+  ahead(keys)
   local replies = {}
   for i = 2, #keys do
-    replies[i - 1] = ops[args(1)](keys[i])
+    op = i - 1
+    replies[op] = ops[args(1)](keys[i])
   end
   replies[#keys] = argv[pos]
   return replies

@@ -22,16 +22,18 @@ var (
 	holdLua string
 	//go:embed look.lua
 	lookLua string
+	//go:embed ahead.lua
+	aheadLua string
 	//go:embed run.lua
 	runLua string
 )
 
 // remembered is what a library remembers of calls before, and a script, which has it too, does not: the run id of the server's process, its
-// clock as it was last read, and the settings of each kind of client with the gates of its keyspace.
-const remembered = "local RUN, SEEN, SET = nil, nil, {}\n"
+// clock as it was last read, the settings of each kind of client with the gates of its keyspace, and until when a ring's expiry will do.
+const remembered = "local RUN, SEEN, SET, RINGS = nil, nil, {}, {}\n"
 
 // body is what a node runs: many operations in one call.
-var body = remembered + stateLua + gateLua + voteLua + holdLua + lookLua + runLua
+var body = remembered + stateLua + gateLua + voteLua + holdLua + lookLua + aheadLua + runLua
 
 // script is body where a node has no functions: it asks for the run id in every call.
 var script = goredis.NewScript("local keys, argv = KEYS, ARGV\n" + body + "return run(keys, argv)")

@@ -14,7 +14,9 @@ local STATE, TOMB, RESERVED, WAITERS = 'fl\0rl', 'fl\0rl:x', 'fl\0rl:v', 'fl\0rl
 local RING, GATES, CHANNEL = 'fl\0rl:r', 'fl\0rl:g', 'fl\0rl:p'
 
 -- What one call has and has read so far; run.lua begins it. set is what ARGV[1] says.
-local call, set, ARGV, pos, now, left, base, known
+-- op is which operation it does, terms are those of the last vote. What ahead.lua has read: values, by lock, which are kept as they
+-- come to be, clear while there is nothing special about any lock of the call, and numbers, by operation.
+local call, set, ARGV, pos, now, left, base, known, op, terms, values, clear, numbers
 
 -- The settings of a client: once for a library, and for each call of a script.
 local function settings(text)
@@ -50,6 +52,18 @@ local function process()
   return RUN
 end
 
+-- The nonce of an acquisition, which the id of each of its rounds begins with.
+local function nonceOf(id) return string.match(id, '^[^.]*') end
+
+-- The terms of a vote (vote.lua), read once for those of the same.
+local function agreed(text)
+  if text == '' or terms and terms.text == text then return terms end
+  terms = {text = text}
+  terms.ttl, terms.floor, terms.stamp, terms.process, terms.mark, terms.owner =
+    string.match(text, '^(%d+) (%-?%d+) (%d+) (%S+)%z([^%z]*)%z(.*)$')
+  return terms
+end
+
 -- How many ms of quarantine are left; 0 when the node may vote. A node whose run id is not the one of its data was
 -- restarted, flushed or restored, or is new: it may have forgotten votes. base is its clock at the end of
 -- the quarantine: every later number is above it. The first time in a call, a bucket's counter comes with it: false if it has none.
@@ -74,15 +88,24 @@ local function quarantine(bucket)
   return left, s[4]
 end
 
+-- The number of a vote of these terms, above its bucket's counter; base is known.
+local function number(c, p, t)
+  local proposed = tonumber(p)
+  if proposed > (SEEN or 0) + set.ahead then proposed = math.min(proposed, us() + set.ahead) end
+  local n = math.max((c or 0) + 1, proposed, base + 1, t.floor + 1)
+  return n == tonumber(p) and p or num(n)
+end
+
 -- The value of a lock, and whether it is of this id. A key of another type is a table, and nobody's.
 local function read(lock, id)
-  local v = redis.pcall('GET', lock)
+  local v = values and values[lock] or redis.pcall('GET', lock)
   return v, type(v) == 'string' and string.sub(v, 1, #id) == id and string.byte(v, #id + 1) == 58
 end
 
 -- Tells the first live waiter that the lock is free, and keeps others from it for a moment; tells the
 -- second to look when that is over. A waiter is alive if its time has not passed and a push finds a listener.
 local function wake(lock)
+  clear = false
   local all = call('HGETALL', WAITERS .. lock)
   local line = {}
   for i = 1, #all, 2 do
@@ -110,6 +133,7 @@ end
 
 -- Takes a waiter out, and passes on what was kept for it. mine: the lock is its own, and is passed on by its release.
 local function leave(lock, nonce, mine)
+  if clear then return end
   call('HDEL', WAITERS .. lock, nonce)
   if call('GET', RESERVED .. lock) == nonce then
     call('DEL', RESERVED .. lock)

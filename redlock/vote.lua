@@ -1,46 +1,51 @@
 -- v: the node's vote for an acquisition, with a number of its own. Sent again it is the same vote.
--- args   id  nonce  ttl ms  proposal  floor  bucket  stamp, or 0 not to queue  process  owner, marked (keys.go)
---        "phase migration", or "" for a client that knows of none
+-- args   id  proposal  bucket  terms: "ttl ms, floor, stamp or 0 not to queue, process", NUL, "phase migration" or "" for a client that
+--        knows of none, NUL, owner, marked (keys.go); or "", the terms of the vote before in the call
 -- reply  {0, number} vote | {0, number, 1} vote, and there is a gate of its own migration for the name | {1, pttl, holder's id} held | {2, ms} in quarantine | {3} abandoned before
 --        | {4, pttl} kept for a waiter | {5} a key of another type
 --        | {6, migration, epoch} refused by a gate | {7} what the gates' key holds is no gate
 ops.v = function(lock)
-  local id, nonce, ttl, p, floor, bucket, stamp, process, owner, mark = args(10)
+  local id, p, bucket, text = args(4)
+  local t, nonce = agreed(text), nonceOf(id)
   local wait, c = quarantine(bucket)
   if wait > 0 then return {2, wait} end
   local value, mine, special
-  if there(lock, TOMB .. id, RESERVED .. lock) then
+  if not (clear and not values[lock]) and there(lock, TOMB .. id, RESERVED .. lock) then
     if call('EXISTS', TOMB .. id) == 1 then return {3} end
     value, mine = read(lock, id)
     special = true
   end
   if type(value) == 'table' then return {5} end
   if mine then
-    call('PEXPIRE', lock, ttl)
+    call('PEXPIRE', lock, t.ttl)
     return {0, tonumber(string.match(value, ':(%d+):'))}
   end
-  local refusal, own = admit(lock, mark)
+  local refusal, own = admit(lock, t.mark)
   if refusal then
     leave(lock, nonce)
     return refusal
   end
   local reserved = special and call('GET', RESERVED .. lock)
   if not value and (not reserved or reserved == nonce) then
-    if c == nil then c = call('HGET', STATE, 'c' .. bucket) end
-    local proposed = tonumber(p)
-    if proposed > (SEEN or 0) + set.ahead then proposed = math.min(proposed, us() + set.ahead) end
-    local n = math.max((c or 0) + 1, proposed, base + 1, floor + 1)
-    local s = n == tonumber(p) and p or num(n)
-    call('HSET', STATE, 'c' .. bucket, s)
-    call('SET', lock, id .. ':' .. s .. ':' .. owner, 'PX', ttl)
+    local s = numbers and numbers[op]
+    if not s then
+      if c == nil then c = call('HGET', STATE, 'c' .. bucket) end
+      s = number(c, p, t)
+      call('HSET', STATE, 'c' .. bucket, s)
+    end
+    value = id .. ':' .. s .. ':' .. t.owner
+    -- NX: a key that reads as none, but is of another type
+    if not call('SET', lock, value, 'PX', t.ttl, 'NX') then return {5} end
+    if values then values[lock] = value end
     if reserved then call('DEL', RESERVED .. lock) end
-    if stamp ~= '0' then call('HDEL', WAITERS .. lock, nonce) end
-    return {0, n, own}
+    if t.stamp ~= '0' and not clear then call('HDEL', WAITERS .. lock, nonce) end
+    return {0, tonumber(s), own}
   end
   local pttl = call('PTTL', value and lock or RESERVED .. lock)
-  if stamp ~= '0' then
+  if t.stamp ~= '0' then
+    clear = false
     local alive = (pttl < 0 or pttl > 3000) and 5000 or pttl + 2000
-    call('HSET', WAITERS .. lock, nonce, stamp .. ' ' .. num(ms() + alive) .. ' ' .. process)
+    call('HSET', WAITERS .. lock, nonce, t.stamp .. ' ' .. num(ms() + alive) .. ' ' .. t.process)
     if call('PTTL', WAITERS .. lock) < alive then call('PEXPIRE', WAITERS .. lock, alive) end
   end
   if not value then return {4, pttl} end

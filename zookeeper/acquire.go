@@ -69,10 +69,9 @@ func (e *entry) look(ctx context.Context) (g backend.Grant, done bool, next time
 			return g, err == nil, 0, err
 		}
 	}
-	if mine := e.next.Swap(nil); mine != nil && *mine == e.wait {
-		e.others = true // probably: others came since we looked
-		if g, done, err = e.advance(ctx, s); !errors.Is(err, errMoved) {
-			return g, done, 0, err
+	if n := e.news.Swap(nil); n != nil && n.mine == e.wait {
+		if g, done, next, err = e.follow(ctx, s, n.gone); !errors.Is(err, errMoved) {
+			return g, done, next, err
 		}
 	}
 	for range 8 {
@@ -80,17 +79,14 @@ func (e *entry) look(ctx context.Context) (g backend.Grant, done bool, next time
 			if _, err := e.admitted(ctx, s); err != nil { // also where somebody holds the lock
 				return g, false, 0, err
 			}
-			g, done, err = e.take(ctx, s)
-			switch {
-			case err == nil && done:
-				return g, true, 0, nil
-			case err != nil:
-				return g, false, 0, err
-			case !e.r.Wait:
-				return g, false, 0, nil
+			if !e.r.Wait || !s.d.wasHeld(e.lock) {
+				if g, done, err = e.take(ctx, s); done || err != nil || !e.r.Wait {
+					return g, done, 0, err
+				}
 			}
 			if err := e.join(ctx, s); err != nil {
 				if errors.Is(err, zk.ErrNoNode) { // free meanwhile
+					s.d.note(e.lock, false)
 					continue
 				}
 				return g, false, 0, err
@@ -176,7 +172,7 @@ func (e *entry) recover(ctx context.Context, s *session) error {
 				return errEnded // left by a session of ours that is over: it goes by itself
 			}
 			e.d.bucket(e.r.Name).hint(r.version, r.token+r.ahead)
-			e.granted(r.token, 0, backend.Now()) // the time is confirmed next
+			e.granted(r.token, 0, draws{version: r.version, last: r.token + r.ahead}, backend.Now()) // the time is confirmed next
 			return nil
 		}
 	}
@@ -207,17 +203,21 @@ func (e *entry) take(ctx context.Context, s *session) (backend.Grant, bool, erro
 			return backend.Grant{}, false, err
 		}
 	}
-	for range 4 {
+	var drawn error
+	for range maxDraws {
 		ops := []any{&zk.CreateRequest{Path: e.lock, Acl: s.d.acl, Flags: zk.FlagContainer}}
 		if seen == empty {
 			// The container is taken down only if it is empty, and what is not there can be made.
 			ops = append([]any{&zk.DeleteRequest{Path: e.lock, Version: -1}}, ops...)
 		}
 		g, i, err := e.grab(ctx, s, ops...)
+		if drawn = nil; errors.Is(err, errDrawn) {
+			drawn = err
+		}
 		switch {
 		case err == nil:
 			return g, true, nil
-		case errors.Is(err, zk.ErrNodeExists):
+		case drawn != nil, errors.Is(err, zk.ErrNodeExists): // who has the lock now may have drawn
 			if seen, err = e.glance(ctx, s); err != nil || seen == occupied {
 				return g, false, err
 			}
@@ -231,7 +231,7 @@ func (e *entry) take(ctx context.Context, s *session) (backend.Grant, bool, erro
 			return g, false, err
 		}
 	}
-	return backend.Grant{}, false, nil
+	return backend.Grant{}, false, drawn
 }
 
 // sight is what a look at a lock's node shows.
@@ -282,7 +282,7 @@ func (e *entry) grab(ctx context.Context, s *session, ops ...any) (backend.Grant
 		i, err := s.send(ctx, u)
 		switch {
 		case err == nil:
-			g := e.granted(u.token, u.reserved, u.asked)
+			g := e.granted(u.token, u.reserved, u.pot.after(), u.asked)
 			if !s.covers(u.asked, e.r.TTL) { // the session had been silent for long
 				g, err = e.again(ctx)
 			}
@@ -294,7 +294,7 @@ func (e *entry) grab(ctx context.Context, s *session, ops ...any) (backend.Grant
 		switch {
 		case errors.Is(err, errGates) && tries < maxDraws:
 			e.d.gates.outdated(gates)
-		case errors.Is(err, errDrawn) && tries < maxDraws:
+		case errors.Is(err, errDrawn) && tries < maxDraws && e.wait != "": // the lock is ours to take
 		default:
 			return backend.Grant{}, i, err
 		}

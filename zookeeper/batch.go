@@ -49,6 +49,7 @@ type unit struct {
 	asked backend.Instant
 	index int // the operation that failed; -1 with an error: it is unknown whether they were done
 	err   error
+	stat  *zk.Stat // what the last of ops, if it set data, made of the node; nil if the answer could not be read so far
 }
 
 // grant is what a unit has that makes a holder's node.

@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"bufio"
 	"context"
 	"net"
 	"sync"
@@ -64,7 +65,7 @@ func (s *session) dial(network, address string, _ time.Duration) (net.Conn, erro
 		s.mu.Unlock()
 		return nil, err
 	}
-	w := &wire{Conn: conn, s: s}
+	w := &wire{Conn: conn, s: s, in: bufio.NewReader(conn)}
 	s.mu.Lock()
 	s.wire = w
 	s.mu.Unlock()

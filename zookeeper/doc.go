@@ -13,7 +13,7 @@
 // chroot/prefix an operator sees:
 //
 //	locks                                 its data are the gates of migrations
-//	locks/<name>                          container: there while the name is held or waited for
+//	locks/<name>                          container: there while the name is held or waited for; its data are those of the last release that somebody waited for
 //	locks/<name>/held-<nonce>             ephemeral: the holder; its data are the token and, in the second line, the owner
 //	locks/<name>/wait-<nonce>-<number>    ephemeral, sequential: the queue; the data are the owner
 //	tokens/00 … tokens/ff                 counters: no name whose hash is that has had a greater token
@@ -31,7 +31,7 @@
 // nonce, so no late release can touch the next holder. While one of these multis is under way on a session, the grants and releases of
 // other names that come up meanwhile leave together in the next, up to 128: when half as many have come up as are under way, and
 // at most four multis are. An operation that fails is that of its own caller: the others leave again. A name that was found held a
-// moment ago is looked at before it is asked for, which costs the servers less than a write that fails.
+// moment ago is queued for at once, or looked at by who does not wait, which costs the servers less than a write that fails.
 //
 // A request that is given up is not forgotten: what has not left is taken back, and what has left is waited for before it is
 // undone. ZooKeeper does the requests of a session in order, also when the session moves to another server
@@ -60,7 +60,8 @@
 //
 // A waiter makes a node in the queue, and watches the one before it and no other. The first in the queue
 // takes the free lock by deleting its node and making the holder's, in one multi, and without another look
-// when the holder that it watched has gone, for who is first remains so. If it leaves the lock free for 2 s
+// when the holder that it watched has gone, for who is first remains so. When a waiter has gone it holds the lock, has held it, or has given up: the
+// next one looks for that one's holder's node, then for its nonce in the data of the lock's node, and only then at the queue. If it leaves the lock free for 2 s
 // it is dead, or as good as dead, and loses its place; who is alive then joins again at the end. A waiter looks by itself every
 // 2 s (every 5 s behind the second place), in case a push is lost.
 //

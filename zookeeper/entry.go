@@ -26,8 +26,9 @@ type entry struct {
 	ungated bool   // as in backend.Grant, when the lock was last asked for
 	watched string // the node whose end wakes us
 	watch   *watch
+	counter draws // what our grant made of it
 
-	next atomic.Pointer[string] // our node in the queue, once it is the first and the holder before it has gone
+	news atomic.Pointer[news]
 
 	mu      sync.Mutex
 	flights int           // requests that make nodes, and are not answered
@@ -41,6 +42,9 @@ type entry struct {
 	armed   *watch          // tells when the holder's node goes
 	stopped bool
 }
+
+// news is that the node which ours in the queue stood behind has gone.
+type news struct{ mine, gone string }
 
 func newEntry(d *Driver, r *backend.Request) *entry {
 	lock := d.at.lock(r.Name)
@@ -109,9 +113,9 @@ func (e *entry) session(ctx context.Context) (*session, error) {
 }
 
 // granted makes the acquisition a hold. asked is when the request was sent that the session's end is counted from.
-func (e *entry) granted(token backend.Token, reserved int, asked backend.Instant) backend.Grant {
+func (e *entry) granted(token backend.Token, reserved int, counter draws, asked backend.Instant) backend.Grant {
 	e.unwatch()
-	e.wait, e.doubt = "", false
+	e.wait, e.doubt, e.counter = "", false, counter
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	g := backend.Grant{Token: token, Reserved: reserved, Asked: asked, Ungated: e.ungated}

@@ -55,11 +55,41 @@ func (f *flight) fly(s *session, err error) {
 	if len(f.units) == 0 {
 		return
 	}
-	_, f.index, f.err = s.exchange(f.ops(s))
+	rs, i, err := s.exchange(f.ops(s))
+	if f.index, f.err = i, err; err == nil {
+		f.read(rs)
+	}
 	if f.index < 0 && f.noted && cutOff(f.err) {
 		f.settle(s)
 	}
 	f.mark.there = f.mark.there || f.noted && f.err == nil
+}
+
+// before is how many operations come before those of the units.
+func (f *flight) before() int {
+	if f.gates != nil {
+		return 1 + len(f.pots)
+	}
+	return len(f.pots)
+}
+
+// count is how many operations of a flight are the unit's.
+func (u *unit) count() int {
+	if u.bucket != nil {
+		return len(u.ops) + 1
+	}
+	return len(u.ops)
+}
+
+// read gives the units what the answer says of the nodes that they set.
+func (f *flight) read(rs []zk.MultiResponse) {
+	i := f.before()
+	for _, u := range f.units {
+		if last := i + len(u.ops) - 1; last < len(rs) {
+			u.stat = rs[last].Stat
+		}
+		i += u.count()
+	}
 }
 
 // draw gives the grants their tokens. Those that cannot have one end.
@@ -149,28 +179,20 @@ func (f *flight) land(d *Driver) (again []*unit) {
 		}
 		return nil
 	}
-	if f.gates != nil {
-		if i == 0 {
-			return f.refuse(f.meaning(errGates, zk.ErrBadVersion))
-		}
-		i--
+	if f.gates != nil && i == 0 {
+		return f.refuse(f.meaning(errGates, zk.ErrBadVersion))
 	}
-	if i < len(f.pots) {
+	if i -= f.before(); i < 0 {
 		d.forgetCounters() // if one has changed, others may have too
 		return f.refuse(f.meaning(errDrawn, zk.ErrBadVersion))
 	}
-	i -= len(f.pots)
 	for _, u := range f.units {
-		n := len(u.ops)
-		if u.bucket != nil {
-			n++
-		}
-		if i >= 0 && i < n {
+		if i >= 0 && i < u.count() {
 			u.end(i, f.err)
 		} else {
 			again = append(again, u)
 		}
-		i -= n
+		i -= u.count()
 	}
 	if i < 0 {
 		return again

@@ -150,7 +150,41 @@ func (e *entry) stand(ctx context.Context, s *session) (g backend.Grant, done bo
 	if l.held == "" {
 		next = claim / 4
 	}
-	return g, false, next, e.watchNode(ctx, s, before, at == 0)
+	s.d.note(e.lock, true)
+	return g, false, next, e.watchNode(ctx, s, before)
+}
+
+// follow goes on when the node that we watched has gone. After the holder the lock is ours, for we were the first in the queue and
+// who is first remains so. A waiter before us has the lock now or has had it, unless it gave up: if so it was the first, and now
+// we are. errMoved: look at the queue.
+func (e *entry) follow(ctx context.Context, s *session, gone string) (g backend.Grant, done bool, next time.Duration, err error) {
+	e.others = true // probably: others came since we looked
+	if isWait(gone) {
+		nonce := gone[len(waitMark) : len(waitMark)+nonceLen]
+		if err := e.watchNode(ctx, s, heldMark+nonce); !errors.Is(err, errMoved) {
+			return g, false, nearFloor, err
+		}
+		if passed, err := e.passedOn(ctx, s, nonce); !passed {
+			return g, false, 0, err
+		}
+	}
+	g, done, err = e.advance(ctx, s)
+	return g, done, 0, err
+}
+
+// passedOn reports whether the last release that found somebody in the queue was that of a holder; otherwise the error is errMoved, or
+// why it is not known. What a release says of the counter is what our own grant will find.
+func (e *entry) passedOn(ctx context.Context, s *session, nonce string) (bool, error) {
+	n, err := get(ctx, s, e.lock)
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		return false, err
+	}
+	p, ok := readPassing(n.data)
+	if !ok || p.nonce != nonce {
+		return false, errMoved
+	}
+	e.d.bucket(e.r.Name).hint(p.version, p.last)
+	return true, nil
 }
 
 // advance takes a lock that is free and ours to take, out of the first place in the queue.
@@ -168,18 +202,17 @@ func (e *entry) advance(ctx context.Context, s *session) (backend.Grant, bool, e
 	return g, false, err
 }
 
-// watchNode makes the end of a node wake us. first: it is the holder's, and nobody but us can take the lock after it, for
-// who is first in the queue remains so. errMoved: it has gone already.
-func (e *entry) watchNode(ctx context.Context, s *session, name string, first bool) error {
+// watchNode makes the end of the node before ours wake us. errMoved: it has gone already.
+func (e *entry) watchNode(ctx context.Context, s *session, name string) error {
 	path := e.lock + "/" + name
 	if e.watched == path && s.watching(path, e.watch) {
 		return nil
 	}
 	e.unwatch()
-	mine := e.wait
+	ended := news{mine: e.wait, gone: name}
 	w, data, err := s.watchEnd(ctx, path, func(gone bool) {
-		if gone && first {
-			e.next.Store(&mine)
+		if gone {
+			e.news.Store(&ended)
 		}
 		e.poke()
 	})

@@ -37,13 +37,16 @@ func (d *Driver) Release(ctx context.Context, h *backend.Hold) error {
 	return err
 }
 
-// release deletes the holder's node, and the lock's if nobody waits, as far as we know, in one step.
+// release deletes the holder's node, and the lock's if nobody waits, as far as we know, in one step. Where somebody waits the lock's
+// node tells the next one, and the answer whether there is one.
 func (e *entry) release(ctx context.Context) error {
 	for tries := 0; ; tries++ {
 		u := e.parting
 		if u == nil {
 			u = &unit{ops: []any{&zk.DeleteRequest{Path: e.held, Version: -1}}, noted: true, ended: e.takeOff()}
-			if !e.others {
+			if e.others {
+				u.ops = append(u.ops, &zk.SetDataRequest{Path: e.lock, Data: passing{e.r.Nonce, e.counter.version, e.counter.last}.bytes(), Version: -1})
+			} else {
 				u.ops = append(u.ops, &zk.DeleteRequest{Path: e.lock, Version: -1})
 			}
 			e.parting = u
@@ -57,7 +60,7 @@ func (e *entry) release(ctx context.Context) error {
 		}
 		switch {
 		case u.err == nil:
-			if e.others {
+			if e.others && (u.stat == nil || u.stat.NumChildren == 0) {
 				e.d.flying.Go(e.tidy)
 			}
 			return nil
@@ -82,13 +85,7 @@ func (e *entry) release(ctx context.Context) error {
 func (e *entry) tidy() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	stat, err := call(ctx, e.s, func(c *zk.Conn) (*zk.Stat, error) {
-		_, stat, err := c.Exists(e.lock)
-		return stat, err
-	})
-	if err == nil && stat != nil && stat.NumChildren == 0 {
-		_ = e.s.remove(ctx, e.lock)
-	}
+	_ = e.s.remove(ctx, e.lock)
 }
 
 // Abandon implements backend.Driver. It waits for requests of the acquisition that are still under way, so none of

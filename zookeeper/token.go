@@ -287,3 +287,17 @@ func readRecord(data []byte) (record, bool) {
 	}
 	return r, true
 }
+
+// passing is what a release leaves in a lock's node for the next in the queue: whose it was, and what is known of the counter.
+type passing struct {
+	nonce   string
+	version int32
+	last    backend.Token
+}
+
+func (p passing) bytes() []byte { return fmt.Appendf(nil, "%s %d %d", p.nonce, p.version, p.last) }
+
+func readPassing(data []byte) (p passing, ok bool) {
+	_, err := fmt.Sscanf(string(data), "%s %d %d", &p.nonce, &p.version, &p.last)
+	return p, err == nil && len(p.nonce) == nonceLen
+}

@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"net"
@@ -35,10 +36,11 @@ func isWrite(op int32) bool {
 // frame: so the session knows until when the server surely keeps it, which the client library does not
 // tell. It also keeps a connection that does not answer from being waited for.
 //
-// The client library writes each frame with one Write.
+// The client library writes each frame with one Write. It reads each with two Reads, for which there is a buffer.
 type wire struct {
 	net.Conn
-	s *session
+	s  *session
+	in *bufio.Reader
 
 	mu       sync.Mutex
 	written  bool // the first frame, which asks for a session
@@ -100,7 +102,7 @@ func (w *wire) watch() {
 
 // Read looks at the frames that come in.
 func (w *wire) Read(p []byte) (int, error) {
-	n, err := w.Conn.Read(p)
+	n, err := w.in.Read(p)
 	w.feed(p[:n])
 	if err != nil {
 		w.ended(err)

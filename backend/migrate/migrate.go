@@ -25,9 +25,8 @@ import (
 )
 
 const (
-	openMost  = 5 * time.Second // how long New takes at the most when its ctx has no deadline
-	sideMost  = 2 * time.Second // bounds a background call to a store
-	closeMost = time.Second     // bounds Close's farewell to each store
+	openMost = 5 * time.Second // how long New takes at the most when its ctx has no deadline
+	sideMost = 2 * time.Second // bounds a background call to a store
 )
 
 // Options of [New].

@@ -15,6 +15,9 @@ const (
 	reportEvery = 10 * time.Second
 	// usualTTL is what a client reports as its longest TTL before it has asked for one.
 	usualTTL = 30 * time.Second
+	// Close waits so long for a report under way, and then for each store to forget the client.
+	reportMost   = time.Second
+	withdrawMost = 2 * time.Second
 )
 
 // report keeps what this client says of itself in both stores. It informs; nothing is safe because of it.
@@ -22,7 +25,8 @@ type report struct {
 	mu     sync.Mutex
 	client backend.Client
 
-	cancel context.CancelFunc
+	last   context.CancelFunc // there is to be no further one
+	cancel context.CancelFunc // nor is one that is under way to go on
 	done   chan struct{}
 }
 
@@ -39,7 +43,8 @@ func (p *report) start(ctx context.Context, d *Driver) error {
 		MaxTTL: usualTTL, Since: time.Now().UTC().Truncate(time.Millisecond),
 	}
 	background, cancel := context.WithCancel(context.Background())
-	p.cancel, p.done = cancel, make(chan struct{})
+	going, last := context.WithCancel(background)
+	p.last, p.cancel, p.done = last, cancel, make(chan struct{})
 	first := p.send(ctx, d)
 	go func() {
 		defer close(p.done)
@@ -49,7 +54,7 @@ func (p *report) start(ctx context.Context, d *Driver) error {
 			select {
 			case <-tick.C:
 				_ = p.send(background, d) // the next one may do
-			case <-background.Done():
+			case <-going.Done():
 				return
 			}
 		}
@@ -57,29 +62,34 @@ func (p *report) start(ctx context.Context, d *Driver) error {
 	return first
 }
 
-// send reports to both stores. The error is that of one that the phase locks in; a store that is not open yet and that the
+// send reports to both stores at once. The error is that of one that the phase locks in; a store that is not open yet and that the
 // phase does not need is opened for it, if it can be.
 func (p *report) send(ctx context.Context, d *Driver) error {
 	p.mu.Lock()
 	p.client.Reported = time.Now().UTC().Truncate(time.Millisecond)
 	c := p.client
 	p.mu.Unlock()
-	var first error
-	for _, s := range []struct {
-		store *store
-		needs bool
-	}{{d.from, d.phase != backend.PhaseTo}, {d.to, d.phase != backend.PhaseFrom}} {
+	report := func(s *store) error {
 		limited, cancel := context.WithTimeout(ctx, sideMost)
-		g, err := s.store.gater(limited)
+		defer cancel()
+		g, err := s.gater(limited)
 		if err == nil {
 			err = g.Report(limited, c, alive+c.MaxTTL)
 		}
-		cancel()
-		if s.needs && first == nil {
-			first = err
-		}
+		return err
 	}
-	return first
+	var from, to error
+	var both sync.WaitGroup
+	both.Go(func() { from = report(d.from) })
+	to = report(d.to)
+	both.Wait()
+	if from != nil && d.phase != backend.PhaseTo {
+		return from
+	}
+	if d.phase != backend.PhaseFrom {
+		return to
+	}
+	return nil
 }
 
 // asks notes how long a lock is asked for: a longer TTL than any before is reported before it is.
@@ -96,18 +106,26 @@ func (p *report) asks(ctx context.Context, d *Driver, ttl time.Duration) error {
 	return p.send(ctx, d)
 }
 
-// stop ends the reports and takes back what was said.
+// stop ends the reports and takes back what was said, in both stores at once. A report under way that was cut off may be
+// in a store yet or still get there: so it is waited for, up to reportMost, and then withdrawn.
 func (p *report) stop(d *Driver) {
 	if p.cancel == nil {
 		return
 	}
-	p.cancel()
+	p.last()
+	late := time.AfterFunc(reportMost, p.cancel)
 	<-p.done
+	late.Stop()
+	p.cancel()
+	var both sync.WaitGroup
 	for _, s := range []*store{d.from, d.to} {
 		if _, g := s.both(); g != nil {
-			ctx, cancel := context.WithTimeout(context.Background(), closeMost)
-			_ = g.Withdraw(ctx, p.client) // the store forgets it by itself
-			cancel()
+			both.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), withdrawMost)
+				defer cancel()
+				_ = g.Withdraw(ctx, p.client) // the store forgets it by itself
+			})
 		}
 	}
+	both.Wait()
 }

@@ -1,12 +1,15 @@
 package migrate_test
 
 import (
+	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/backend/memory"
 	"github.com/fencelock/fencelock/backend/migrate"
 )
 
@@ -105,4 +108,69 @@ func TestCloseLeavesNothing(t *testing.T) {
 			w.Errorf("clients after Close: got %v, %v, want none", cs, err)
 		}
 	})
+}
+
+// far is a store that takes a while to get a report or to withdraw one, also where the client does not wait for that.
+type far struct {
+	*memory.Driver
+	report, withdraw atomic.Int64
+}
+
+func (f *far) Report(ctx context.Context, c backend.Client, keep time.Duration) error {
+	return f.after(ctx, &f.report, func() error { return f.Driver.Report(context.WithoutCancel(ctx), c, keep) })
+}
+
+func (f *far) Withdraw(ctx context.Context, c backend.Client) error {
+	return f.after(ctx, &f.withdraw, func() error { return f.Driver.Withdraw(context.WithoutCancel(ctx), c) })
+}
+
+func (f *far) after(ctx context.Context, takes *atomic.Int64, do func() error) error {
+	done := make(chan error, 1)
+	time.AfterFunc(time.Duration(takes.Load()), func() { done <- do() })
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// TestCloseDuringAReport: what a report under way writes is withdrawn too, and Close waits for neither store longer than it must.
+func TestCloseDuringAReport(t *testing.T) {
+	const wait = 700 * time.Millisecond
+	for name, tt := range map[string]struct {
+		report, withdraw time.Duration // of both stores
+		least, most      time.Duration // of Close
+		left             bool
+	}{
+		"slow":               {wait, wait, 2 * wait, 2 * wait, false},
+		"silent to a report": {time.Hour, 0, time.Second, time.Second, false},
+		"silent":             {time.Hour, time.Hour, 3 * time.Second, 3 * time.Second, true}, // from before
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(w world) {
+				from, to := &far{Driver: client(w.old)}, &far{Driver: client(w.new)}
+				o := w.options(backend.PhaseBoth)
+				o.From, o.To = from, to
+				d := w.startWith(o)
+				for _, f := range []*far{from, to} {
+					f.report.Store(int64(tt.report))
+					f.withdraw.Store(int64(tt.withdraw))
+				}
+				time.Sleep(10*time.Second + 10*time.Millisecond) // the next report is on its way
+				began := time.Now()
+				w.stop(d)
+				if took := time.Since(began); took < tt.least-10*time.Millisecond || took > tt.most {
+					w.Errorf("Close took %v, want %v to %v", took, tt.least, tt.most)
+				}
+				for _, f := range []*far{from, to} {
+					f.withdraw.Store(0) // for the test's own Close
+				}
+				time.Sleep(2 * time.Second)
+				if cs, err := w.pair().Clients(w.Context()); err != nil || (len(cs) > 0) != tt.left {
+					w.Errorf("clients after Close: got %v, %v, want some: %v", cs, err, tt.left)
+				}
+			})
+		})
+	}
 }

@@ -8,9 +8,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/etcd"
 )
 
 var onEtcd = []Library{
+	{"fencelock etcd each", "a Locker for each goroutine, all on one client, as the sessions of etcd mutex each are", "etcd.New and fencelock.New", openEtcdLockers},
 	{"raw etcd", "client/v3: a Txn that puts a key if there is none, a delete, and a watch that was opened before", "etcd.io, the API's Txn and Watch", openRawEtcd},
 	{"etcd mutex", "one session for all, WithTTL(30)", "concurrency.NewSession and NewMutex", openEtcdMutex(false)},
 	{"etcd mutex each", "a session for each goroutine, WithTTL(30): two goroutines of one session would both hold the lock", "concurrency.NewMutex: the key is the session's", openEtcdMutex(true)},
@@ -100,4 +104,39 @@ func openEtcdMutex(each bool) func(context.Context, place) (locker, error) {
 			},
 		}, nil
 	}
+}
+
+func openEtcdLockers(_ context.Context, at place) (locker, error) {
+	c, err := etcdClient(at)
+	if err != nil {
+		return locker{}, err
+	}
+	var (
+		mu  sync.Mutex
+		all []*fencelock.Locker
+	)
+	return locker{
+		mutex: func(_ context.Context, name string) (mutex, error) {
+			d, err := etcd.New(c, &etcd.Options{Prefix: at.Prefix + ":"})
+			if err != nil {
+				return mutex{}, err
+			}
+			l, err := fencelock.New(d)
+			if err != nil {
+				return mutex{}, err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, l)
+			return ourMutex(l, name), nil
+		},
+		close: func() {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, l := range all {
+				_ = l.Close() // what it does not confirm goes with the server
+			}
+			_ = c.Close()
+		},
+	}, nil
 }

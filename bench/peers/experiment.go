@@ -179,7 +179,7 @@ func (e Experiment) prepare(ctx context.Context, s *store, lib Library) (contend
 				return nil, err
 			}
 			defer f.close()
-			return f.holding(e.n, max(d, holdFor(e.n)), requests)
+			return f.holding(e.n, max(d, holdFor(e.n)), func() int64 { return s.calls(ctx) })
 		}, func() {}}, nil
 	case crowding, handing:
 	}

@@ -19,7 +19,6 @@ var ours = []Library{
 	{"fencelock redis each", "a Locker for each goroutine", everyURL, open("redis", "", true)},
 	{"fencelock redlock", "fresh=1, since the nodes have just been started", everyURL, open("redlock", "fresh=1", false)},
 	{"fencelock etcd", "", everyURL, open("etcd", "", false)},
-	{"fencelock etcd each", "a Locker for each goroutine", everyURL, open("etcd", "", true)},
 	{"fencelock zookeeper", "", everyURL, open("zookeeper", "", false)},
 	{"fencelock zookeeper each", "a Locker for each goroutine", everyURL, open("zookeeper", "", true)},
 	{"fencelock postgres row", "", everyURL, open("postgres", "mode=row&pool_max_conns=40", false)},
@@ -64,13 +63,7 @@ func open(scheme, keys string, each bool) func(context.Context, place) (locker, 
 				if err != nil {
 					return mutex{}, err
 				}
-				m := l.Mutex(name)
-				var le *fencelock.Lease
-				return mutex{
-					lock:   func(ctx context.Context) (err error) { le, err = m.Lock(ctx); return err },
-					unlock: func(ctx context.Context) error { return le.Unlock(ctx) },
-					renew:  func(ctx context.Context) error { return le.Renew(ctx) },
-				}, nil
+				return ourMutex(l, name), nil
 			},
 			hold: func(ctx context.Context, name string) error {
 				l, err := dial()
@@ -87,5 +80,15 @@ func open(scheme, keys string, each bool) func(context.Context, place) (locker, 
 				}
 			},
 		}, nil
+	}
+}
+
+func ourMutex(l *fencelock.Locker, name string) mutex {
+	m := l.Mutex(name)
+	var le *fencelock.Lease
+	return mutex{
+		lock:   func(ctx context.Context) (err error) { le, err = m.Lock(ctx); return err },
+		unlock: func(ctx context.Context) error { return le.Unlock(ctx) },
+		renew:  func(ctx context.Context) error { return le.Renew(ctx) },
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -24,7 +25,8 @@ type store struct {
 	addrs   []string
 	servers []*stores.Server
 	close   func() error
-	count   func(ctx context.Context, addr string) (int64, error) // nil: it does not tell
+	count   func(ctx context.Context, addr string) (int64, error) // of requests; nil: it does not tell
+	calling func(ctx context.Context, addr string) (int64, error) // of requests, a long one too; nil: as count
 	used    int
 }
 
@@ -56,10 +58,10 @@ func startStore(ctx context.Context, name string) (*store, error) {
 	var err error
 	switch kind {
 	case "redis":
-		s.count = redisReads
+		s.count, s.calling = redisReads, redisCalls
 		err = one(stores.StartRedis(ctx, stores.Local{}, stores.RedisOptions{}))
 	case "redlock":
-		s.count = redisReads
+		s.count, s.calling = redisReads, redisCalls
 		err = group(stores.StartRedises(ctx, stores.Local{}, cmp.Or(nodes, 5), stores.RedisOptions{}))
 	case "etcd":
 		s.count = etcdMessages
@@ -94,14 +96,25 @@ func (s *store) place() place {
 	return place{Addrs: s.addrs, Prefix: fmt.Sprint("p", s.used)}
 }
 
-// requests returns what the servers have received; 0 where they do not tell.
-func (s *store) requests(ctx context.Context) int64 {
+// requests returns what the servers have received; 0 where they do not tell. Of Redis it is how often they read from a
+// connection: what is sent together counts once.
+func (s *store) requests(ctx context.Context) int64 { return s.sum(ctx, s.count) }
+
+// calls is requests of which a long one, that is read in many pieces, counts once too.
+func (s *store) calls(ctx context.Context) int64 {
+	if s.calling == nil {
+		return s.requests(ctx)
+	}
+	return s.sum(ctx, s.calling)
+}
+
+func (s *store) sum(ctx context.Context, count func(context.Context, string) (int64, error)) int64 {
 	var sum int64
 	for _, addr := range s.addrs {
-		if s.count == nil {
+		if count == nil {
 			return 0
 		}
-		n, err := s.count(ctx, addr)
+		n, err := count(ctx, addr)
 		if err != nil {
 			return 0
 		}
@@ -116,18 +129,30 @@ func (s *store) hang() error { return s.servers[len(s.servers)-1].Pause() }
 func (s *store) mend() error { return s.servers[len(s.servers)-1].Resume() }
 
 func redisReads(ctx context.Context, addr string) (int64, error) {
+	return redisStats(ctx, addr, "stats", regexp.MustCompile(`(?m)^total_reads_processed:(\d+)`))
+}
+
+// redisCalls counts the commands with which locks are held. A script calls none of them while it renews.
+func redisCalls(ctx context.Context, addr string) (int64, error) {
+	return redisStats(ctx, addr, "commandstats", regexp.MustCompile(`(?m)^cmdstat_(?:eval|evalsha|mget):calls=(\d+)`))
+}
+
+// redisStats adds the numbers of a section of INFO.
+func redisStats(ctx context.Context, addr, section string, line *regexp.Regexp) (sum int64, err error) {
 	c := goredis.NewClient(&goredis.Options{Addr: addr})
 	defer c.Close()
-	text, err := c.Info(ctx, "stats").Result()
+	text, err := c.Info(ctx, section).Result()
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(text) {
-		if v, ok := strings.CutPrefix(line, "total_reads_processed:"); ok {
-			return strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+	for _, m := range line.FindAllStringSubmatch(text, -1) {
+		n, err := strconv.ParseInt(m[1], 10, 64)
+		if err != nil {
+			return 0, err
 		}
+		sum += n
 	}
-	return 0, errors.New("INFO tells no total_reads_processed")
+	return sum, nil
 }
 
 func etcdMessages(ctx context.Context, addr string) (int64, error) {

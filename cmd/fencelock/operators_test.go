@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"regexp"
@@ -9,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/internal/servers"
@@ -171,6 +174,42 @@ func TestHelp(t *testing.T) {
 			got := invoke(t, nil, cmd.Name(), "--help")
 			if got.code != 0 || !strings.Contains(got.out, "Examples:") || got.err != "" {
 				t.Errorf("got %+v, want a help with an example", got)
+			}
+		})
+	}
+}
+
+// A server that hangs after the command has connected does not hang the command.
+func TestListOfASilentServer(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*testing.T) (string, *servers.Server){
+		"etcd": func(t *testing.T) (string, *servers.Server) {
+			e := servers.Etcd(t, servers.EtcdOptions{})
+			return e.URL(), e.Servers()[0]
+		},
+		"postgres": func(t *testing.T) (string, *servers.Server) {
+			s := servers.Postgres(t, servers.PostgresOptions{})
+			return s.URL(), s.Server
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, s := start(t)
+			locks, err := fencelock.Open(t.Context(), url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = locks.Close() })
+			if err := s.Pause(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = s.Resume() })
+			ctx, cancel := context.WithTimeout(t.Context(), 6*listPatience)
+			defer cancel()
+			began := time.Now()
+			infos, err := list(ctx, locks, "")
+			if took := time.Since(began); !errors.Is(err, fencelock.ErrUnavailable) || len(infos) > 0 || took > 3*listPatience {
+				t.Errorf("got %v, %v after %v, want ErrUnavailable after %v", infos, err, took, listPatience)
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -62,13 +63,25 @@ func expiry(i fencelock.Info) string {
 
 func waiters(i fencelock.Info) string { return orDash(i.Waiters >= 0, strconv.Itoa(i.Waiters)) }
 
+// listPatience is for how long a list may bring nothing.
+const listPatience = 5 * time.Second
+
 // list returns what the store lists, sorted by name.
 func list(ctx context.Context, locks *fencelock.Locker, prefix string) ([]fencelock.Info, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := fmt.Errorf("%w: no lock and no end of the list for %v", fencelock.ErrUnavailable, listPatience)
+	timer := time.AfterFunc(listPatience, func() { cancel(silent) })
+	defer timer.Stop()
 	var infos []fencelock.Info
 	for info, err := range locks.List(ctx, prefix) {
-		if err != nil {
+		switch {
+		case err != nil && errors.Is(context.Cause(ctx), silent):
+			return nil, silent
+		case err != nil:
 			return nil, err
 		}
+		timer.Reset(listPatience)
 		infos = append(infos, info)
 	}
 	slices.SortFunc(infos, func(x, y fencelock.Info) int { return strings.Compare(x.Name, y.Name) })

@@ -83,8 +83,7 @@ func (l *link) run() {
 func (l *link) connect() *net.TCPConn {
 	p := l.proxy
 	l.awaitMode(func(m *Mode) bool { return !m.HoldRequests })
-	var dialer net.Dialer
-	c, err := dialer.DialContext(l.ctx, "tcp", p.target)
+	c, err := p.dial(l.ctx, "tcp", p.target)
 	if err != nil {
 		l.awaitMode(func(m *Mode) bool { return !m.HoldRequests && !m.HoldReplies })
 	}

@@ -32,6 +32,7 @@ var BlackHole = Mode{HoldRequests: true, HoldReplies: true}
 type Proxy struct {
 	target   string
 	listener net.Listener
+	dial     Dial
 	ctx      context.Context // done when the proxy closes
 	cancel   context.CancelFunc
 	running  sync.WaitGroup // every goroutine of the proxy
@@ -60,11 +61,20 @@ func NewAt(listen, target string) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("faultproxy: %w", err)
 	}
+	return NewOn(l, target, (&net.Dialer{}).DialContext), nil
+}
+
+// Dial connects to a TCP address, as [net.Dialer.DialContext] does.
+type Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// NewOn is New with a TCP listener, which the proxy closes, and a way to connect to target: those of two network namespaces, for
+// example.
+func NewOn(l net.Listener, target string, dial Dial) *Proxy {
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &Proxy{target: target, listener: l, ctx: ctx, cancel: cancel, links: map[*link]struct{}{}}
+	p := &Proxy{target: target, listener: l, dial: dial, ctx: ctx, cancel: cancel, links: map[*link]struct{}{}}
 	p.changed = sync.NewCond(&p.mu)
 	p.running.Go(p.accept)
-	return p, nil
+	return p
 }
 
 // Addr is the address for clients.

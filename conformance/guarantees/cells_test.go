@@ -38,7 +38,7 @@ func TestFaults(t *testing.T) {
 		t.Run(b.Backend, func(t *testing.T) {
 			t.Parallel()
 			s := start(t, b.Backend)
-			f, err := newFleet(t.Context(), s, load{Names: 4, Goroutines: 2, Think: 20 * time.Millisecond}, t.TempDir())
+			f, err := newFleet(t.Context(), s, load{Names: 16, Goroutines: 3, Think: 60 * time.Millisecond}, t.TempDir())
 			defer func() {
 				if err := f.close(); err != nil {
 					t.Error(err)
@@ -73,19 +73,21 @@ func chosen(backend string, f Fault) bool {
 // can reports whether the fault can be made here.
 func (s *stack) can(f Fault) bool {
 	switch {
-	case injects[f] == nil, s.direct && (f == Replies || f == Latency || f == ClientCut):
+	case injects[f] == nil, s.replicated() && !isolated() && (f == Replies || f == Latency || f == ClientCut):
 		return false
 	case f == ClockMoved:
-		return s.clocks != nil && s.clocks.shim != ""
+		return s.lab.shim != ""
 	case f == PowerLoss:
-		return s.loss != nil
+		return s.lab.size == 0 || s.lab.disks()
 	case f == DiskFull:
-		return s.small
+		return s.lab.disks()
+	case f == LeaderCut:
+		return isolated()
 	}
 	return true
 }
 
-// most is how many trials may pass without the second holder that a cell is to show.
+// most is how many trials may pass without the second holder that a cell is to show, and how many rounds may tell nothing.
 const most = 5
 
 // trials runs a cell and records what came of it.
@@ -101,24 +103,33 @@ func (f *fleet) trials(t *testing.T, c Cell) {
 		}
 	}
 	found := Found{Fault: c.Fault, Backend: c.Backend, Date: Today(), Servers: f.version()}
+	again := 0
 	for found.Trials < n || show && found.Second == 0 && found.Trials < max(n, most) {
 		began := time.Now()
-		out, err := f.run(t.Context(), c.Fault, judge{c.Holds == Tokens || f.tx, show}, injects[c.Fault], saves(c.Backend))
-		if err == nil {
-			err = f.inTime(c, out)
+		out, broken, mishaps := f.run(t.Context(), c.Fault, judge{c.Holds == Tokens || f.tx, show}, injects[c.Fault], saves(c.Backend))
+		if broken == nil && mishaps == nil {
+			broken = f.inTime(c, out)
 		}
 		t.Logf("%v: %+v", time.Since(began).Round(time.Millisecond), out)
+		if broken == nil && mishaps != nil {
+			t.Errorf("the round tells nothing: %v", mishaps)
+			if again++; again == most {
+				t.FailNow()
+			}
+			if err := f.revive(); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
 		found.Trials++
 		found.Locks += out.Locks
 		found.Slowest = max(found.Slowest, out.Slowest.Milliseconds())
 		if out.Twice > 0 {
 			found.Second++
 		}
-		if err != nil {
+		if broken != nil {
 			found.Broken++
-			t.Error(err)
-		}
-		if errors.Is(err, errHarness) {
+			t.Error(errors.Join(broken, mishaps))
 			if err := f.revive(); err != nil {
 				t.Fatal(err)
 			}

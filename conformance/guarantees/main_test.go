@@ -9,6 +9,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	isolate()
 	logging.Disable() // go-redis reports every dial that a fault makes fail
 	// A round waits for most of its time, so all backends fit at once.
 	flag.Parse()

@@ -13,8 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/fencelock/fencelock/conformance/faultproxy"
 )
 
 // client is a worker, seen from its parent.
@@ -23,12 +21,12 @@ type client struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
 	lines chan string
-	links []*faultproxy.Proxy // its ways to the servers
-	dead  bool                // it was killed
+	ways
+	dead bool // it was killed
 }
 
-// launch starts a worker that reaches the store through links.
-func launch(a assignment, links []*faultproxy.Proxy) (*client, error) {
+// launch starts a worker.
+func launch(a assignment, w ways) (*client, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -37,7 +35,10 @@ func launch(a assignment, links []*faultproxy.Proxy) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &client{name: a.Name, cmd: exec.Command(exe), lines: make(chan string, 16), links: links}
+	c := &client{name: a.Name, cmd: exec.Command(exe), lines: make(chan string, 16), ways: w}
+	if w.net != nil {
+		c.cmd = exec.Command("nsenter", "--net="+w.net.path(), exe)
+	}
 	c.cmd.Env = append(os.Environ(), workerEnv+"="+string(raw))
 	c.cmd.Stderr = os.Stderr
 	out, err := c.cmd.StdoutPipe()
@@ -78,7 +79,7 @@ func (c *client) answer() (string, error) {
 		}
 		return line, nil
 	case <-time.After(patience):
-		return "", fmt.Errorf("%s says nothing", c.name)
+		return "", fmt.Errorf("%w: %s says nothing", errStalled, c.name)
 	}
 }
 

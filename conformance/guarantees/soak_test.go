@@ -51,7 +51,7 @@ func TestSoak(t *testing.T) {
 }
 
 func soak(t *testing.T, ctx context.Context, s *stack) {
-	f, err := newFleet(t.Context(), s, load{Names: 16, Goroutines: 4, Think: 20 * time.Millisecond}, t.TempDir())
+	f, err := newFleet(t.Context(), s, load{Names: 64, Goroutines: 16, Think: 60 * time.Millisecond}, t.TempDir())
 	defer func() {
 		if err := f.close(); err != nil {
 			t.Error(err)
@@ -64,7 +64,7 @@ func soak(t *testing.T, ctx context.Context, s *stack) {
 		began := time.Now()
 		server := s.draw()
 		plain := s.tx || Of(server, s.backend).Holds == Tokens
-		out, err := f.run(t.Context(), "soak", judge{plain: plain}, func(r *round) error { return r.overlap(server) },
+		out, broken, mishaps := f.run(t.Context(), "soak", judge{plain: plain}, func(r *round) error { return r.overlap(server) },
 			saves(s.backend))
 		now := Figures{
 			Minutes: time.Since(began).Minutes(), Rounds: 1, Locks: out.Locks, Pauses: out.Pauses, Kills: out.Kills, Partitions: out.Partitions,
@@ -74,22 +74,23 @@ func soak(t *testing.T, ctx context.Context, s *stack) {
 			now.SecondHolders = out.Twice
 		}
 		switch {
-		case errors.Is(err, errHarness):
+		case broken == nil && mishaps != nil:
 			now.BrokenOff = 1
-		case errors.Is(err, history.ErrUnknown):
+		case broken != nil && only(broken, history.ErrUnknown):
 			now.Unknown = 1
-		case errors.Is(err, errStalled) && out.Twice+out.Lacking == 0:
+		case broken != nil && only(broken, errStalled):
 			now.Stalled = 1
-		case err != nil:
+		case broken != nil:
 			now.Violations = 1
 		}
+		err := errors.Join(broken, mishaps)
 		if err != nil {
 			t.Errorf("%s with %s: %v", s.backend, server, err)
 		}
 		if err := tally(s.backend, now); err != nil {
 			t.Fatal(err)
 		}
-		if errors.Is(err, errHarness) {
+		if err != nil {
 			if err := f.revive(); err != nil {
 				t.Fatal(err)
 			}
@@ -100,7 +101,7 @@ func soak(t *testing.T, ctx context.Context, s *stack) {
 // draw chooses what happens to the servers of a round.
 func (s *stack) draw() Fault {
 	var all []Fault
-	for _, f := range []Fault{MinoritySilent, ServerSilent, ServerRestarted, ServerKilled, PowerLoss, LeaderLost} {
+	for _, f := range []Fault{MinoritySilent, ServerSilent, ServerRestarted, ServerKilled, PowerLoss, LeaderLost, LeaderCut} {
 		if s.can(f) && Of(f, s.backend).Holds != NA {
 			all = append(all, f)
 		}
@@ -125,7 +126,7 @@ func (r *round) harass(i int) error {
 	c := r.clients[i]
 	span := r.ttl/4 + rand.N(r.ttl)
 	what := rand.IntN(4)
-	if r.direct {
+	if c.links == nil {
 		what %= 2
 	}
 	switch what {
@@ -190,30 +191,34 @@ func (r *round) strike(id Fault) error {
 		}
 		return errors.Join(errs...)
 	}
+	if id == PowerLoss && r.lab.disks() {
+		r.count(func(o *outcome) { o.Kills += len(r.servers) })
+		return mishap(r.blackout())
+	}
 	s := r.servers[first%len(r.servers)]
-	if r.leader != nil && (id == LeaderLost || r.direct) {
+	if r.leader != nil && (id == LeaderLost || id == LeaderCut || r.replicated()) {
 		var err error
-		if s, err = r.leader(r.ctx); err != nil {
+		if s, err = r.led(); err != nil {
 			return err
 		}
+	}
+	if id == LeaderCut {
+		r.count(func(o *outcome) { o.Partitions++ })
+		h := r.lab.at(s.Addr())
+		r.lab.isolate(h, faultproxy.BlackHole)
+		defer r.lab.isolate(h, faultproxy.Mode{})
+		return r.sleep(r.ttl + span)
 	}
 	r.count(func(o *outcome) { o.Kills++ })
-	cut := func() error { return nil }
-	if id == PowerLoss {
-		cut = r.loss(s)
-		if err := r.sleep(1100 * time.Millisecond); err != nil {
-			return err
-		}
-	}
 	end := (*servers.Server).Kill
 	if id == ServerRestarted {
 		end = (*servers.Server).Stop
 	}
-	err := errors.Join(end(s), cut())
+	err := end(s)
 	if id == LeaderLost {
 		err = errors.Join(err, r.sleep(span))
 	}
-	return errors.Join(err, s.Start())
+	return mishap(errors.Join(err, s.Start()))
 }
 
 // tally adds figures to the file, if there is one.

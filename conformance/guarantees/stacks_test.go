@@ -4,10 +4,7 @@ package guarantees_test
 
 import (
 	"context"
-	"fmt"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -24,16 +21,19 @@ type stack struct {
 	ttl     time.Duration
 	tx      bool // holders write in the lease's transaction
 	brittle bool // leases can end before their deadline
-	direct  bool // clients find the servers by themselves: no proxy stands between
 	addrs   []string
 	url     func(addrs []string, prefix string) string
 	servers []*servers.Server // those that a fault may take
-	loss    func(*servers.Server) func() error
 	leader  func(context.Context) (*servers.Server, error)
-	clocks  *clocks
-	small   bool // the server's disk can be filled
+	named   []string                              // addresses that clients learn from others; nil: they know addrs
+	epoch   func(context.Context) (string, error) // another one: another leader was chosen; nil: that is no matter
+	lab     *lab
 	prefix  string
+	useUp   func(context.Context) // leaves the room in a server's files; nil: there is none
 }
+
+// replicated reports whether one server grants, and tells others later.
+func (s *stack) replicated() bool { return s.named != nil }
 
 // version is what the servers call themselves.
 func (s *stack) version() string { return s.servers[0].Store() + " " + s.servers[0].Version() }
@@ -56,94 +56,114 @@ func on(scheme, tail, query string) func([]string, string) string {
 	}
 }
 
+// mib is what the sizes of disks are counted in. They are sparse.
+const mib = 1 << 20
+
 // starts makes the stack of each backend. Its servers end with the test.
-var starts = map[string]func(t *testing.T) *stack{
-	"redis-always":   func(t *testing.T) *stack { return redisStack(t, "appendonly yes", "appendfsync always") },
-	"redis-everysec": func(t *testing.T) *stack { return redisStack(t, "appendonly yes", "appendfsync everysec") },
-	"redis-none":     func(t *testing.T) *stack { return redisStack(t) },
+var starts = map[string]func(t *testing.T, l *lab) *stack{
+	"redis-always":   func(t *testing.T, l *lab) *stack { return redisStack(t, l, "appendonly yes", "appendfsync always") },
+	"redis-everysec": func(t *testing.T, l *lab) *stack { return redisStack(t, l, "appendonly yes", "appendfsync everysec") },
+	"redis-none":     func(t *testing.T, l *lab) *stack { return redisStack(t, l) },
 	"redis-sentinel": sentinelStack,
 	"redlock":        redlockStack,
-	"etcd": func(t *testing.T) *stack {
-		e := servers.Etcd(t, servers.EtcdOptions{Members: 3})
-		return &stack{
-			traits: backend.TraitsOf("etcd"), ttl: 2 * time.Second, addrs: e.Addrs(), url: on("etcd", "", ""),
-			servers: e.Servers(), leader: e.Leader,
-		}
-	},
-	"zookeeper": func(t *testing.T) *stack {
-		z := servers.ZooKeeper(t, servers.ZooKeeperOptions{Servers: 3})
-		return &stack{
-			traits: backend.TraitsOf("zookeeper"), ttl: 2 * time.Second, addrs: z.Addrs(), url: on("zookeeper", "", ""),
-			servers: z.Servers(), leader: z.Leader,
-		}
-	},
-	"postgres-lease": func(t *testing.T) *stack { return postgresStack(t, "lease") },
-	"postgres-row": func(t *testing.T) *stack {
-		s := postgresStack(t, "row")
+	"etcd":           etcdStack,
+	"zookeeper":      zookeeperStack,
+	"postgres-lease": func(t *testing.T, l *lab) *stack { return postgresStack(t, l, "lease") },
+	"postgres-row": func(t *testing.T, l *lab) *stack {
+		s := postgresStack(t, l, "row")
 		s.tx, s.brittle = true, true // with the connection
 		return s
 	},
 }
 
-// start starts the servers of a backend.
+// start starts the servers of a backend. What it makes first is on their disks.
 func start(t *testing.T, name string) *stack {
 	t.Helper()
-	s := starts[name](t)
-	s.backend = name
+	l := newLab(t)
+	s := starts[name](t, l)
+	s.backend, s.lab = name, l
+	if err := l.sync(); err != nil {
+		t.Fatal(err)
+	}
 	return s
 }
 
-func redisStack(t *testing.T, config ...string) *stack {
+func redisStack(t *testing.T, l *lab, config ...string) *stack {
 	t.Helper()
-	c := newClocks(t)
-	c.small = len(config) > 0 && os.Getuid() == 0
-	s, err := startWith(t, "redis", func(ctx context.Context) (*servers.Server, error) {
-		return stores.StartRedis(ctx, c, servers.RedisOptions{Config: append(config, "auto-aof-rewrite-min-size 1mb")})
-	})
-	if err != nil {
-		t.Fatal(err)
+	if len(config) > 0 {
+		l.size = 64 * mib
 	}
-	c.unmount(t)
+	s := startWith(t, "redis", func(ctx context.Context) (*servers.Server, error) {
+		return stores.StartRedis(ctx, l, servers.RedisOptions{Config: append(config, "auto-aof-rewrite-min-size 1mb")})
+	})
 	return &stack{
-		small:  len(c.mounts) > 0,
 		traits: backend.TraitsOf("redis"), ttl: 1500 * time.Millisecond, addrs: []string{s.Addr()}, url: on("redis", "", ""),
-		servers: []*servers.Server{s}, loss: powerLoss(strings.Join(config, ",")), clocks: c,
+		servers: []*servers.Server{s},
 	}
 }
 
-func redlockStack(t *testing.T) *stack {
+func redlockStack(t *testing.T, l *lab) *stack {
 	t.Helper()
-	c := newClocks(t)
-	g, err := startWith(t, "redis", func(ctx context.Context) (*servers.Group, error) {
-		return stores.StartRedises(ctx, c, 5, servers.RedisOptions{})
+	g := startWith(t, "redis", func(ctx context.Context) (*servers.Group, error) {
+		return stores.StartRedises(ctx, l, 5, servers.RedisOptions{})
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return &stack{
 		traits: backend.TraitsOf("redlock"), ttl: 1500 * time.Millisecond, addrs: g.Addrs(), url: on("redlock", "", "quarantine=2s"),
-		servers: g.Servers(), loss: powerLoss(""), clocks: c, brittle: true, // with the votes of servers that forget
+		servers: g.Servers(), brittle: true, // with the votes of servers that forget
 	}
 }
 
-func sentinelStack(t *testing.T) *stack {
+func sentinelStack(t *testing.T, l *lab) *stack {
 	t.Helper()
-	s := servers.RedisSentinel(t, servers.SentinelOptions{Replicas: 2})
+	l.apart = true
+	s := startWith(t, "redis", func(ctx context.Context) (*servers.Sentinel, error) {
+		return stores.StartSentinel(ctx, l, servers.SentinelOptions{Replicas: 2})
+	})
+	named := s.Addrs()
+	for _, node := range s.Nodes() {
+		named = append(named, node.Addr())
+	}
 	return &stack{
 		traits: backend.TraitsOf("redis"), ttl: 5 * time.Second, addrs: s.Addrs(), url: on("redis+sentinel", "/main", ""),
-		direct: true, servers: s.Nodes(), loss: powerLoss(""), leader: s.Master,
+		named: named, servers: s.Nodes(), leader: s.Master, epoch: s.Epoch,
 	}
 }
 
-func postgresStack(t *testing.T, mode string) *stack {
+func etcdStack(t *testing.T, l *lab) *stack {
 	t.Helper()
-	c := newClocks(t)
-	s, err := startWith(t, "postgres", func(ctx context.Context) (*servers.PostgresServer, error) {
-		return stores.StartPostgres(ctx, c, servers.PostgresOptions{})
+	l.size, l.apart = 256*mib, true
+	e := startWith(t, "etcd", func(ctx context.Context) (*servers.EtcdCluster, error) {
+		return stores.StartEtcd(ctx, l, servers.EtcdOptions{Members: 3, Args: []string{
+			"--auto-compaction-mode=revision", "--auto-compaction-retention=1000", "--max-wals=1", "--max-snapshots=1", // for hours
+		}})
 	})
-	if err != nil {
-		t.Fatal(err)
+	return &stack{
+		traits: backend.TraitsOf("etcd"), ttl: 2 * time.Second, addrs: e.Addrs(), url: on("etcd", "", ""),
+		servers: e.Servers(), leader: e.Leader,
 	}
+}
+
+func zookeeperStack(t *testing.T, l *lab) *stack {
+	t.Helper()
+	l.size, l.apart = 256*mib, true
+	z := startWith(t, "zookeeper", func(ctx context.Context) (*servers.ZooKeeperEnsemble, error) {
+		return stores.StartZooKeeper(ctx, l, servers.ZooKeeperOptions{Servers: 3, Config: []string{
+			"autopurge.purgeInterval=1", "autopurge.snapRetainCount=3", // with each start too
+		}})
+	})
+	return &stack{
+		traits: backend.TraitsOf("zookeeper"), ttl: 2 * time.Second, addrs: z.Addrs(), url: on("zookeeper", "", ""),
+		servers: z.Servers(), leader: z.Leader,
+	}
+}
+
+func postgresStack(t *testing.T, l *lab, mode string) *stack {
+	t.Helper()
+	l.size = 256 * mib
+	s := startWith(t, "postgres", func(ctx context.Context) (*servers.PostgresServer, error) {
+		// A log that is used again, or made shorter, would hide that the disk is full.
+		return stores.StartPostgres(ctx, l, servers.PostgresOptions{Config: []string{"wal_recycle=off", "wal_keep_size=128MB", "max_wal_size=32MB"}})
+	})
 	if _, err := s.Query(t.Context(), createAdded); err != nil {
 		t.Fatal(err)
 	}
@@ -156,39 +176,11 @@ func postgresStack(t *testing.T, mode string) *stack {
 			}
 			return strings.Replace(at(addrs, prefix), "://", "://postgres@", 1)
 		},
-		servers: []*servers.Server{s.Server}, clocks: c,
-	}
-}
-
-// powerLoss returns what a machine that loses its power does to the data of a Redis: what was not yet promised to be on the disk is
-// gone. It is called before, and what it returns when the server has been killed.
-func powerLoss(config string) func(*servers.Server) func() error {
-	return func(s *servers.Server) func() error {
-		size := func() (path string, n int64) {
-			parts, _ := filepath.Glob(filepath.Join(s.Dir(), "data", "appendonlydir", "*.incr.aof")) // the pattern is good
-			if len(parts) == 0 {
-				return "", 0
-			}
-			st, err := os.Stat(parts[len(parts)-1])
-			if err != nil {
-				return "", 0
-			}
-			return parts[len(parts)-1], st.Size()
-		}
-		promised := func() int64 { _, n := size(); return n }
-		if strings.Contains(config, "everysec") {
-			_, before := size()
-			promised = func() int64 { return before } // a second and more ago
-		}
-		return func() error {
-			path, _ := size()
-			if path == "" {
-				return nil
-			}
-			if err := os.Truncate(path, promised()); err != nil {
-				return fmt.Errorf("cut the log back: %w", err)
-			}
-			return nil
-		}
+		servers: []*servers.Server{s.Server},
+		useUp: func(ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+			defer cancel()
+			_, _ = s.Query(ctx, "SELECT pg_switch_wal()") // it may have ended
+		},
 	}
 }

@@ -171,7 +171,8 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 
 // TestNow: moments go forward at the speed of time, as other processes see it too.
 func TestNow(t *testing.T) {
-	began, a := time.Now(), history.Now()
+	a := history.Now()
+	began := time.Now()
 	for time.Since(began) < 5*time.Millisecond {
 	}
 	b := history.Now()

@@ -187,7 +187,7 @@ func (p *program) draw() (ask, []fencelock.Option) {
 	if p.chance(1, 5) {
 		o.ttl *= 3
 	}
-	if o.manual = p.chance(1, 4) || p.w.plan.still; o.manual {
+	if o.manual = p.chance(1, 4); o.manual {
 		opts = append(opts, fencelock.WithManualRenew())
 	}
 	if p.chance(1, 4) {

@@ -9,11 +9,13 @@
 // again, stop for longer than a TTL, forget to unlock, and close their Locker in the middle of it all.
 //
 // What becomes of a message is drawn from the seed and from what the message is about, never from when it is sent,
-// so a seed says the same about each message in every run.
+// so a seed says the same about each message in every run. What the engine draws follows from the nonces of its acquisitions, and these from the
+// seed: nearly every seed is the same run every time.
 //
 // # What is not
 //
 // A bubble cannot stop one process: in a pause, a client's program and network stand still, but the engine's timers go
 // on. So a Done that closes late because its process was stopped does not happen here; rule D5 stops a real one. All clients and
-// the store share one clock. Goroutines that are ready at the same instant run in any order.
+// the store share one clock. Goroutines that are ready at the same instant run in any order: the plan makes no two
+// ready at once, but the engine does, so about one seed in some hundred takes another course now and then.
 package simulation

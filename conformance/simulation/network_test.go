@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -29,9 +28,6 @@ func (c *client) trip(id string) trip {
 	w, r := c.w, c.w.fate("trip", id)
 	t := trip{there: between(r, 200*time.Microsecond, 15*time.Millisecond), back: between(r, 200*time.Microsecond, 15*time.Millisecond)}
 	t.told = r.IntN(2) == 0
-	if w.plan.still && strings.Contains(id, "abandon") {
-		return t
-	}
 	late := []time.Duration{0, 700 * time.Millisecond, 2 * w.plan.ttl, 2 * w.plan.ttl}[w.plan.temper]
 	if late == 0 {
 		return t

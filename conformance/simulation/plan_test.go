@@ -21,7 +21,6 @@ type plan struct {
 	ttl     time.Duration // the most usual one
 	longest time.Duration
 	patient bool // the driver waits long for an answer
-	still   bool // nothing in it that the engine draws: see stilled
 	checks  bool // the driver can Check, and the store does not tell of a loss
 	waits   bool // the driver uses backend.Wait; otherwise it is one that is told
 	outages []outage
@@ -74,16 +73,6 @@ func newPlan(seed uint64) plan {
 	}
 	if p.temper == wiping && len(p.outages) > 0 {
 		p.outages[0].wiped = true
-	}
-	return p
-}
-
-// stilled returns the plan without what the engine puts off by a random time: renewals in the background, looks, retries of
-// what is to be undone, and the pauses of backend.Wait.
-func (p plan) stilled() plan {
-	p.still, p.checks, p.waits, p.outages = true, false, false, nil
-	for i := range p.faults {
-		p.faults[i] = nil
 	}
 	return p
 }

@@ -13,7 +13,6 @@ var (
 	howMany  = flag.Int("seeds", 0, "run the worlds of so many seeds; 0: 2,000, or fewer with -short or the race detector")
 	oneFlaw  = flag.String("mistake", "", "with -seed: make this mistake of the table")
 	fromSeed = flag.Uint64("from", 0, "the first seed")
-	times    = flag.Int("times", 1, "with -seed: run it up to so often, until something is found")
 )
 
 // seeds is how many a run has.
@@ -33,9 +32,6 @@ func seeds() int {
 func TestSimulation(t *testing.T) {
 	if *oneSeed >= 0 {
 		w := run(t, uint64(*oneSeed), flaw(*oneFlaw))
-		for i := 1; i < *times && len(w.found) == 0; i++ {
-			w = run(t, uint64(*oneSeed), flaw(*oneFlaw))
-		}
 		if len(w.found) == 0 {
 			t.Log(strings.Join(w.log, "\n"))
 		}
@@ -59,24 +55,22 @@ func report(t *testing.T, w *world) {
 	if len(w.found) == 0 {
 		return
 	}
-	t.Errorf("seed %d: %s\n%s\n\tagain: go test ./conformance/simulation -run '^TestSimulation$' -v -seed %d -times 1000", w.seed, strings.Join(w.found, "\n\t"), strings.Join(w.log, "\n"), w.seed)
+	t.Errorf("seed %d: %s\n%s\n\tagain: go test ./conformance/simulation -run '^TestSimulation$' -v -seed %d (with -count=50 if it passes)", w.seed, strings.Join(w.found, "\n\t"), strings.Join(w.log, "\n"), w.seed)
 }
 
-// TestSameSeedSameRun runs seeds twice. Where the engine draws nothing, the same must happen at the same times. In a whole world
-// its jitter is not the seed's: how many are the same by chance is printed.
+// TestSameSeedSameRun runs seeds twice: the same must happen at the same times, but for one seed in a hundred, in which what the
+// engine does at one instant (a Close among it) comes in another order. Anything that is drawn at random changes nearly all.
 func TestSameSeedSameRun(t *testing.T) {
-	n := min(seeds(), 50)
-	same := 0
+	n := min(seeds(), 200)
+	var others []string
 	for seed := range uint64(n) {
-		p := newPlan(seed).stilled()
-		if d := difference(p.run(t, seed, ""), p.run(t, seed, "")); d != "" {
-			t.Errorf("without the engine's jitter, seed %d was not the same twice:\n%s", seed, d)
-		}
-		if difference(run(t, seed, ""), run(t, seed, "")) == "" {
-			same++
+		if d := difference(run(t, seed, ""), run(t, seed, "")); d != "" {
+			others = append(others, fmt.Sprintf("seed %d was not the same twice:\n%s", seed, d))
 		}
 	}
-	t.Logf("%d seeds twice: all the same without the engine's jitter, %d with it", n, same)
+	if len(others) > n/100 {
+		t.Errorf("%d of %d seeds took another course the second time, want %d at most\n%s", len(others), n, n/100, strings.Join(others, "\n"))
+	}
 }
 
 // difference shows where two runs part; empty: nowhere.

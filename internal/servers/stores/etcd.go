@@ -94,7 +94,7 @@ func (m *etcdMaker) member(ctx context.Context, i int, all [][]int) (*Server, er
 	}
 	args = append(append(args, secure...), m.options.Args...)
 	s.process, err = m.launcher.Prepare(ctx, Spec{
-		Store: "etcd", Name: fmt.Sprintf("etcd-m%d", i), Dir: dir, Data: filepath.Join(dir, "data"),
+		Store: "etcd", Name: fmt.Sprintf("etcd-m%d", i), Dir: dir, Data: filepath.Join(dir, "data"), Ports: all[i],
 		Args: append([]string{m.program}, args...), Image: append([]string{"etcd"}, args...),
 	})
 	if err != nil {

@@ -27,6 +27,7 @@ type Spec struct {
 	Env   []string // additions to the environment, "KEY=value"
 	Dir   string   // the process's own folder, which exists: configuration and log
 	Data  string   // the data folder inside Dir, emptied by Wipe
+	Ports []int    // of the loopback address, on which it listens
 	User  *User    // who runs it; nil means the caller
 	Reap  bool     // children leave the process group and must be found and stopped one by one
 	// Setup fills an empty Data before the program starts; nil if the program does it itself. A container does not call

@@ -109,7 +109,7 @@ fi
 cd "$data"
 exec $as postgres -D "$data" "$@"`
 	return l.Prepare(ctx, Spec{
-		Store: "postgres", Name: "postgres", Dir: s.dir, Data: data, User: i.user, Reap: true,
+		Store: "postgres", Name: "postgres", Dir: s.dir, Data: data, Ports: []int{port}, User: i.user, Reap: true,
 		Args:       append([]string{i.program("postgres"), "-D", data}, args...),
 		Image:      append([]string{"sh", "-c", image, "postgres", data}, args...),
 		Env:        []string{"LC_ALL=C"},

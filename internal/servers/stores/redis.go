@@ -86,9 +86,12 @@ func (s *Server) prepareRESP(ctx context.Context, l Launcher, program string, li
 	if err := os.WriteFile(conf, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
 		return err
 	}
-	var err error
+	port, err := strconv.Atoi(portOf(s.addr))
+	if err != nil {
+		return err
+	}
 	s.process, err = l.Prepare(ctx, Spec{
-		Store: s.store, Name: program, Dir: s.dir, Data: data,
+		Store: s.store, Name: program, Dir: s.dir, Data: data, Ports: []int{port},
 		Args: append([]string{"redis-server", conf}, sentinelFlag(program)...),
 	})
 	s.ready = func(ctx context.Context) error {

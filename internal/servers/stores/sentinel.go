@@ -208,6 +208,19 @@ func (s *Sentinel) Master(ctx context.Context) (*Server, error) {
 	return nil, errors.Join(errs...)
 }
 
+// Epoch grows whenever the sentinels choose another master.
+func (s *Sentinel) Epoch(ctx context.Context) (string, error) {
+	var errs []error
+	for _, w := range s.watch.servers {
+		state, err := w.masterState(ctx)
+		if err == nil {
+			return state["config-epoch"], nil
+		}
+		errs = append(errs, err)
+	}
+	return "", errors.Join(errs...)
+}
+
 // AwaitMaster waits until a majority of the sentinels name another master than old and it says itself that it is one.
 func (s *Sentinel) AwaitMaster(ctx context.Context, old *Server) (*Server, error) {
 	var node *Server

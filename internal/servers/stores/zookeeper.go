@@ -93,7 +93,7 @@ func (z *ZooKeeperEnsemble) server(ctx context.Context, l Launcher, o ZooKeeperO
 	}
 	id := strconv.Itoa(i + 1)
 	if err == nil {
-		s.process, err = l.Prepare(ctx, zooKeeperSpec(dir, data, classes, id))
+		s.process, err = l.Prepare(ctx, zooKeeperSpec(dir, data, classes, id, all[i]))
 	}
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
@@ -121,16 +121,20 @@ func zooConfig(o ZooKeeperOptions, data string, i int, all [][]int) string {
 }
 
 // zooKeeperSpec says how to run one server whose configuration is in dir.
-func zooKeeperSpec(dir, data, classes, id string) Spec {
+func zooKeeperSpec(dir, data, classes, id string, ports []int) Spec {
 	// Little memory, and a compiler that is quick rather than good: a start takes half the time.
-	jvm := []string{"-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+PerfDisableSharedMem"}
+	jvm := []string{
+		"-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+PerfDisableSharedMem",
+		// An election that misses a message is tried again after a second, not after up to a minute.
+		"-Dzookeeper.fastleader.maxNotificationInterval=1000", "-Dzookeeper.cnxTimeout=1000",
+	}
 	config := filepath.Join(dir, "zoo.cfg")
 	writeID := `mkdir -p "$1" && printf %s "$2" >"$1/myid"`
 	args := append([]string{"java"}, jvm...)
 	args = append(args, "-cp", dir+string(os.PathListSeparator)+classes,
 		"org.apache.zookeeper.server.quorum.QuorumPeerMain", config)
 	return Spec{
-		Store: "zookeeper", Name: "zookeeper-" + id, Dir: dir, Data: data,
+		Store: "zookeeper", Name: "zookeeper-" + id, Dir: dir, Data: data, Ports: ports,
 		Args:  args,
 		Image: []string{"sh", "-c", writeID + ` && exec zkServer.sh start-foreground`, "zookeeper", data, id},
 		Env:   []string{"ZOOCFGDIR=" + dir, "SERVER_JVMFLAGS=" + strings.Join(jvm, " "), "JMXDISABLE=true"},

@@ -54,6 +54,7 @@ func redlockCommands(lock string) [][]string {
 		{"INFO", "server"},
 		{"TIME"},
 		{"GET", lock},
+		{"MGET", lock},
 		{"SET", lock, "v", "PX", "1"},
 		{"DEL", lock},
 		{"EXISTS", lock},

@@ -104,7 +104,7 @@ func TestRedlockUsers(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("this system has no 127.0.0.2")
 	}
-	const need = " ~fencelock:* ~fl* resetchannels &fl* -@all +eval +evalsha +info +time +get +set +del +exists +pexpire +pttl" +
+	const need = " ~fencelock:* ~fl* resetchannels &fl* -@all +eval +evalsha +info +time +get +mget +set +del +exists +pexpire +pttl" +
 		" +hset +hget +hmget +hdel +hgetall +hvals +rpush +ltrim +lpos +publish +subscribe +scan"
 	g := servers.Redises(t, 3, servers.RedisOptions{Config: []string{"bind 127.0.0.1 127.0.0.2 127.0.0.3"}, Users: []string{
 		"doctor on >s3cret" + need + " +config|get", "program on >s3cret" + need, "fewer on >s3cret ~* &* +@all -hmget", "deaf on >s3cret ~* resetchannels +@all",
