@@ -24,6 +24,9 @@ const (
 type report struct {
 	mu     sync.Mutex
 	client backend.Client
+	told   time.Duration // the longest TTL that the stores were told
+
+	sending chan struct{} // full while a report is under way
 
 	last   context.CancelFunc // there is to be no further one
 	cancel context.CancelFunc // nor is one that is under way to go on
@@ -44,7 +47,7 @@ func (p *report) start(ctx context.Context, d *Driver) error {
 	}
 	background, cancel := context.WithCancel(context.Background())
 	going, last := context.WithCancel(background)
-	p.last, p.cancel, p.done = last, cancel, make(chan struct{})
+	p.last, p.cancel, p.done, p.sending = last, cancel, make(chan struct{}), make(chan struct{}, 1)
 	first := p.send(ctx, d)
 	go func() {
 		defer close(p.done)
@@ -63,8 +66,15 @@ func (p *report) start(ctx context.Context, d *Driver) error {
 }
 
 // send reports to both stores at once. The error is that of one that the phase locks in; a store that is not open yet and that the
-// phase does not need is opened for it, if it can be.
+// phase does not need is opened for it, if it can be. Reports follow each other: an older one that came later would take the
+// newer one's place.
 func (p *report) send(ctx context.Context, d *Driver) error {
+	select {
+	case p.sending <- struct{}{}:
+		defer func() { <-p.sending }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	p.mu.Lock()
 	p.client.Reported = time.Now().UTC().Truncate(time.Millisecond)
 	c := p.client
@@ -86,21 +96,22 @@ func (p *report) send(ctx context.Context, d *Driver) error {
 	if from != nil && d.phase != backend.PhaseTo {
 		return from
 	}
-	if d.phase != backend.PhaseFrom {
+	if to != nil && d.phase != backend.PhaseFrom {
 		return to
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.told = c.MaxTTL
 	return nil
 }
 
 // asks notes how long a lock is asked for: a longer TTL than any before is reported before it is.
 func (p *report) asks(ctx context.Context, d *Driver, ttl time.Duration) error {
 	p.mu.Lock()
-	longer := ttl > p.client.MaxTTL
-	if longer {
-		p.client.MaxTTL = ttl
-	}
+	p.client.MaxTTL = max(p.client.MaxTTL, ttl)
+	known := ttl <= p.told
 	p.mu.Unlock()
-	if !longer {
+	if known {
 		return nil
 	}
 	return p.send(ctx, d)

@@ -3,6 +3,7 @@ package migrate_test
 import (
 	"context"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -173,4 +174,45 @@ func TestCloseDuringAReport(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestReportsFollowEachOther: one that took long does not take the place of a newer one, and nobody locks with a TTL that is still
+// being reported.
+func TestReportsFollowEachOther(t *testing.T) {
+	bubble(t, func(w world) {
+		stores := []*far{{Driver: client(w.old)}, {Driver: client(w.new)}}
+		o := w.options(backend.PhaseFrom)
+		o.From, o.To = stores[0], stores[1]
+		d := w.startWith(o)
+		takes := func(t time.Duration) {
+			for _, s := range stores {
+				s.report.Store(int64(t))
+			}
+		}
+		takes(700 * time.Millisecond)
+		time.Sleep(10*time.Second + 10*time.Millisecond) // the next report is on its way
+		takes(0)
+		var asking sync.WaitGroup
+		for _, name := range []string{"x", "y"} {
+			asking.Go(func() {
+				r := request(name)
+				r.TTL = time.Hour
+				g, err := d.Acquire(w.Context(), r)
+				w.want("acquire", err, nil)
+				st, err := w.pair().Status(w.Context())
+				w.want("status", err, nil)
+				if len(st.Clients) != 1 || st.Clients[0].MaxTTL != time.Hour {
+					w.Errorf("%s is held for an hour, and reported was %+v", name, st.Clients)
+				}
+				w.want("release", d.Release(w.Context(), &backend.Hold{Request: r, Grant: g}), nil)
+			})
+		}
+		asking.Wait()
+		time.Sleep(time.Second)
+		st, err := w.pair().Status(w.Context())
+		w.want("status", err, nil)
+		if len(st.Clients) != 1 || st.Clients[0].MaxTTL != time.Hour {
+			w.Errorf("a second later: %+v", st.Clients)
+		}
+	})
 }

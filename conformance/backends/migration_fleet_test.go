@@ -72,11 +72,11 @@ func redisThat(t *testing.T, keeps bool) *servers.Server {
 
 // TestMigration is group I: each rule on each pair, and what happened is checked as one history.
 //
-// It is not parallel: the suite counts the goroutines of this process, of which these rules have many.
+// It is not parallel: the suite counts the goroutines of this process, of which these rules have many. Nor is a pair beside the
+// next one: the fleets of one are some thirty processes.
 func TestMigration(t *testing.T) {
 	for _, pair := range pairs {
 		t.Run(pair.name, func(t *testing.T) {
-			t.Parallel()
 			if testing.Short() && !pair.small {
 				t.Skip("-short: file to file and redis to etcd")
 			}

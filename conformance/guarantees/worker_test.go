@@ -127,6 +127,9 @@ func (w *worker) obey(verb string, args []string) (string, error) {
 		}
 		called := history.Now()
 		le, err := w.l.Mutex(args[0], opts...).Lock(ctx)
+		for verb == "take" && errors.Is(err, fencelock.ErrUnavailable) && ctx.Err() == nil { // another leader is yet to be chosen
+			le, err = w.l.Mutex(args[0], opts...).Lock(ctx)
+		}
 		if verb == "take" && err != nil && ctx.Err() != nil {
 			return "none", nil
 		}
