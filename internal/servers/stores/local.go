@@ -163,7 +163,10 @@ func (p *process) Pause() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	return await(ctx, p.exited, func(context.Context) error { return isPaused(p.cmd.Process.Pid) })
+	return await(ctx, p.exited, func(context.Context) error {
+		pid := p.cmd.Process.Pid
+		return arePaused(append(childrenOf(pid), pid)...)
+	})
 }
 
 // Resume lets a paused program go on.
@@ -179,14 +182,25 @@ func (p *process) Resume() error {
 func (p *process) signalAll(sig syscall.Signal) (children []int, err error) {
 	pid := p.cmd.Process.Pid
 	if p.spec.Reap && p.running() {
-		// A stopped parent has no further children. Where it cannot be stopped, its children are not known either.
-		_ = signalProcess(pid, pauseSignal)
+		// A parent has no further children once it stands still.
+		err = p.halt(pid)
 		children = childrenOf(pid)
 	}
 	for _, child := range children {
 		err = errors.Join(err, signalProcess(child, sig))
 	}
 	return children, errors.Join(err, signalGroup(pid, sig))
+}
+
+// halt stops the first process of the program, and returns when it stands still or has ended. Where it cannot be stopped, its children are
+// not known either.
+func (p *process) halt(pid int) error {
+	if signalProcess(pid, pauseSignal) != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	return await(ctx, nil, func(context.Context) error { return arePaused(pid) })
 }
 
 // Wipe removes the data.

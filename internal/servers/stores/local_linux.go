@@ -41,9 +41,9 @@ func signalProcess(pid int, sig syscall.Signal) error {
 	return nil
 }
 
-// isPaused returns nil when the process and its children have stopped.
-func isPaused(pid int) error {
-	for _, p := range append(childrenOf(pid), pid) {
+// arePaused returns nil when every one of the processes has stopped, or ended.
+func arePaused(pids ...int) error {
+	for _, p := range pids {
 		state, _, err := stat(p)
 		if err == nil && state != "T" && state != "Z" {
 			return fmt.Errorf("process %d is in state %s", p, state)

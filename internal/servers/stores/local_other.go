@@ -36,7 +36,7 @@ func signalProcess(pid int, sig syscall.Signal) error {
 	return nil
 }
 
-func isPaused(int) error { return fmt.Errorf("pause: not supported on %s", runtime.GOOS) }
+func arePaused(...int) error { return fmt.Errorf("pause: not supported on %s", runtime.GOOS) }
 
 func childrenOf(int) []int { return nil }
 
