@@ -13,11 +13,12 @@ import (
 // keys, on a cluster as a pipeline, which go-redis splits by node. Result i of the script is
 // 1 if hold i is ours.
 func (d *Driver) each(ctx context.Context, s *script, hs []*backend.Hold, args func(*backend.Hold) []any) []error {
-	errs := make([]error, len(hs))
 	if d.cluster != nil {
-		d.eachInCluster(ctx, s, hs, args, errs)
-		return errs
+		return d.inCluster(ctx, hs, func(ctx context.Context, p goredis.Pipeliner, h *backend.Hold) *goredis.Cmd {
+			return s.Eval(ctx, p, []string{d.prefix + h.Name}, args(h)...)
+		}, func(ours any, _ *backend.Hold) error { return verdict(ours) })
 	}
+	errs := make([]error, len(hs))
 	keys := make([]string, len(hs))
 	all := make([]any, 0, 2*len(hs))
 	for i, h := range hs {
@@ -37,9 +38,13 @@ func (d *Driver) each(ctx context.Context, s *script, hs []*backend.Hold, args f
 	return errs
 }
 
-// eachInCluster sends one pipeline to each node, so that one that does not
-// answer delays no other, and takes in every answer that comes.
-func (d *Driver) eachInCluster(ctx context.Context, s *script, hs []*backend.Hold, args func(*backend.Hold) []any, errs []error) {
+// inCluster sends one pipeline to each node, so that one that does not
+// answer delays no other, and takes in every answer that comes: a list with what verdict is to say about the hold.
+func (d *Driver) inCluster(
+	ctx context.Context, hs []*backend.Hold, ask func(context.Context, goredis.Pipeliner, *backend.Hold) *goredis.Cmd,
+	verdict func(any, *backend.Hold) error,
+) []error {
+	errs := make([]error, len(hs))
 	var wg sync.WaitGroup
 	for _, of := range d.byNode(ctx, len(hs), func(i int) string { return d.prefix + hs[i].Name }) {
 		wg.Go(func() {
@@ -47,7 +52,7 @@ func (d *Driver) eachInCluster(ctx context.Context, s *script, hs []*backend.Hol
 			defer cancel()
 			cmds, err := d.pipeline(ctx, func(p goredis.Pipeliner) {
 				for _, i := range of {
-					s.Eval(ctx, p, []string{d.prefix + hs[i].Name}, args(hs[i])...)
+					ask(ctx, p, hs[i])
 				}
 			})
 			for n, i := range of {
@@ -61,12 +66,13 @@ func (d *Driver) eachInCluster(ctx context.Context, s *script, hs []*backend.Hol
 				case len(reply) != 1:
 					errs[i] = unexpected(reply)
 				default:
-					errs[i] = verdict(reply[0])
+					errs[i] = verdict(reply[0], hs[i])
 				}
 			}
 		})
 	}
 	wg.Wait()
+	return errs
 }
 
 // byNode groups the indexes of n keys by the node that has them. Keys whose

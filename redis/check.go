@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"strings"
-	"sync"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -12,11 +11,12 @@ import (
 
 // Check implements backend.Checker: it reads the locks, on one server in one command, on a cluster in a pipeline to each node.
 func (d *Driver) Check(ctx context.Context, hs []*backend.Hold) []error {
-	errs := make([]error, len(hs))
 	if d.cluster != nil {
-		d.checkInCluster(ctx, hs, errs)
-		return errs
+		return d.inCluster(ctx, hs, func(ctx context.Context, p goredis.Pipeliner, h *backend.Hold) *goredis.Cmd {
+			return p.Do(ctx, "mget", d.prefix+h.Name)
+		}, holds)
 	}
+	errs := make([]error, len(hs))
 	keys := make([]string, len(hs))
 	for i, h := range hs {
 		keys[i] = d.prefix + h.Name
@@ -31,36 +31,6 @@ func (d *Driver) Check(ctx context.Context, hs []*backend.Hold) []error {
 		}
 	}
 	return errs
-}
-
-func (d *Driver) checkInCluster(ctx context.Context, hs []*backend.Hold, errs []error) {
-	var wg sync.WaitGroup
-	for _, of := range d.byNode(ctx, len(hs), func(i int) string { return d.prefix + hs[i].Name }) {
-		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, promptMost)
-			defer cancel()
-			cmds, err := d.pipeline(ctx, func(p goredis.Pipeliner) {
-				for _, i := range of {
-					p.MGet(ctx, d.prefix+hs[i].Name)
-				}
-			})
-			for n, i := range of {
-				if errs[i] = err; err != nil {
-					continue
-				}
-				values, err := cmds[n].(*goredis.SliceCmd).Result()
-				switch {
-				case err != nil:
-					errs[i] = d.meaning(err)
-				case len(values) != 1:
-					errs[i] = unexpected(values)
-				default:
-					errs[i] = holds(values[0], hs[i])
-				}
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // holds compares the value of a lock's key with a hold.

@@ -90,5 +90,6 @@
 // holds in one command, so a deleted key or a Break is noticed within a second.
 //
 // go-redis logs failed dials on standard error by itself; a program that does not want that
-// calls its SetLogger.
+// calls its SetLogger. Once as many dials have failed as its pool has connections (pool_size, by default 10 for each processor), it dials
+// once a second and gives every call the last error: so the store can be unavailable for up to a second longer than the server is down.
 package redis
