@@ -78,6 +78,7 @@ func (r *round) rivals(fault func() error) error {
 	verb := "hold"
 	if r.show && r.backend != "redlock" { // which gives no lease longer than its quarantine
 		verb = "keep" // to see the other have it takes long on a busy machine
+		r.longest = keepTTLs * r.ttl
 	}
 	if _, err := a.ask(verb, r.dead()); err != nil {
 		return err

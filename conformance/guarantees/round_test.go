@@ -25,6 +25,8 @@ type round struct {
 	id    string
 	names []string
 	judge
+	longest time.Duration // lease; a promoted replica that is behind can have it again when it is released
+
 	next  atomic.Int64 // worker to pick
 	tried atomic.Int64 // names
 
@@ -58,7 +60,7 @@ var recording sync.Mutex
 // run makes a history around a fault and checks it. A [mishap] is told apart: it says nothing about the lock, and hides nothing that
 // the history says.
 func (f *fleet) run(ctx context.Context, id Fault, j judge, inject func(*round) error, save string) (_ outcome, broken, mishaps error) {
-	r := &round{fleet: f, ctx: ctx, judge: j, id: fmt.Sprintf("%s-%d", id, rounds.Add(1))}
+	r := &round{fleet: f, ctx: ctx, judge: j, id: fmt.Sprintf("%s-%d", id, rounds.Add(1)), longest: f.ttl}
 	r.next.Store(rounds.Load())
 	for i := range f.Names {
 		r.names = append(r.names, fmt.Sprintf("%s/%d", r.id, i))
@@ -219,7 +221,7 @@ func (r *round) read() ([]history.Event, error) {
 
 // look waits until every name is free, and says what the store says then: a lock that stays held is a ghost.
 func (r *round) look() ([]history.Event, error) {
-	bound := r.ttl + 2*time.Second + 2*r.traits.Resolution
+	bound := r.longest + 2*time.Second + 2*r.traits.Resolution
 	began := time.Now()
 	var events []history.Event
 	var errs []error

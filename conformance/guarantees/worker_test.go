@@ -65,6 +65,9 @@ func init() {
 	os.Exit(0)
 }
 
+// keepTTLs is how many times as long as others the leases are that keep takes.
+const keepTTLs = 4
+
 // worker is a process that locks.
 type worker struct {
 	assignment
@@ -120,7 +123,7 @@ func (w *worker) obey(verb string, args []string) (string, error) {
 		var opts []fencelock.Option
 		switch verb {
 		case "keep":
-			opts = append(opts, fencelock.WithTTL(4*w.TTL))
+			opts = append(opts, fencelock.WithTTL(keepTTLs*w.TTL))
 		case "take":
 			ctx, cancel = context.WithTimeout(ctx, 2*w.TTL)
 			defer cancel()
