@@ -1,12 +1,14 @@
 package postgres_test
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/conformance/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
@@ -95,6 +97,28 @@ func TestLeaseSurvivesKill(t *testing.T) {
 	want(t, "TryLock by another", err, fencelock.ErrLocked)
 	unlock(t, le)
 	unlock(t, wait.granted(t, 10*time.Second)) // its place was lost with the crash; it has put it back
+}
+
+// A release whose reply a crash took is known for one when it is sent again.
+func TestReleaseIsRememberedThroughACrash(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	p := proxied(t, s)
+	l := open(t, at(p.Addr(), postgres.Lease), fencelock.WithTTL(time.Minute))
+	le := lock(t, l.Mutex("x"))
+	p.Set(faultproxy.Mode{HoldReplies: true})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	want(t, "Unlock without an answer", le.Unlock(ctx), fencelock.ErrUnavailable)
+	// Another lock's commit takes what was committed before it to the disk.
+	other := open(t, at(s.Addr(), postgres.Lease))
+	lock(t, other.Mutex("y"))
+	must(t, s.Kill())
+	p.Cut()
+	p.Set(faultproxy.Mode{})
+	must(t, s.Start())
+	must(t, le.Unlock(t.Context()))
+	unlock(t, lock(t, other.Mutex("x")))
 }
 
 func TestTokensRiseOverPromotion(t *testing.T) {

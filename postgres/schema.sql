@@ -501,11 +501,12 @@ CREATE UNLOGGED TABLE IF NOT EXISTS fencelock_gone (
 	until timestamptz NOT NULL
 );
 
--- Rings of the nonces that were released last, for a release that is sent again.
-CREATE UNLOGGED TABLE IF NOT EXISTS fencelock_ring (
+-- Rings of the nonces that were released last, for a release that is sent again: also after a crash, for it can be what took the reply.
+CREATE TABLE IF NOT EXISTS fencelock_ring (
 	slot int PRIMARY KEY,
 	nonces bytea[] NOT NULL
 ) WITH (fillfactor = 50);
+ALTER TABLE fencelock_ring SET LOGGED; -- that of version 3
 
 -- Every function below that changes a name's state holds the advisory lock (7307, hash of the name) until it commits, so that they
 -- come one after the other. Two names with the same hash only wait for each other's commits. Renewals do without: they are one UPDATE.

@@ -58,7 +58,11 @@ func TestSchemaIsUpgraded(t *testing.T) {
 				postgres.Row:   was.take,
 				postgres.Lease: strings.ReplaceAll(was.acquire, "$2", "decode(md5(clock_timestamp()::text), 'hex')"),
 			})
-			oldProgram(t, pool(t, s, "&database=from_"+was.version+"_lease"), was.acquire, was.release)
+			p := pool(t, s, "&database=from_"+was.version+"_lease")
+			oldProgram(t, p, was.acquire, was.release)
+			if kept := one[string](t, p, "SELECT relpersistence::text FROM pg_class WHERE relname = 'fencelock_ring'"); kept != "p" {
+				t.Errorf("the ring has relpersistence %q: a crash would empty it", kept)
+			}
 		})
 	}
 }
