@@ -130,8 +130,9 @@ func (l *lab) wire(h *host) error {
 	}
 	connect := func(from, to *host) error {
 		var src *network
+		dial := to.net.dial
 		if from != nil {
-			src = from.net
+			src, dial = from.net, to.net.await
 		}
 		for _, port := range to.ports {
 			addr := fmt.Sprintf("127.0.0.1:%d", port)
@@ -139,7 +140,7 @@ func (l *lab) wire(h *host) error {
 			if err != nil {
 				return err
 			}
-			l.wires = append(l.wires, &wire{from, to, faultproxy.NewOn(at, addr, to.net.dial)})
+			l.wires = append(l.wires, &wire{from, to, faultproxy.NewOn(at, addr, dial)})
 		}
 		return nil
 	}

@@ -4,10 +4,13 @@ package guarantees_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"runtime"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -85,6 +88,19 @@ func (n *network) dial(ctx context.Context, kind, addr string) (c net.Conn, err 
 		return err
 	})
 	return c, err
+}
+
+// await is dial, also of one who is about to listen. A way between servers takes a connection before anybody else has: who is refused
+// tries again, and who is taken and then cut off does not. A follower of ZooKeeper goes back into the election then, and its leader, which does
+// not hear of it, waits for it in vain.
+func (n *network) await(ctx context.Context, kind, addr string) (net.Conn, error) {
+	for end := time.Now().Add(100 * time.Millisecond); ; {
+		c, err := n.dial(ctx, kind, addr)
+		if !errors.Is(err, syscall.ECONNREFUSED) || time.Now().After(end) {
+			return c, err
+		}
+		time.Sleep(2 * time.Millisecond) // the pause of a bounded poll
+	}
 }
 
 // path is what other programs enter it by, as long as this process lives.

@@ -149,9 +149,6 @@ func zookeeperStack(t *testing.T, l *lab) *stack {
 	z := startWith(t, "zookeeper", func(ctx context.Context) (*servers.ZooKeeperEnsemble, error) {
 		return stores.StartZooKeeper(ctx, l, servers.ZooKeeperOptions{Servers: 3, Config: []string{
 			"autopurge.purgeInterval=1", "autopurge.snapRetainCount=3", // with each start too
-			// A follower that comes before its leader is ready goes back into the election, and the leader, which it does not hear,
-			// waits so many ticks for it: on a busy machine half the time.
-			"initLimit=8",
 		}})
 	})
 	return &stack{
