@@ -4,7 +4,7 @@ local function acquire(nonce)
   local refused, known = string.match(version, '^(!?)(.*)$')
   local ticket, floor, reserve = string.match(kind, '(%d+):(%d+):(%d+)$')
   floor, reserve = tonumber(floor or 0), tonumber(reserve or 0)
-  local claim, slack, process, pub = string.match(ARGV[3], '(%S+) (%S+) (%S+) (%S+)$')
+  local claim, slack, process, pub = string.match(ARGV[3], '^%d+ %d (%d+) (%d+) (%S+) (%S+)$')
 
   if call('EXISTS', TOMB) == 1 then return {'gone'} end
 

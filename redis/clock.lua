@@ -1,9 +1,6 @@
 -- What run.lua and break.lua begin with.
 local call, sub, max, min = redis.call, string.sub, math.max, math.min
 
--- Lua prints large numbers rounded; this does not.
-local function num(n) return string.format('%.0f', n) end
-
 local text, us, ms -- the server's clock: us as text and as a number, ms
 local function clock()
   local now = call('TIME')
@@ -11,3 +8,6 @@ local function clock()
   us = tonumber(text)
   ms = math.floor(us / 1000)
 end
+
+-- Lua prints large numbers rounded; this does not.
+local function num(n) return n == us and text or string.format('%.0f', n) end

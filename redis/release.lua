@@ -1,7 +1,7 @@
 -- The release of a lock that others wait for, or that is not ours any more, and the abandon: frees the lock if the nonce holds it, takes
 -- the nonce out of the queue, and hands the lock on. Follows queue.lua; what it is given and replies: run.lua.
 local function release(nonce, i)
-  local keep, mark, claim, pub = string.match(ARGV[3], '^(%S+) (%d) (%S+) %S+ %S+ (%S+)$')
+  local keep, mark, claim, pub = string.match(ARGV[3], '^(%d+) (%d) (%d+) %d+ %S+ (%S+)$')
   if keep ~= '0' then call('SET', TOMB, '1', 'PX', keep) end
   if call('ZREM', QUEUE, nonce) == 1 then call('HDEL', WAITERS, nonce) end
   local value = redis.pcall('GET', LOCK) -- a key of another type is not ours
