@@ -6,7 +6,7 @@ var mistakes = []mistake{
 	// Acquire.
 	{flaw: sessionShares, catches: "A1 A11 E9 F1", says: "a second request of the holder's own session is granted too (etcd: two mutexes on one session)"},
 	{flaw: threeAtOnce, catches: "A2 J2", says: "a lock costs a connection, and the pool has three"},
-	{flaw: triesUsedUp, catches: "A3", says: "the state of retries is shared and never reset, so a name is locked nine times at most (redislock)"},
+	{flaw: triesUsedUp, catches: "A3 A11 A13 E1 F1 F6", says: "the state of retries is shared and never reset, so a name is locked nine times at most (redislock)"},
 	{name: "ctx's lease not known", alter: only("A4", falseLoss), catches: "A4", says: "the driver reports each lock as lost, so that no ctx carries one (the engine keeps A4: made under it alone)"},
 	{name: "try waits", alter: slowTry, catches: "A5", says: "TryLock asks ten times before it says that the lock is taken"},
 	{name: "wait deaf to its ctx", alter: deafWait, catches: "A6", says: "the end of the ctx is seen at the next poll (pglock, a hung Redlock node)"},

@@ -26,7 +26,7 @@ const (
 // TestFaults runs every cell of the table on real servers, a backend's one after the other.
 //
 // Without ROUNDS it runs each once, in some 3 minutes, and a cell that is to show a second holder until it has shown one,
-// five times at the most.
+// twelve times at the most.
 func TestFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: no faults")
