@@ -70,7 +70,9 @@ func TestExamples(t *testing.T) {
 				t.Fatal(err)
 			}
 			left := tt.prints
+			var printed []string
 			for lines := bufio.NewScanner(out); lines.Scan(); {
+				printed = append(printed, lines.Text())
 				if len(left) > 0 && strings.Contains(lines.Text(), left[0]) {
 					left = left[1:]
 					if len(left) == 0 && !tt.ends {
@@ -82,7 +84,7 @@ func TestExamples(t *testing.T) {
 				t.Errorf("got %v, want exit code 0; stderr: %s", err, said.String())
 			}
 			if len(left) > 0 {
-				t.Errorf("it did not print %q", left)
+				t.Errorf("it did not print %q, but %q", left, printed)
 			}
 		})
 	}

@@ -141,16 +141,14 @@ func (p *process) Kill() error {
 	if p.cmd == nil {
 		return nil
 	}
+	group := p.cmd.Process.Pid
 	children, err := p.signalAll(syscall.SIGKILL)
 	<-p.exited
 	p.cmd = nil
-	if len(children) == 0 {
-		return err
-	}
-	// A new server would meet the shared memory of the old one's children.
+	// A new server would meet the shared memory of the old one's children, and its disk could not be taken away.
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	return errors.Join(err, await(ctx, nil, func(context.Context) error { return areGone(children) }))
+	return errors.Join(err, await(ctx, nil, func(context.Context) error { return errors.Join(areGone(children), isGroupGone(group)) }))
 }
 
 // Pause stops the program and returns when the kernel has stopped every one of its processes.

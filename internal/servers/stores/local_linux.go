@@ -44,9 +44,9 @@ func signalProcess(pid int, sig syscall.Signal) error {
 // arePaused returns nil when every one of the processes has stopped, or ended.
 func arePaused(pids ...int) error {
 	for _, p := range pids {
-		state, _, err := stat(p)
-		if err == nil && state != "T" && state != "Z" {
-			return fmt.Errorf("process %d is in state %s", p, state)
+		s, err := stat(p)
+		if err == nil && s.state != "T" && s.state != "Z" {
+			return fmt.Errorf("process %d is in state %s", p, s.state)
 		}
 	}
 	return nil
@@ -55,8 +55,19 @@ func arePaused(pids ...int) error {
 // areGone returns nil when every one of the processes has ended.
 func areGone(pids []int) error {
 	for _, p := range pids {
-		if state, _, err := stat(p); err == nil && state != "Z" {
-			return fmt.Errorf("process %d is in state %s", p, state)
+		if s, err := stat(p); err == nil && s.state != "Z" {
+			return fmt.Errorf("process %d is in state %s", p, s.state)
+		}
+	}
+	return nil
+}
+
+// isGroupGone returns nil when every process of the group has ended: a child of a program that was killed can outlive it for a moment,
+// and has its files open.
+func isGroupGone(group int) error {
+	for _, p := range processes() {
+		if s, err := stat(p); err == nil && s.group == group && s.state != "Z" {
+			return fmt.Errorf("process %d is in state %s", p, s.state)
 		}
 	}
 	return nil
@@ -65,34 +76,46 @@ func areGone(pids []int) error {
 // childrenOf lists the children of a process. It reads every process's parent, since not every kernel is built with
 // the list of children.
 func childrenOf(pid int) []int {
-	names, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil
-	}
 	var children []int
-	for _, name := range names {
-		child, err := strconv.Atoi(filepath.Base(name))
-		if err != nil {
-			continue
-		}
-		if _, parent, err := stat(child); err == nil && parent == pid {
-			children = append(children, child)
+	for _, p := range processes() {
+		if s, err := stat(p); err == nil && s.parent == pid {
+			children = append(children, p)
 		}
 	}
 	return children
 }
 
-// stat returns the state and the parent of a process.
-func stat(pid int) (state string, parent int, err error) {
+func processes() []int {
+	names, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil
+	}
+	var all []int
+	for _, name := range names {
+		if p, err := strconv.Atoi(filepath.Base(name)); err == nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// status is what the kernel says of a process.
+type status struct {
+	state         string
+	parent, group int
+}
+
+func stat(pid int) (status, error) {
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
-		return "", 0, err
+		return status{}, err
 	}
 	// The program's name is in parentheses and may hold anything, so the fields are counted from the last one.
 	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
-	if len(fields) < 2 {
-		return "", 0, fmt.Errorf("process %d: unreadable state %q", pid, b)
+	if len(fields) < 3 {
+		return status{}, fmt.Errorf("process %d: unreadable state %q", pid, b)
 	}
-	parent, err = strconv.Atoi(string(fields[1]))
-	return string(fields[0]), parent, err
+	parent, err := strconv.Atoi(string(fields[1]))
+	group, err2 := strconv.Atoi(string(fields[2]))
+	return status{string(fields[0]), parent, group}, errors.Join(err, err2)
 }

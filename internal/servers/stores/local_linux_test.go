@@ -92,8 +92,8 @@ func TestProcessLifeCycle(t *testing.T) {
 		t.Error("the data of a running process was removed")
 	}
 	must(t, p.Pause())
-	if state, _, err := stat(pid); err != nil || state != "T" {
-		t.Errorf("paused: state %q, %v", state, err)
+	if s, err := stat(pid); err != nil || s.state != "T" {
+		t.Errorf("paused: state %q, %v", s.state, err)
 	}
 	must(t, p.Resume())
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

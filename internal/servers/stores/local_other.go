@@ -41,3 +41,5 @@ func arePaused(...int) error { return fmt.Errorf("pause: not supported on %s", r
 func childrenOf(int) []int { return nil }
 
 func areGone([]int) error { return nil }
+
+func isGroupGone(int) error { return nil }
