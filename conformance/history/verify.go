@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,6 +44,15 @@ func Verify(events []Event, o Options) error {
 	}
 	var errs []error
 	for name, ops := range operations(events, o) {
+		if o.Plain {
+			others, err := inOrder(name, ops)
+			if err != nil {
+				_, info := porcupine.CheckOperationsVerbose(Model, ops, time.Second) // for the page
+				errs = append(errs, errors.Join(err, save(o.Save, name, events, info)))
+				continue
+			}
+			ops = others
+		}
 		result, info := porcupine.CheckOperationsVerbose(Model, ops, o.Timeout)
 		if result == porcupine.Ok {
 			continue
@@ -54,6 +64,31 @@ func Verify(events []Event, o Options) error {
 		errs = append(errs, errors.Join(err, save(o.Save, name, events, info)))
 	}
 	return errors.Join(errs...)
+}
+
+// inOrder checks that acquisitions can have happened in the order of their tokens, and returns the other calls. Where the lock need not
+// exclude, the two have nothing to do with each other, and a search would try every subset of the acquisitions that overlap.
+func inOrder(name string, ops []porcupine.Operation) (others []porcupine.Operation, err error) {
+	var acquired []porcupine.Operation
+	for _, o := range ops {
+		if o.Input.(Op).Verb == Acquire {
+			acquired = append(acquired, o)
+		} else {
+			others = append(others, o)
+		}
+	}
+	token := func(o porcupine.Operation) backend.Token { return o.Input.(Op).Token }
+	slices.SortFunc(acquired, func(a, b porcupine.Operation) int { return cmp.Compare(token(a), token(b)) })
+	latest := 0 // of those before, the one that was called last
+	for i := 1; i < len(acquired); i++ {
+		if before, o := acquired[latest], acquired[i]; token(acquired[i-1]) == token(o) || o.Return < before.Call {
+			return nil, fmt.Errorf("%q: token %d was granted before %d was asked for", name, token(o), token(before))
+		}
+		if acquired[i].Call > acquired[latest].Call {
+			latest = i
+		}
+	}
+	return others, nil
 }
 
 // save writes what broke, for a person to look at.
@@ -92,6 +127,9 @@ func operations(events []Event, opts Options) map[string][]porcupine.Operation {
 	all := map[string][]porcupine.Operation{}
 	clients := map[string]int{}
 	add := func(process, name string, o Op) {
+		if opts.Plain && (o.Verb == Renew || o.Verb == Release || o.Verb == Inspect) {
+			return // nothing is judged by them
+		}
 		if _, ok := clients[process]; !ok {
 			clients[process] = len(clients)
 		}
