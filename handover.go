@@ -13,6 +13,9 @@ import (
 const (
 	passOnFor  = 3 * time.Millisecond // from the store's grant
 	passOnMost = 255                  // times
+	// A hold is passed on only as long as it would take to notice that the store has forgotten it: who was stopped before the grant
+	// reached it would pass on a lock, and tokens, that others have followed on.
+	passOnWord = time.Second // from the request that the store granted or renewed
 )
 
 // reserve is how many tokens the first in line asks for: some if others of this process will want the lock
@@ -111,7 +114,7 @@ func (l *Locker) heir(h *hold) *place {
 // of that one and its place, for passed; nil if the store is to be asked. h.mu is held, and the caller has the claim.
 func (h *hold) passLocked(le *Lease) (*Lease, *place) {
 	now := backend.Now()
-	if h.flying || h.heirs(now.Time()) <= 0 || now.Sub(h.asked) >= h.span {
+	if h.flying || h.heirs(now.Time()) <= 0 || now.Sub(h.asked) >= min(h.span, passOnWord) {
 		return nil, nil
 	}
 	p := h.l.heir(h)

@@ -117,6 +117,37 @@ func TestPassedOnForALittleWhile(t *testing.T) {
 	})
 }
 
+// A process that was stopped while the grant was on its way does not pass it on: the store may have forgotten it, and others followed.
+func TestNotPassedOnAfterALongStop(t *testing.T) {
+	for _, stop := range []time.Duration{900 * time.Millisecond, 1100 * time.Millisecond} {
+		t.Run(stop.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, d)
+				first := lock(t, l.Mutex("n"))
+				d.on("acquire", func(c call) error {
+					err := c.apply()
+					time.Sleep(stop)
+					return err
+				})
+				second := background(t.Context(), l.Mutex("n"))
+				unlock(t, first)
+				le := want(t, second)
+				d.on("acquire", nil)
+				third := background(t.Context(), l.Mutex("n"))
+				unlock(t, le)
+				unlock(t, want(t, third))
+				calls := 2
+				if stop > time.Second {
+					calls = 3
+				}
+				if n := d.count("acquire"); n != calls {
+					t.Errorf("got %d calls of Acquire, want %d", n, calls)
+				}
+			})
+		})
+	}
+}
+
 func TestNotPassedOn(t *testing.T) {
 	other := map[string][]fencelock.Option{
 		"another TTL":     {fencelock.WithTTL(2 * ttl)},
