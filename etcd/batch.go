@@ -229,8 +229,11 @@ func (b *batches) send(batch []*part) {
 func (b *batches) isSlow() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.slow = max(b.slow-1, 0)
-	return b.slow > 0
+	if b.slow == 0 {
+		return false
+	}
+	b.slow--
+	return true
 }
 
 func (b *batches) setSlow() {

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Runs the cells of the guarantee matrix on real servers, ROUNDS times each (default 20, about 20 minutes; a backend's cells one
+# Runs the cells of the guarantee matrix on real servers, ROUNDS times each (default 20, some 25 minutes; a backend's cells one
 # after the other, all backends at once), records what came of them and renders the documents:
 #
 #   ROUNDS=20 ONLY='etcd redlock/server-killed latency' faults.sh
 #
-# ONLY chooses backends, faults, or single cells; without it the bugs of conformance/mistakes are planted afterwards (mistakes.sh). RECORD names the file of the results; RECORD= records nothing. A
-# history that breaks a promise is kept in SAVE (default: a folder in the temporary directory), as lines of JSON and as a page.
+# ONLY chooses backends, faults, or single cells; without it the bugs of conformance/mistakes are planted afterwards (mistakes.sh).
+# RECORD names the file of the results; RECORD= records nothing. A history that breaks a promise is kept
+# in SAVE (default: a folder in the temporary directory), as lines of JSON and as a page.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

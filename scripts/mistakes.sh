@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Plants the bugs of conformance/mistakes, one after the other, on real servers, and requires that the rules which each names
-# find it (about 15 minutes):
+# find it (6 to 10 minutes):
 #
 #   ONLY='redis etcd/no-owner' mistakes.sh
 set -euo pipefail
