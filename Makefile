@@ -6,7 +6,7 @@ GOFUMPT     := mvdan.cc/gofumpt@v0.12.0
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build install test test-short test-memory setup images lint fmt cross fuzz bench faults mistakes soak clean
+.PHONY: help build install test test-short test-memory setup images lint lint-all fmt cross fuzz bench faults mistakes soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,7 +41,8 @@ fmt: ## format all Go files
 	go run $(GOFUMPT) -w .
 
 cross: ## build for Linux, macOS and Windows
-	@for os in linux darwin windows; do echo "build for $$os"; GOOS=$$os GOARCH=amd64 go build -o /dev/null ./cmd/fencelock && GOOS=$$os GOARCH=amd64 go vet ./... || exit 1; done
+	@for on in linux/amd64 darwin/arm64 windows/amd64; do echo "build for $$on"; \
+		export GOOS=$${on%/*} GOARCH=$${on#*/}; go build -o /dev/null ./cmd/fencelock && go vet ./... || exit 1; done
 
 fuzz: ## fuzz what reads foreign data, FUZZTIME each (default 20s)
 	@scripts/fuzz.sh

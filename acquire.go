@@ -106,6 +106,9 @@ func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease
 	}
 	le, err = m.ask(limited, wait)
 	if err != nil {
+		if wait && backend.Outlasted(err) {
+			m.l.turnAway(m.name, err)
+		}
 		return nil, false, m.why(ctx, limited, err)
 	}
 	return le, false, nil
@@ -211,6 +214,9 @@ func over(ctx context.Context) bool {
 // was no answer.
 func ctxError(ctx context.Context, locked bool, err error) error {
 	res := ctx.Err()
+	if errors.Is(err, ErrUnavailable) && errors.Is(err, res) { // the driver has said it all
+		res, err, locked = err, nil, locked && !errors.Is(err, ErrLocked)
+	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(res, cause) {
 		res = fmt.Errorf("%w: %w", res, cause)
 	}

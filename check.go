@@ -144,7 +144,7 @@ func (h *hold) lookable(now backend.Instant, young time.Duration) bool {
 	if h.err != nil || !h.held || h.leaving || h.flying || h.overdue {
 		return false
 	}
-	if due := !h.renewal.IsZero() && !at.Before(h.renewal); due || at.Sub(h.fresh) < young || now.Sub(h.asked) < young {
+	if due := !h.renewal.IsZero() && !at.Before(h.renewal); due || at.Sub(h.fresh.Time()) < young || now.Sub(h.asked) < young {
 		return false
 	}
 	h.flying = true

@@ -12,10 +12,10 @@ import (
 // passOnFor for it, and so is the deadline of a lease that is passed on no nearer than that.
 const (
 	passOnFor  = 3 * time.Millisecond // from the store's grant
-	passOnMost = 255                  // times
-	// A hold is passed on only as long as it would take to notice that the store has forgotten it: who was stopped before the grant
-	// reached it would pass on a lock, and tokens, that others have followed on.
-	passOnWord = time.Second // from the request that the store granted or renewed
+	passOnMost = 1023                 // times
+	// A grant that took longer to come is not passed on: who was stopped before it reached him would pass on a lock, and tokens, that the
+	// store may have forgotten and others followed on.
+	passOnWord = time.Second // from the request that the store answered with it
 )
 
 // reserve is how many tokens the first in line asks for: some if others of this process will want the lock
@@ -50,12 +50,15 @@ func (l *Locker) disinherit(h *hold) {
 	}
 }
 
-// heirs is for how long yet h may be passed on.
+// passable reports whether h is one that may be passed on, if it is so soon enough.
+func (h *hold) passable() bool { return h.Reserved > 0 && h.set.maxHold == 0 && !h.handled.Load() }
+
+// heirs is for how long yet somebody may wait for h to be passed on.
 func (h *hold) heirs(now time.Time) time.Duration {
-	if h.Reserved == 0 || h.set.maxHold > 0 || h.handled.Load() {
+	if !h.passable() {
 		return 0
 	}
-	return h.fresh.Add(passOnFor).Sub(now)
+	return h.fresh.Time().Add(passOnFor).Sub(now)
 }
 
 // await waits until the holder passes the lock on to p: nil if it does not, and the store is to be asked.
@@ -114,7 +117,7 @@ func (l *Locker) heir(h *hold) *place {
 // of that one and its place, for passed; nil if the store is to be asked. h.mu is held, and the caller has the claim.
 func (h *hold) passLocked(le *Lease) (*Lease, *place) {
 	now := backend.Now()
-	if h.flying || h.heirs(now.Time()) <= 0 || now.Sub(h.asked) >= min(h.span, passOnWord) {
+	if h.flying || !h.passable() || now.Sub(h.fresh) >= passOnFor || now.Sub(h.asked) >= h.span {
 		return nil, nil
 	}
 	p := h.l.heir(h)

@@ -41,6 +41,34 @@ func TestNotPassedOnAfterALongStop(t *testing.T) {
 	}
 }
 
+// What counts is when the store was asked for the lock, not when the session under it was confirmed.
+func TestPassedOnUnderAnOldSession(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithTTL(time.Minute))
+		long := backend.Now()
+		time.Sleep(10 * time.Second)
+		for sent, calls := range map[bool]int{true: 2, false: 3} {
+			before := d.count("acquire")
+			d.grant = func(g *backend.Grant) {
+				g.Asked = long
+				if sent {
+					g.Sent = long.Elapsed()
+				}
+			}
+			first := lock(t, l.Mutex("n"))
+			second := background(t.Context(), l.Mutex("n"))
+			unlock(t, first)
+			le := want(t, second)
+			third := background(t.Context(), l.Mutex("n"))
+			unlock(t, le)
+			unlock(t, want(t, third))
+			if n := d.count("acquire") - before; n != calls {
+				t.Errorf("sent a moment ago: %v: got %d calls of Acquire, want %d", sent, n, calls)
+			}
+		}
+	})
+}
+
 func TestNotPassedOn(t *testing.T) {
 	other := map[string][]fencelock.Option{
 		"another TTL":     {fencelock.WithTTL(2 * ttl)},

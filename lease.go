@@ -14,7 +14,8 @@ import (
 // may be called from many goroutines. None but Renew and Unlock asks the store.
 //
 // Done, Err, Context, Renew and Unlock look at the clock first: a process that
-// was stopped, or a machine that slept, sees the loss on its first look.
+// was stopped, or a machine that slept, sees the loss on its first look. After Close of its Locker a lease has ended, and its methods tell
+// that: Err is ErrReleased or a *LostError.
 type Lease struct {
 	h *hold
 
@@ -49,7 +50,7 @@ func (le *Lease) Handle() any {
 
 // Deadline returns until when this process may trust the lease: the moment
 // before the last granted request was sent, plus the TTL, less a margin of 2 % of the TTL
-// and at least 20 ms. Renewals move it. The monotonic reading is kept. It does not
+// and at least 20 ms (Traits.Margin, if that is more). Renewals move it. The monotonic reading is kept. It does not
 // foresee that the machine sleeps: Err does account for sleep.
 func (le *Lease) Deadline() time.Time {
 	h := le.h
@@ -131,10 +132,10 @@ type hold struct {
 	l       *Locker
 	route   *route
 	set     *settings
-	granted time.Time     // when the grant was seen, or the hold passed on
-	fresh   time.Time     // when the store's grant was seen
-	shown   chan struct{} // closed when the observer has seen Acquired; nil without an observer
-	handled atomic.Bool   // Lease.Handle was called
+	granted time.Time       // when the grant was seen, or the hold passed on
+	fresh   backend.Instant // when the store's grant was seen
+	shown   chan struct{}   // closed when the observer has seen Acquired; nil without an observer
+	handled atomic.Bool     // Lease.Handle was called
 	capped  time.Duration
 	due     due  // the schedule's
 	dice    dice // likewise
@@ -172,10 +173,13 @@ type hold struct {
 func (h *hold) accept(g backend.Grant, began backend.Instant) (*Lease, bool) {
 	now := backend.Now()
 	h.Grant, h.bh.Grant = g, g
-	h.granted, h.fresh = now.Time(), now.Time()
+	h.granted, h.fresh = now.Time(), now
 	h.asked = g.Asked
 	if h.asked.IsZero() {
 		h.asked = began
+	}
+	if now.Sub(h.asked)-g.Sent >= passOnWord {
+		h.Reserved = 0
 	}
 	if h.l.set.observer != nil {
 		h.shown = make(chan struct{})

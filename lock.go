@@ -20,8 +20,8 @@ type Mutex interface {
 	// context.Cause(ctx), and ErrLocked too if the last answer was that another
 	// holds it. The lock is not bound to ctx: once granted, the end of ctx ends
 	// nothing. An outage of the store of up to 5 s is ridden out; then
-	// ErrUnavailable. A ctx that carries a live lease of this name (Lease.Context)
-	// gives ErrDeadlock, or with WithReentrancy another lease on the same hold.
+	// ErrUnavailable, at most 6 s later, for all that wait for the name with this
+	// Locker. A ctx that carries a live lease of this name (Lease.Context) gives ErrDeadlock, or with WithReentrancy another lease on the same hold.
 	Lock(ctx context.Context) (*Lease, error)
 
 	// TryLock takes the lock if it is free, and otherwise returns ErrLocked. It

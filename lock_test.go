@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 )
 
 func TestLockUnlock(t *testing.T) {
@@ -216,6 +217,24 @@ func TestWaitEndedByContextWithoutAnAnswer(t *testing.T) {
 		_, err := l.Mutex("n").Lock(ctx)
 		wantErr(t, "lock", err, context.DeadlineExceeded)
 		wantNot(t, "the store never said that it is held", err, fencelock.ErrLocked)
+	})
+}
+
+// What a driver's wait says of its end is said once.
+func TestWaitEndedByContextInAnOutage(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		d.on("acquire", func(c call) error {
+			<-c.ctx.Done()
+			return backend.Ended(c.ctx, true, errStore)
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := l.Mutex("n").Lock(ctx)
+		wantErr(t, "lock", err, context.DeadlineExceeded, fencelock.ErrLocked, fencelock.ErrUnavailable, errStore)
+		if err != nil && strings.Count(err.Error(), context.DeadlineExceeded.Error()) != 1 {
+			t.Errorf("got %v, want the end of the context once", err)
+		}
 	})
 }
 

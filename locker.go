@@ -153,7 +153,8 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(context.Context, *
 }
 
 // Inspect describes one name as the store sees it. A free lock is Held=false
-// and no error.
+// and no error. Without a deadline of ctx a silent store gives ErrUnavailable in some seconds, how many is the driver's; a bad name, or what
+// is no lock under its key, ErrInvalid; after Close ErrClosed.
 func (l *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 	var info Info
 	err := l.call(ctx, "inspect", name, func(ctx context.Context) (err error) {
@@ -165,7 +166,7 @@ func (l *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 }
 
 // Break frees a lock, whoever holds it: for operators. Its holder is told
-// within Traits.Revoked. A lock that is free already is no error.
+// within Traits.Revoked. A lock that is free already is no error. Errors: as Inspect.
 func (l *Locker) Break(ctx context.Context, name string) error {
 	return l.call(ctx, "break", name, func(ctx context.Context) error {
 		mine := l.holdsOf(name)
@@ -189,7 +190,7 @@ func (l *Locker) call(ctx context.Context, op, name string, do func(context.Cont
 }
 
 // List yields every name that has this prefix and is held or waited for, in no
-// order and not as of one moment. It ends after the first error.
+// order and not as of one moment. What is no lock is left out. It ends after the first error; errors: as Inspect.
 func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		err := backend.CheckPrefix(prefix)

@@ -50,7 +50,7 @@ func WithTTL(d time.Duration) Option {
 }
 
 // WithManualRenew turns background renewal off: the lease ends at its Deadline
-// unless Lease.Renew is called. The default renews every third of the TTL.
+// unless Lease.Renew is called. The default renews every third of the TTL, less up to a tenth at random.
 func WithManualRenew() Option {
 	return func(s *settings) error {
 		s.manual = true
@@ -59,7 +59,7 @@ func WithManualRenew() Option {
 }
 
 // WithMaxHold bounds a hold: no Deadline lies beyond d after the grant, renewed
-// or not. At that moment the lease is lost with Reason MaxHold, and the lock is freed.
+// or not. At that moment the lease is lost with Reason MaxHold, and the lock is freed. The default is no bound.
 func WithMaxHold(d time.Duration) Option {
 	return func(s *settings) error {
 		if err := checkDuration("WithMaxHold", d); err != nil {
@@ -83,7 +83,7 @@ func WithOwner(owner string) Option {
 }
 
 // WithGrace makes the store keep the lock d longer than the holder may trust it
-// (a lock delay), at most 365 days: time for a holder that was lost to come to a stop.
+// (a lock delay), at most 365 days, by default 0: time for a holder that was lost to come to a stop.
 // A backend without Traits.Grace gives ErrUnsupported.
 func WithGrace(d time.Duration) Option {
 	return func(s *settings) error {

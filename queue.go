@@ -18,7 +18,8 @@ type line struct {
 // place is a caller's place in a line.
 type place struct {
 	set  *settings
-	turn chan struct{} // closed when it is first
+	turn chan struct{} // closed when it is first, or
+	err  error         // has been turned away
 
 	passed chan *Lease // of size 1, if there was a holder who may pass the lock on when it became first
 	heir   bool        // the holder still may
@@ -41,13 +42,34 @@ func (l *Locker) queue(ctx context.Context, m *mutex) (*place, error) {
 	l.mu.Unlock()
 	select {
 	case <-p.turn:
-		return p, nil
+		return p.come()
 	case <-ctx.Done():
 	}
 	if !l.giveUp(q, p) {
-		return p, nil // it was given the turn just now, and perhaps the lock with it
+		return p.come() // it was given the turn just now, and perhaps the lock with it
 	}
 	return nil, ctxError(ctx, true, nil)
+}
+
+// come is the end of the wait in line: p's turn has come, or it was turned away.
+func (p *place) come() (*place, error) {
+	if p.err != nil {
+		return nil, p.err
+	}
+	return p, nil
+}
+
+// turnAway ends the wait of all who stand behind the first in line. It has waited for a store that is down for as long as anybody is to;
+// they would do the same one after the other.
+func (l *Locker) turnAway(name string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := l.lines[name]
+	for _, p := range q.behind {
+		p.err = err
+		close(p.turn)
+	}
+	q.behind = nil
 }
 
 // giveUp takes p out of a line; false if it does not stand behind anybody any more.

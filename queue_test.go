@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 )
 
 // order collects who got the lock.
@@ -245,6 +246,37 @@ func TestCancelRacesWithTheGrant(t *testing.T) {
 			wantTook(t, "the next in line", start, 0, time.Second)
 			unlock(t, r.le)
 		}
+	})
+}
+
+// Those in line have waited for the store as long as the first of them: they do not sit an outage out one after the other.
+func TestAnOutageEndsTheWholeLine(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		down := true
+		d.on("acquire", func(c call) error {
+			if !down {
+				return c.apply()
+			}
+			return backend.Wait(c.ctx, nil, func(context.Context) (bool, time.Duration, error) { return false, 0, errStore })
+		})
+		start := time.Now()
+		var all []<-chan result
+		for range 200 {
+			all = append(all, background(t.Context(), l.Mutex("n")))
+		}
+		other := background(t.Context(), l.Mutex("other"))
+		for i, one := range append(all, other) {
+			r := <-one
+			wantErr(t, fmt.Sprint("waiter ", i), r.err, fencelock.ErrUnavailable)
+			wantErr(t, fmt.Sprint("waiter ", i), r.err, errStore)
+			wantTook(t, fmt.Sprint("waiter ", i), start, backend.Patience, backend.Patience+time.Second)
+		}
+		if n := d.count("acquire"); n != 2 {
+			t.Errorf("got %d calls of Acquire for two names, want 2", n)
+		}
+		down = false
+		unlock(t, lock(t, l.Mutex("n")))
 	})
 }
 

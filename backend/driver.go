@@ -73,6 +73,9 @@ type Grant struct {
 	// store's expiry: for a lock that was waited for, the last request before the
 	// grant was seen. The zero value stands for the moment before Acquire was called.
 	Asked Instant
+	// Sent is how long after Asked the request was sent that the store answered with this grant, where the one that
+	// Asked tells of was an earlier one, such as the renewal of a session that many locks share.
+	Sent time.Duration
 	// Max bounds what may be trusted after Asked where the store trusts less
 	// than the TTL (a session, a validity computed from several nodes); 0: TTL.
 	Max time.Duration

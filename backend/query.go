@@ -47,6 +47,7 @@ func (q *Query) Err() error {
 	}
 	slices.Sort(unknown)
 	slices.Sort(q.known)
+	q.known = slices.Compact(q.known)
 	return Invalid("unknown key %s in the %q URL: known are %s", strings.Join(unknown, ", "), q.scheme, strings.Join(q.known, ", "))
 }
 

@@ -21,6 +21,10 @@ const maxJitter = 100 * time.Millisecond
 // not use up all the patience.
 const lookLimit = 2 * time.Second
 
+// lookEvery is how long a waiter goes without a word from its store at the most, whatever look asked for: an outage is
+// to be noticed.
+const lookEvery = 5 * time.Second
+
 // lookLeast is what the last look of an outage has.
 const lookLeast = 500 * time.Millisecond
 
@@ -28,11 +32,11 @@ const lookLeast = 500 * time.Millisecond
 // then sleeps until it is woken or until the time that the look asked for (the
 // floor timer that a lost wake-up needs) and looks again.
 //
-// look returns done when the lock is ours. Otherwise next says when to look
-// again at the latest, counted from the answer; Wait adds up to a tenth, and 100 ms at most, so that
+// look asks the store, and returns done when the lock is ours. Otherwise next says when to look
+// again at the latest, counted from the answer; after 5 s Wait looks again whatever it says. Wait adds up to a tenth, and 100 ms at most, so that
 // waiters do not march in step. An error of look that is [Final] ends the wait. Any other is an
 // outage: it is ridden out for [Patience], counted from the start of the first look
-// that failed, with growing pauses. Each look gets a ctx that ends after 2 s at most.
+// that failed, with growing pauses; then Wait returns it, and [Outlasted] tells it from others. Each look gets a ctx that ends after 2 s at most.
 //
 // When ctx ends, so does Wait, with an error that matches ctx.Err(), and
 // ErrLocked if the last answer was "not yet", and ErrUnavailable if the last look failed.
@@ -67,7 +71,7 @@ func Wait(ctx context.Context, wake <-chan struct{}, look func(ctx context.Conte
 			return nil
 		case err == nil:
 			last, locked, failed, pause = nil, true, time.Time{}, 0
-			next = max(next, 0)
+			next = min(max(next, 0), lookEvery)
 			next += time.Duration(dice.Int64N(int64(min(next/10, maxJitter)) + 1))
 		case ctx.Err() != nil:
 			return Ended(ctx, locked, last)
@@ -82,7 +86,7 @@ func Wait(ctx context.Context, wake <-chan struct{}, look func(ctx context.Conte
 				failed = began
 			}
 			if time.Since(failed) >= Patience {
-				return Unavailable(err)
+				return Outlast(err)
 			}
 			pause = min(max(2*pause, 20*time.Millisecond), 500*time.Millisecond)
 			next = pause/2 + time.Duration(dice.Int64N(int64(pause/2)+1))
@@ -96,6 +100,21 @@ func Wait(ctx context.Context, wake <-chan struct{}, look func(ctx context.Conte
 		}
 	}
 }
+
+// Outlast returns the error of a wait that an outage has outlasted: it matches [ErrUnavailable] and wraps the last error of the store.
+func Outlast(last error) error { return Unavailable(&outlasted{last}) }
+
+// Outlasted reports whether err is such a one. Who waits behind this waiter need not begin a [Patience] of their own.
+func Outlasted(err error) bool {
+	var o *outlasted
+	return errors.As(err, &o)
+}
+
+// outlasted is the last error of an outage that has used up the Patience of a wait.
+type outlasted struct{ last error }
+
+func (o *outlasted) Error() string { return fmt.Sprintf("for %v now: %v", Patience, o.last) }
+func (o *outlasted) Unwrap() error { return o.last }
 
 // Ended returns the error of a wait that its ctx ended: it matches ctx.Err(),
 // ErrLocked if locked, and ErrUnavailable if the store's last answer was the error outage.

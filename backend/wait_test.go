@@ -3,6 +3,7 @@ package backend_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,7 +85,7 @@ func TestWaitFloorTimer(t *testing.T) {
 		"in the past":      {-time.Second, 0, 0}, // an expiry that is over by the store's clock
 		"a moment ago":     {-1, 0, 0},
 		"an hour ago":      {-time.Hour, 0, 0},
-		"the longest time": {24 * time.Hour, 24 * time.Hour, 24*time.Hour + jitter},
+		"the longest time": {24 * time.Hour, 5 * time.Second, 5*time.Second + jitter}, // an outage is to be noticed
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -106,13 +107,13 @@ func TestWaitWake(t *testing.T) {
 		wake := make(chan struct{}, 1)
 		l := looks{script: []answer{{next: time.Hour}, {next: time.Hour}, {next: time.Hour}, {done: true}}}
 		for i := range 3 {
-			time.AfterFunc(time.Duration(i+1)*time.Minute, func() { wake <- struct{}{} })
+			time.AfterFunc(time.Duration(i+1)*time.Second, func() { wake <- struct{}{} })
 		}
 		if err := backend.Wait(t.Context(), wake, l.look); err != nil {
 			t.Fatal(err)
 		}
 		for i, got := range l.at {
-			if want := time.Duration(i) * time.Minute; got != want {
+			if want := time.Duration(i) * time.Second; got != want {
 				t.Errorf("look %d: got %v, want %v: at once when woken, and not before", i, got, want)
 			}
 		}
@@ -163,6 +164,9 @@ func TestWaitGivesUp(t *testing.T) {
 				l := looks{script: []answer{a}}
 				err := backend.Wait(t.Context(), nil, l.look)
 				matches(t, name, err, backend.ErrUnavailable)
+				if !backend.Outlasted(err) || !strings.Contains(err.Error(), "for 5s now") {
+					t.Errorf("got %v, want an outage that outlasted the wait, and how long it was", err)
+				}
 				if got := time.Since(start); got < backend.Patience || got > backend.Patience+2*time.Second {
 					t.Errorf("gave up after %v, want %v and one look", got, backend.Patience)
 				}
@@ -172,6 +176,41 @@ func TestWaitGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := looks{script: []answer{{err: errStore}}}
 		matches(t, "the cause", backend.Wait(t.Context(), nil, l.look), errStore)
+	})
+}
+
+// Other ends of a wait are not an outage that lasted: those behind it in line have their own.
+func TestOutlastedIsNoOtherError(t *testing.T) {
+	for _, err := range []error{nil, errStore, backend.ErrLost, backend.Unavailable(errStore), backend.Ended(t.Context(), true, errStore)} {
+		if backend.Outlasted(err) {
+			t.Errorf("%v: got true, want false", err)
+		}
+	}
+}
+
+// A waiter in the queue notices an outage although nothing wakes it and its look asked for a long pause.
+func TestWaitHearsFromTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var last time.Time
+		down := time.Time{}
+		err := backend.Wait(t.Context(), nil, func(context.Context) (bool, time.Duration, error) {
+			if time.Since(start) > time.Minute {
+				if down.IsZero() {
+					down = last // at the latest just after the look before
+				}
+				return false, 0, errStore
+			}
+			if gap := time.Since(last); !last.IsZero() && gap > 5100*time.Millisecond {
+				t.Errorf("got %v between two looks, want 5 s and a jitter of 100 ms at most", gap)
+			}
+			last = time.Now()
+			return false, time.Hour, nil
+		})
+		matches(t, "an outage in the queue", err, backend.ErrUnavailable)
+		if took := time.Since(down); took < backend.Patience || took > 11*time.Second {
+			t.Errorf("gave up %v after the last answer, want 5 to 11 s", took)
+		}
 	})
 }
 

@@ -195,7 +195,7 @@ func (l *linked) Acquire(ctx context.Context, r *backend.Request) (backend.Grant
 		g, err = call(ctx, l.link, func(ctx context.Context) (backend.Grant, error) { return l.Driver.Acquire(ctx, mine) })
 	}
 	if !r.Wait && err == nil {
-		g.Asked = asked // the driver stamped it when the request arrived
+		g.Asked, g.Sent = asked, 0 // the driver stamped it when the request arrived
 	}
 	return g, err
 }

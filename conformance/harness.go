@@ -34,6 +34,9 @@ type Harness struct {
 	// The process is this very program, run again: see Child.
 	URL func(c Client) string
 
+	// Stores is how many stores a lock is in at once, to each of which a client has connections with their own upkeep; 0 stands for 1.
+	Stores int
+
 	// Short uses small numbers, for the everyday run; Full the greatest, which take minutes a backend.
 	Short, Full bool
 

@@ -6,7 +6,7 @@ var mistakes = []mistake{
 	// Acquire.
 	{flaw: sessionShares, catches: "A1 A11 E9 F1", says: "a second request of the holder's own session is granted too (etcd: two mutexes on one session)"},
 	{flaw: threeAtOnce, catches: "A2 J2", says: "a lock costs a connection, and the pool has three"},
-	{flaw: triesUsedUp, catches: "A3 A11 A13 E1 F1 F6", says: "the state of retries is shared and never reset, so a name is locked nine times at most (redislock)"},
+	{flaw: triesUsedUp, catches: "A3 A11 A13 E1 F6", says: "the state of retries is shared and never reset, so a name is locked nine times at most (redislock)"},
 	{name: "ctx's lease not known", alter: only("A4", falseLoss), catches: "A4", says: "the driver reports each lock as lost, so that no ctx carries one (the engine keeps A4: made under it alone)"},
 	{name: "try waits", alter: slowTry, catches: "A5", says: "TryLock asks ten times before it says that the lock is taken"},
 	{name: "wait deaf to its ctx", alter: deafWait, catches: "A6", says: "the end of the ctx is seen at the next poll (pglock, a hung Redlock node)"},
@@ -102,7 +102,7 @@ var mistakesOverWire = []mistake{
 	{flaw: tokenConstant, catches: "D5 E1 E3 E4 E5 E9 E10 G1 G2 G3", says: "the token is the same for all, so that no guard can tell them apart"},
 	{flaw: deadStalls, catches: "F2", says: "a dead waiter whose turn has come stalls the queue (redisson#3730)"},
 	{flaw: nextTakesOver, catches: "F3", says: "a waiter takes the end of the one before it for the end of the holder"},
-	{flaw: pushOnly, catches: "F4", says: "a waiter swallows the error of its connection and waits for a push that was lost (rueidislock)"},
+	{flaw: pushOnly, catches: "F4 F7", says: "a waiter swallows the error of its connection and waits for a push that was lost (rueidislock)"},
 	{flaw: checkThenSet, catches: "G1", says: "looking and taking are two steps"},
 	{flaw: expiresLate, catches: "A13 C4 D5 G2 G3", says: "the store raises the TTL and nobody reads it (etcd)"},
 }

@@ -25,6 +25,7 @@ var queues = []Rule{
 	{Name: "F4", What: "a lost wake-up costs a while, not the lock", Why: "Pushes get lost; a waiter that relies on them waits for ever.", Needs: Needs{Wire: true}, Check: lostWakeUp},
 	{Name: "F5", What: "requests per hand-over do not grow with the waiters", Why: "A crowd that is woken for each release is a storm.", Needs: Needs{Link: true}, Check: constantHandOver},
 	{Name: "F6", What: "1,000 waiters of a process are one waiter at the store", Why: "A queue entry, a connection or a watch for each goroutine is what brings a store down.", Needs: Needs{Store: true}, Check: thousandWaiters},
+	{Name: "F7", What: "an outage ends all waits of a process: ErrUnavailable 5 to 11 s after it began", Why: "A waiter that hears nothing of a dead store waits for ever, and one after the other they wait for minutes.", Needs: Needs{Wire: true}, Check: outageEndsWaits},
 }
 
 // skipped is how long it may take until a waiter behind a dead one is granted the lock, the hand-over included.
@@ -281,4 +282,58 @@ func thousandWaiters(ctx context.Context, e *Env) error {
 		return fmt.Errorf("left in the store afterwards: %q (%v), want nothing", left, err)
 	}
 	return nil
+}
+
+func outageEndsWaits(ctx context.Context, e *Env) error {
+	long := fencelock.WithTTL(time.Minute)
+	a, err := e.Open(ctx, long)
+	if err != nil {
+		return err
+	}
+	b, link, err := e.OpenThrough(ctx, long)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	waiters := []<-chan result{locking(ctx, b, name)}
+	if err := waiting(ctx, a, name, 1); err != nil {
+		return err
+	}
+	for range 5 {
+		waiters = append(waiters, locking(ctx, b, name))
+	}
+	// Its patience counts from the start of the first look that fails: none may be under way when the store falls silent.
+	for n := int64(-1); n != link.Counts().Requests; {
+		n = link.Counts().Requests
+		if err := sleep(ctx, 200*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	link.Set(blackHole)
+	const least, most = backend.Patience, backend.Patience + 6*time.Second
+	for i, waiter := range waiters {
+		select {
+		case r := <-waiter:
+			if err := want(r.err, fencelock.ErrUnavailable, fmt.Sprintf("waiter %d of a process whose store is silent", i+1)); err != nil {
+				return err
+			}
+			took := r.at.Sub(began)
+			if took < least-e.Slack() || took > most+e.Slack() {
+				return fmt.Errorf("waiter %d of a process whose store is silent: got %w after %v, want it after %v to %v", i+1, r.err, took.Round(time.Millisecond), least, most)
+			}
+			if i == 0 || i == len(waiters)-1 {
+				e.Notef("waiter %d of %d: ErrUnavailable after %v", i+1, len(waiters), took.Round(time.Millisecond))
+			}
+		case <-time.After(most + 2*e.Slack()):
+			return fmt.Errorf("waiter %d of a process whose store is silent still waits after %v", i+1, time.Since(began).Round(time.Millisecond))
+		}
+	}
+	link.Set(passAll)
+	link.Cut()
+	return unlock(ctx, le, "the holder")
 }

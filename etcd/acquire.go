@@ -220,7 +220,7 @@ func (a *attempt) askUnder(ctx context.Context, s gateSet, l, session *lease) (b
 	k := a.d.keys
 	tomb := clientv3.Compare(clientv3.CreateRevision(k.gone(a.r.Nonce)), "=", 0)
 	empty := clientv3.Compare(clientv3.CreateRevision(a.queue), "=", 0).WithPrefix()
-	p, began := a.d.history.now(), time.Now()
+	p, began := a.d.history.now(), backend.Now()
 	c := a.claim(p)
 	one := &part{queue: a.queue, gates: &s, ifs: []clientv3.Cmp{tomb, empty}, els: a.looks(), base: true}
 	if a.r.Floor == 0 && a.r.Reserve == 0 { // nothing that only the one who is granted the lock may ask for
@@ -335,8 +335,8 @@ func (a *attempt) listedAt(rev int64, queue []*mvccpb.KeyValue) {
 }
 
 // granted makes the grant of an entry that is first in the queue, under lease l, with the gates s.
-func (a *attempt) granted(ctx context.Context, s gateSet, l *lease, p point, c claim, began time.Time, resp *clientv3.TxnResponse) error {
-	token, reserved, err := a.d.token(ctx, a, p, c, began, resp)
+func (a *attempt) granted(ctx context.Context, s gateSet, l *lease, p point, c claim, began backend.Instant, resp *clientv3.TxnResponse) error {
+	token, reserved, err := a.d.token(ctx, a, p, c, began.Time(), resp)
 	if err != nil {
 		return err
 	}
@@ -347,7 +347,8 @@ func (a *attempt) granted(ctx context.Context, s gateSet, l *lease, p point, c c
 		h.secs, a.own = a.secs(), nil
 	}
 	a.d.ledger.setHeld(a.r.Nonce, h)
-	a.grant = backend.Grant{Token: token, Reserved: reserved, Asked: l.confirmed(), Ungated: h.ungated, Handle: h}
+	asked := l.confirmed()
+	a.grant = backend.Grant{Token: token, Reserved: reserved, Asked: asked, Sent: max(began.Sub(asked), 0), Ungated: h.ungated, Handle: h}
 	if l.granted < a.r.TTL+a.r.Grace {
 		a.grant.Max = max(l.granted-a.r.Grace, time.Nanosecond)
 	}

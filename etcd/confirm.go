@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"errors"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -25,7 +24,7 @@ func (a *attempt) confirm(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	p, began := a.d.history.now(), time.Now()
+	p, began := a.d.history.now(), backend.Now()
 	c := a.claim(p)
 	resp, err := a.d.commit(ctx, a.turn(s), append(a.grantOps(c, a.rev, l), clientv3.OpGet(a.d.keys.base())), a.looks())
 	switch {

@@ -71,6 +71,7 @@ func TestOnOneServer(t *testing.T) {
 		{"ReservesWithFloor", reservesWithFloor},
 		{"ReservesWithinReach", reservesWithinReach},
 		{"ReservesInspected", reservesInspected},
+		{"SentUnderAnOldLease", sentUnderAnOldLease},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -182,3 +182,35 @@ func reservesInspected(t *testing.T, r *rig) {
 	shows("with a base ahead of the clock", h)
 	must(t, d.Release(t.Context(), h))
 }
+
+// sentUnderAnOldLease: a grant under a lease that was confirmed long ago tells when the store was asked for it, in both ways to one.
+func sentUnderAnOldLease(t *testing.T, r *rig) {
+	d := r.driver(t, r.url())
+	first := hold(t, d, reserving("x", 1, 0))
+	check := func(what string, after backend.Instant, g backend.Grant) {
+		t.Helper()
+		if g.Asked.Sub(after) > 0 {
+			t.Errorf("%s: the lease was confirmed for it: nothing was tested", what)
+		}
+		if early := after.Sub(g.Asked.Add(g.Sent)); early >= 0 {
+			t.Errorf("%s: got a grant that was sent for %v before that was possible", what, early)
+		}
+	}
+	began := backend.Now()
+	check("free", began, hold(t, d, reserving("y", 2, 7)).Grant)
+
+	granted := make(chan backend.Grant, 1)
+	next := reserving("x", 3, 7)
+	next.Wait = true
+	go func() {
+		g, err := d.Acquire(t.Context(), next)
+		if err != nil {
+			t.Error(err)
+		}
+		granted <- g
+	}()
+	await(t, 10*time.Second, "it waits", func() bool { return len(r.queue(t, "x")) == 2 })
+	began = backend.Now()
+	must(t, d.Release(t.Context(), first))
+	check("waited for", began, <-granted)
+}

@@ -127,7 +127,7 @@ func (r *row) wait(ctx context.Context, req *backend.Request) (backend.Grant, er
 			failed = began
 		}
 		if time.Since(failed) >= backend.Patience || errors.Is(err, errSilent) {
-			return g, backend.Unavailable(err)
+			return g, backend.Outlast(err)
 		}
 		pause = min(max(2*pause, 20*time.Millisecond), 500*time.Millisecond)
 		timer := time.NewTimer(pause)

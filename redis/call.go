@@ -109,7 +109,7 @@ func (d *Driver) meaning(err error) error {
 	}
 	msg := err.Error()
 	for _, m := range []struct{ code, means string }{
-		{"WRONGTYPE", "a key of ours holds a value of another type, which some other program put there"},
+		{"WRONGTYPE", "the key of the lock, prefix and name, or one of ours beside it, which begin with fl, holds a value of another type, which some other program put there: delete it, or use another name or prefix"},
 		{"NOPERM", "the Redis user lacks rights: it needs the lock keys, the keys and channels that begin with fl, and the commands of the package documentation"},
 		{"ERR The user executing the script", "the Redis user lacks rights: it needs the commands of the package documentation, which the scripts call"},
 		{"NOAUTH", "the server wants a password"},
@@ -117,6 +117,7 @@ func (d *Driver) meaning(err error) error {
 		{"ERR AUTH", "the server refuses the password"},
 		{"ERR invalid DB index", "the server has no such database"},
 		{"ERR DB index is out of range", "the server has no such database"},
+		{"ERR This instance has cluster support disabled", "the server is not one of a cluster: use redis://"},
 		{"ERR unknown command", "the server is too old or the command is disabled: Redis 6.2 or later is needed, 7.0 for a cluster"},
 	} {
 		if strings.HasPrefix(msg, m.code) || strings.Contains(msg, " "+m.code+" ") {

@@ -120,6 +120,9 @@ func TestKeyOfAnotherType(t *testing.T) {
 	want(t, "Lock", err, fencelock.ErrInvalid)
 	_, err = l.Mutex("list").TryLock(t.Context())
 	want(t, "TryLock", err, fencelock.ErrInvalid)
+	if err != nil && (!strings.Contains(err.Error(), `"list"`) || !strings.Contains(err.Error(), "delete it, or use another name or prefix")) {
+		t.Errorf("got %v, want the lock's name and what to do", err)
+	}
 	_, err = l.Inspect(t.Context(), "list")
 	want(t, "Inspect", err, fencelock.ErrInvalid)
 	err = l.Break(t.Context(), "list")

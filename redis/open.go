@@ -55,6 +55,9 @@ func open(dial func(settings) (goredis.UniversalClient, error)) backend.Opener {
 			d.own, d.client = true, client // as it is: its options are ours
 			err = d.probe(ctx)
 		}
+		if timedOut(err) {
+			err = fmt.Errorf("no answer from %s%s: %w", strings.Join(s.hosts, ","), s.hint(), err)
+		}
 		if err != nil {
 			// The first error is the one to report. A client that is dialling closes only when
 			// that is over, which its timeouts bound.
@@ -68,14 +71,12 @@ func open(dial func(settings) (goredis.UniversalClient, error)) backend.Opener {
 // read takes the keys that all kinds of URL share.
 func read(u *url.URL, q *backend.Query) (settings, error) {
 	s := settings{
-		hosts:        backend.Hosts(u, port(u)),
-		clientName:   q.String("client_name", ""),
-		dial:         q.Duration("dial_timeout", 2*time.Second),
-		read:         q.Duration("read_timeout", requestMost),
-		pool:         q.Int("pool_size", 0, 0, 100_000),
-		idle:         q.Int("min_idle_conns", 0, 0, 100_000),
-		sentinelUser: q.String("sentinel_username", ""),
-		sent:         q.String("sentinel_password", ""),
+		hosts:      backend.Hosts(u, port(u)),
+		clientName: q.String("client_name", ""),
+		dial:       q.Duration("dial_timeout", 2*time.Second),
+		read:       q.Duration("read_timeout", requestMost),
+		pool:       q.Int("pool_size", 0, 0, 100_000),
+		idle:       q.Int("min_idle_conns", 0, 0, 100_000),
 	}
 	if u.User != nil {
 		s.user = u.User.Username()
@@ -84,7 +85,9 @@ func read(u *url.URL, q *backend.Query) (settings, error) {
 	if p := strings.Trim(u.Path, "/"); p != "" {
 		s.path = strings.Split(p, "/")
 	}
-	if u.Scheme != "redis+sentinel" && (q.Has("sentinel_username") || q.Has("sentinel_password")) && (s.sentinelUser != "" || s.sent != "") {
+	if u.Scheme == "redis+sentinel" {
+		s.sentinelUser, s.sent = q.String("sentinel_username", ""), q.String("sentinel_password", "")
+	} else if v := u.Query(); v.Has("sentinel_username") || v.Has("sentinel_password") {
 		return s, backend.Invalid("sentinel_username and sentinel_password belong into a redis+sentinel:// URL")
 	}
 	var err error
@@ -135,6 +138,14 @@ func cluster(s settings) (goredis.UniversalClient, error) {
 		DialTimeout: s.dial, ReadTimeout: s.read, WriteTimeout: s.read,
 		ContextTimeoutEnabled: true, PoolSize: s.pool, MinIdleConns: s.idle, TLSConfig: s.tls,
 	}), nil
+}
+
+// hint is what a server that does not answer may not understand.
+func (s settings) hint() string {
+	if s.tls != nil {
+		return ", which may not speak TLS"
+	}
+	return ""
 }
 
 func database(path []string) (int, error) {

@@ -88,7 +88,6 @@ func TestLockGivesUpAfterALongOutage(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
 	c := foreign(t, s)
-	must(t, c.Set(t.Context(), key("x"), ours, time.Minute).Err())
 	for _, tt := range []struct {
 		name string
 		mode faultproxy.Mode
@@ -100,22 +99,33 @@ func TestLockGivesUpAfterALongOutage(t *testing.T) {
 			t.Parallel()
 			p, url := proxied(t, s)
 			l := open(t, url)
-			unlock(t, lock(t, l.Mutex("warm "+tt.name)))
+			held := "held " + tt.name
+			must(t, c.Set(t.Context(), key(held), ours, time.Minute).Err())
+			before := []*pending{queue(t, c, l, held, 1)}
+			for range 20 { // in line behind it
+				before = append(before, start(t, l.Mutex(held)))
+			}
 			p.Set(tt.mode)
 			if tt.mode.Refuse {
 				p.Cut()
 			}
 			began := time.Now()
-			wait := start(t, l.Mutex("y "+tt.name))
-			select {
-			case <-wait.done:
-			case <-time.After(10 * time.Second):
+			gives := func(what string, wait *pending, most time.Duration) {
+				t.Helper()
+				select {
+				case <-wait.done:
+				case <-time.After(15 * time.Second):
+				}
+				took := wait.at.Sub(began)
+				want(t, what, wait.err, fencelock.ErrUnavailable)
+				t.Logf("%s gave up after %v: %v", what, took, wait.err)
+				if took < 4900*time.Millisecond || took > most {
+					t.Errorf("%s gave up after %v, want 5 s to %v", what, took, most)
+				}
 			}
-			took := time.Since(began)
-			want(t, "Lock", wait.err, fencelock.ErrUnavailable)
-			t.Logf("Lock gave up after %v: %v", took, wait.err)
-			if took < 4900*time.Millisecond || took > 7500*time.Millisecond {
-				t.Errorf("Lock gave up after %v, want 5 s to 7.5 s", took)
+			gives("a Lock that began in the outage", start(t, l.Mutex("y "+tt.name)), 7500*time.Millisecond)
+			for _, wait := range before {
+				gives("a Lock that waited when it began", wait, 11*time.Second)
 			}
 			p.Set(faultproxy.Mode{})
 		})

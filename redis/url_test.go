@@ -103,6 +103,28 @@ func TestReplicaIsRefused(t *testing.T) {
 	}
 }
 
+// What is known is said once, and only of this kind of URL.
+func TestUnknownKey(t *testing.T) {
+	t.Parallel()
+	for scheme, sentinel := range map[string]int{"redis://127.0.0.1:1/": 0, "redis+sentinel://127.0.0.1:1/main": 1} {
+		_, err := fencelock.Open(t.Context(), scheme+"?bogus=1")
+		want(t, scheme, err, fencelock.ErrInvalid)
+		if err != nil && (strings.Count(err.Error(), "sentinel_password") != sentinel || strings.Count(err.Error(), "read_timeout") != 1) {
+			t.Errorf("%s: got %v, want each key of this URL once", scheme, err)
+		}
+	}
+}
+
+func TestClusterURLOfAPlainServer(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	_, err := fencelock.Open(t.Context(), "redis+cluster://"+s.Addr())
+	want(t, "Open", err, fencelock.ErrInvalid)
+	if err != nil && !strings.Contains(err.Error(), "use redis://") {
+		t.Errorf("got %v, want it to say what to use", err)
+	}
+}
+
 func TestUnreachableServer(t *testing.T) {
 	t.Parallel()
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
@@ -150,6 +172,12 @@ func TestUnreachableServer(t *testing.T) {
 			}
 			if err != nil && strings.Contains(err.Error(), secret) {
 				t.Errorf("the error shows the password: %v", err)
+			}
+			if err != nil && strings.HasPrefix(tt.name, "silent") && !strings.Contains(err.Error(), silent.Addr().String()) {
+				t.Errorf("the error does not say who is silent: %v", err)
+			}
+			if err != nil && strings.Contains(tt.name, "silent, TLS") && !strings.Contains(err.Error(), "may not speak TLS") {
+				t.Errorf("the error does not say what may be wrong: %v", err)
 			}
 		})
 	}

@@ -2,7 +2,7 @@
 # Installs the servers that the tests run: setup-tests.sh [redis] [etcd] [zookeeper] [postgres] [pgbouncer]
 # [prometheus] [chromium] (default: all of them). setup-tests.sh --have STORE only tells, by its exit code, whether one is there.
 #
-# It changes nothing when the programs are already there. Where it may not install (not root, or not Debian), it says
+# It changes nothing when the programs are already there. Where it may not install (not root, or not Debian), or cannot, it says
 # what is missing and exits 0, because the tests skip; a store that FENCELOCK_REQUIRE lists ("all" lists every one)
 # makes it exit 1 instead.
 set -euo pipefail
@@ -51,9 +51,10 @@ required() {
 	[[ $list == *,all,* || $list == *,"$1",* ]]
 }
 
-# install runs apt-get with service starts forbidden: the tests start their own servers on free ports.
+# install installs what apt-get can of each store's packages, with service starts forbidden: the tests start their own servers on
+# free ports.
 install() {
-	local policy=/usr/sbin/policy-rc.d made=
+	local policy=/usr/sbin/policy-rc.d made= store package known=yes
 	if [[ ! -e $policy ]]; then
 		printf '#!/bin/sh\nexit 101\n' >"$policy"
 		chmod 755 "$policy"
@@ -62,12 +63,16 @@ install() {
 	# shellcheck disable=SC2064 # the name is wanted as it is now
 	trap "${made:+rm -f $made}" EXIT
 	export DEBIAN_FRONTEND=noninteractive
-	local known=yes package
-	for package in "$@"; do
-		[[ -n $(apt-cache search --names-only "^$package\$") ]] || known=
+	for store in "$@"; do
+		for package in $(packages "$store"); do
+			[[ -n $(apt-cache search --names-only "^$package\$") ]] || known=
+		done
 	done
-	[[ -n $known ]] || apt-get update
-	apt-get install -y --no-install-recommends "$@"
+	[[ -n $known ]] || apt-get update || echo "setup-tests: apt-get cannot update its lists" >&2
+	for store in "$@"; do
+		# shellcheck disable=SC2046 # several packages are several words
+		apt-get install -y --no-install-recommends $(packages "$store") || echo "setup-tests: apt-get cannot install $store" >&2
+	done
 	${made:+rm -f "$made"}
 	trap - EXIT
 }
@@ -84,7 +89,7 @@ if [[ ${1:-} == --have ]]; then
 fi
 stores=("$@")
 [[ ${#stores[@]} -gt 0 ]] || stores=(redis etcd zookeeper postgres pgbouncer prometheus chromium)
-missing=() wanted=()
+missing=() packaged=()
 for store in "${stores[@]}"; do
 	case $store in
 	redis | etcd | zookeeper | postgres | pgbouncer | prometheus | chromium) ;;
@@ -95,12 +100,11 @@ for store in "${stores[@]}"; do
 	esac
 	have "$store" && continue
 	missing+=("$store")
-	read -ra names <<<"$(packages "$store")"
-	wanted+=("${names[@]}")
+	[[ -z $(packages "$store") ]] || packaged+=("$store")
 done
 
-if [[ ${#wanted[@]} -gt 0 && $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; then
-	install "${wanted[@]}"
+if [[ ${#packaged[@]} -gt 0 && $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; then
+	install "${packaged[@]}"
 fi
 
 status=0

@@ -66,6 +66,7 @@ go test -count=1 "$@" -run TestCounts ./bench || status=$?
 (cd examples/nats-driver && go test -race -short -shuffle=on -timeout 10m ./...) || status=$?
 # The search of the quorum protocol's states needs the speed that the race detector costs.
 go test -count=1 -v "$@" ./redlock/internal/model | grep -v '^=== ' || status=$?
+program pgbouncer || echo "test: NOT RUN: Postgres behind a pooler (no pgbouncer; see scripts/setup-tests.sh)"
 program prometheus || echo "test: NOT RUN: the alert rules and the dashboard (no prometheus and promtool; see scripts/setup-tests.sh)"
 program chromium || echo "test: NOT RUN: the page of fencelock serve in a browser (no chromium; see scripts/setup-tests.sh)"
 if [[ ${#missing[@]} -gt 0 ]]; then

@@ -180,6 +180,20 @@ func TestDirectoryThatWasRemoved(t *testing.T) {
 	wantErr(t, "the old holder", a.Renew(t.Context(), []*backend.Hold{h})[0], backend.ErrLost)
 }
 
+// A state file that somebody removes is a bucket without locks: the holder learns it at the next renewal.
+func TestStateThatWasRemoved(t *testing.T) {
+	dir := t.TempDir()
+	a, b := newQuiet(t, dir), newQuiet(t, dir)
+	h := take(t, a, try("x", time.Minute))
+	if err := os.Remove(a.bucket("x").path); err != nil {
+		t.Fatal(err)
+	}
+	if h2 := take(t, b, try("x", time.Minute)); h2.Token <= h.Token {
+		t.Errorf("token after the loss: got %d after %d", h2.Token, h.Token)
+	}
+	wantErr(t, "the old holder", a.Renew(t.Context(), []*backend.Hold{h})[0], backend.ErrLost)
+}
+
 // Readers take no lock, and writers overwrite what a slow reader may have open.
 func TestReadersSeeWholeStates(t *testing.T) {
 	dir := t.TempDir()

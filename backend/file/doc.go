@@ -42,6 +42,9 @@
 // the library cannot know what stood in it; after a reboot nothing holds, so the file may be
 // removed.
 //
+// Whoever removes a state file frees the locks of its bucket, as [Driver.Break] does one: their holders learn it from their next
+// renewal, and until then another may hold beside them. Nothing tells such a file from one that was never there.
+//
 // A process that is stopped (SIGSTOP, a debugger) just inside those microseconds
 // keeps its bucket's flock: others of that bucket get their ctx's error, or ErrUnavailable from a
 // Lock without a bound, until it goes on or is killed. Reading works meanwhile.

@@ -1,7 +1,10 @@
 package peers
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -112,6 +115,68 @@ func TestDocument(t *testing.T) {
 		if !slices.Contains(lines, b.String()) {
 			t.Errorf("no line %q", b.String())
 		}
+	}
+}
+
+// A document shows one run, and what others have found of the same goals.
+func TestRead(t *testing.T) {
+	g := Goal{"X1", "what", "e", Rate, "ours", "theirs", 2.2, 0}
+	var paths []string
+	for _, ours := range []float64{30, 20, 10} {
+		rep := Report{Rounds: 1, Duration: time.Second, Measured: []Measured{{"e", "ours", map[Metric][]float64{Rate: {ours}}}, {"e", "theirs", map[Metric][]float64{Rate: {10}}}}}
+		rep.Scores = []Score{rep.score(g, nil)}
+		b, err := json.Marshal(rep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, fmt.Sprintf("%s/%v.json", t.TempDir(), ours))
+		if err := os.WriteFile(paths[len(paths)-1], b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	doc := tables(t, paths...)
+	if want := "| X1 | what | ours | theirs | rate | ≥ 2.2 | 3 | 3 to 3 | ok | 2, 1 |\n"; !strings.Contains(doc, want) || !strings.Contains(doc, "| state | other runs |") {
+		t.Errorf("got\n%s\nwant in it %s", doc, want)
+	}
+	if err := os.WriteFile(paths[1], []byte("goal  what"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(paths...); err == nil || !strings.Contains(err.Error(), paths[1]) {
+		t.Errorf("a file that is no report: got %v, want an error that names it", err)
+	}
+}
+
+// tables are those of the runs in some files.
+func tables(t *testing.T, paths ...string) string {
+	t.Helper()
+	rep, err := Read(paths...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := rep.WriteMarkdown(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// The runs that were kept are what the document shows.
+func TestRuns(t *testing.T) {
+	paths, err := filepath.Glob("runs/*.json")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no runs: %v", err)
+	}
+	doc, err := os.ReadFile("../../docs/performance.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _, err := between(string(doc))
+	if err != nil {
+		t.Fatal(err)
+	}
+	scores, _, _ := strings.Cut(tables(t, paths...), "\nVersions:") // which a test's binary does not know
+	if !strings.HasPrefix(block, scores) {
+		t.Error("the document does not show the runs: go run ./cmd/targets -update ../../docs/performance.md runs/*.json")
 	}
 }
 

@@ -52,6 +52,7 @@ type Report struct {
 	Scores    []Score       `json:"scores"`
 	Measured  []Measured    `json:"measured"`
 	Libraries []Library     `json:"libraries"`
+	Others    []Report      `json:"-"` // of which the goals' figures are shown beside
 }
 
 // Run measures what the goals need. An error of one experiment is in the scores of its goals and does not end the others.

@@ -1,6 +1,8 @@
 package peers
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -39,10 +41,18 @@ func (r Report) WriteMarkdown(w io.Writer) error {
 	} else {
 		b.WriteString("Nothing has been measured for this table yet: these are the goals.\n\n")
 	}
-	row(&b, "goal", "what", "ours", "against", "of", "at", "measured", "spread", "state")
-	b.WriteString(strings.Repeat("|---", 9) + "|\n")
+	head := []string{"goal", "what", "ours", "against", "of", "at", "measured", "spread", "state"}
+	if len(r.Others) > 0 {
+		head = append(head, "other runs")
+	}
+	row(&b, head...)
+	b.WriteString(strings.Repeat("|---", len(head)) + "|\n")
 	for _, s := range r.Scores {
-		row(&b, s.cells()...)
+		cells := s.cells()
+		if len(r.Others) > 0 {
+			cells = append(cells, strings.Join(r.others(s.Goal), ", "))
+		}
+		row(&b, cells...)
 	}
 	metrics := []Metric{Rate, P50, P99, Fair, Requests, Allocs, CPU, Bytes, Goroutines, Stuck, Slower, Margin}
 	b.WriteString("\nMedians of the rounds (`rate` a second, `p50`, `p99` and `margin` in µs, `requests` a cycle, a grant or a second of holding):\n\n| experiment | library |")
@@ -70,6 +80,40 @@ func (r Report) WriteMarkdown(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// others are the figures of a goal in the other runs.
+func (r Report) others(g Goal) []string {
+	var figures []string
+	for _, other := range r.Others {
+		for _, s := range other.Scores {
+			if s.Goal == g && s.Rounds > 0 {
+				figures = append(figures, short(s.Figure))
+			}
+		}
+	}
+	return figures
+}
+
+// Read returns the report in the first of some files, which were written as JSON, with the others as its other runs.
+func Read(paths ...string) (Report, error) {
+	if len(paths) == 0 {
+		return Report{}, errors.New("no files of reports")
+	}
+	var all []Report
+	for _, path := range paths {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return Report{}, err
+		}
+		var r Report
+		if err := json.Unmarshal(b, &r); err != nil {
+			return Report{}, fmt.Errorf("%s: want what -json has written: %w", path, err)
+		}
+		all = append(all, r)
+	}
+	all[0].Others = all[1:]
+	return all[0], nil
 }
 
 // The marks of a document between which the tables stand.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,7 +48,16 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	if err == nil {
 		return exitOK
 	}
+	a.json = a.json || !a.began && asksJSON(args)
 	return a.report(cmd, err)
+}
+
+// asksJSON reports whether --json is among the arguments, of which a bad one may stand before it.
+func asksJSON(args []string) bool {
+	if end := slices.Index(args, "--"); end >= 0 {
+		args = args[:end]
+	}
+	return slices.Contains(args, "--json")
 }
 
 // root makes the command tree: one constructor and one file for each command.
@@ -64,8 +74,8 @@ $XDG_RUNTIME_DIR/fencelock, else in a folder of your own in the temporary
 directory. Processes exclude each other only if they use the same backend: a
 cron job often has no XDG_RUNTIME_DIR, so give both sides the same URL.
 
-Exit codes: 64 usage or configuration; 69 store unavailable; those of each
-command are in its help.`,
+Exit codes: 0 done; 64 usage or configuration; 69 store unavailable; where a
+command has others, they are in its help.`,
 		Example: `  fencelock run backup -- ./backup.sh
   fencelock --url redis://localhost:6379/0 ls jobs/`,
 		Version:       readVersion().String(),

@@ -72,6 +72,13 @@ func TestErrorsAsJSON(t *testing.T) {
 	if got.code != 64 || e.Code != 64 || !strings.Contains(e.Error, `"nosuch"`) || strings.Contains(e.Error, "fencelock: ") {
 		t.Errorf("got %+v", got)
 	}
+	// Also where a bad flag stands before it; behind -- it is COMMAND's.
+	if got := invoke(t, nil, "run", "--nosuch", "--json", "n", "--", "true"); got.code != 64 || !strings.HasPrefix(got.err, `{"error":`) {
+		t.Errorf("a bad flag before --json: got %+v", got)
+	}
+	if got := invoke(t, nil, "run", "--nosuch", "n", "--", "true", "--json"); got.code != 64 || strings.HasPrefix(got.err, "{") {
+		t.Errorf("COMMAND's --json: got %+v", got)
+	}
 }
 
 func TestNoPassword(t *testing.T) {

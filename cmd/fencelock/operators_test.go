@@ -157,7 +157,7 @@ func TestLeaks(t *testing.T) {
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	v := decode[version](t, invoke(t, nil, "version", "--json").out)
-	if v.Go != runtime.Version() || v.OS != runtime.GOOS || v.Version == "" || !slices.Contains(v.Backends, "memory") || !slices.Contains(v.Schemes, "file") {
+	if v.Go != runtime.Version() || v.OS != runtime.GOOS || v.Version == "" || !slices.Contains(v.Backends, "memory") || !slices.Contains(v.Backends, "postgres-lease") || !slices.Contains(v.Schemes, "file") {
 		t.Errorf("got %+v", v)
 	}
 	for _, args := range [][]string{{"version"}, {"--version"}} {

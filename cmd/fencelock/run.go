@@ -50,7 +50,7 @@ other than Unix only COMMAND itself is killed, and only while run lives.
 
 With --json events are lines on stderr: {"event":"acquired",…} with token,
 backend, waited_ms; then "lost" with reason, or "released"; then "exit" with
-code. An error is {"error":…,"code":…}. The standard output is COMMAND's.
+code, if COMMAND was started. An error is {"error":…,"code":…}. The standard output is COMMAND's.
 
 Exit code: COMMAND's; 128+n if signal n ended it, or the waiting; 64 usage or
 configuration; 69 store unavailable; 70 lease lost (COMMAND was ended, or may
@@ -166,6 +166,9 @@ func (a *app) run(cmd *cobra.Command, f *runFlags, args []string) error {
 	if sig, ok := errors.AsType[*signalError](context.Cause(ctx)); ok {
 		_ = lease.Unlock(ctx) // if that fails, the lock expires
 		return sig
+	}
+	if locks.Traits().Name == "memory" {
+		a.warn("memory:// excludes nobody outside this process: use file:// or a server")
 	}
 	ev := events{a: a, lease: lease}
 	granted := time.Now()

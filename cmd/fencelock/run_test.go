@@ -38,6 +38,7 @@ func TestRunExitCodes(t *testing.T) {
 		{"dashes first", []string{"--", "n", "sh", "-c", "exit 5"}, 5, ""},
 		{"the command's flags", []string{"n", "--", "sh", "-c", `exit "$1"`, "--", "6"}, 6, ""},
 		{"died of a signal", []string{"n", "--", "sh", "-c", "kill -KILL $$"}, 137, ""},
+		{"a store of its own", []string{"--url", "memory://", "n", "--", "true"}, 0, "excludes nobody"},
 		{"no command", []string{"n"}, 64, runForm},
 		{"no command after dashes", []string{"n", "--"}, 64, runForm},
 		{"nothing", nil, 64, runForm},

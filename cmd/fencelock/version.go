@@ -33,8 +33,12 @@ func readVersion() version {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		v.Version = info.Main.Version
 	}
+	built := false
 	for _, e := range backend.Catalog() {
-		if slices.ContainsFunc(e.Schemes, func(s string) bool { return slices.Contains(v.Schemes, s) }) {
+		if len(e.Schemes) > 0 { // else a further mode of the one before
+			built = slices.ContainsFunc(e.Schemes, func(s string) bool { return slices.Contains(v.Schemes, s) })
+		}
+		if built {
 			v.Backends = append(v.Backends, e.Traits.Name)
 		}
 	}

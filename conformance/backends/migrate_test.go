@@ -97,7 +97,8 @@ func TestMigrationRedisEtcd(t *testing.T) {
 	redisDirect := goredis.NewClient(&goredis.Options{Addr: r.Addr()})
 	t.Cleanup(func() { _ = redisDirect.Close() })
 	conformance.Run(t, conformance.Harness{
-		Name: "redis+etcd",
+		Name:   "redis+etcd",
+		Stores: 2,
 		Driver: func(ctx context.Context, c conformance.Client) (backend.Driver, error) {
 			hosts := [2]string{r.Addr(), e.Servers()[0].Addr()}
 			if l, ok := c.Link.(twoLinks); ok {

@@ -3,6 +3,10 @@
 //	go run ./cmd/targets -rounds 5 -duration 2s -only R
 //
 // It starts the servers on this machine. With -update it also writes the tables of docs/performance.md. The exit code is 1 if a goal is missed by more than a tenth or something could not be measured.
+//
+// Given files that -json has written, it measures nothing and shows the first, with the goals' figures of the others beside it:
+//
+//	go run ./cmd/targets -update ../../docs/performance.md runs/*.json
 package main
 
 import (
@@ -39,7 +43,11 @@ func main() {
 	o.Progress = func(line string) { fmt.Fprintf(os.Stderr, "%7.1fs  %s\n", time.Since(began).Seconds(), line) }
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	rep, err := peers.Run(ctx, o)
+	run := func() (peers.Report, error) { return peers.Run(ctx, o) }
+	if flag.NArg() > 0 {
+		run = func() (peers.Report, error) { return peers.Read(flag.Args()...) }
+	}
+	rep, err := run()
 	switch {
 	case *asJSON:
 		e := json.NewEncoder(os.Stdout)
