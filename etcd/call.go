@@ -16,33 +16,51 @@ import (
 )
 
 const (
-	// sendMost bounds one send of a request, so that the next can go to another
-	// member if this one hangs.
-	sendMost = 2 * time.Second
+	// sends is how often a request is sent at most, so that it comes to a member that answers: which one it
+	// goes to depends on what else is sent meanwhile, and a silent one is asked for its turn for many seconds yet.
+	sends = 4
+	// sendMost bounds one send of them, and sendLeast is what is worth another.
+	sendMost  = 2 * time.Second
+	sendLeast = 250 * time.Millisecond
+	// sendsMost bounds all of them.
+	sendsMost = 5 * time.Second
+	// sendPause comes before the third, twice that before the fourth, if the one before has not taken as long.
+	sendPause = 250 * time.Millisecond
 	// reconnectMost is how long a request waits for a new connection before it is
 	// sent again.
 	reconnectMost = time.Second
 )
 
-// do sends a request, and once more if no answer came: send must have the same
+// do sends a request, and again if no answer came, while there is time: send must have the same
 // effect sent twice as once.
 func (d *Driver) do(ctx context.Context, send func(context.Context) error) error {
-	err := once(ctx, send)
-	if err == nil || ctx.Err() != nil || !unanswered(err) || !d.reconnected(ctx) {
-		return meaning(ctx, err)
+	end := time.Now().Add(sendsMost)
+	if e, ok := ctx.Deadline(); ok && e.Before(end) {
+		end = e
 	}
-	return meaning(ctx, once(ctx, send))
+	for n := 0; ; n++ {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		began := time.Now()
+		err := once(ctx, min(sendMost, max(end.Sub(began)/2, 50*time.Millisecond)), send)
+		if err == nil || ctx.Err() != nil || n+1 == sends || !unanswered(err) {
+			return meaning(ctx, err)
+		}
+		if n > 0 {
+			pause := max(sendPause*time.Duration(n)-time.Since(began), 0)
+			if time.Until(end)-pause < 2*sendLeast || !rest(ctx, pause) {
+				return meaning(ctx, err)
+			}
+		}
+		if !d.reconnected(ctx) {
+			return meaning(ctx, err)
+		}
+	}
 }
 
-// once sends a request and leaves time for a second send.
-func once(ctx context.Context, send func(context.Context) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	most := sendMost
-	if end, ok := ctx.Deadline(); ok {
-		most = min(most, max(time.Until(end)/2, 50*time.Millisecond))
-	}
+// once sends a request for a while.
+func once(ctx context.Context, most time.Duration, send func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	err := send(limited)
@@ -50,6 +68,18 @@ func once(ctx context.Context, send func(context.Context) error) error {
 		return fmt.Errorf("no answer within %v", most.Round(time.Millisecond))
 	}
 	return err
+}
+
+// rest returns after a pause; false if ctx has ended.
+func rest(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // commit sends a transaction of which being sent twice does no harm.

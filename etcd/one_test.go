@@ -17,6 +17,7 @@ func TestOnOneServer(t *testing.T) {
 		{"LostReplies", lostReplies},
 		{"LostRepliesOfWaiter", lostRepliesOfWaiter},
 		{"ReleaseWithoutAnswer", releaseWithoutAnswer},
+		{"ReleaseAfterSilence", releaseAfterSilence},
 		{"ReleaseAfterRawDelete", releaseAfterRawDelete},
 		{"TryWithoutAnswer", tryWithoutAnswer},
 		{"BackOff", backOff},

@@ -130,6 +130,16 @@ func releaseWithoutAnswer(t *testing.T, r *rig) {
 	unlock(t, next)
 }
 
+// releaseAfterSilence: an Unlock is sent again and again within its 5 s, also after two sends that no answer came to.
+func releaseAfterSilence(t *testing.T, r *rig) {
+	p, url := r.proxied(t)
+	le := lock(t, open(t, url).Mutex("x"))
+	p.Set(faultproxy.Mode{HoldReplies: true})
+	time.AfterFunc(3700*time.Millisecond, func() { p.Set(faultproxy.Mode{}) }) // sent at 0, 2 and 3.5 s
+	unlock(t, le)
+	r.awaitFree(t, "x", time.Second)
+}
+
 // releaseAfterRawDelete: an entry that somebody else deleted, just when a release went unanswered, was not ours any more.
 func releaseAfterRawDelete(t *testing.T, r *rig) {
 	p, url := r.proxied(t)

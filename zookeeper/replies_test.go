@@ -2,8 +2,11 @@ package zookeeper_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"net"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -142,6 +145,62 @@ func TestLostReplyOfRelease(t *testing.T) {
 			want(t, "Unlock again", le.Unlock(t.Context()), fencelock.ErrReleased)
 			must(t, got.Err())
 			unlock(t, got)
+		}
+		awaitClean(t, c, time.Second)
+	}
+}
+
+// breaking is a connection on which the next write that matches fails, before or after it has left.
+type breaking struct {
+	net.Conn
+	next *atomic.Pointer[failure]
+}
+
+type failure struct {
+	match func([]byte) bool
+	leave bool // the request leaves all the same
+}
+
+func (c breaking) Write(p []byte) (int, error) {
+	f := c.next.Load()
+	if f == nil || !f.match(p) || !c.next.CompareAndSwap(f, nil) {
+		return c.Conn.Write(p)
+	}
+	if f.leave {
+		if n, err := c.Conn.Write(p); err != nil {
+			return n, err
+		}
+	}
+	return 0, &net.OpError{Op: "write", Net: "tcp", Err: syscall.ECONNRESET}
+}
+
+// A connection breaks while a request is being written: whether it has left or not, it is asked again.
+func TestWriteFails(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	var next atomic.Pointer[failure]
+	d, err := zookeeper.New(z.Addrs(), &zookeeper.Options{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		return breaking{conn, &next}, err
+	}})
+	must(t, err)
+	l, err := fencelock.New(d)
+	must(t, err)
+	t.Cleanup(func() { must(t, l.Close()) })
+	unlock(t, lock(t, l.Mutex("warm")))
+	for _, leave := range []bool{false, true} {
+		drawn := counters(t, c)
+		next.Store(&failure{about("/held-", "/tokens/"), leave})
+		le, err := l.Mutex("x").TryLock(t.Context())
+		must(t, err)
+		if n := counters(t, c) - drawn; n != 1 {
+			t.Errorf("leave %v: %d tokens were drawn, want 1", leave, n)
+		}
+		next.Store(&failure{about("/held-", "/done/"), leave})
+		unlock(t, le)
+		if next.Load() != nil {
+			t.Errorf("leave %v: no release was written", leave)
 		}
 		awaitClean(t, c, time.Second)
 	}

@@ -4,11 +4,14 @@ import (
 	"bufio"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/fencelock/fencelock/backend"
 )
@@ -82,7 +85,11 @@ func (w *wire) Write(p []byte) (int, error) {
 		w.watchdog = time.AfterFunc(silentMost, w.watch)
 	}
 	w.mu.Unlock()
-	return w.Conn.Write(p)
+	n, err := w.Conn.Write(p)
+	if err != nil { // the library hands it on to the caller: all or nothing of the request may have left
+		err = fmt.Errorf("%w: %w", zk.ErrConnectionClosed, err)
+	}
+	return n, err
 }
 
 // watch closes a connection on which a request has gone unanswered for too long.
