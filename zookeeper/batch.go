@@ -99,6 +99,21 @@ func (s *session) result(ctx context.Context, u *unit) (int, error) {
 	}
 }
 
+// await returns when the unit has ended, or with ctx. If both are so it is the unit that counts: its end is not for a later call.
+func (u *unit) await(ctx context.Context) error {
+	select {
+	case <-u.done:
+		return nil
+	default:
+	}
+	select {
+	case <-u.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // take takes a unit back that has not left; otherwise it ends by itself.
 func (b *batches) take(u *unit) {
 	b.mu.Lock()

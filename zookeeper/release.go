@@ -52,12 +52,10 @@ func (e *entry) release(ctx context.Context) error {
 			e.parting = u
 			_, _ = e.s.send(ctx, u)
 		}
-		select {
-		case <-u.done:
-			e.parting = nil
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := u.await(ctx); err != nil {
+			return err // what becomes of the unit, the next call finds out
 		}
+		e.parting = nil
 		switch {
 		case u.err == nil:
 			if e.others && (u.stat == nil || u.stat.NumChildren == 0) {
@@ -74,7 +72,10 @@ func (e *entry) release(ctx context.Context) error {
 			if err := e.s.ensure(ctx); err != nil {
 				return err
 			}
-		case errors.Is(u.err, errTaken) && ctx.Err() == nil: // at the end of an earlier ctx
+		case errors.Is(u.err, errTaken): // at the end of this ctx, or of an earlier one
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 		default:
 			return u.err
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/conformance/faultproxy"
 	"github.com/fencelock/fencelock/zookeeper"
 )
 
@@ -203,6 +204,33 @@ func TestWriteFails(t *testing.T) {
 			t.Errorf("leave %v: no release was written", leave)
 		}
 		awaitClean(t, c, time.Second)
+	}
+}
+
+// A release that could not leave before its ctx ended leaves with the next one, and the failure of the first is not told twice.
+func TestReleaseAfterOutage(t *testing.T) {
+	t.Parallel()
+	const n = 16
+	z := single(t)
+	p, url := proxied(t, z.Servers()[0])
+	d := driver(t, url)
+	holds := make([]*backend.Hold, n)
+	for i := range holds {
+		r := request(fmt.Sprint("x-", i))
+		g, err := d.Acquire(t.Context(), r)
+		must(t, err)
+		holds[i] = &backend.Hold{Request: r, Grant: g}
+	}
+	p.Set(faultproxy.Mode{Refuse: true})
+	p.Cut()
+	for _, h := range holds {
+		if err := d.Release(within(t, 50*time.Millisecond), h); err == nil {
+			t.Fatal("Release without a server: got nil")
+		}
+	}
+	p.Set(faultproxy.Mode{})
+	for _, h := range holds {
+		must(t, d.Release(within(t, 10*time.Second), h))
 	}
 }
 
