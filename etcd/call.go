@@ -49,7 +49,7 @@ func (d *Driver) do(ctx context.Context, send func(context.Context) error) error
 		}
 		if n > 0 {
 			pause := max(sendPause*time.Duration(n)-time.Since(began), 0)
-			if time.Until(end)-pause < 2*sendLeast || !rest(ctx, pause) {
+			if time.Until(end)-pause < 2*sendLeast || rest(ctx, pause) != nil {
 				return meaning(ctx, err)
 			}
 		}
@@ -70,15 +70,18 @@ func once(ctx context.Context, most time.Duration, send func(context.Context) er
 	return err
 }
 
-// rest returns after a pause; false if ctx has ended.
-func rest(ctx context.Context, pause time.Duration) bool {
+// rest returns after a pause, or with ctx's error.
+func rest(ctx context.Context, pause time.Duration) error {
+	if pause <= 0 {
+		return nil
+	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return true
+		return nil
 	case <-ctx.Done():
-		return false
+		return ctx.Err()
 	}
 }
 

@@ -196,17 +196,7 @@ func (s *leases) mourn(ctx context.Context, sl *slot, l *lease) error {
 	}
 	sl.died = time.Now()
 	s.mu.Unlock()
-	if pause <= 0 {
-		return nil
-	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return rest(ctx, pause)
 }
 
 // grant makes a lease. One whose answer was lost ends by itself.

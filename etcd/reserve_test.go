@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/etcd"
 )
 
 // reserving is a request that asks for n more tokens.
@@ -95,22 +96,29 @@ func reservesAfterExpiry(t *testing.T, r *rig) {
 	must(t, other.Release(t.Context(), &backend.Hold{Request: next, Grant: g}))
 }
 
+// second makes a request wait behind the holder of its name, and returns what will have its grant.
+func (r *rig) second(t *testing.T, d *etcd.Driver, next *backend.Request) <-chan backend.Grant {
+	t.Helper()
+	next.Wait = true
+	granted := make(chan backend.Grant, 1)
+	go func() {
+		g, err := d.Acquire(t.Context(), next)
+		if err != nil {
+			t.Error(err)
+		}
+		granted <- g
+	}()
+	await(t, 10*time.Second, "it waits", func() bool { return len(r.queue(t, next.Name)) == 2 })
+	return granted
+}
+
 // reservesOfWaiters: the next in the queue was there before the grant that reserves.
 func reservesOfWaiters(t *testing.T, r *rig) {
 	d := r.driver(t, r.url())
 	h := hold(t, d, reserving("x", 1, 63))
 	for i := range 6 {
 		next := reserving("x", i+2, 63*(i%2))
-		next.Wait = true
-		granted := make(chan backend.Grant, 1)
-		go func() {
-			g, err := d.Acquire(t.Context(), next)
-			if err != nil {
-				t.Error(err)
-			}
-			granted <- g
-		}()
-		await(t, 10*time.Second, "it waits", func() bool { return len(r.queue(t, "x")) == 2 })
+		granted := r.second(t, d, next)
 		must(t, d.Release(t.Context(), h))
 		g := <-granted
 		after(t, "a waiter", h.Grant, g)
@@ -199,17 +207,7 @@ func sentUnderAnOldLease(t *testing.T, r *rig) {
 	began := backend.Now()
 	check("free", began, hold(t, d, reserving("y", 2, 7)).Grant)
 
-	granted := make(chan backend.Grant, 1)
-	next := reserving("x", 3, 7)
-	next.Wait = true
-	go func() {
-		g, err := d.Acquire(t.Context(), next)
-		if err != nil {
-			t.Error(err)
-		}
-		granted <- g
-	}()
-	await(t, 10*time.Second, "it waits", func() bool { return len(r.queue(t, "x")) == 2 })
+	granted := r.second(t, d, reserving("x", 3, 7))
 	began = backend.Now()
 	must(t, d.Release(t.Context(), first))
 	check("waited for", began, <-granted)

@@ -90,13 +90,11 @@ func (s *session) send(ctx context.Context, u *unit) (int, error) {
 
 // result waits for what becomes of a unit.
 func (s *session) result(ctx context.Context, u *unit) (int, error) {
-	select {
-	case <-u.done:
-		return u.index, u.err
-	case <-ctx.Done():
+	if err := u.await(ctx); err != nil {
 		s.batches.take(u)
-		return -1, ctx.Err()
+		return -1, err
 	}
+	return u.index, u.err
 }
 
 // await returns when the unit has ended, or with ctx. If both are so it is the unit that counts: its end is not for a later call.

@@ -90,8 +90,9 @@ func TestState(t *testing.T) {
 	}
 }
 
-// The document has the goals of the code, each with what was measured or why it was not, as the program writes them.
-func TestDocument(t *testing.T) {
+// shown is what the document has between its marks.
+func shown(t *testing.T) string {
+	t.Helper()
 	doc, err := os.ReadFile("../../docs/performance.md")
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +101,12 @@ func TestDocument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := slices.Collect(strings.Lines(block))
+	return block
+}
+
+// The document has the goals of the code, each with what was measured or why it was not, as the program writes them.
+func TestDocument(t *testing.T) {
+	lines := slices.Collect(strings.Lines(shown(t)))
 	for _, g := range Goals() {
 		var b strings.Builder
 		row(&b, Score{Goal: g}.cells()[:6]...)
@@ -166,16 +172,8 @@ func TestRuns(t *testing.T) {
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("no runs: %v", err)
 	}
-	doc, err := os.ReadFile("../../docs/performance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, block, _, err := between(string(doc))
-	if err != nil {
-		t.Fatal(err)
-	}
 	scores, _, _ := strings.Cut(tables(t, paths...), "\nVersions:") // which a test's binary does not know
-	if !strings.HasPrefix(block, scores) {
+	if !strings.HasPrefix(shown(t), scores) {
 		t.Error("the document does not show the runs: go run ./cmd/targets -update ../../docs/performance.md runs/*.json")
 	}
 }
