@@ -6,7 +6,7 @@ GOFUMPT     := mvdan.cc/gofumpt@v0.12.0
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build install test test-short test-memory setup images lint lint-all fmt cross fuzz bench faults mistakes soak clean
+.PHONY: help build install test test-full setup images lint lint-all fmt cross fuzz bench faults mistakes soak figures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,11 +17,11 @@ build: ## build the command into bin/
 install: ## install the command
 	go install ./cmd/fencelock
 
-test: ## set up what the tests need, and run all of them with the race detector
+test: ## set up what the tests need, and run them with small numbers: some minutes
 	@scripts/test.sh
 
-test-short: ## the same with smaller numbers
-	@scripts/test.sh -short
+test-full: ## all tests, most with the race detector: half an hour
+	@scripts/test.sh --full
 
 setup: ## install the servers that the tests run (Debian or Ubuntu as root; else it says what is missing)
 	@scripts/setup-tests.sh
@@ -29,10 +29,11 @@ setup: ## install the servers that the tests run (Debian or Ubuntu as root; else
 images: ## build the servers' Docker images from Debian packages, for machines that can pull none
 	@scripts/build-images.sh redis etcd zookeeper postgres
 
-lint: ## go vet, gofumpt and staticcheck
-	go vet ./...
+lint: ## go vet, gofumpt, staticcheck and the width of lines
+	go vet work
 	@files="$$(go run $(GOFUMPT) -l .)"; if [ -n "$$files" ]; then echo "not formatted (make fmt):"; echo "$$files"; exit 1; fi
-	go run $(STATICCHECK) ./...
+	@scripts/columns.sh
+	go run $(STATICCHECK) work
 
 lint-all: ## golangci-lint with .golangci.yml (builds it first, which takes minutes)
 	go run $(GOLANGCI) run
@@ -42,7 +43,7 @@ fmt: ## format all Go files
 
 cross: ## build for Linux, macOS and Windows
 	@for on in linux/amd64 darwin/arm64 windows/amd64; do echo "build for $$on"; \
-		export GOOS=$${on%/*} GOARCH=$${on#*/}; go build -o /dev/null ./cmd/fencelock && go vet ./... || exit 1; done
+		export GOOS=$${on%/*} GOARCH=$${on#*/}; go build -o /dev/null ./cmd/fencelock && go vet $$(scripts/packages.sh) || exit 1; done
 
 fuzz: ## fuzz what reads foreign data, FUZZTIME each (default 20s)
 	@scripts/fuzz.sh
@@ -54,11 +55,14 @@ bench: ## benchmarks against the raw store, named for benchstat
 faults: ## every fault on every backend, ROUNDS each (default 20), then the planted bugs; ONLY='etcd redlock/latency'; renders docs/guarantees.md
 	@scripts/faults.sh
 
-mistakes: ## plant ten bugs in each backend and require that the rules find them, ONLY='redis etcd/no-owner'
+mistakes: ## plant ten bugs in each backend and in the engine and require that the rules find them, ONLY='redis etcd/no-owner'
 	@scripts/mistakes.sh
 
 soak: ## overlapping faults for HOURS, added to docs/soak.json
 	@scripts/soak.sh
+
+figures: ## how big the project is
+	@scripts/figures.sh
 
 clean: ## remove what was built
 	rm -rf bin

@@ -14,6 +14,9 @@ import (
 // tryMost bounds a TryLock whose store does not answer.
 const tryMost = 5 * time.Second
 
+// patientPause is the longest pause of a Lock that queues again.
+const patientPause = 500 * time.Millisecond
+
 // slowTry is beyond what a store that answers needs.
 const slowTry = 100 * time.Millisecond
 
@@ -49,18 +52,27 @@ func (m *mutex) acquire(ctx context.Context, op string, wait bool) (*Lease, erro
 		m.l.emit(ctx, Event{Kind: NotAcquired, Name: m.name, Owner: m.set.owner, Took: time.Since(began), Err: err})
 		return nil, err
 	}
-	if !joined {
+	defer m.l.exit()
+	seen := false
+	defer func() {
+		if !seen { // the observer panicked, and the caller gets no lease
+			le.discard()
+		}
+	}()
+	if joined {
+		e := le.h.event(Joined)
+		e.Took = time.Since(began)
+		m.l.emit(ctx, e)
+	} else {
 		le.h.show(ctx, time.Since(began))
-		return le, nil
 	}
-	e := le.h.event(Joined)
-	e.Took = time.Since(began)
-	le.h.emit(ctx, e)
+	seen = true
 	return le, nil
 }
 
-// take checks what needs no store, and takes the caller's place in line.
-// joined: the lease is another one on a hold that ctx carries.
+// take checks what needs no store, and takes the caller's place in line. joined: the lease is
+// another one on a hold that ctx carries. With a lease the call is still counted in: exit is the
+// caller's.
 func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease, joined bool, err error) {
 	if m.err != nil {
 		return nil, false, m.err
@@ -71,8 +83,12 @@ func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease
 	if err := m.l.enter(); err != nil {
 		return nil, false, err
 	}
-	defer m.l.exit()
-	if h := m.l.carried(ctx, m.name); h != nil {
+	defer func() {
+		if le == nil {
+			m.l.exit()
+		}
+	}()
+	for h := m.l.carried(ctx, m.name); h != nil; h = m.l.carried(ctx, m.name) {
 		if m.set.reentrant {
 			if le := h.join(); le != nil {
 				return le, true, nil
@@ -81,7 +97,12 @@ func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease
 		if !wait {
 			return nil, false, ErrLocked
 		}
-		return nil, false, ErrDeadlock
+		if !m.set.reentrant || !h.unlocked(ctx) {
+			return nil, false, ErrDeadlock
+		}
+		if ctx.Err() != nil {
+			return nil, false, ctxError(ctx, false, nil)
+		}
 	}
 	// The wait ends with ctx, with the Locker, and for TryLock after a while.
 	limited := &limit{Context: ctx, l: m.l}
@@ -116,36 +137,56 @@ func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease
 
 // ask asks the store until there is a grant that may be handed out.
 func (m *mutex) ask(ctx context.Context, wait bool) (*Lease, error) {
-	var late time.Time // when the first late grant was seen
+	var (
+		since time.Time // when the first answer came that was neither a lease nor final
+		pause time.Duration
+	)
 	for {
 		h := m.request(wait)
 		asked := backend.Now()
 		g, err := m.l.driver.Acquire(ctx, h.Request)
 		if err == nil || errors.Is(err, ErrLocked) {
-			m.l.janitor.heard()
+			m.route.janitor.heard()
 		}
 		if err != nil {
 			// A try that took so long may have been sent twice on its way: the other copy may be granted yet.
 			if wait || !errors.Is(err, ErrLocked) || asked.Elapsed() > slowTry {
-				m.l.janitor.add(h.Request)
+				m.route.janitor.add(h.Request)
 			}
-			return nil, err
+			if !errors.Is(err, ErrLost) {
+				return nil, err
+			}
+			// What this call has never held cannot be lost: the store has undone the request, or
+			// what kept its place there has ended. The error's text is kept, and ErrLost is not.
+			err = fmt.Errorf("the store has dropped the request: %v", err)
+			pause = min(max(2*pause, firstPause), patientPause)
+		} else {
+			le, ok := h.accept(g, asked)
+			if ok {
+				return le, nil
+			}
+			m.route.janitor.add(h.Request)
+			if !wait && h.taken() {
+				return nil, ErrLocked // no: it was granted, and broken on its way to us
+			}
+			// The reply came after the deadline that it would have set. The grant is
+			// given back; a store so slow is as good as unavailable.
+			err = fmt.Errorf("the grant came only after its own deadline (TTL %v)", h.TTL)
+			pause = 0
 		}
-		le, ok := h.accept(g, asked)
-		if ok {
-			return le, nil
+		if since.IsZero() {
+			since = time.Now()
 		}
-		m.l.janitor.add(h.Request)
-		if !wait && h.taken() {
-			return nil, ErrLocked // no: it was granted, and broken on its way to us
+		if !wait || time.Since(since) >= backend.Patience {
+			return nil, backend.Unavailable(err)
 		}
-		// The reply came after the deadline that it would have set. The grant is
-		// given back; a store so slow is as good as unavailable.
-		if late.IsZero() {
-			late = time.Now()
-		}
-		if !wait || time.Since(late) >= backend.Patience {
-			return nil, backend.Unavailable(fmt.Errorf("the grant came only after its own deadline (TTL %v)", h.TTL))
+		if pause > 0 {
+			timer := time.NewTimer(pause)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				timer.Stop()
+			}
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -164,7 +205,7 @@ func (m *mutex) request(wait bool) *hold {
 		Grace: m.set.grace,
 		Floor: m.set.floor,
 		Wait:  wait,
-		Auto:  !m.set.manual && m.set.maxHold == 0 && m.set.grace == 0,
+		Auto:  !m.set.manual && m.set.maxHold == 0 && m.set.grace == 0 && m.set.minHold == 0,
 		Lost:  h.lost,
 	}
 	if wait {
@@ -203,8 +244,18 @@ func (m *mutex) why(ctx context.Context, limited *limit, err error) error {
 // over reports whether ctx has ended, or is just about to: a network timeout
 // made from its deadline may be seen a moment earlier.
 func over(ctx context.Context) bool {
-	if d, ok := ctx.Deadline(); ok && time.Until(d) <= time.Millisecond {
-		<-ctx.Done()
+	d, ok := ctx.Deadline()
+	if !ok || time.Until(d) > time.Millisecond {
+		return ctx.Err() != nil
+	}
+	if ctx.Done() == nil { // a context of an unusual kind: its deadline is all that it has
+		return true
+	}
+	timer := time.NewTimer(10 * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
 	}
 	return ctx.Err() != nil
 }
@@ -214,6 +265,9 @@ func over(ctx context.Context) bool {
 // was no answer.
 func ctxError(ctx context.Context, locked bool, err error) error {
 	res := ctx.Err()
+	if res == nil { // see over
+		res = context.DeadlineExceeded
+	}
 	if errors.Is(err, ErrUnavailable) && errors.Is(err, res) { // the driver has said it all
 		res, err, locked = err, nil, locked && !errors.Is(err, ErrLocked)
 	}

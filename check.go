@@ -9,9 +9,10 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// looks asks one driver whether its holds are still ours, again and again: where the store does not tell a holder that
-// its lock was taken away, this keeps Traits.Revoked. It has one timer while anything is held, which is for all holds at
-// once, and a goroutine for each call of the driver while that is under way. A look allocates nothing for a hold.
+// looks asks one driver whether its holds are still ours, again and again: where the store does not
+// tell a holder that its lock was taken away, this keeps Traits.Revoked. It has one timer while
+// anything is held, which is for all holds at once, and a goroutine for each call of the driver
+// while that is under way. A look allocates nothing for a hold.
 type looks struct {
 	l       *Locker
 	checker backend.Checker
@@ -68,22 +69,25 @@ func (k *looks) fire() {
 	k.l.mu.Unlock()
 	defer k.l.schedule.flying.Done()
 
-	var g *glance
+	var gs [64]*glance // by alikeSpan
 	for _, h := range k.all {
 		if h.route.looks != k || !h.lookable(began, k.every/10) {
 			continue
 		}
-		if g == nil {
-			g = k.take()
+		g := &gs[alikeSpan(h)]
+		if *g == nil {
+			*g = k.take()
 		}
-		g.add(h)
-		if len(g.holds) == maxBatch {
-			k.send(g)
-			g = nil
+		(*g).add(h)
+		if len((*g).holds) == maxBatch {
+			k.send(*g)
+			*g = nil
 		}
 	}
-	if g != nil {
-		k.send(g)
+	for _, g := range gs {
+		if g != nil {
+			k.send(g)
+		}
 	}
 	clear(k.all)
 	k.all = k.all[:0]
@@ -144,7 +148,8 @@ func (h *hold) lookable(now backend.Instant, young time.Duration) bool {
 	if h.err != nil || !h.held || h.leaving || h.flying || h.overdue {
 		return false
 	}
-	if due := !h.renewal.IsZero() && !at.Before(h.renewal); due || at.Sub(h.fresh.Time()) < young || now.Sub(h.asked) < young {
+	if due := !h.renewal.IsZero() && !at.Before(h.renewal); due || at.Sub(h.fresh.Time()) < young ||
+		now.Sub(h.asked) < young {
 		return false
 	}
 	h.flying = true

@@ -45,7 +45,10 @@ func TestCheckerIsUsed(t *testing.T) {
 }
 
 func TestChecksDoNotPostponeRenewals(t *testing.T) {
-	for name, s := range map[string]step{"prompt": pass, "slow": slowBack(400 * time.Millisecond), "failing": refuse(errStore), "hanging": hang} {
+	for name, s := range map[string]step{
+		"prompt": pass, "slow": slowBack(400 * time.Millisecond), "failing": refuse(errStore),
+		"hanging": hang,
+	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *fake) {
 				d.traits = func(tr *backend.Traits) { tr.Revoked = time.Second }
@@ -134,6 +137,8 @@ type answers struct {
 	calls atomic.Int64
 }
 
+func (d *answers) Tells() bool { return false }
+
 func (d *answers) Check(_ context.Context, hs []*backend.Hold) []error {
 	d.calls.Add(1)
 	return d.errs[:len(hs)]
@@ -189,7 +194,9 @@ func TestLooksOfSeveralDrivers(t *testing.T) {
 		quick, slow := newFake(t), newFake(t)
 		quick.traits = func(tr *backend.Traits) { tr.Revoked = time.Second }
 		slow.traits = func(tr *backend.Traits) { tr.Revoked = 10 * time.Second }
-		l := open(t, fork("qs", backend.Route{Driver: checking{quick}}, backend.Route{Driver: checking{slow}}), fencelock.WithTTL(time.Hour))
+		l := open(t,
+			fork("qs", backend.Route{Driver: checking{quick}},
+				backend.Route{Driver: checking{slow}}), fencelock.WithTTL(time.Hour))
 		for i := range 10 {
 			lock(t, l.Mutex(fmt.Sprint("q", i)))
 			lock(t, l.Mutex(fmt.Sprint("s", i)))
@@ -202,7 +209,8 @@ func TestLooksOfSeveralDrivers(t *testing.T) {
 		}{{"quick", quick, 1000, 1120}, {"slow", slow, 100, 112}} {
 			calls, holds := tt.of.count("check"), tt.of.about("check")
 			if calls < tt.least || calls > tt.most || holds != 10*calls {
-				t.Errorf("%s: got %d looks at %d holds, want %d to %d at 10 each", tt.name, calls, holds, tt.least, tt.most)
+				t.Errorf("%s: got %d looks at %d holds, want %d to %d at 10 each",
+					tt.name, calls, holds, tt.least, tt.most)
 			}
 		}
 	})

@@ -79,7 +79,8 @@ func TestUnlockDuringClose(t *testing.T) {
 	})
 }
 
-// A store that does not answer keeps Close busy for its whole bound; an Unlock whose ctx is over does not wait for that.
+// A store that does not answer keeps Close busy for its whole bound; an Unlock whose ctx is over
+// does not wait for that.
 func TestUnlockWithADoneContextDuringClose(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
 		l := openLoose(t, d)
@@ -98,8 +99,8 @@ func TestUnlockWithADoneContextDuringClose(t *testing.T) {
 	})
 }
 
-// An Unlock that the store keeps for longer than Close lasts ends with Close: the fake takes a second release in flight, or any call
-// in flight at the driver's Close, for a mistake.
+// An Unlock that the store keeps for longer than Close lasts ends with Close: the fake takes a
+// second release in flight, or any call in flight at the driver's Close, for a mistake.
 func TestCloseGivesUpAnUnlockThatHangs(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
 		l := openLoose(t, d)

@@ -2,6 +2,7 @@ package fencelock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -292,7 +293,9 @@ func TestCloseGivesUpCleanUpThatFails(t *testing.T) {
 
 // The grace of a lost lease ends while Close waits for its clean-up.
 func TestCloseWhileGraceRuns(t *testing.T) {
-	for _, after := range []time.Duration{0, 2 * time.Second, 3 * time.Second, 3500 * time.Millisecond, 5 * time.Second} {
+	for _, after := range []time.Duration{
+		0, 2 * time.Second, 3 * time.Second, 3500 * time.Millisecond, 5 * time.Second,
+	} {
 		bubble(t, func(t *testing.T, d *fake) {
 			l := openLoose(t, d, fencelock.WithGrace(3*time.Second), fencelock.WithManualRenew())
 			le := lock(t, l.Mutex("n"))
@@ -306,4 +309,43 @@ func TestCloseWhileGraceRuns(t *testing.T) {
 			wantTook(t, "close", start, 0, 5*time.Second)
 		})
 	}
+}
+
+// What a holder has written when Close releases its lease is half done.
+func TestCloseUndoesWrites(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := openLoose(t, d)
+		x := transactional(d)
+		le := lock(t, l.Mutex("n"))
+		write(t, le)
+		var undone *fencelock.UndoneError
+		if err := l.Close(); !errors.As(err, &undone) || !errors.Is(err, fencelock.ErrClosed) {
+			t.Errorf("close: got %v, want an UndoneError with ErrClosed", err)
+		}
+		if x.cause == nil || !x.closed {
+			t.Errorf("the transaction: got %+v, want it undone", x)
+		}
+		wantErr(t, "the lease", le.Err(), fencelock.ErrReleased)
+	})
+}
+
+// Close during the grace of a lost lease asks the store nothing about it: the grace is kept.
+func TestCloseKeepsTheGrace(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		const grace = 30 * time.Second
+		l, other := openLoose(t, d, fencelock.WithGrace(grace), fencelock.WithManualRenew()), open(t, d.other())
+		le := lock(t, l.Mutex("n"))
+		<-le.Done()
+		lost := time.Now()
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got := d.count("abandon", "release"); got != 0 {
+			t.Errorf("got %d calls about a lost lease within its grace, want none", got)
+		}
+		unlock(t, lock(t, other.Mutex("n")))
+		if got := time.Since(lost); got < grace {
+			t.Errorf("granted %v after the loss, want at least the grace, %v", got, grace)
+		}
+	})
 }

@@ -16,10 +16,24 @@ func TestContextEndsWithTheLease(t *testing.T) {
 		end  func(*testing.T, *fencelock.Lease, *fencelock.Locker)
 		want []error
 	}{
-		"unlock":  {func(t *testing.T, le *fencelock.Lease, _ *fencelock.Locker) { unlock(t, le) }, []error{fencelock.ErrReleased}},
-		"expired": {func(_ *testing.T, le *fencelock.Lease, _ *fencelock.Locker) { time.Sleep(ttl) }, []error{fencelock.ErrLost}},
-		"broken":  {func(t *testing.T, le *fencelock.Lease, l *fencelock.Locker) { l.Break(t.Context(), le.Name()) }, []error{fencelock.ErrLost}},
-		"closed":  {func(_ *testing.T, _ *fencelock.Lease, l *fencelock.Locker) { l.Close() }, []error{fencelock.ErrReleased}},
+		"unlock": {
+			func(t *testing.T, le *fencelock.Lease, _ *fencelock.Locker) { unlock(t, le) },
+			[]error{fencelock.ErrReleased},
+		},
+		"expired": {
+			func(_ *testing.T, le *fencelock.Lease, _ *fencelock.Locker) { time.Sleep(ttl) },
+			[]error{fencelock.ErrLost},
+		},
+		"broken": {
+			func(t *testing.T, le *fencelock.Lease, l *fencelock.Locker) {
+				l.Break(t.Context(), le.Name())
+			},
+			[]error{fencelock.ErrLost},
+		},
+		"closed": {
+			func(_ *testing.T, _ *fencelock.Lease, l *fencelock.Locker) { l.Close() },
+			[]error{fencelock.ErrReleased},
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -203,7 +217,8 @@ func TestContextsThatEndAreForgotten(t *testing.T) {
 		}
 		make1000 := func(end func(context.CancelFunc, context.CancelFunc)) {
 			for range 1000 {
-				parent, cancelParent := context.WithCancel(context.WithValue(t.Context(), ctxKey{}, make([]byte, 10<<10)))
+				parent, cancelParent := context.WithCancel(context.WithValue(t.Context(), ctxKey{},
+					make([]byte, 10<<10)))
 				_, cancel := le.Context(parent)
 				end(cancel, cancelParent)
 				synctest.Wait()
@@ -217,4 +232,105 @@ func TestContextsThatEndAreForgotten(t *testing.T) {
 		}
 		wantHeld(t, "after its contexts", le)
 	})
+}
+
+// bareCtx has a deadline, and neither Done nor Err tell when it has passed.
+type bareCtx struct {
+	context.Context
+	at time.Time
+}
+
+func (c bareCtx) Deadline() (time.Time, bool) { return c.at, true }
+
+// lateCtx has a deadline, and Done and Err tell of it too late.
+type lateCtx struct{ bareCtx }
+
+func (c lateCtx) Done() <-chan struct{} { return c.Context.Done() }
+
+// Contexts of unusual kinds end a call as the usual ones do.
+func TestUnusualContexts(t *testing.T) {
+	cause := errors.New("a cause")
+	in := func(d time.Duration) bareCtx { return bareCtx{context.Background(), time.Now().Add(d)} }
+	tests := map[string]struct {
+		make func(t *testing.T) context.Context
+		took time.Duration
+		want []error
+	}{
+		"a deadline without Done": {
+			func(*testing.T) context.Context { return in(time.Second) }, time.Second,
+			[]error{context.DeadlineExceeded},
+		},
+		"a deadline without Done, now over": {
+			func(*testing.T) context.Context { return in(-time.Second) }, 0,
+			[]error{context.DeadlineExceeded},
+		},
+		"a deadline that Done tells late": {func(t *testing.T) context.Context {
+			ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+			t.Cleanup(cancel)
+			b := in(time.Second)
+			b.Context = ctx
+			return lateCtx{b}
+		}, 1500 * time.Millisecond, []error{context.DeadlineExceeded}},
+		"a cause": {func(t *testing.T) context.Context {
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, cause)
+			t.Cleanup(cancel)
+			return ctx
+		}, time.Second, []error{context.DeadlineExceeded, cause}},
+		"a cause, now over": {func(t *testing.T) context.Context {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cancel(cause)
+			return ctx
+		}, 0, []error{context.Canceled, cause}},
+		"without cancel over one that is over": {func(t *testing.T) context.Context {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			short, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			t.Cleanup(stop)
+			return short
+		}, time.Second, []error{context.DeadlineExceeded}},
+	}
+	for name, tt := range tests {
+		calls := map[string]func(ctx context.Context, l *fencelock.Locker, le *fencelock.Lease) error{
+			"lock in the queue": func(ctx context.Context, l *fencelock.Locker, _ *fencelock.Lease) error {
+				_, err := l.Mutex("n").Lock(ctx)
+				return err
+			},
+			"lock in line": func(ctx context.Context, l *fencelock.Locker, le *fencelock.Lease) error {
+				first, cancel := context.WithCancel(context.Background())
+				done := background(first, l.Mutex("n"))
+				defer func() { cancel(); <-done }()
+				_, err := l.Mutex("n").Lock(ctx)
+				return err
+			},
+			"renew": func(ctx context.Context, _ *fencelock.Locker, le *fencelock.Lease) error { return le.Renew(ctx) },
+			"inspect": func(ctx context.Context, l *fencelock.Locker, _ *fencelock.Lease) error {
+				_, err := l.Inspect(ctx, "n")
+				return err
+			},
+			"break": func(ctx context.Context, l *fencelock.Locker, _ *fencelock.Lease) error {
+				return l.Break(ctx, "n")
+			},
+		}
+		for what, call := range calls {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				bubble(t, func(t *testing.T, d *fake) {
+					l := open(t, d, fencelock.WithManualRenew())
+					le := lock(t, l.Mutex("n"))
+					d.on("renew", hang)
+					d.on("inspect", hang)
+					ctx := tt.make(t)
+					start := time.Now()
+					err := call(ctx, l, le)
+					wantTook(t, what, start, tt.took, tt.took+20*time.Millisecond)
+					wantErr(t, what, err, tt.want...)
+					d.on("renew", nil)
+					d.on("inspect", nil)
+					start = time.Now()
+					unlockErr := le.Unlock(ctx) // done already, and works
+					wantTook(t, "unlock", start, 0, 0)
+					wantErr(t, "unlock", unlockErr, nil)
+				})
+			})
+		}
+	}
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// dice are what the engine puts things off by chance with. They follow from a nonce: a test that seeds the nonces repeats
-// everything.
+// dice are what the engine puts things off by chance with. They follow from a nonce: a test that
+// seeds the nonces repeats everything.
 type dice struct{ pcg rand.PCG }
 
 // seed makes dice of a nonce, other ones for each number.

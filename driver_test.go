@@ -183,16 +183,21 @@ func (d *fake) Traits() backend.Traits {
 	return t
 }
 
+// Tells: only checking is looked at.
+func (d *fake) Tells() bool { return true }
+
 func (d *fake) Acquire(ctx context.Context, r *backend.Request) (g backend.Grant, err error) {
 	if d.watch != nil {
 		d.watch(r)
 	}
-	seen := *r
+	seen := r
 	if d.deaf {
-		seen.Lost = nil
+		copied := *r
+		copied.Lost = func(error) {}
+		seen = &copied
 	}
 	err = d.do(ctx, "acquire", []*backend.Request{r}, func() (err error) {
-		g, err = d.Driver.Acquire(ctx, &seen)
+		g, err = d.Driver.Acquire(ctx, seen)
 		return err
 	})
 	if d.grant != nil {
@@ -267,6 +272,8 @@ func (d *fake) Close() error {
 
 // checking is a fake whose store can be asked whether a hold is still its own.
 type checking struct{ *fake }
+
+func (d checking) Tells() bool { return false }
 
 func (d checking) Check(ctx context.Context, hs []*backend.Hold) []error {
 	return d.many(ctx, "check", hs, func() []error {

@@ -39,7 +39,9 @@ func TestWhatMatchesWhat(t *testing.T) {
 	}
 	for name, tt := range tests {
 		wrapped := &fencelock.OpError{Op: "lock", Backend: "memory", Name: "n", Err: tt.err}
-		for how, err := range map[string]error{"bare": tt.err, "in an OpError": wrapped, "deeper": fmt.Errorf("doing it: %w", wrapped)} {
+		for how, err := range map[string]error{
+			"bare": tt.err, "in an OpError": wrapped, "deeper": fmt.Errorf("doing it: %w", wrapped),
+		} {
 			want := map[string]bool{}
 			for _, w := range tt.want {
 				want[w] = true
@@ -51,7 +53,8 @@ func TestWhatMatchesWhat(t *testing.T) {
 			}
 		}
 	}
-	if got := backend.Unavailable(backend.Unavailable(errStore)).Error(); strings.Count(got, fencelock.ErrUnavailable.Error()) != 1 {
+	got := backend.Unavailable(backend.Unavailable(errStore)).Error()
+	if strings.Count(got, fencelock.ErrUnavailable.Error()) != 1 {
 		t.Errorf("got %q, want the mark once", got)
 	}
 	wantErr(t, "the cause", backend.Unavailable(errStore), errStore)
@@ -60,7 +63,11 @@ func TestWhatMatchesWhat(t *testing.T) {
 
 func TestErrorsAs(t *testing.T) {
 	var lost *fencelock.LostError
-	if err := fmt.Errorf("x: %w", &fencelock.OpError{Op: "unlock", Err: &fencelock.LostError{Reason: fencelock.MaxHold}}); !errors.As(err, &lost) || lost.Reason != fencelock.MaxHold {
+	unlock := func(err error) error {
+		return fmt.Errorf("x: %w", &fencelock.OpError{Op: "unlock", Err: err})
+	}
+	err := unlock(&fencelock.LostError{Reason: fencelock.MaxHold})
+	if !errors.As(err, &lost) || lost.Reason != fencelock.MaxHold {
 		t.Errorf("got %v, want the LostError", lost)
 	}
 	var stale *fencelock.StaleError
@@ -68,7 +75,7 @@ func TestErrorsAs(t *testing.T) {
 		t.Errorf("got %v, want the StaleError", stale)
 	}
 	var op *fencelock.OpError
-	if err := fmt.Errorf("x: %w", &fencelock.OpError{Op: "unlock", Err: fencelock.ErrLost}); !errors.As(err, &op) || op.Op != "unlock" {
+	if err := unlock(fencelock.ErrLost); !errors.As(err, &op) || op.Op != "unlock" {
 		t.Errorf("got %v, want the OpError", op)
 	}
 }
@@ -79,9 +86,18 @@ func TestOpErrorText(t *testing.T) {
 		want string
 	}{
 		{fencelock.OpError{Op: "open", Err: errStore}, "fencelock: open: connection reset by peer"},
-		{fencelock.OpError{Op: "open", Backend: "redis", Err: errStore}, "fencelock: open (redis): connection reset by peer"},
-		{fencelock.OpError{Op: "lock", Backend: "redis", Name: "a\nb", Err: fencelock.ErrLocked}, `fencelock: lock "a\nb" (redis): locked by another holder`},
-		{fencelock.OpError{Op: "lock", Name: strings.Repeat("é", 200), Err: fencelock.ErrLocked}, `fencelock: lock "` + strings.Repeat("é", 40) + `…": locked by another holder`},
+		{
+			fencelock.OpError{Op: "open", Backend: "redis", Err: errStore},
+			"fencelock: open (redis): connection reset by peer",
+		},
+		{
+			fencelock.OpError{Op: "lock", Backend: "redis", Name: "a\nb", Err: fencelock.ErrLocked},
+			`fencelock: lock "a\nb" (redis): locked by another holder`,
+		},
+		{
+			fencelock.OpError{Op: "lock", Name: strings.Repeat("é", 200), Err: fencelock.ErrLocked},
+			`fencelock: lock "` + strings.Repeat("é", 40) + `…": locked by another holder`,
+		},
 	}
 	for _, tt := range tests {
 		if got := tt.err.Error(); got != tt.want {

@@ -52,6 +52,30 @@ func ExampleLocker_Do() {
 	// error: <nil>
 }
 
+func ExampleLocker_LockAll() {
+	ctx := context.Background()
+	locks, err := fencelock.Open(ctx, "memory://") // a server's URL in earnest
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close()
+
+	accounts, err := locks.LockAll(ctx, "account/7", "account/3")
+	if err != nil {
+		log.Fatal(err)
+	}
+	held, cancel := accounts.Context(ctx) // ends when the first of them is lost
+	defer cancel()
+	fmt.Println("both are held:", held.Err() == nil)
+	if err := accounts.Unlock(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("unlocked:", errors.Is(accounts.Err(), fencelock.ErrReleased))
+	// Output:
+	// both are held: true
+	// unlocked: true
+}
+
 func ExampleMutex_TryLock() {
 	ctx := context.Background()
 	locks, err := fencelock.Open(ctx, "memory://")
@@ -126,7 +150,8 @@ func ExampleRequire() {
 	ctx := context.Background()
 	// What a program needs is said where it opens its backend, so that a change of
 	// the URL cannot take it away unnoticed.
-	locks, err := fencelock.Open(ctx, "memory://", fencelock.Require(fencelock.Need{Fencing: fencelock.Anchored, FIFO: true}))
+	locks, err := fencelock.Open(ctx, "memory://",
+		fencelock.Require(fencelock.Need{Fencing: fencelock.Anchored, FIFO: true}))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -159,4 +184,32 @@ func ExampleLeaseFrom() {
 	}
 	// Output:
 	// saved under accounts/7
+}
+
+func ExampleWithoutLease() {
+	ctx := context.Background()
+	locks, err := fencelock.Open(ctx, "memory://")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close()
+
+	done := make(chan error)
+	err = locks.Do(ctx, "report", func(ctx context.Context, _ *fencelock.Lease) error {
+		// The job is not part of this hold: it waits for the lock, and outlives the lease.
+		job := context.WithoutCancel(fencelock.WithoutLease(ctx))
+		go func() {
+			done <- locks.Do(job, "report", func(context.Context, *fencelock.Lease) error {
+				fmt.Println("sent")
+				return nil
+			})
+		}()
+		fmt.Println("written")
+		return nil
+	})
+	fmt.Println(errors.Join(err, <-done))
+	// Output:
+	// written
+	// sent
+	// <nil>
 }

@@ -13,9 +13,13 @@ import (
 const (
 	passOnFor  = 3 * time.Millisecond // from the store's grant
 	passOnMost = 1023                 // times
-	// A grant that took longer to come is not passed on: who was stopped before it reached him would pass on a lock, and tokens, that the
-	// store may have forgotten and others followed on.
-	passOnWord = time.Second // from the request that the store answered with it
+	// A grant that took longer to come is not passed on: who was stopped before it reached him
+	// would pass on a lock, and tokens, that the store may have forgotten and others followed on.
+	passOnWord = 100 * time.Millisecond // from the request that the store answered with it
+
+	// A hold that the store has had for so long is not passed on any more, whoever has it.
+	settleFor   = passOnWord + 2*passOnFor
+	settleLooks = 4
 )
 
 // reserve is how many tokens the first in line asks for: some if others of this process will want the lock
@@ -29,7 +33,8 @@ func (l *Locker) reserve(name string) int {
 	return 0
 }
 
-// inheritLocked makes the first in line the heir of the holder, if there is one that may pass the lock on. l.mu is held.
+// inheritLocked makes the first in line the heir of the holder, if there is one that may pass the
+// lock on. l.mu is held.
 func (l *Locker) inheritLocked(q *line) {
 	if q.holder == nil || q.holder.heirs(time.Now()) <= 0 {
 		return
@@ -50,8 +55,61 @@ func (l *Locker) disinherit(h *hold) {
 	}
 }
 
+// settle returns when the holder of a lock, as the store sees it, passes it on no more: what is broken then is not
+// handed out once more, under a number from before the Break. A lock that changes hands at each look is left as it is.
+func (l *Locker) settle(ctx context.Context, name string) error {
+	var seen Token
+	for range settleLooks {
+		info, err := l.driver.Inspect(ctx, name)
+		switch {
+		case backend.Final(err):
+			return nil // Break itself says what is wrong
+		case err != nil:
+			return err
+		case !info.Held, info.Token == 0, info.Token == seen, l.keep(name, info.Token):
+			return nil
+		}
+		seen = info.Token
+		pause := time.NewTimer(settleFor)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// keep makes the holder of this Locker, if the store granted the lock to it with this token, keep
+// the lock to itself. It reports whether there is one.
+func (l *Locker) keep(name string, token Token) bool {
+	for {
+		l.mu.Lock()
+		var h *hold
+		if q := l.lines[name]; q != nil {
+			h = q.holder
+		}
+		l.mu.Unlock()
+		if h == nil || h.bh.Token != token {
+			return false
+		}
+		h.mu.Lock() // it may be passing the lock on at this moment
+		h.kept.Store(true)
+		passed := h.next != nil
+		h.mu.Unlock()
+		if !passed {
+			l.disinherit(h)
+			return true
+		}
+	}
+}
+
 // passable reports whether h is one that may be passed on, if it is so soon enough.
-func (h *hold) passable() bool { return h.Reserved > 0 && h.set.maxHold == 0 && !h.handled.Load() }
+func (h *hold) passable() bool {
+	return h.Reserved > 0 && h.set.maxHold == 0 && h.set.minHold == 0 &&
+		!h.handled.Load() && !h.kept.Load()
+}
 
 // heirs is for how long yet somebody may wait for h to be passed on.
 func (h *hold) heirs(now time.Time) time.Duration {
@@ -105,7 +163,8 @@ func (l *Locker) heir(h *hold) *place {
 	}
 	p := q.first
 	same := p.set.ttl == h.set.ttl && p.set.grace == h.set.grace && p.set.owner == h.set.owner &&
-		p.set.manual == h.set.manual && p.set.maxHold == 0 && p.set.floor <= h.Token
+		p.set.manual == h.set.manual && p.set.maxHold == 0 && p.set.minHold == 0 &&
+		p.set.floor <= h.Token
 	if !same {
 		return nil
 	}
@@ -131,9 +190,8 @@ func (h *hold) passLocked(le *Lease) (*Lease, *place) {
 }
 
 // passed tells the old holder and then the new one.
-func (h *hold) passed(ctx context.Context, next *Lease, p *place) {
+func (h *hold) passed(next *Lease, p *place) {
 	h.ended()
-	h.freed(ctx, nil)
 	h.l.schedule.plan(false, next.h)
 	p.passed <- next
 }
@@ -147,9 +205,6 @@ func (h *hold) successor(p *place, now backend.Instant) *Lease {
 		asked: h.asked, span: h.span, held: true,
 	}
 	next.Token, next.Reserved = h.Token+1, h.Reserved-1
-	if h.shown != nil {
-		next.shown = make(chan struct{})
-	}
 	le := next.first()
 	next.mu.Lock() // the timer may fire at once
 	defer next.mu.Unlock()

@@ -1,7 +1,10 @@
 package fencelock_test
 
 import (
+	"context"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,9 +13,10 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// A process that was stopped while the grant was on its way does not pass it on: the store may have forgotten it, and others followed.
+// A process that was stopped while the grant was on its way does not pass it on: the store may have
+// forgotten it, and others followed.
 func TestNotPassedOnAfterALongStop(t *testing.T) {
-	for _, stop := range []time.Duration{900 * time.Millisecond, 1100 * time.Millisecond} {
+	for _, stop := range []time.Duration{90 * time.Millisecond, 110 * time.Millisecond} {
 		t.Run(stop.String(), func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *fake) {
 				l := open(t, d)
@@ -30,7 +34,7 @@ func TestNotPassedOnAfterALongStop(t *testing.T) {
 				unlock(t, le)
 				unlock(t, want(t, third))
 				calls := 2
-				if stop > time.Second {
+				if stop > 100*time.Millisecond {
 					calls = 3
 				}
 				if n := d.count("acquire"); n != calls {
@@ -78,7 +82,9 @@ func TestNotPassedOn(t *testing.T) {
 		"a bounded hold":  {fencelock.WithMaxHold(time.Minute)},
 	}
 	for name, opts := range other {
-		for which, has := range map[string][2][]fencelock.Option{"the holder has": {opts, nil}, "the next one has": {nil, opts}} {
+		for which, has := range map[string][2][]fencelock.Option{
+			"the holder has": {opts, nil}, "the next one has": {nil, opts},
+		} {
 			t.Run(which+" "+name, func(t *testing.T) {
 				bubble(t, func(t *testing.T, d *fake) {
 					notPassedOn(t, d, has[0], func(fencelock.Token) []fencelock.Option { return has[1] })
@@ -122,6 +128,32 @@ func TestNotPassedOn(t *testing.T) {
 				t.Errorf("got %d calls of Release, want 1", got)
 			}
 			unlock(t, le)
+		})
+	})
+	t.Run("its own Locker breaks it", func(t *testing.T) {
+		bubble(t, func(t *testing.T, d *fake) {
+			l := open(t, d)
+			first := lock(t, l.Mutex("n"))
+			second := background(t.Context(), l.Mutex("n"))
+			unlock(t, first)
+			le := want(t, second) // granted by the store, with a reserve
+			gate := make(chan struct{})
+			d.on("break", until(gate))
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				if err := l.Break(t.Context(), "n"); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait() // the Break is on its way, and who comes now would be the heir
+			next, calls := background(t.Context(), l.Mutex("n")), d.count("release")
+			unlock(t, le)
+			if got := d.count("release") - calls; got != 1 {
+				t.Errorf("got %d calls of Release, want 1", got)
+			}
+			close(gate)
+			wg.Wait()
+			_ = want(t, next).Unlock(t.Context()) // it may be the one that is broken
 		})
 	})
 	t.Run("another lease is on the hold", func(t *testing.T) {
@@ -174,4 +206,93 @@ func notPassedOn(t *testing.T, d *fake, opts []fencelock.Option, next func(befor
 	if after.Token() <= before.Token() {
 		t.Errorf("got the token %d after %d", after.Token(), before.Token())
 	}
+}
+
+// A holder that has not heard of a Break passes nothing on: another process may have the lock by
+// then, with a higher token.
+func TestNotPassedOnAfterABreak(t *testing.T) {
+	for _, unlocksFirst := range []bool{false, true} {
+		bubble(t, func(t *testing.T, d *fake) {
+			d.deaf = true // the holder hears of a Break within Traits.Revoked only
+			l, other := open(t, d), open(t, d.other())
+			first := lock(t, l.Mutex("n"))
+			second := background(t.Context(), l.Mutex("n"))
+			unlock(t, first)
+			le := want(t, second) // granted by the store, with a reserve
+			third := background(t.Context(), l.Mutex("n"))
+			if unlocksFirst {
+				unlock(t, le)
+				le = want(t, third)
+				third = background(t.Context(), l.Mutex("n"))
+			}
+			if err := other.Break(t.Context(), "n"); err != nil {
+				t.Fatal(err)
+			}
+			wantErr(t, "unlock after the Break", le.Unlock(t.Context()), fencelock.ErrLost)
+			theirs := background(t.Context(), other.Mutex("n"))
+			next := want(t, third)
+			if next.Token() <= le.Token() {
+				t.Errorf("got the token %d after %d", next.Token(), le.Token())
+			}
+			unlock(t, next)
+			if le := want(t, theirs); le.Token() <= next.Token() {
+				t.Errorf("got the token %d after %d", le.Token(), next.Token())
+			}
+		})
+	}
+}
+
+// Break does not wait for a lock that changes hands at each look, for one of its own Locker, nor for a stranger's.
+func TestBreakWaitsForNoMoreThanAReserve(t *testing.T) {
+	tests := map[string]struct {
+		least, most time.Duration
+		held        func(t *testing.T, l *fencelock.Locker, d *fake)
+	}{
+		"free":            {0, 0, func(*testing.T, *fencelock.Locker, *fake) {}},
+		"held by its own": {0, 0, func(t *testing.T, l *fencelock.Locker, _ *fake) { lock(t, l.Mutex("n")) }},
+		"held by another": {
+			100 * time.Millisecond, 110 * time.Millisecond,
+			func(t *testing.T, _ *fencelock.Locker, d *fake) {
+				lock(t, open(t, d.other()).Mutex("n"))
+			},
+		},
+		"in another's use": {100 * time.Millisecond, 500 * time.Millisecond, inUse},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, d)
+				tt.held(t, l, d)
+				start := time.Now()
+				if err := l.Break(t.Context(), "n"); err != nil {
+					t.Fatal(err)
+				}
+				wantTook(t, "break", start, tt.least, tt.most)
+			})
+		})
+	}
+}
+
+// inUse makes another Locker lock and unlock n for a second, one millisecond each time.
+func inUse(t *testing.T, _ *fencelock.Locker, d *fake) {
+	other := open(t, d.other())
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for !stop.Load() {
+			le, err := other.Mutex("n").Lock(context.Background())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			time.Sleep(time.Millisecond)
+			// it may be broken
+			if err := le.Unlock(context.Background()); err != nil &&
+				!errors.Is(err, fencelock.ErrLost) {
+				t.Error(err)
+			}
+		}
+	})
+	t.Cleanup(func() { stop.Store(true); wg.Wait() })
+	synctest.Wait()
 }

@@ -36,7 +36,10 @@ func TestPassedOnAtRandom(t *testing.T) {
 			var last fencelock.Token
 			handed := 0
 			var wg sync.WaitGroup
-			for i, l := range []*fencelock.Locker{openLoose(t, d, fencelock.WithTTL(time.Second)), openLoose(t, d.other(), fencelock.WithTTL(time.Second))} {
+			for i, l := range []*fencelock.Locker{
+				openLoose(t, d, fencelock.WithTTL(time.Second)),
+				openLoose(t, d.other(), fencelock.WithTTL(time.Second)),
+			} {
 				defer l.Close()
 				for g := range 6 {
 					r := rand.New(rand.NewPCG(seed, uint64(10*i+g+2)))
@@ -48,7 +51,8 @@ func TestPassedOnAtRandom(t *testing.T) {
 							}
 							mu.Lock()
 							if holder != nil && holder.Err() == nil {
-								t.Errorf("seed %d: the token %d is granted while the lease with %d is held", seed, le.Token(), holder.Token())
+								t.Errorf("seed %d: the token %d is granted while "+
+									"the lease with %d is held", seed, le.Token(), holder.Token())
 							}
 							if le.Token() <= last {
 								t.Errorf("seed %d: got the token %d after %d", seed, le.Token(), last)
@@ -125,6 +129,30 @@ func TestGivenUpWhilePassedOn(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantFree(t, other, "n")
+		}
+	})
+}
+
+// A Lock that is given up in the moment in which the lock is passed on to it gets it or leaves
+// nothing behind, without a Close.
+func TestGivenUpInTheMoment(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, other := open(t, d), open(t, d.other())
+		for i := range 300 {
+			le, _ := passed(t, l, "n")
+			ctx, cancel := context.WithCancel(t.Context())
+			next := background(ctx, l.Mutex("n"))
+			cancel() // it sees this, or the lock, or both
+			unlock(t, le)
+			if r := <-next; r.err == nil {
+				unlock(t, r.le)
+			}
+			time.Sleep(2 * ttl) // what was asked of the store is undone, and what nobody renews is over
+			if le, err := other.Mutex("n").TryLock(t.Context()); err != nil {
+				t.Fatalf("round %d: the lock is held by nobody that knows: %v", i, err)
+			} else {
+				unlock(t, le)
+			}
 		}
 	})
 }

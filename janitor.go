@@ -1,6 +1,7 @@
 package fencelock
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"sync"
@@ -11,141 +12,205 @@ import (
 )
 
 const (
-	maxCleaners = 64              // goroutines at most
-	cleanLimit  = 2 * time.Second // of one try
-	cleanFirst  = cleanLimit / 4  // of the first one, so that what is stuck does not hold up the others
-	firstPause  = 20 * time.Millisecond
-	longPause   = time.Second
-	// Once TTL + grace + cleanExtra are over, most stores have let go by themselves. One in which locks live as long as a
-	// session of this process has not: so tries go on, less often, for as many requests as a program can be expected to leave.
+	cleanLimit = 2 * time.Second // of one try
+	cleanFirst = cleanLimit / 4  // of the first one, so that what is stuck does not hold up the others
+	cleanMost  = 1024            // tries under way, with those that hang
+	firstPause = 20 * time.Millisecond
+	longPause  = time.Second
+	closePause = 200 * time.Millisecond // Close gives up what needs a longer one
+	// Once TTL + grace + cleanExtra are over, most stores have let go by themselves. One in which
+	// locks live as long as a session of this process has not: so tries go on, less often, for as
+	// many requests as a program can be expected to leave.
 	cleanExtra   = 10 * time.Second
 	overduePause = 30 * time.Second
 	overdueMost  = 10_000
 	// When the store has answered another call, some of them are tried at once, this often at the most.
 	heardEvery = time.Second
+	heardMost  = 64
+	// A store that is down is asked again for no more than so many requests a second, whatever it was asked for before.
+	// Each answer gives back what two tries took.
+	retryEvery = 10 * time.Millisecond
+	retryMost  = 100
 )
 
 // janitor undoes, in the background, acquisitions that are unwanted or whose
-// outcome is unknown, and frees what a lost lease may have left. It has goroutines only while
-// there is work.
+// outcome is unknown, and frees what a lost lease may have left, and what WithMinHold has kept. Each
+// store has a janitor of its own, which has goroutines only while there is work, and one timer.
 type janitor struct {
 	l *Locker
 
-	mu       sync.Mutex
-	jobs     []*job
-	later    map[*job]struct{} // those whose timer runs
-	cleaners int
-	overdue  atomic.Int64 // jobs
-	heardAt  time.Time
-	closing  bool // no new waiting: what is left is tried once more and given up
-	idle     sync.Cond
+	mu      sync.Mutex
+	ready   readyHeap // to be tried now
+	later   laterHeap // to be tried at their time
+	timer   *time.Timer
+	at      time.Time // what the timer is set to; zero when it is not
+	pool    pool
+	running int
+	credit  int          // tries again that may be made now
+	creditd time.Time    // when that was counted
+	overdue atomic.Int64 // jobs
+	heardAt time.Time
+	closing bool // no new waiting: what is left is tried a few times more and given up
+	idle    *sync.Cond
 }
 
 // job is one acquisition to undo.
 type job struct {
-	r       *backend.Request
-	began   time.Time
-	pause   time.Duration // before the next try
-	timer   *time.Timer
-	due     time.Time // when the store should have let go
-	overdue bool      // it is past that
-	dice    dice
+	r        *backend.Request
+	unlocked bool // by its holder, and only kept: no event tells of its end
+	began    time.Time
+	tries    int
+	pause    time.Duration // before the next try
+	at       time.Time     // of the next try
+	due      time.Time     // when the store should have let go
+	overdue  bool          // it is past that
+	place    int           // in later, from 1; 0 when not in it
+	dice     dice
+}
+
+func newJanitor(l *Locker) *janitor {
+	j := &janitor{l: l, credit: retryMost}
+	j.idle = sync.NewCond(&j.mu)
+	return j
 }
 
 // add hands r over: Abandon is called until the store has confirmed it.
-func (j *janitor) add(r *backend.Request) { j.addAfter(r, 0) }
+func (j *janitor) add(r *backend.Request) { j.addAfter(r, 0, false) }
 
-// addLost hands over the request of a lost hold. Its grace is kept: what may be
-// left of the lock is freed only then. A Close in between leaves that to the store's expiry.
-func (j *janitor) addLost(r *backend.Request) { j.addAfter(r, r.Grace) }
+// addLost hands over the request of a lost hold. What may be left of the lock is freed once its
+// grace is over, and its WithMinHold, of which least is left. A Close in between leaves that to the
+// store's expiry.
+func (j *janitor) addLost(r *backend.Request, least time.Duration) {
+	j.addAfter(r, max(r.Grace, least), false)
+}
 
-func (j *janitor) addAfter(r *backend.Request, wait time.Duration) {
+// addUnlocked hands over the request of a hold that was unlocked, and that WithMinHold leaves in
+// the store for least. A Close in between leaves it to the store's expiry.
+func (j *janitor) addUnlocked(r *backend.Request, least time.Duration) {
+	j.addAfter(r, least, true)
+}
+
+func (j *janitor) addAfter(r *backend.Request, wait time.Duration, unlocked bool) {
 	now := time.Now()
-	w := &job{r: r, began: now, pause: firstPause, due: now.Add(wait + r.TTL + r.Grace + cleanExtra)}
+	w := &job{
+		r: r, unlocked: unlocked, began: now, pause: firstPause,
+		at: now.Add(wait), due: now.Add(wait + r.TTL + r.Grace + cleanExtra),
+	}
 	w.dice.seed(r.Nonce, 0)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if wait > 0 {
-		if !j.closing {
-			j.delay(w, wait)
-		}
-		return
+	switch {
+	case wait == 0:
+		heap.Push(&j.ready, w)
+	case !j.closing:
+		heap.Push(&j.later, w)
 	}
-	j.push(w)
+	j.work()
 }
 
-// delay makes w a job after wait; j.mu is held.
-func (j *janitor) delay(w *job, wait time.Duration) {
-	if j.later == nil {
-		j.later = map[*job]struct{}{}
-	}
-	j.later[w] = struct{}{}
-	w.timer = time.AfterFunc(wait, func() {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		if _, still := j.later[w]; still {
-			delete(j.later, w)
-			j.push(w)
-		}
-	})
-}
-
-// push makes w a job now; j.mu is held.
-func (j *janitor) push(w *job) {
-	j.jobs = append(j.jobs, w)
-	if j.cleaners < maxCleaners {
-		j.cleaners++
-		go j.work()
-	}
-}
-
+// work begins the tries that may begin, and sets the timer. j.mu is held.
 func (j *janitor) work() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for len(j.jobs) > 0 {
-		w := j.jobs[0]
-		j.jobs[0] = nil // the backing array lives on
-		j.jobs = j.jobs[1:]
-		j.mu.Unlock()
-		done := j.clean(w)
-		j.mu.Lock()
-		if done && w.overdue {
-			j.overdue.Add(-1)
-		}
-		if most := j.longest(w); !done && most > 0 {
-			// Not on this goroutine's time: others may go to a part of the store that answers.
-			j.delay(w, w.pause/2+w.dice.below(w.pause))
-			w.pause = min(2*w.pause, most)
-		}
+	now := time.Now()
+	for len(j.later) > 0 && !now.Before(j.later[0].at) {
+		heap.Push(&j.ready, heap.Pop(&j.later))
 	}
-	j.jobs = nil
-	j.cleaners--
-	if j.cleaners == 0 {
+	if add := int(now.Sub(j.creditd) / retryEvery); add > 0 {
+		j.credit, j.creditd = min(j.credit+add, max(j.credit, retryMost)), now
+	}
+	var next time.Time
+	for len(j.ready) > 0 && !j.pool.full() && j.running < cleanMost {
+		if again := j.ready[0].tries > 0; again && !j.closing {
+			if j.credit <= 0 {
+				next = now.Add(retryEvery)
+				break
+			}
+			j.credit--
+		}
+		w := heap.Pop(&j.ready).(*job)
+		j.running++
+		go j.try(w, j.pool.begin(&j.mu, j.work))
+	}
+	if len(j.later) > 0 && (next.IsZero() || j.later[0].at.Before(next)) {
+		next = j.later[0].at
+	}
+	j.arm(next)
+	if j.running == 0 && len(j.ready) == 0 && len(j.later) == 0 {
 		j.idle.Broadcast()
 	}
 }
 
-// clean abandons the request once, and reports whether that is the end of it.
-func (j *janitor) clean(w *job) bool {
+// arm sets the timer; j.mu is held.
+func (j *janitor) arm(next time.Time) {
+	if next.IsZero() || !j.at.IsZero() && !next.Before(j.at) {
+		return
+	}
+	j.at = next
+	wait := max(time.Until(next), 0)
+	if j.timer == nil {
+		j.timer = time.AfterFunc(wait, j.fire)
+	} else {
+		j.timer.Reset(wait)
+	}
+}
+
+func (j *janitor) fire() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.at = time.Time{}
+	j.work()
+}
+
+// try abandons the request once, and puts it off if that was not the end of it. ended counts the call out.
+func (j *janitor) try(w *job, ended func()) {
+	answered, done := j.clean(w)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	ended()
+	j.running--
+	w.tries++
+	if answered && w.tries > 1 {
+		j.credit = min(j.credit+2, max(j.credit, heardMost*2))
+	}
+	if done && w.overdue {
+		j.overdue.Add(-1)
+	}
+	if !done {
+		if most := j.longest(w); most > 0 {
+			w.at = time.Now().Add(w.pause/2 + w.dice.below(w.pause))
+			w.pause = min(2*w.pause, most)
+			heap.Push(&j.later, w)
+		}
+	}
+	j.work()
+}
+
+// clean abandons the request once, and reports whether the store has answered, and whether that is the end of it.
+func (j *janitor) clean(w *job) (answered, done bool) {
 	most := cleanLimit
-	if w.pause == firstPause {
+	if w.tries == 0 {
 		most = cleanFirst
 	}
 	ctx, cancel := context.WithTimeout(j.l.ctx, most)
 	defer cancel()
 	err := j.l.driver.Abandon(ctx, w.r)
-	if err == nil || errors.Is(err, ErrLost) {
-		j.l.emit(context.Background(), Event{Kind: CleanedUp, Name: w.r.Name, Owner: w.r.Owner, Took: time.Since(w.began)})
+	if (err == nil || errors.Is(err, ErrLost)) && !w.unlocked {
+		j.l.tell(Event{Kind: CleanedUp, Name: w.r.Name, Owner: w.r.Owner, Took: time.Since(w.began)})
 	}
-	return err == nil || backend.Final(err) || j.l.ctx.Err() != nil
+	answered = err == nil || backend.Final(err)
+	return answered, answered || j.l.ctx.Err() != nil
 }
 
-// longest is the longest pause between two tries; 0: give up. j.mu is held.
+// longest is the longest pause between two tries of a job that is not done; 0: give up. j.mu is held.
 func (j *janitor) longest(w *job) time.Duration {
-	if !w.overdue && time.Now().Before(w.due) {
+	switch {
+	case j.closing:
+		if w.pause > closePause {
+			return 0
+		}
 		return longPause
-	}
-	if !w.overdue {
+	case !w.overdue && time.Now().Before(w.due):
+		return longPause
+	case !w.overdue:
 		if j.overdue.Load() == overdueMost {
 			return 0
 		}
@@ -166,41 +231,96 @@ func (j *janitor) heard() {
 		return
 	}
 	j.heardAt = time.Now()
-	for w := range j.later {
-		if len(j.jobs) >= maxCleaners {
-			return
-		}
-		if w.overdue {
-			w.timer.Stop()
-			delete(j.later, w)
-			j.push(w)
+	j.credit = max(j.credit, heardMost)
+	// The heap's first ones are not all of the next ones, which does not matter here.
+	var now []*job
+	for _, w := range j.later {
+		if w.overdue && len(now) < heardMost {
+			now = append(now, w)
 		}
 	}
+	for _, w := range now {
+		heap.Remove(&j.later, w.place-1)
+		heap.Push(&j.ready, w)
+	}
+	j.work()
 }
 
-// close waits until all work is done that is not put off by a grace; l.ctx bounds it.
+// close waits until all work is done that is not put off by a grace, or has failed often; l.ctx bounds it.
 func (j *janitor) close() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.closing = true
-	for w := range j.later {
-		w.timer.Stop()
-		if w.pause > firstPause { // a try that failed
-			j.push(w)
+	var failed []*job
+	for _, w := range j.later {
+		if w.tries > 0 {
+			failed = append(failed, w)
 		}
 	}
-	clear(j.later)
+	j.later = nil
+	for _, w := range failed {
+		w.place, w.pause = 0, firstPause
+		heap.Push(&j.ready, w)
+	}
+	j.work()
 	stop := context.AfterFunc(j.l.ctx, func() {
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		for w := range j.later {
-			w.timer.Stop()
-		}
-		clear(j.later)
+		j.later, j.ready = nil, nil
 		j.idle.Broadcast()
 	})
 	defer stop()
-	for j.cleaners > 0 || len(j.later) > 0 {
+	for j.running > 0 || len(j.ready) > 0 || len(j.later) > 0 {
 		j.idle.Wait()
 	}
+	if j.timer != nil {
+		j.timer.Stop()
+	}
+}
+
+// readyHeap has what was tried least often first, and of that what came last: while more come than the store
+// answers, those are served that have a promise to keep yet.
+type readyHeap []*job
+
+func (q readyHeap) Len() int { return len(q) }
+func (q readyHeap) Less(i, j int) bool {
+	if q[i].tries != q[j].tries {
+		return q[i].tries < q[j].tries
+	}
+	return q[i].at.After(q[j].at)
+}
+func (q readyHeap) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *readyHeap) Push(x any)   { *q = append(*q, x.(*job)) }
+
+func (q *readyHeap) Pop() any {
+	old := *q
+	w := old[len(old)-1]
+	old[len(old)-1] = nil
+	*q = old[:len(old)-1]
+	return w
+}
+
+// laterHeap has what is next first.
+type laterHeap []*job
+
+func (q laterHeap) Len() int           { return len(q) }
+func (q laterHeap) Less(i, j int) bool { return q[i].at.Before(q[j].at) }
+func (q laterHeap) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].place, q[j].place = i+1, j+1
+}
+
+func (q *laterHeap) Push(x any) {
+	w := x.(*job)
+	w.place = len(*q) + 1
+	*q = append(*q, w)
+}
+
+func (q *laterHeap) Pop() any {
+	old := *q
+	w := old[len(old)-1]
+	old[len(old)-1] = nil
+	*q = old[:len(old)-1]
+	w.place = 0
+	return w
 }

@@ -99,7 +99,26 @@ func TestCleanUpIsTriedAgain(t *testing.T) {
 	}
 }
 
-// In some stores a lock lives as long as a session of the process: tries go on after its TTL, less often, until one succeeds.
+// An answer that asking again will not change ends a clean-up, and is not told as one.
+func TestCleanUpEndsWithAFinalAnswer(t *testing.T) {
+	for _, answer := range []error{fencelock.ErrInvalid, fencelock.ErrUnsupported} {
+		bubble(t, func(t *testing.T, d *fake) {
+			var seen record
+			l := open(t, d, fencelock.WithObserver(&seen))
+			d.on("acquire", first(1, loseReply))
+			d.on("abandon", refuse(answer))
+			_, err := l.Mutex("n").Lock(t.Context())
+			wantErr(t, "lock", err, fencelock.ErrUnavailable)
+			time.Sleep(time.Minute)
+			if got, told := d.count("abandon"), len(seen.of(fencelock.CleanedUp)); got != 1 || told != 0 {
+				t.Errorf("%v: got %d tries and %d clean-ups told, want 1 and none", answer, got, told)
+			}
+		})
+	}
+}
+
+// In some stores a lock lives as long as a session of the process: tries go on after its TTL, less
+// often, until one succeeds.
 func TestCleanUpGoesOn(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
 		l := open(t, d)
@@ -181,9 +200,11 @@ func TestLateRequestFindsATombstone(t *testing.T) {
 		l := open(t, d)
 		applied := make(chan error, 1)
 		d.on("acquire", func(c call) error {
+			copied := *c.reqs[0]
 			go func() { // still in the network when its caller has given up
 				time.Sleep(5 * time.Second)
-				applied <- c.apply()
+				_, err := d.Driver.Acquire(context.Background(), &copied)
+				applied <- err
 			}()
 			return hang(c)
 		})
@@ -297,6 +318,7 @@ func (r *record) Observe(_ context.Context, e fencelock.Event) {
 
 // of returns the events of a kind.
 func (r *record) of(k fencelock.EventKind) []fencelock.Event {
+	synctest.Wait() // those that end no call come from a goroutine of the Locker
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var es []fencelock.Event
@@ -310,6 +332,7 @@ func (r *record) of(k fencelock.EventKind) []fencelock.Event {
 
 // kinds returns the kinds in order.
 func (r *record) kinds() string {
+	synctest.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var ks []string

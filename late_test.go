@@ -2,6 +2,8 @@ package fencelock_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -188,5 +190,90 @@ func TestDriverBoundsTheTrust(t *testing.T) {
 		if got := le.Deadline().Sub(start); got != want+time.Second {
 			t.Errorf("deadline after a renewal: got %v, want %v", got, want+time.Second)
 		}
+	})
+}
+
+// A Lock never held what its driver says is lost: it queues again, and TryLock cannot tell.
+func TestLockIsNeverLost(t *testing.T) {
+	answers := map[string]error{
+		"dropped":     fmt.Errorf("the request was abandoned: %w", fencelock.ErrLost),
+		"its session": &fencelock.LostError{Reason: fencelock.SessionLost},
+	}
+	for name, answer := range answers {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, d)
+				d.on("acquire", first(3, refuse(answer)))
+				start := time.Now()
+				unlock(t, lock(t, l.Mutex("n")))
+				wantTook(t, "lock", start, 0, time.Second)
+				time.Sleep(time.Second)
+				if got := d.count("abandon"); got != 3 {
+					t.Errorf("got %d clean-ups, want 3", got)
+				}
+				d.on("acquire", refuse(answer))
+				start = time.Now()
+				_, err := l.Mutex("n").TryLock(t.Context())
+				wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+				wantNot(t, "trylock", err, fencelock.ErrLost)
+				wantTook(t, "trylock", start, 0, 0)
+				_, err = l.Mutex("n").Lock(t.Context())
+				wantErr(t, "lock", err, fencelock.ErrUnavailable)
+				wantNot(t, "lock", err, fencelock.ErrLost)
+				wantTook(t, "lock", start, backend.Patience, backend.Patience+time.Second)
+				_, err = l.Mutex("n").Lock(within(t, time.Second))
+				wantErr(t, "lock with a ctx that ends", err, context.DeadlineExceeded)
+				wantNot(t, "lock with a ctx that ends", err, fencelock.ErrLost)
+				d.on("acquire", nil)
+			})
+		})
+	}
+}
+
+// The bounds of this package are not the caller's: they do not match the end of a context.
+func TestBoundsAreNoContexts(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		var seen record
+		l := openLoose(t, d, fencelock.WithTTL(time.Hour), fencelock.WithObserver(&seen))
+		le, auto := lock(t, l.Mutex("n")), lock(t, l.Mutex("auto", fencelock.WithTTL(time.Minute)))
+		for _, op := range []string{"acquire", "release", "renew", "inspect"} {
+			d.on(op, hang)
+		}
+		errs := map[string]error{"renew": le.Renew(context.Background()), "unlock": le.Unlock(context.Background())}
+		_, errs["trylock"] = l.Mutex("other").TryLock(context.Background())
+		<-auto.Done()
+		for i, e := range seen.of(fencelock.RenewFailed) {
+			errs[fmt.Sprint("renewal ", i)] = e.Err
+		}
+		for what, err := range errs {
+			wantErr(t, what, err, fencelock.ErrUnavailable)
+			wantNot(t, what, err, context.DeadlineExceeded, context.Canceled)
+		}
+		if len(errs) < 5 {
+			t.Errorf("got %d errors, want those of the renewals too", len(errs))
+		}
+		d.on("release", nil)
+		_ = l.Close()
+	})
+}
+
+// Close ends a Renew that the program has called.
+func TestCloseEndsARenewal(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := openLoose(t, d, fencelock.WithTTL(time.Minute))
+		le := lock(t, l.Mutex("n"))
+		d.on("renew", hang)
+		done := make(chan error, 1)
+		go func() { done <- le.Renew(context.Background()) }()
+		synctest.Wait()
+		start := time.Now()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		wantTook(t, "close", start, 0, time.Second)
+		if err := <-done; !errors.Is(err, fencelock.ErrClosed) && !errors.Is(err, fencelock.ErrReleased) {
+			t.Errorf("renew: got %v, want ErrClosed or ErrReleased", err)
+		}
+		wantTook(t, "renew", start, 0, time.Second)
 	})
 }

@@ -13,13 +13,14 @@ import (
 // Lease is one hold of a lock, until Unlock or until it is lost. Its methods
 // may be called from many goroutines. None but Renew and Unlock asks the store.
 //
-// Done, Err, Context, Renew and Unlock look at the clock first: a process that
-// was stopped, or a machine that slept, sees the loss on its first look. After Close of its Locker a lease has ended, and its methods tell
-// that: Err is ErrReleased or a *LostError.
+// Done, Err, Context, Renew and Unlock look at the clock first: a process that was stopped, or (on
+// Linux) a machine that slept, sees the loss on its first look. After Close of its Locker a lease
+// has ended, and its methods tell that: Err, Renew and Unlock return ErrReleased or a *LostError.
 type Lease struct {
 	h *hold
 
 	// Guarded by h.mu.
+	place    int                                   // in h.leases
 	released bool                                  // this handle was unlocked
 	ctxs     map[*leaseCtx]context.CancelCauseFunc // the contexts made of this handle
 }
@@ -27,7 +28,7 @@ type Lease struct {
 // Name returns the lock's name.
 func (le *Lease) Name() string { return le.h.Name }
 
-// Owner returns the readable identity of the holder: host:pid, or WithOwner.
+// Owner returns the readable identity of the holder: WithOwner, by default host:pid.
 func (le *Lease) Owner() string { return le.h.Owner }
 
 // Token returns the fencing token. It is fixed for the whole lease, also after
@@ -37,21 +38,39 @@ func (le *Lease) Token() Token { return le.h.Token }
 // Handle returns the driver's own handle of this hold, for functions of the
 // driver's package; nil where the driver has none.
 //
-// Who has asked for it may refer to the hold in the store by it: then the lock is not passed on within the process.
+// Who has asked for it may refer to the hold in the store by it: from then on the lock is not
+// passed on within the process.
 func (le *Lease) Handle() any {
 	if !le.h.handled.Swap(true) {
 		le.h.l.disinherit(le.h)
 	}
-	if h, ok := le.h.Handle.(backend.Handler); ok { // a driver over drivers: its hold has theirs
-		return h.Handle()
-	}
-	return le.h.Handle
+	return le.h.handle()
 }
 
-// Deadline returns until when this process may trust the lease: the moment
-// before the last granted request was sent, plus the TTL, less a margin of 2 % of the TTL
-// and at least 20 ms (Traits.Margin, if that is more). Renewals move it. The monotonic reading is kept. It does not
-// foresee that the machine sleeps: Err does account for sleep.
+// handle is the driver's own handle of the hold.
+func (h *hold) handle() any {
+	if of, ok := h.Handle.(backend.Handler); ok { // a driver over drivers: its hold has theirs
+		return of.Handle()
+	}
+	return h.Handle
+}
+
+// undo makes the release roll back what was written through the handle, if anybody has asked for
+// that.
+func (h *hold) undo(cause error) {
+	if !h.handled.Load() {
+		return
+	}
+	if u, ok := h.handle().(backend.Undoer); ok {
+		u.Undo(cause)
+	}
+}
+
+// Deadline returns until when this process may trust the lease: the moment before the last granted
+// request was sent, plus the TTL, less a margin of 2 % of the TTL and at least 20 ms
+// (Traits.Margin, if that is more). It is sooner where WithMaxHold ends the hold, or where the
+// store vouches for less. Renewals move it; the end of the lease does not. The monotonic reading is
+// kept. It does not foresee that the machine sleeps: Err does account for sleep.
 func (le *Lease) Deadline() time.Time {
 	h := le.h
 	h.mu.Lock()
@@ -59,16 +78,17 @@ func (le *Lease) Deadline() time.Time {
 	return h.asked.Add(h.span).Time()
 }
 
-// Done returns a channel that is closed when the lease ends, lost or released.
-// It is closed at the Deadline by a local timer, whatever the network does. Leases of one
-// hold (WithReentrancy) share it.
+// Done returns a channel that is closed when the lease ends, lost or released. It is closed at the
+// Deadline by a local timer, whatever the network does, and within half a second after a machine
+// that slept beyond it wakes up (on Linux). Leases of one hold (WithReentrancy) share it: it is
+// closed when the last of them is unlocked.
 func (le *Lease) Done() <-chan struct{} {
 	le.h.look()
 	return le.h.ending()
 }
 
-// Err returns nil while the lease is held; after that a *LostError, which
-// matches ErrLost, or ErrReleased.
+// Err returns nil while the lease is held; after that a *LostError, which matches ErrLost, or
+// ErrReleased. It never changes again.
 func (le *Lease) Err() error {
 	h := le.h
 	h.look()
@@ -85,37 +105,35 @@ func (le *Lease) errLocked() error {
 	return le.h.err
 }
 
-// Renew makes the lease last for the full TTL again, counted from the moment
-// before the request is sent. It returns ErrLost or ErrReleased when the lease
-// has ended, and ErrUnavailable when the store did not answer: then the lease
-// stands as before, until its Deadline. It never brings a lost lease back.
+// Renew makes the lease last for the full TTL again, counted from the moment before the request is
+// sent, but no longer than WithMaxHold. It never brings a lost lease back. Errors: ErrLost or
+// ErrReleased when the lease has ended, and ErrReleased also once Unlock was called, whatever came
+// of that; ErrUnavailable when the store did not answer within 5 s, or in time for another try of
+// the background renewal, and the error of ctx if that ended first; ErrClosed while the Locker is
+// being closed. After the last three the lease stands as before, until its Deadline.
 func (le *Lease) Renew(ctx context.Context) error {
 	h := le.h
 	return h.l.wrap("renew", h.Name, h.renew(ctx, le))
 }
 
-// Unlock frees the lock. It works when ctx is done already: it takes up to a
-// second then, and never more than 5 s.
+// Unlock frees the lock, or with WithReentrancy ends this lease on it: the last one frees it. It
+// works when ctx is done already: it takes up to a second then, and never more than 5 s. With
+// WithMinHold the lease ends at once all the same, and the lock is freed when that time is over.
 //
-// It returns nil only if the lease was surely held until now. ErrLost: it ended
-// before, so the work done under it may have overlapped with that of another holder.
-// ErrReleased: it was unlocked before. ErrUnavailable: the store did not answer; the
-// lease is not renewed any more, and Unlock may be called again until its Deadline.
+// It returns nil only if the lease was surely held until now. ErrLost: it ended before, so the work
+// done under it may have overlapped with that of another holder. ErrReleased: it was unlocked
+// before. ErrUnavailable: the store did not answer; the lease is not renewed any more, and Unlock
+// may be called again until its Deadline; if ctx ended meanwhile, the error matches that too. An
+// *UndoneError: the lock was held until now and is free, but what was written through its own
+// transaction (Traits.Transactional) was rolled back.
 //
 // Stop the work that the lock guards before calling it: Done is closed once the
-// store has confirmed.
+// store has confirmed. During Close it waits for that, and returns what Close made of the lease.
 func (le *Lease) Unlock(ctx context.Context) error {
 	h := le.h
 	began := time.Now()
 	ctx = h.l.begin(ctx, h.event(Unlocking))
-	kind, err := h.unlock(ctx, le)
-	err = h.l.wrap("unlock", h.Name, err)
-	if kind != Released { // which release has sent
-		e := h.event(kind)
-		e.Took, e.Err = time.Since(began), err
-		h.emit(ctx, e)
-	}
-	return err
+	return h.unlock(ctx, le, began)
 }
 
 // hold is what all leases on one grant share.
@@ -134,12 +152,15 @@ type hold struct {
 	set     *settings
 	granted time.Time       // when the grant was seen, or the hold passed on
 	fresh   backend.Instant // when the store's grant was seen
-	shown   chan struct{}   // closed when the observer has seen Acquired; nil without an observer
 	handled atomic.Bool     // Lease.Handle was called
+	kept    atomic.Bool     // it is about to be broken, and not passed on
 	capped  time.Duration
 	due     due  // the schedule's
 	dice    dice // likewise
-	place   int  // in the Locker's holds, from 1; its mutex guards it
+	// The Locker's mutex guards these.
+	place    int           // in the Locker's holds, from 1
+	wanted   chan struct{} // of Wanted; nil until it is asked for
+	isWanted bool          // it is closed
 
 	lead Lease // the first one on it
 
@@ -165,6 +186,8 @@ type hold struct {
 	renewal   time.Time       // when the schedule renews it next; zero if it does not
 	overdue   bool            // a renewal waits to be tried again: no looks until one is confirmed
 	timer     *time.Timer
+	shown     bool    // the observer has seen Acquired
+	early     []Event // what waits for that
 }
 
 // accept makes h the lease of a grant whose request was called for at began, and
@@ -180,9 +203,6 @@ func (h *hold) accept(g backend.Grant, began backend.Instant) (*Lease, bool) {
 	}
 	if now.Sub(h.asked)-g.Sent >= passOnWord {
 		h.Reserved = 0
-	}
-	if h.l.set.observer != nil {
-		h.shown = make(chan struct{})
 	}
 	if h.set.maxHold > 0 {
 		h.capped = h.set.maxHold
@@ -320,14 +340,15 @@ func (h *hold) ended() {
 	if lost.Reason == Expired || lost.Reason == MaxHold {
 		e.Margin = h.TTL + h.Grace - now.Sub(asked)
 	}
-	h.emit(context.Background(), e)
+	h.tell(e)
 	if clean {
-		h.l.janitor.addLost(h.Request)
+		h.route.janitor.addLost(h.Request, h.minLeft())
 	}
 }
 
-// lost is Request.Lost: the driver knows that the lock is no longer ours. Once Unlock was called it is no news: the release may
-// have been applied, and its answer lost. Unlock asks the store what became of it.
+// lost is Request.Lost: the driver knows that the lock is no longer ours. Once Unlock was called it
+// is no news: the release may have been applied, and its answer lost. Unlock asks the store what
+// became of it.
 func (h *hold) lost(err error) {
 	h.mu.Lock()
 	for h.next != nil {
@@ -373,7 +394,7 @@ func (h *hold) join() *Lease {
 	if h.err != nil || h.leaving {
 		return nil
 	}
-	le := &Lease{h: h}
+	le := &Lease{h: h, place: len(h.leases)}
 	h.refs++
 	h.leases = append(h.leases, le)
 	return le

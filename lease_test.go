@@ -183,11 +183,20 @@ func TestGrace(t *testing.T) {
 		unlock(t, lock(t, b.Mutex("n")))
 		wantTook(t, "a grant after Unlock", start, 0, 0)
 
+		lock(t, a.Mutex("broken"))
+		if err := b.Break(t.Context(), "broken"); err != nil {
+			t.Error(err)
+		}
+		start = time.Now()
+		unlock(t, lock(t, b.Mutex("broken")))
+		wantTook(t, "a grant after Break", start, 0, 0)
+
 		le := lock(t, a.Mutex("n", fencelock.WithManualRenew()))
 		start = time.Now()
 		r := <-background(t.Context(), b.Mutex("n"))
 		if got := r.at.Sub(start); got < trusted+grace || got > ttl+grace {
-			t.Errorf("the grant after a loss came after %v, want %v later than the holder trusted it: %v to %v", got, grace, trusted+grace, ttl+grace)
+			t.Errorf("the grant after a loss came after %v, want %v later than the "+
+				"holder trusted it: %v to %v", got, grace, trusted+grace, ttl+grace)
 		}
 		wantLost(t, "the old holder", le, fencelock.Expired)
 	})

@@ -111,9 +111,25 @@ func (c *limit) watchLocked() {
 	if c.Context.Done() != nil {
 		c.stop = context.AfterFunc(c.Context, c.look)
 	}
-	if !c.most.IsZero() {
-		c.timer = time.AfterFunc(time.Until(c.most), c.look)
+	at := c.most
+	if bare, ok := c.bare(); ok && (at.IsZero() || bare.Before(at)) {
+		at = bare
 	}
+	if !at.IsZero() {
+		c.timer = time.AfterFunc(time.Until(at), c.look)
+	}
+}
+
+// bare is when the caller's context ends that has a deadline and nothing that tells of it: one of an unusual kind.
+func (c *limit) bare() (time.Time, bool) {
+	at, ok := c.Context.Deadline()
+	if !ok || c.Context.Done() != nil {
+		return at, false
+	}
+	if at.Before(c.least) {
+		at = c.least
+	}
+	return at, true
 }
 
 // look is called when something may have ended it.
@@ -133,9 +149,16 @@ func (c *limit) lookLocked() {
 		c.endLocked(context.Canceled, ErrClosed)
 	case c.Context.Err() != nil && (c.least.IsZero() || !time.Now().Before(c.least)):
 		c.endLocked(c.Context.Err(), context.Cause(c.Context))
+	case c.bareOver():
+		c.endLocked(context.DeadlineExceeded, context.DeadlineExceeded)
 	case !c.most.IsZero() && !time.Now().Before(c.most):
 		c.endLocked(context.DeadlineExceeded, c.why)
 	}
+}
+
+func (c *limit) bareOver() bool {
+	at, ok := c.bare()
+	return ok && !time.Now().Before(at)
 }
 
 func (c *limit) endLocked(err, cause error) {

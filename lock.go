@@ -10,23 +10,28 @@ import (
 // goroutines at once, and two values of one name are the same lock.
 //
 // Errors are *OpError and match, among others, ErrLocked, ErrDeadlock,
-// ErrUnavailable, ErrInvalid, ErrUnsupported and ErrClosed.
+// ErrUnavailable, ErrInvalid (also for a bad name or option), ErrUnsupported, and ErrClosed once
+// its Locker is being closed.
 type Mutex interface {
-	// Name returns the lock's name.
+	// Name returns the name that Locker.Mutex was given, a bad one too.
 	Name() string
 
-	// Lock waits until the lock is held by the returned lease, first come first
-	// served where Traits.FIFO. If ctx ends first, the error matches ctx.Err() and
-	// context.Cause(ctx), and ErrLocked too if the last answer was that another
-	// holds it. The lock is not bound to ctx: once granted, the end of ctx ends
-	// nothing. An outage of the store of up to 5 s is ridden out; then
-	// ErrUnavailable, at most 6 s later, for all that wait for the name with this
-	// Locker. A ctx that carries a live lease of this name (Lease.Context) gives ErrDeadlock, or with WithReentrancy another lease on the same hold.
+	// Lock waits until the lock is held by the returned lease, first come first served where
+	// Traits.FIFO. If ctx ends first, the error matches ctx.Err() and context.Cause(ctx), and
+	// ErrLocked too if the last answer was that another holds it, or if another Lock of this Locker
+	// still stood before it in line. The lock is not bound to ctx: once granted, the end of ctx
+	// ends nothing. An outage of the store of up to 5 s is ridden out; then ErrUnavailable, at most
+	// 6 s later, for all that wait for the name with this Locker. Lock never returns ErrLost.
+	//
+	// A ctx that carries a live lease of this name (Lease.Context) gives ErrDeadlock, or with
+	// WithReentrancy another lease on the same hold.
 	Lock(ctx context.Context) (*Lease, error)
 
-	// TryLock takes the lock if it is free, and otherwise returns ErrLocked. It
-	// never waits for a holder and never overtakes a waiter. A lock whose holder is
-	// dead is taken as soon as its time is over.
+	// TryLock takes the lock if it is free, and otherwise returns ErrLocked, also where Lock
+	// returns ErrDeadlock. It never waits for a holder and never overtakes a waiter. A lock whose
+	// holder is dead is taken as soon as its time is over. A store that does not answer gives
+	// ErrUnavailable after 5 s; if ctx ends first, the error matches ctx.Err() and
+	// context.Cause(ctx).
 	TryLock(ctx context.Context) (*Lease, error)
 }
 
@@ -48,7 +53,8 @@ type (
 	LostError = backend.LostError
 	// StaleError says that a guard saw a newer token; it matches ErrStale.
 	StaleError = backend.StaleError
-	// UndoneError says that Unlock freed the lock but rolled back what was written through its transaction.
+	// UndoneError says that Unlock freed the lock but rolled back what was written through its
+	// transaction.
 	UndoneError = backend.UndoneError
 	// OpError wraps, once, every error of this package with what was being done.
 	OpError = backend.OpError
@@ -72,7 +78,7 @@ const (
 // The errors, matched with errors.Is.
 var (
 	// ErrLocked: another holder has it. A wait that its ctx ended matches it if
-	// the last answer was "held".
+	// the last answer was "held"; see Mutex.
 	ErrLocked = backend.ErrLocked
 	// ErrLost: the lease ended without Unlock; errors.As gives the *LostError.
 	ErrLost = backend.ErrLost
@@ -90,6 +96,6 @@ var (
 	// ErrInvalid: a bad name, option, URL, configuration, rights, or foreign data
 	// under our key; it says which part and what is allowed.
 	ErrInvalid = backend.ErrInvalid
-	// ErrClosed: the Locker is closed.
+	// ErrClosed: the Locker is closed, or being closed.
 	ErrClosed = backend.ErrClosed
 )

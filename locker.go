@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,19 +16,19 @@ import (
 const (
 	openMost  = 5 * time.Second         // how long Open may take to connect
 	closeMost = 4800 * time.Millisecond // how long Close may take to release: 5 s with what follows
-	releasers = 64                      // releases of Close that are under way at once
 )
 
-// Locker makes the mutexes of one backend, or of several where its driver is a backend.Router. Its methods may be called from many
-// goroutines. It has a handful of goroutines and timers however many leases
-// there are. Close it to release its leases and to end them.
+// Locker makes the mutexes of one backend, or of several where its driver is a backend.Router. Its
+// methods may be called from many goroutines. It has a handful of goroutines however many leases
+// there are, and a timer for each lease. Close it to release its leases and to end them.
 type Locker struct {
 	driver   backend.Driver
 	routes   []*route // at least one
 	traits   Traits   // of a backend.Router: the weakest of its routes
 	set      settings // of the first route; what is the Locker's own is the same in all
 	schedule schedule
-	janitor  janitor
+	janitors []*janitor // one for each store
+	events   events
 
 	closing  atomic.Bool
 	limits   limits
@@ -41,24 +42,28 @@ type Locker struct {
 	calls  int           // calls under way
 	idle   chan struct{} // closed when closed and calls is 0
 	lines  map[string]*line
-	holds  []*hold        // in no order
-	looks  []*looks       // one for each driver that is asked
-	live   sync.WaitGroup // holds whose end is not dealt with yet
+	holds  []*hold  // in no order
+	looks  []*looks // one for each driver that is asked
+	wants  []*hold  // whose Wanted was called and is not closed
+	sleeps sleeps
+
+	wanting bool           // a look at them is planned or under way
+	live    sync.WaitGroup // holds whose end is not dealt with yet
 }
 
 // Open connects to the backend that rawURL names and returns its Locker. The
 // backend's package must be imported (backend/all imports every one).
 //
-// Every URL takes prefix= (the keyspace, default "fencelock:", may be empty),
-// ttl= (as WithTTL) and the backend's own keys. Errors are *OpError:
-// ErrUnavailable when the store does not answer within ctx or 5 s; ErrInvalid
-// for a bad URL, key, option or scheme; ErrUnsupported when the backend falls
-// short of Require. A password in rawURL is never shown.
+// Every URL takes prefix= (the keyspace, default "fencelock:", may be empty), ttl= (as WithTTL) and
+// the backend's own keys. Errors are *OpError: ErrUnavailable when the store does not answer within
+// ctx or 5 s; ErrInvalid for a bad URL, key, option or scheme; ErrUnsupported when the backend
+// falls short of Require or of an option; the error of ctx if that ended first. Nothing stays open
+// then. A password in rawURL is never shown.
 func Open(ctx context.Context, rawURL string, opts ...Option) (*Locker, error) {
 	if ctx.Err() != nil {
 		return nil, &OpError{Op: "open", Err: ctxError(ctx, false, nil)}
 	}
-	limited, cancel := context.WithTimeout(ctx, openMost)
+	limited, cancel := context.WithTimeoutCause(ctx, openMost, noAnswer(openMost))
 	defer cancel()
 	var ttl time.Duration
 	d, err := backend.Open(limited, rawURL, func(q *backend.Query) { ttl = q.Duration("ttl", 0) })
@@ -67,7 +72,7 @@ func Open(ctx context.Context, rawURL string, opts ...Option) (*Locker, error) {
 		if u, bad := backend.ParseURL(rawURL); bad == nil {
 			scheme = u.Scheme
 		}
-		err = answered(err)
+		err = answered(own(context.Cause(limited), err))
 		if errors.Is(err, ErrUnavailable) && over(ctx) {
 			err = ctxError(ctx, false, err)
 		}
@@ -84,8 +89,9 @@ func Open(ctx context.Context, rawURL string, opts ...Option) (*Locker, error) {
 	return l, nil
 }
 
-// New returns a Locker over a driver, which is the Locker's from then on: Close
-// closes it. On an error d stays the caller's.
+// New returns a Locker over a driver, which is the Locker's from then on: Close closes it. On an
+// error d stays the caller's: ErrInvalid for a nil driver or a bad option, ErrUnsupported when the
+// driver falls short of Require or of an option. It asks no server.
 func New(d backend.Driver, opts ...Option) (*Locker, error) {
 	if d == nil {
 		return nil, &OpError{Op: "open", Err: backend.Invalid("the driver is nil")}
@@ -105,9 +111,13 @@ func New(d backend.Driver, opts ...Option) (*Locker, error) {
 		lines:    map[string]*line{},
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.schedule.l, l.janitor.l = l, l
-	l.janitor.idle.L = &l.janitor.mu
+	l.schedule.l, l.events.l = l, l
+	l.sleeps.l, l.sleeps.slept = l, slept
 	for _, rt := range routes {
+		if rt.janitor = routes[rt.lot].janitor; rt.janitor == nil {
+			rt.janitor = newJanitor(l)
+			l.janitors = append(l.janitors, rt.janitor)
+		}
 		if rt.looks != nil && rt.looks.l == nil {
 			rt.looks.l = l
 			rt.looks.dice.seed(nonce(), 0)
@@ -117,8 +127,9 @@ func New(d backend.Driver, opts ...Option) (*Locker, error) {
 	return l, nil
 }
 
-// Mutex returns the lock of this name, with opts over the Locker's own. A bad
-// name or option is reported by Lock and TryLock.
+// Mutex returns the lock of this name, with opts over the Locker's own. It asks no server and never
+// fails: a bad name (1 to 512 bytes of UTF-8 without NUL are allowed) or option is reported by Lock
+// and TryLock as ErrInvalid or ErrUnsupported, and a Locker that is closed as ErrClosed.
 func (l *Locker) Mutex(name string, opts ...Option) Mutex {
 	m := &mutex{l: l, name: name, set: &l.set}
 	if m.err = backend.CheckName(name); m.err != nil {
@@ -137,24 +148,55 @@ func (l *Locker) Mutex(name string, opts ...Option) Mutex {
 	return m
 }
 
-// Do locks name, calls fn with the lease and its context, and unlocks, also
-// after a panic. It returns errors.Join of fn's error and Unlock's, or Lock's error.
-func (l *Locker) Do(ctx context.Context, name string, fn func(context.Context, *Lease) error, opts ...Option) (err error) {
+// Do locks name, calls fn with the lease and its context, and unlocks, also after a panic. It
+// returns Lock's error, also ErrClosed; or fn's error as it is, joined with Unlock's if that
+// failed. Unlock's ErrLost is left out if fn's error matches ErrLost.
+//
+// What fn wrote through the lease's own transaction (Traits.Transactional) commits only if fn
+// returned nil before its context ended. An error of fn, a panic and an ended context roll it back.
+// Where fn returned nil all the same, Do returns the *UndoneError of Unlock, which wraps the cause.
+// A Do that enters again (WithReentrancy) has the transaction of the outer one: where it fails,
+// that is rolled back too.
+func (l *Locker) Do(
+	ctx context.Context, name string, fn func(context.Context, *Lease) error, opts ...Option,
+) (err error) {
 	le, err := l.Mutex(name, opts...).Lock(ctx)
 	if err != nil {
 		return err
 	}
 	held, cancel := le.Context(ctx)
+	cause := errPanicked
 	defer func() {
+		if cause != nil {
+			le.h.undo(cause)
+		}
 		cancel()
-		err = errors.Join(err, le.Unlock(ctx))
+		unlocked := le.Unlock(ctx)
+		switch {
+		case err == nil:
+			err = unlocked
+		case unlocked == nil, undone(unlocked): // fn's error has undone it
+		case errors.Is(unlocked, ErrLost) && errors.Is(err, ErrLost): // fn says so already
+		default:
+			err = errors.Join(err, unlocked)
+		}
 	}()
-	return fn(held, le)
+	err = fn(held, le)
+	if cause = err; cause == nil && held.Err() != nil {
+		cause = ctxError(held, false, nil)
+	}
+	return err
 }
 
-// Inspect describes one name as the store sees it. A free lock is Held=false
-// and no error. Without a deadline of ctx a silent store gives ErrUnavailable in some seconds, how many is the driver's; a bad name, or what
-// is no lock under its key, ErrInvalid; after Close ErrClosed.
+// errPanicked is why what a function of Do wrote was rolled back.
+var errPanicked = errors.New("the function that held the lock panicked")
+
+// Inspect describes one name as the store sees it. A free lock is Held=false and no error. Where a
+// process passes a lock on within itself, other processes see the token of the first of its
+// holders.
+//
+// Errors: without a deadline of ctx a silent store gives ErrUnavailable in some seconds, how many
+// is the driver's; a bad name, or what is no lock under its key, ErrInvalid; after Close ErrClosed.
 func (l *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 	var info Info
 	err := l.call(ctx, "inspect", name, func(ctx context.Context) (err error) {
@@ -167,8 +209,17 @@ func (l *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 
 // Break frees a lock, whoever holds it: for operators. Its holder is told
 // within Traits.Revoked. A lock that is free already is no error. Errors: as Inspect.
+//
+// A holder may pass the lock on within its process for a moment after the store granted it. So
+// Break looks first, waits a tenth of a second while another process holds the lock, and looks
+// again. Where a lock changes hands all the time it gives that up after a few looks. Then, for a
+// few milliseconds, the broken holder may still pass the lock on in its process: the next holder
+// there has a lower token than the one that the store let in, and is told within Traits.Revoked.
 func (l *Locker) Break(ctx context.Context, name string) error {
 	return l.call(ctx, "break", name, func(ctx context.Context) error {
+		if err := l.settle(ctx, name); err != nil {
+			return err
+		}
 		mine := l.holdsOf(name)
 		if err := l.driver.Break(ctx, name); err != nil {
 			return err
@@ -189,8 +240,9 @@ func (l *Locker) call(ctx context.Context, op, name string, do func(context.Cont
 	return l.wrap(op, name, err)
 }
 
-// List yields every name that has this prefix and is held or waited for, in no
-// order and not as of one moment. What is no lock is left out. It ends after the first error; errors: as Inspect.
+// List yields every name that has this prefix and is held or waited for, in no order and not as of
+// one moment. What is no lock is left out. It ends after the first error; a caller's loop that goes
+// on holds up Close for up to 5 s. Errors: as Inspect.
 func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		err := backend.CheckPrefix(prefix)
@@ -238,14 +290,16 @@ func (l *Locker) during(ctx context.Context, do func(context.Context) error) err
 	return err
 }
 
-// Traits returns what the backend promises; of a Locker that routes by name, what all its backends promise.
+// Traits returns what the backend promises; of a Locker that routes by name, what all its backends
+// promise. It asks no server, and works after Close.
 func (l *Locker) Traits() Traits { return l.traits }
 
-// Close ends the Locker: new calls get ErrClosed, waiting Locks return it, every
-// lease is released (within 5 s in all, each even if another fails) and then ErrReleased, or
-// lost with Reason Revoked where the store did not confirm. It waits for the Locker's goroutines and
-// closes the driver; a client that the caller gave to a driver stays open. The
-// error joins what went wrong. A second Close waits for the first and returns nil.
+// Close ends the Locker: new calls get ErrClosed, waiting Locks return it, every lease is released
+// (within 5 s in all, each even if another fails) and then ErrReleased, or lost with Reason Revoked
+// where the store did not confirm. What was written through a lease's own transaction is rolled
+// back, for its holder was not done, and the error says so. It waits for the Locker's goroutines
+// and closes the driver; a client that the caller gave to a driver stays open. The error joins what
+// went wrong, of ten leases at most. A second Close waits for the first and returns nil.
 func (l *Locker) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -257,6 +311,7 @@ func (l *Locker) Close() error {
 	for _, k := range l.looks {
 		k.stopLocked()
 	}
+	l.sleeps.stopLocked()
 	if l.calls == 0 {
 		close(l.idle)
 	}
@@ -266,7 +321,8 @@ func (l *Locker) Close() error {
 	l.limits.look() // before the first release, which might grant a lock to one that waits
 
 	// Whatever still waits for the store after this is ended.
-	end := time.AfterFunc(closeMost, func() { l.cancel(); l.limits.look() })
+	late := make(chan struct{})
+	end := time.AfterFunc(closeMost, func() { l.cancel(); l.limits.look(); close(late) })
 	defer end.Stop()
 	l.schedule.stop()
 	err := l.releaseAll()
@@ -277,9 +333,14 @@ func (l *Locker) Close() error {
 	err = errors.Join(err, l.releaseAll()) // what was granted meanwhile
 	close(l.released)
 	l.live.Wait()
-	l.janitor.close()
+	var clean sync.WaitGroup
+	for _, j := range l.janitors {
+		clean.Go(j.close)
+	}
+	clean.Wait()
 	l.cancel()
 	l.schedule.flying.Wait()
+	err = errors.Join(err, l.events.close(late))
 	if cerr := l.driver.Close(); cerr != nil {
 		err = errors.Join(err, fmt.Errorf("closing the driver: %w", cerr))
 	}
@@ -289,28 +350,33 @@ func (l *Locker) Close() error {
 // releaseAll releases every lease that is left, many at once.
 func (l *Locker) releaseAll() error {
 	l.mu.Lock()
-	left := make(chan *hold, len(l.holds))
-	for _, h := range l.holds {
-		left <- h
-	}
+	left := slices.Clone(l.holds)
 	l.mu.Unlock()
-	close(left)
 	var (
-		mu   sync.Mutex
-		errs []error
-		wg   sync.WaitGroup
+		mu    sync.Mutex
+		errs  []error
+		under pool
+		ended = sync.NewCond(&mu)
+		wg    sync.WaitGroup
 	)
-	for range min(releasers, len(left)) {
+	mu.Lock()
+	for _, h := range left {
+		for under.full() {
+			ended.Wait()
+		}
+		end := under.begin(&mu, ended.Signal)
 		wg.Go(func() {
-			for h := range left {
-				if err := h.close(l.ctx); err != nil {
-					mu.Lock()
-					errs = append(errs, fmt.Errorf("releasing %q: %w", h.Name, err))
-					mu.Unlock()
-				}
+			err := h.close(l.ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			end()
+			ended.Signal()
+			if err != nil {
+				errs = append(errs, fmt.Errorf("releasing %q: %w", h.Name, err))
 			}
 		})
 	}
+	mu.Unlock()
 	wg.Wait()
 	if most := 10; len(errs) > most {
 		errs = append(errs[:most], fmt.Errorf("and %d more", len(errs)-most))
@@ -348,6 +414,7 @@ func (l *Locker) remember(h *hold) {
 	if k := h.route.looks; k != nil {
 		k.armLocked()
 	}
+	l.sleeps.armLocked()
 	l.lineLocked(h.Name).holder = h
 	l.mu.Unlock()
 }

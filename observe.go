@@ -7,36 +7,43 @@ import (
 	"time"
 )
 
-// An Observer sees what a Locker does. Observe is called synchronously, by many
-// goroutines, after the fact and outside all locks of this package; it must not
-// block and must not call back into the Locker or its leases. ctx is the caller's where
-// there is one. A panic of Observe is the program's.
+// An Observer sees what a Locker does, after the fact and outside all locks of this package. It
+// should not block, and must not call back into the Locker or its leases.
 //
 // Each call of Lock, TryLock and Unlock ends in exactly one event of its own, observed by the
-// goroutine that called: see the kinds. Of one hold, Acquired comes first; Released or Lost comes
-// exactly once, and before Close returns. What was on its way when the hold ended may come after that: a
-// renewal, or the Joined or Left of another lease.
+// goroutine that called: see the kinds. So is the event of a Renew that asked the store. ctx is the
+// caller's. An Observer that blocks holds up that call, and one that panics ends it with the panic:
+// a Lock has given the lease back by then, and an Unlock is done.
+//
+// All other events come from one goroutine of the Locker, in order, with an empty ctx. An Observer
+// that blocks there holds up later events, and Close for up to 5 s, but no lease: while 65,536
+// events wait, further ones of renewals and clean-ups are left out. A panic there is kept, and
+// Close returns it.
+//
+// Of one hold, Acquired comes first; Released or Lost comes exactly once, and before Close returns,
+// if the Observer keeps up. What was on its way when the hold ended may come after that: a renewal,
+// or the Joined or Left of another lease. Events of different holds have no order.
 //
 // An Observer that is a [Beginner] too sees the start of these calls.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
 }
 
-// A Beginner is an Observer that also sees the start of Lock, TryLock and
-// Unlock: for spans, and for what is going on now. It is found by type assertion, so an Observer that wraps
-// another one must pass Begin on.
+// A Beginner is an Observer that also sees the start of Lock, TryLock and Unlock: for spans, and
+// for what is going on now. It is found by type assertion, so an Observer that wraps another one
+// must pass Begin on.
 //
-// Begin is called with the caller's ctx, by the goroutine that called, before anything else is done,
-// and outside all locks. It must not block and must not call back. e has the Kind Locking,
-// TryLocking or Unlocking, and Backend, Name, Owner and At; for Unlocking also Token and Hold. Calls
-// of Begin overlap with each other and with Observe, also for one name and for one hold.
+// Begin is called with the caller's ctx, by the goroutine that called, before anything else is
+// done, and outside all locks. It must not block and must not call back. e has the Kind Locking,
+// TryLocking or Unlocking, and Backend, Name, Owner and At; for Unlocking also Token and Hold.
+// Calls of Begin overlap with each other and with Observe, also for one name and for one hold.
 //
 // The context that Begin returns must be ctx, or be derived from it by values alone: it is not nil
-// and has no end of its own. The call goes on with it, so the store's client sees
-// its values, and the one event in which the call ends is observed with it or with one derived
-// from it: Acquired, Joined or NotAcquired after Locking and TryLocking; Released, Left or
-// NotReleased after Unlocking. No other event is. Only a panic leaves the event out. Events that no call
-// brought about have no Begin: Lost, the renewals, and the Released of a lease that Close freed.
+// and has no end of its own. The call goes on with it, so the store's client sees its values, and
+// the one event in which the call ends is observed with it or with one derived from it: Acquired,
+// Joined or NotAcquired after Locking and TryLocking; Released, Left or NotReleased after
+// Unlocking. No other event is. Only a panic leaves the event out. Events that no call brought
+// about have no Begin: Lost, the renewals, and the Released of a lease that Close freed.
 type Beginner interface {
 	Observer
 	Begin(ctx context.Context, e Event) context.Context
@@ -56,18 +63,21 @@ const (
 	// RenewFailed: a renewal was not confirmed; it is tried again until the
 	// Deadline. Err matches ErrReleased if Unlock overtook it.
 	RenewFailed
-	// Released: Unlock or Close freed the lock. Took is how long it was held. Err is
-	// nil or an *UndoneError.
+	// Released: Unlock or Close freed the lock, or left that for later (WithMinHold). Took is how
+	// long it was held. Err is nil or an *UndoneError.
 	Released
 	// Lost: the lease ended without Unlock. Took is how long it was held.
 	Lost
-	// CleanedUp: what an unwanted or unknown acquisition may have left is gone.
+	// CleanedUp: what an unwanted or unknown acquisition may have left is gone. Took is how long
+	// that has taken.
 	CleanedUp
-	// Joined: Lock or TryLock returned another lease on a hold that its ctx carries (WithReentrancy).
+	// Joined: Lock or TryLock returned another lease on a hold that its ctx carries
+	// (WithReentrancy).
 	Joined
 	// Left: Unlock ended one of several leases on a hold, which goes on.
 	Left
-	// NotReleased: Unlock failed. Err says why; if it matches ErrUnavailable, the lease may go on for now.
+	// NotReleased: Unlock failed. Err says why; if it matches ErrUnavailable, the lease may go on
+	// for now.
 	NotReleased
 
 	// Locking: Lock was called. This and the next two are given to Beginner.Begin only.
@@ -79,9 +89,10 @@ const (
 )
 
 var kinds = [...]string{
-	Acquired: "acquired", NotAcquired: "not acquired", Renewed: "renewed", RenewFailed: "renew failed",
-	Released: "released", Lost: "lost", CleanedUp: "cleaned up", Joined: "joined", Left: "left",
-	NotReleased: "not released", Locking: "locking", TryLocking: "trylocking", Unlocking: "unlocking",
+	Acquired: "acquired", NotAcquired: "not acquired", Renewed: "renewed",
+	RenewFailed: "renew failed", Released: "released", Lost: "lost", CleanedUp: "cleaned up",
+	Joined: "joined", Left: "left", NotReleased: "not released",
+	Locking: "locking", TryLocking: "trylocking", Unlocking: "unlocking",
 }
 
 // String returns the kind in words.
@@ -94,19 +105,24 @@ func (k EventKind) String() string {
 
 // Event is one thing that happened.
 type Event struct {
-	Kind                 EventKind
-	Backend, Name, Owner string // Name is what the caller gave: with NotAcquired it may be a bad one
-	Token                Token
-	Hold                 HoldID // zero where there is none: Locking, TryLocking, NotAcquired, CleanedUp
-	At                   time.Time
-	Took                 time.Duration // of the call; see the kinds
-	Margin               time.Duration // Lost by Expired or MaxHold: how long before the store's expiry the holder was told; negative if too late
-	Reason               Reason        // Lost
-	Err                  error         // never shows a secret
+	Kind    EventKind
+	Backend string // Traits.Name of the name's backend
+	Name    string // what the caller gave: with NotAcquired it may be a bad one
+	Owner   string
+	Token   Token  // 0 where there is no Hold
+	Hold    HoldID // zero with Locking, TryLocking, NotAcquired and CleanedUp
+	At      time.Time
+	Took    time.Duration // of the call; see the kinds
+	// Margin is how long before the store's expiry the holder was told of a loss by Expired or
+	// MaxHold; negative if too late.
+	Margin time.Duration
+	Reason Reason // of Lost
+	Err    error  // never shows a secret
 }
 
-// HoldID tells the holds of a process apart: all events of one hold have the same, and no two
-// holds do, not even of two Lockers. It is for comparing, and as a key of a map that forgets the hold at its end.
+// HoldID tells the holds of a process apart: all events of one hold have the same, and no two holds
+// do, not even of two Lockers. It is for comparing, and as a key of a map that forgets the hold at
+// its end.
 type HoldID struct{ h *hold }
 
 // observers are several, in the order in which they were given.
@@ -165,23 +181,44 @@ func (h *hold) event(k EventKind) Event {
 	return Event{Kind: k, Name: h.Name, Owner: h.Owner, Token: h.Token, Hold: HoldID{h}}
 }
 
-// show sends Acquired, for which the hold's other events wait: a lease may be lost, or Close may free it,
-// before Lock has returned.
+// show sends Acquired, for which the hold's other events wait: a lease may be lost, or Close may
+// free it, before Lock has returned.
 func (h *hold) show(ctx context.Context, took time.Duration) {
-	if h.shown == nil {
+	if h.l.set.observer == nil {
 		return
 	}
-	defer close(h.shown)
+	defer func() { // also if the observer panics
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.shown = true
+		for _, e := range h.early {
+			h.l.tell(e)
+		}
+		h.early = nil
+	}()
 	e := h.event(Acquired)
 	e.Took = took
 	h.l.emit(ctx, e)
 }
 
-// emit sends an event of the hold other than Acquired.
-func (h *hold) emit(ctx context.Context, e Event) {
-	if h.shown == nil {
+// tell sends an event of the hold that ends no call.
+func (h *hold) tell(e Event) {
+	if h.l.set.observer == nil {
 		return
 	}
-	<-h.shown
-	h.l.emit(ctx, e)
+	e.At = time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.shown {
+		h.l.tell(e)
+	} else {
+		h.early = append(h.early, e)
+	}
+}
+
+// freed is the event of a release. err is nil, or the *UndoneError.
+func (h *hold) freed(err error) Event {
+	e := h.event(Released)
+	e.Took, e.Err = time.Since(h.granted), err
+	return e
 }

@@ -14,8 +14,10 @@ func TestEventKinds(t *testing.T) {
 	want := map[fencelock.EventKind]string{
 		fencelock.Acquired: "acquired", fencelock.NotAcquired: "not acquired", fencelock.Renewed: "renewed",
 		fencelock.RenewFailed: "renew failed", fencelock.Released: "released", fencelock.Lost: "lost",
-		fencelock.CleanedUp: "cleaned up", fencelock.Joined: "joined", fencelock.Left: "left", fencelock.NotReleased: "not released",
-		fencelock.Locking: "locking", fencelock.TryLocking: "trylocking", fencelock.Unlocking: "unlocking", 0: "event 0", 99: "event 99", -1: "event -1",
+		fencelock.CleanedUp: "cleaned up", fencelock.Joined: "joined", fencelock.Left: "left",
+		fencelock.NotReleased: "not released",
+		fencelock.Locking:     "locking", fencelock.TryLocking: "trylocking",
+		fencelock.Unlocking: "unlocking", 0: "event 0", 99: "event 99", -1: "event -1",
 	}
 	for k, want := range want {
 		if got := k.String(); got != want {
@@ -27,7 +29,8 @@ func TestEventKinds(t *testing.T) {
 func TestEventsOfALease(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
 		var seen record
-		l, other := open(t, d, fencelock.WithObserver(&seen), fencelock.WithOwner("me"), fencelock.WithManualRenew()), open(t, d.other())
+		l, other := open(t, d, fencelock.WithObserver(&seen), fencelock.WithOwner("me"),
+			fencelock.WithManualRenew()), open(t, d.other())
 		m := l.Mutex("n")
 
 		held := lock(t, other.Mutex("n"))
@@ -53,10 +56,12 @@ func TestEventsOfALease(t *testing.T) {
 		}
 		took := map[fencelock.EventKind]time.Duration{
 			fencelock.Acquired: 3 * time.Second, fencelock.Renewed: 500 * time.Millisecond, fencelock.RenewFailed: 0,
-			fencelock.NotAcquired: 0, fencelock.Released: 1500 * time.Millisecond, fencelock.Lost: trusted, fencelock.CleanedUp: 0,
+			fencelock.NotAcquired: 0, fencelock.Released: 1500 * time.Millisecond,
+			fencelock.Lost: trusted, fencelock.CleanedUp: 0,
 		}
 		errs := map[fencelock.EventKind]error{
-			fencelock.RenewFailed: fencelock.ErrUnavailable, fencelock.NotAcquired: fencelock.ErrLocked, fencelock.Lost: fencelock.ErrLost,
+			fencelock.RenewFailed: fencelock.ErrUnavailable,
+			fencelock.NotAcquired: fencelock.ErrLocked, fencelock.Lost: fencelock.ErrLost,
 		}
 		tokens := map[fencelock.EventKind]fencelock.Token{
 			fencelock.Acquired: le.Token(), fencelock.Renewed: le.Token(), fencelock.RenewFailed: le.Token(),
@@ -64,14 +69,16 @@ func TestEventsOfALease(t *testing.T) {
 		}
 		for k, took := range took {
 			e := seen.of(k)[0]
-			if e.Took != took || e.Token != tokens[k] || e.Name != "n" || e.Owner != "me" || e.Backend != "memory" || e.At.IsZero() {
+			if e.Took != took || e.Token != tokens[k] || e.Name != "n" || e.Owner != "me" ||
+				e.Backend != "memory" || e.At.IsZero() {
 				t.Errorf("%v: got %+v, want took %v and token %d", k, e, took, tokens[k])
 			}
 			wantErr(t, k.String(), e.Err, errs[k])
 		}
 		e := seen.of(fencelock.Lost)[0]
 		if e.Reason != fencelock.Expired || e.Margin != ttl-trusted {
-			t.Errorf("lost: got reason %v, margin %v, want expired, %v before the store's expiry", e.Reason, e.Margin, ttl-trusted)
+			t.Errorf("lost: got reason %v, margin %v, want expired, %v before the store's expiry",
+				e.Reason, e.Margin, ttl-trusted)
 		}
 	})
 }
@@ -179,7 +186,9 @@ func TestEventContext(t *testing.T) {
 		if err := le.Unlock(ctx); err != nil {
 			t.Error(err)
 		}
-		for _, k := range []fencelock.EventKind{fencelock.Acquired, fencelock.NotAcquired, fencelock.Renewed, fencelock.Released} {
+		for _, k := range []fencelock.EventKind{
+			fencelock.Acquired, fencelock.NotAcquired, fencelock.Renewed, fencelock.Released,
+		} {
 			if got[k] != "caller" {
 				t.Errorf("%v: the event's ctx is not the caller's", k)
 			}

@@ -109,11 +109,20 @@ func TestOpenErrors(t *testing.T) {
 		want error
 		says []string
 	}{
-		"no scheme":          {"localhost:6379", fencelock.ErrInvalid, []string{"no scheme"}},
-		"empty":              {"", fencelock.ErrInvalid, []string{"no scheme"}},
-		"unknown scheme":     {"mongodb://localhost", fencelock.ErrInvalid, []string{"mongodb", "registered are", "memory", "opening"}},
-		"not imported":       {"redis://localhost", fencelock.ErrInvalid, []string{"redis", "memory", `import _ "github.com/fencelock/fencelock/redis"`}},
-		"unknown key":        {"memory://?colour=red&ttl=1s", fencelock.ErrInvalid, []string{`"colour"`, "known are", "prefix", "ttl"}},
+		"no scheme": {"localhost:6379", fencelock.ErrInvalid, []string{"no scheme"}},
+		"empty":     {"", fencelock.ErrInvalid, []string{"no scheme"}},
+		"unknown scheme": {
+			"mongodb://localhost", fencelock.ErrInvalid,
+			[]string{"mongodb", "registered are", "memory", "opening"},
+		},
+		"not imported": {
+			"redis://localhost", fencelock.ErrInvalid,
+			[]string{"redis", "memory", `import _ "github.com/fencelock/fencelock/redis"`},
+		},
+		"unknown key": {
+			"memory://?colour=red&ttl=1s", fencelock.ErrInvalid,
+			[]string{`"colour"`, "known are", "prefix", "ttl"},
+		},
 		"unknown keys":       {"opening://?b=1&a=2", fencelock.ErrInvalid, []string{`"a", "b"`, "how", "ttl"}},
 		"key twice":          {"memory://?ttl=1s&ttl=2s", fencelock.ErrInvalid, []string{"ttl", "2 times"}},
 		"bad ttl":            {"memory://?ttl=soon", fencelock.ErrInvalid, []string{"ttl", "soon", "15s"}},
@@ -151,7 +160,9 @@ func TestOpenErrors(t *testing.T) {
 
 func TestOpenClosesWhatItRefuses(t *testing.T) {
 	before := opened.Load()
-	for _, opts := range [][]fencelock.Option{{fencelock.WithTTL(-1)}, {fencelock.Require(fencelock.Need{Transactional: true})}} {
+	for _, opts := range [][]fencelock.Option{
+		{fencelock.WithTTL(-1)}, {fencelock.Require(fencelock.Need{Transactional: true})},
+	} {
 		_, err := fencelock.Open(t.Context(), "opening://", opts...)
 		if err == nil {
 			t.Error("no error")

@@ -22,7 +22,10 @@ func TestInspect(t *testing.T) {
 		waiter := background(ctx, b.Mutex("n"))
 		time.Sleep(time.Second)
 		info, err = b.Inspect(t.Context(), "n")
-		want := fencelock.Info{Name: "n", Owner: "me", Held: true, Token: le.Token(), ExpiresIn: ttl - time.Second, Waiters: 1}
+		want := fencelock.Info{
+			Name: "n", Owner: "me", Held: true, Token: le.Token(), ExpiresIn: ttl - time.Second,
+			Waiters: 1,
+		}
 		if err != nil || info != want {
 			t.Errorf("a held lock: got %+v, %v, want %+v", info, err, want)
 		}

@@ -3,6 +3,7 @@ package fencelock
 import (
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,10 +16,11 @@ const DefaultTTL = 30 * time.Second
 // longest bounds every duration that a store is asked to keep.
 const longest = 365 * 24 * time.Hour
 
-// An Option sets one property of a Locker (as the default of its mutexes) or
-// of one Mutex. Options of a Mutex win over those of Open and New, which win
-// over keys of the URL. A bad value is reported as ErrInvalid: by Open and New,
-// or by Lock and TryLock of the Mutex that it was given to.
+// An Option sets one property of a Locker (as the default of its mutexes) or of one Mutex. Options
+// of a Mutex win over those of Open and New, which win over keys of the URL; of two that contradict
+// each other the later wins. What a Locker has is switched off for one Mutex by WithoutManualRenew,
+// WithoutMaxHold, WithoutReentrancy, WithGrace(0), WithMinHold(0) and WithFloor(0). A bad value is
+// reported as ErrInvalid: by Open and New, or by Lock and TryLock of the Mutex that it was given to.
 type Option func(*settings) error
 
 // settings are the values of all options.
@@ -28,6 +30,7 @@ type settings struct {
 	maxHold   time.Duration
 	owner     string
 	grace     time.Duration
+	minHold   time.Duration
 	reentrant bool
 	floor     Token
 
@@ -36,9 +39,10 @@ type settings struct {
 	ofMutex  bool // the options of one Mutex are being applied
 }
 
-// WithTTL sets how long a lease may be trusted after a grant or renewal; the
-// default is 30 s, at most 365 days. A value below Traits.MinTTL is ErrInvalid.
-// A store may keep the lock longer than this, which delays only others.
+// WithTTL sets how long the store keeps the lock after a grant or renewal, of which the holder may
+// trust all but a margin (see Lease.Deadline). The default is 30 s, the most 365 days. A value
+// below Traits.MinTTL, or below 40 ms or twice Traits.Margin, is ErrInvalid. A store may keep the
+// lock longer than this, which delays only others.
 func WithTTL(d time.Duration) Option {
 	return func(s *settings) error {
 		if err := checkDuration("WithTTL", d); err != nil {
@@ -49,8 +53,9 @@ func WithTTL(d time.Duration) Option {
 	}
 }
 
-// WithManualRenew turns background renewal off: the lease ends at its Deadline
-// unless Lease.Renew is called. The default renews every third of the TTL, less up to a tenth at random.
+// WithManualRenew turns background renewal off: the lease ends at its Deadline unless Lease.Renew
+// is called. The default renews every third of the TTL, or up to a quarter of that sooner: at
+// random, and together with other leases. What was not confirmed is tried again until the Deadline.
 func WithManualRenew() Option {
 	return func(s *settings) error {
 		s.manual = true
@@ -58,8 +63,17 @@ func WithManualRenew() Option {
 	}
 }
 
-// WithMaxHold bounds a hold: no Deadline lies beyond d after the grant, renewed
-// or not. At that moment the lease is lost with Reason MaxHold, and the lock is freed. The default is no bound.
+// WithoutManualRenew undoes WithManualRenew: for one Mutex of a Locker that has it.
+func WithoutManualRenew() Option {
+	return func(s *settings) error {
+		s.manual = false
+		return nil
+	}
+}
+
+// WithMaxHold bounds a hold: no Deadline lies beyond d after the grant, renewed or not. At that
+// moment the lease is lost with Reason MaxHold, and the lock is freed, after the time of WithGrace.
+// The default is no bound; d is more than 0 and at most 365 days.
 func WithMaxHold(d time.Duration) Option {
 	return func(s *settings) error {
 		if err := checkDuration("WithMaxHold", d); err != nil {
@@ -70,8 +84,16 @@ func WithMaxHold(d time.Duration) Option {
 	}
 }
 
-// WithOwner sets what Inspect shows of the holder, at most 512 bytes of UTF-8.
-// The default is host:pid.
+// WithoutMaxHold undoes WithMaxHold: for one Mutex of a Locker that has it.
+func WithoutMaxHold() Option {
+	return func(s *settings) error {
+		s.maxHold = 0
+		return nil
+	}
+}
+
+// WithOwner sets what Inspect shows of the holder, at most 512 bytes of UTF-8 without NUL. The
+// default is host:pid. It decides nothing: two holders of one owner are two holders.
 func WithOwner(owner string) Option {
 	return func(s *settings) error {
 		if err := backend.CheckOwner(owner); err != nil {
@@ -82,9 +104,9 @@ func WithOwner(owner string) Option {
 	}
 }
 
-// WithGrace makes the store keep the lock d longer than the holder may trust it
-// (a lock delay), at most 365 days, by default 0: time for a holder that was lost to come to a stop.
-// A backend without Traits.Grace gives ErrUnsupported.
+// WithGrace makes the store keep the lock d longer than the TTL (a lock delay), at most 365 days,
+// by default 0: time for a holder whose Deadline has passed to come to a stop. Unlock and Break
+// free the lock without it. A backend without Traits.Grace gives ErrUnsupported.
 func WithGrace(d time.Duration) Option {
 	return func(s *settings) error {
 		if d < 0 || d > longest {
@@ -95,9 +117,34 @@ func WithGrace(d time.Duration) Option {
 	}
 }
 
-// WithReentrancy lets Lock and TryLock, with a ctx that carries a live lease of
-// the same name, return another lease on the same hold: the same Token, Deadline
-// and Done. Each is unlocked once; the last one frees the lock, in any order.
+// WithMinHold makes the store keep others out for at least d after the grant, also after Unlock: for
+// jobs that end sooner than the clocks of their hosts agree, such as one of cron on each of several
+// pods. The default, 0, is none; d is at most the TTL and the grace together, else ErrInvalid.
+//
+// Unlock does not wait for it: the lease has ended for its holder, and the lock is freed d after the
+// grant, or at once if that is over. Others get ErrLocked or wait until then, in this process too,
+// and Inspect shows the old owner. A lease that is lost sooner keeps others out for as long, and
+// Break frees the lock at once. Once the Locker is closed, or its process has ended, nobody frees the
+// lock before the store's expiry: TTL and grace after the grant, the last renewal or Unlock,
+// whichever came last. So the TTL bounds how long others are kept out too long: for jobs whose
+// process ends with them it should be little more than d.
+//
+// A backend without Traits.MinHold gives ErrUnsupported: zookeeper and postgres with mode=row, where
+// a lock ends with its holder's session or transaction.
+func WithMinHold(d time.Duration) Option {
+	return func(s *settings) error {
+		if d < 0 || d > longest {
+			return backend.Invalid("WithMinHold(%v): want 0 to %v", d, longest)
+		}
+		s.minHold = d
+		return nil
+	}
+}
+
+// WithReentrancy lets Lock and TryLock, with a ctx that carries a live lease of the same name
+// (Lease.Context), return another lease on the same hold: the same Token, Deadline and Done. Each
+// is unlocked once; the last one frees the lock, in any order. The default is ErrDeadlock, or
+// ErrLocked of TryLock.
 func WithReentrancy() Option {
 	return func(s *settings) error {
 		s.reentrant = true
@@ -105,9 +152,20 @@ func WithReentrancy() Option {
 	}
 }
 
-// WithFloor makes the granted token exceed floor, which must be from 0 to
-// below 2^53. A holder that a guard refused with a StaleError acquires with its Max as
-// the floor: that heals a token source which lost its data.
+// WithoutReentrancy undoes WithReentrancy, and the re-entrancy that a configuration gives to some
+// names: for one Mutex of a Locker that has it, or for all of them.
+func WithoutReentrancy() Option {
+	return func(s *settings) error {
+		s.reentrant = false
+		return nil
+	}
+}
+
+// WithFloor makes the granted token exceed floor, which must be from 0, the default, to 2^53 − 2.
+// Lock and TryLock return ErrInvalid for a floor that is more than an hour, in µs, ahead of the
+// numbers that the store grants: it would spend those of other names. A holder that a guard refused
+// with a StaleError acquires with its Max as the floor: that heals a token source which lost its
+// data.
 func WithFloor(floor Token) Option {
 	return func(s *settings) error {
 		if floor < 0 || floor >= maxToken {
@@ -121,9 +179,10 @@ func WithFloor(floor Token) Option {
 // maxToken is 2^53 − 1, above which JSON and Lua would round.
 const maxToken = 1<<53 - 1
 
-// WithObserver sends every event of the Locker to o, for metrics, logs and
-// traces. Given more than once, it adds: each observer sees everything, in the order in which they were
-// given, and a Beginner gets the context of those before it. It is an option of Open and New only.
+// WithObserver sends every event of the Locker to o, for metrics, logs and traces. Given more than
+// once, it adds: each observer sees everything, in the order in which they were given, and a
+// Beginner gets the context of those before it. It is an option of Open and New only; nil is
+// ErrInvalid.
 func WithObserver(o Observer) Option {
 	return func(s *settings) error {
 		if s.ofMutex {
@@ -138,8 +197,9 @@ func WithObserver(o Observer) Option {
 }
 
 // Require makes Open and New fail with ErrUnsupported when the backend's Traits
-// fall short of n, naming each missing field and the backends that have it. It
-// is an option of Open and New only.
+// fall short of n, naming each missing field and the backends that have it.
+// Given more than once, it adds. A negative TTL in n is ErrInvalid. It is an option of Open and New
+// only.
 func Require(n Need) Option {
 	return func(s *settings) error {
 		if s.ofMutex {
@@ -168,10 +228,21 @@ func (s settings) apply(t Traits, opts []Option) (settings, error) {
 		}
 	}
 	if least := max(t.MinTTL, 2*margin(0, t)); s.ttl < least {
-		return s, backend.Invalid("a TTL of %v is too short for %s: at least %v is needed", s.ttl, t.Name, least)
+		const tooShort = "a TTL of %v is too short for %s: at least %v is needed"
+		return s, backend.Invalid(tooShort, s.ttl, t.Name, least)
 	}
 	if s.grace > 0 && !t.Grace {
-		return s, backend.Unsupported("%s cannot keep a lock longer than its TTL (WithGrace)", t.Name)
+		const short = "%s cannot keep a lock longer than its TTL (WithGrace)"
+		return s, backend.Unsupported(short, t.Name)
+	}
+	if s.minHold > 0 && !t.MinHold {
+		const ends = "%s frees a lock when its holder's connection ends (WithMinHold): want one of %s"
+		return s, backend.Unsupported(ends, t.Name, withMinHold())
+	}
+	if most := s.ttl + s.grace; s.minHold > most {
+		const long = "WithMinHold(%v): want at most the TTL and the grace together, which are %v: " +
+			"once the holder's process has ended, nothing else keeps others out"
+		return s, backend.Invalid(long, s.minHold, most)
 	}
 	for _, n := range s.needs {
 		if err := n.Check(t); err != nil {
@@ -179,6 +250,17 @@ func (s settings) apply(t Traits, opts []Option) (settings, error) {
 		}
 	}
 	return s, nil
+}
+
+// withMinHold lists the backends of this library that have Traits.MinHold.
+func withMinHold() string {
+	var have []string
+	for _, e := range backend.Catalog() {
+		if e.Traits.MinHold {
+			have = append(have, e.Traits.Name)
+		}
+	}
+	return strings.Join(have, ", ")
 }
 
 // margin is the part of a TTL that a holder does not trust.

@@ -86,13 +86,26 @@ func TestGoodOptions(t *testing.T) {
 	}
 }
 
+// A TTL of which a margin takes more than half is refused, whatever the driver's MinTTL.
+func TestTTLOfTwoMargins(t *testing.T) {
+	for margin, least := range map[time.Duration]time.Duration{0: 40 * time.Millisecond, time.Second: 2 * time.Second} {
+		d := newFake(t)
+		d.traits = func(tr *backend.Traits) { tr.MinTTL, tr.Margin = 0, margin }
+		_, err := fencelock.New(d, fencelock.WithTTL(least-1))
+		wantErr(t, "a TTL just below "+least.String(), err, fencelock.ErrInvalid)
+		open(t, d, fencelock.WithTTL(least))
+	}
+}
+
 func TestOptionsOfALockerOnly(t *testing.T) {
 	for name, opt := range map[string]fencelock.Option{
 		"WithObserver": fencelock.WithObserver(&record{}),
 		"Require":      fencelock.Require(fencelock.Need{}),
 	} {
 		m := open(t, newFake(t)).Mutex("n", opt)
-		for what, acquire := range map[string]func(context.Context) (*fencelock.Lease, error){"lock": m.Lock, "trylock": m.TryLock} {
+		for what, acquire := range map[string]func(context.Context) (*fencelock.Lease, error){
+			"lock": m.Lock, "trylock": m.TryLock,
+		} {
 			_, err := acquire(t.Context())
 			wantErr(t, name+" of a Mutex: "+what, err, fencelock.ErrInvalid)
 			if err == nil || !strings.Contains(err.Error(), name) {
@@ -127,12 +140,49 @@ func TestOptionsOfAMutexWin(t *testing.T) {
 			}
 		}
 		start := time.Now()
-		if got, want := lock(t, l.Mutex("c", fencelock.WithTTL(time.Minute))).Deadline().Sub(start), 58800*time.Millisecond; got != want {
+		le := lock(t, l.Mutex("c", fencelock.WithTTL(time.Minute)))
+		if got, want := le.Deadline().Sub(start), 58800*time.Millisecond; got != want {
 			t.Errorf("deadline: got %v, want %v", got, want)
 		}
 		if got := lock(t, l.Mutex("d")).Deadline().Sub(start); got != trusted {
 			t.Errorf("deadline with the Locker's TTL: got %v, want %v", got, trusted)
 		}
+	})
+}
+
+// What a Locker has is switched off for one Mutex, and for that one alone.
+func TestOptionsSwitchedOff(t *testing.T) {
+	const grace = 3 * time.Second
+	bubble(t, func(t *testing.T, d *fake) {
+		const floor = 7
+		asked := map[string]*backend.Request{}
+		d.watch = func(r *backend.Request) { asked[r.Name] = r }
+		l := open(t, d, fencelock.WithManualRenew(), fencelock.WithMaxHold(2*ttl),
+			fencelock.WithReentrancy(), fencelock.WithGrace(grace), fencelock.WithFloor(floor))
+		plain := lock(t, l.Mutex("plain"))
+		other := l.Mutex("other", fencelock.WithoutManualRenew(), fencelock.WithoutMaxHold(),
+			fencelock.WithoutReentrancy(), fencelock.WithGrace(0), fencelock.WithFloor(0))
+		le := lock(t, other)
+		_, err := other.Lock(carry(t, t.Context(), le))
+		wantErr(t, "lock again without re-entrancy", err, fencelock.ErrDeadlock)
+		again, err := l.Mutex("plain").Lock(carry(t, t.Context(), plain))
+		if err != nil {
+			t.Fatalf("lock again with re-entrancy: %v", err)
+		}
+		unlock(t, again)
+		if r := asked["plain"]; r.Grace != grace || r.Floor != floor {
+			t.Errorf("asked for %+v, want the Locker's grace and floor", r)
+		}
+		if r := asked["other"]; r.Grace != 0 || r.Floor != 0 || !r.Auto {
+			t.Errorf("asked for %+v, want no grace and no floor", r)
+		}
+		renewed := lock(t, l.Mutex("renewed", fencelock.WithoutManualRenew()))
+		time.Sleep(ttl)
+		wantLost(t, "renewed by hand", plain, fencelock.Expired)
+		wantHeld(t, "renewed", renewed)
+		time.Sleep(5 * ttl)
+		wantLost(t, "renewed, with a bound", renewed, fencelock.MaxHold)
+		wantHeld(t, "renewed, without a bound", le)
 	})
 }
 
@@ -146,7 +196,10 @@ func TestRequire(t *testing.T) {
 		"node":          {fencelock.Need{SurvivesNode: true}, []string{"SurvivesNode"}},
 		"transactional": {fencelock.Need{Transactional: true}, []string{"Transactional"}},
 		"TTL":           {fencelock.Need{TTL: 10 * time.Millisecond}, []string{"TTL 10ms"}},
-		"several":       {fencelock.Need{ClockFree: true, Transactional: true, FIFO: true}, []string{"ClockFree", "Transactional"}},
+		"several": {
+			fencelock.Need{ClockFree: true, Transactional: true, FIFO: true},
+			[]string{"ClockFree", "Transactional"},
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -186,8 +239,12 @@ func TestBadNames(t *testing.T) {
 	d := newFake(t)
 	l := open(t, d)
 	for what, name := range map[string]string{
-		"empty": "", "too long": strings.Repeat("x", 513), "NUL": "a\x00b", "not UTF-8": "a\xffb", "half a rune": "caf\xc3",
+		"empty": "", "too long": strings.Repeat("x", 513), "NUL": "a\x00b", "not UTF-8": "a\xffb",
+		"half a rune": "caf\xc3",
 	} {
+		if got := l.Mutex(name).Name(); got != name {
+			t.Errorf("%s: got the name %q, want %q", what, got, name)
+		}
 		_, err := l.Mutex(name).Lock(t.Context())
 		wantErr(t, what+": lock", err, fencelock.ErrInvalid)
 		_, err = l.Mutex(name).TryLock(t.Context())

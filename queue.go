@@ -33,6 +33,7 @@ func (l *Locker) queue(ctx context.Context, m *mutex) (*place, error) {
 	if q.first == nil {
 		q.lead = place{set: m.set}
 		q.first = &q.lead
+		q.wantLocked()
 		l.inheritLocked(q)
 		l.mu.Unlock()
 		return &q.lead, nil
@@ -59,8 +60,8 @@ func (p *place) come() (*place, error) {
 	return p, nil
 }
 
-// turnAway ends the wait of all who stand behind the first in line. It has waited for a store that is down for as long as anybody is to;
-// they would do the same one after the other.
+// turnAway ends the wait of all who stand behind the first in line. It has waited for a store that
+// is down for as long as anybody is to; they would do the same one after the other.
 func (l *Locker) turnAway(name string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,7 +135,9 @@ func TestTryLockBehindALock(t *testing.T) {
 }
 
 func TestCancelInTheQueue(t *testing.T) {
-	for name, which := range map[string]int{"at the store": 0, "first behind it": 1, "in the middle": 2, "at the end": 4} {
+	for name, which := range map[string]int{
+		"at the store": 0, "first behind it": 1, "in the middle": 2, "at the end": 4,
+	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *fake) {
 				a, b := open(t, d.other()), open(t, d)
@@ -249,7 +252,8 @@ func TestCancelRacesWithTheGrant(t *testing.T) {
 	})
 }
 
-// Those in line have waited for the store as long as the first of them: they do not sit an outage out one after the other.
+// Those in line have waited for the store as long as the first of them: they do not sit an outage
+// out one after the other.
 func TestAnOutageEndsTheWholeLine(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
 		l := open(t, d)
@@ -258,7 +262,9 @@ func TestAnOutageEndsTheWholeLine(t *testing.T) {
 			if !down {
 				return c.apply()
 			}
-			return backend.Wait(c.ctx, nil, func(context.Context) (bool, time.Duration, error) { return false, 0, errStore })
+			return backend.Wait(c.ctx, nil, func(context.Context) (bool, time.Duration, error) {
+				return false, 0, errStore
+			})
 		})
 		start := time.Now()
 		var all []<-chan result
@@ -280,6 +286,20 @@ func TestAnOutageEndsTheWholeLine(t *testing.T) {
 	})
 }
 
+// Who stands behind another Lock of its process was not first, whatever that one hears from the store.
+func TestWaitInLineEndedByContext(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		d.on("acquire", hang)
+		one := background(within(t, 2*time.Second), l.Mutex("n"))
+		two := background(within(t, time.Second), l.Mutex("n"))
+		wantErr(t, "in line", (<-two).err, fencelock.ErrLocked, context.DeadlineExceeded)
+		r := <-one
+		wantErr(t, "at the store", r.err, context.DeadlineExceeded)
+		wantNot(t, "at the store", r.err, fencelock.ErrLocked)
+	})
+}
+
 func TestErrorsPassTheTurnOn(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
 		l := open(t, d)
@@ -291,6 +311,37 @@ func TestErrorsPassTheTurnOn(t *testing.T) {
 		wantErr(t, "the first", (<-one).err, fencelock.ErrUnavailable)
 		if r := <-two; r.err != nil {
 			t.Errorf("the second: %v", r.err)
+		}
+	})
+}
+
+// The turn may come after the end of a ctx has woken its waiter, and before that one has left the line.
+func TestTurnAtTheMomentOfGivingUp(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		for i := range 3000 {
+			gate := make(chan struct{})
+			d.on("acquire", first(1, func(call) error { <-gate; return errStore }))
+			front := background(t.Context(), l.Mutex("n"))
+			ctx, cancel := context.WithCancel(t.Context())
+			second := background(ctx, l.Mutex("n"))
+			var spun atomic.Int64
+			go func() {
+				for range 10 * (i % 300) {
+					spun.Add(1)
+				}
+				close(gate)
+			}()
+			cancel()
+			wantErr(t, "in front", (<-front).err, fencelock.ErrUnavailable)
+			if r := <-second; r.err == nil {
+				unlock(t, r.le)
+			}
+			le, err := l.Mutex("n").Lock(within(t, time.Second))
+			if err != nil {
+				t.Fatalf("round %d: the turn is lost: %v", i, err)
+			}
+			unlock(t, le)
 		}
 	})
 }

@@ -36,10 +36,10 @@ func (c *leaseCtx) Err() error {
 	return c.Context.Err()
 }
 
-// Context returns a context that ends when parent ends, when the returned
-// function is called, and when the lease ends: then with the cause Err(). It carries the
-// lease for LeaseFrom and for re-entry, and costs no goroutine. Like Err it looks
-// at the clock first.
+// Context returns a context that ends when parent ends, when the returned function is called, and
+// when the lease ends: then its Err is context.Canceled and its cause the lease's Err(). Of a lease
+// that has ended, also by Close, it has ended already. It carries the lease for LeaseFrom and for
+// re-entry (see WithoutLease), and costs no goroutine. Like Err it looks at the clock first.
 func (le *Lease) Context(parent context.Context) (context.Context, context.CancelFunc) {
 	inner, cancel := context.WithCancelCause(parent)
 	outer, _ := parent.Value(leaseKey{}).(*leaseCtx)
@@ -83,14 +83,23 @@ func (le *Lease) cancelsLocked(err error) []func() {
 	return cancels
 }
 
-// LeaseFrom returns the innermost lease that ctx carries (see Lease.Context),
-// live or not.
+// LeaseFrom returns the innermost lease that ctx carries (see Lease.Context), live or not; false
+// without one, also below WithoutLease.
 func LeaseFrom(ctx context.Context) (*Lease, bool) {
 	c, ok := ctx.Value(leaseKey{}).(*leaseCtx)
 	if !ok {
 		return nil, false
 	}
 	return c.lease, true
+}
+
+// WithoutLease returns a ctx that carries no lease, for work that is started under a lease and is
+// not part of it: its Lock of the same name waits its turn, where it would get ErrDeadlock, or
+// share the hold with WithReentrancy. It still ends when ctx does, and so with the lease: a job
+// that outlives the lease takes context.WithoutCancel of it. A holder that waits for such a Lock
+// waits for ever.
+func WithoutLease(ctx context.Context) context.Context {
+	return context.WithValue(ctx, leaseKey{}, nil)
 }
 
 // carried returns the live hold of this name and Locker that ctx carries, or nil.
@@ -106,4 +115,23 @@ func (l *Locker) carried(ctx context.Context, name string) *hold {
 		}
 	}
 	return nil
+}
+
+// unlocked waits until no Unlock of h is with the store, or for the end of ctx, and reports whether
+// h has ended, or ctx. That may be a context of h, which is never asked with h.mu held.
+func (h *hold) unlocked(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		h.mu.Lock()
+		if !h.claimed || h.err != nil {
+			defer h.mu.Unlock()
+			return h.err != nil
+		}
+		free := h.unclaimedLocked()
+		h.mu.Unlock()
+		select {
+		case <-free:
+		case <-ctx.Done():
+		}
+	}
+	return true
 }

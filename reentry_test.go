@@ -3,6 +3,7 @@ package fencelock_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,7 +40,9 @@ func TestWhatIsNoDeadlock(t *testing.T) {
 		a, b := open(t, d), open(t, newFake(t))
 		le := lock(t, a.Mutex("n"))
 		ctx := carry(t, t.Context(), le)
-		for name, m := range map[string]fencelock.Mutex{"another name": a.Mutex("other"), "another Locker": b.Mutex("n")} {
+		for name, m := range map[string]fencelock.Mutex{
+			"another name": a.Mutex("other"), "another Locker": b.Mutex("n"),
+		} {
 			got, err := m.Lock(ctx)
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -56,11 +59,40 @@ func TestWhatIsNoDeadlock(t *testing.T) {
 	})
 }
 
+// A job without the lease waits for it like any other, also where all leases further out are live,
+// and ends with its ctx.
+func TestWithoutLease(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithReentrancy())
+		outer, inner := lock(t, l.Mutex("outer")), lock(t, l.Mutex("inner"))
+		ctx := carry(t, carry(t, t.Context(), outer), inner)
+		job := fencelock.WithoutLease(ctx)
+		if le, ok := fencelock.LeaseFrom(job); ok {
+			t.Errorf("the job carries the lease of %q", le.Name())
+		}
+		_, err := l.Mutex("inner").TryLock(job)
+		wantErr(t, "trylock", err, fencelock.ErrLocked)
+		waits := background(context.WithoutCancel(job), l.Mutex("outer"))
+		ends := background(job, l.Mutex("outer"))
+		unlock(t, inner)
+		wantErr(t, "the job's ctx", context.Cause(job), fencelock.ErrReleased)
+		wantErr(t, "a Lock with it", (<-ends).err, context.Canceled, fencelock.ErrReleased)
+		unlock(t, outer)
+		own := want(t, waits)
+		again := fencelock.WithoutLease(carry(t, t.Context(), own))
+		if le, ok := fencelock.LeaseFrom(carry(t, again, own)); !ok || le != own {
+			t.Errorf("got the lease %v, want the job's own", le)
+		}
+		unlock(t, own)
+	})
+}
+
 func TestAllLeasesInTheContextCount(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
 		l := open(t, d)
 		one, two, three := lock(t, l.Mutex("one")), lock(t, l.Mutex("two")), lock(t, l.Mutex("three"))
-		ctx := carry(t, carry(t, carry(t, t.Context(), one), two), three)
+		// a Lock that misses one waits no longer
+		ctx := carry(t, carry(t, carry(t, within(t, time.Minute), one), two), three)
 		for _, name := range []string{"one", "two", "three"} {
 			_, err := l.Mutex(name).Lock(ctx)
 			wantErr(t, name, err, fencelock.ErrDeadlock)
@@ -94,8 +126,10 @@ func TestReentry(t *testing.T) {
 			time.Sleep(5 * ttl)
 			for i, le := range leases {
 				wantHeld(t, "while all hold", le)
-				if le.Token() != first.Token() || !le.Deadline().Equal(first.Deadline()) || le.Done() != first.Done() || le.Name() != "n" || le.Owner() != first.Owner() {
-					t.Errorf("lease %d: got %d, %v, want the token, deadline and Done of the first", i, le.Token(), le.Deadline())
+				if le.Token() != first.Token() || !le.Deadline().Equal(first.Deadline()) ||
+					le.Done() != first.Done() || le.Name() != "n" || le.Owner() != first.Owner() {
+					t.Errorf("lease %d: got %d, %v, want the token, deadline and Done of the first",
+						i, le.Token(), le.Deadline())
 				}
 			}
 			if got := d.count("acquire"); got != 1 {
@@ -276,4 +310,73 @@ func TestReentryFromManyGoroutines(t *testing.T) {
 			t.Errorf("got %d calls of the driver, want the first Acquire only", got)
 		}
 	})
+}
+
+// A Lock that finds the lease of its ctx just being unlocked waits for what comes of that.
+func TestReentryWhileUnlockIsUnderWay(t *testing.T) {
+	for name, tt := range map[string]struct {
+		release step
+		want    error
+	}{
+		"it succeeds": {slowBack(time.Second), nil},
+		"it fails":    {func(c call) error { time.Sleep(time.Second); return errStore }, fencelock.ErrDeadlock},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, d, fencelock.WithReentrancy())
+				le := lock(t, l.Mutex("n"))
+				ctx := context.WithoutCancel(carry(t, t.Context(), le))
+				d.on("release", first(1, tt.release))
+				go func() { _ = le.Unlock(context.Background()) }()
+				synctest.Wait()
+				_, err := l.Mutex("n").TryLock(ctx)
+				wantErr(t, "trylock meanwhile", err, fencelock.ErrLocked)
+				again, err := l.Mutex("n").Lock(ctx)
+				wantErr(t, "lock", err, tt.want)
+				if err == nil {
+					unlock(t, again)
+				}
+				if err := le.Unlock(t.Context()); err != nil {
+					wantErr(t, "unlock again", err, fencelock.ErrReleased)
+				}
+				wantFree(t, l, "n")
+			})
+		})
+	}
+}
+
+// Nothing is kept of a lease that was unlocked while another one on the hold lives.
+func TestReentryKeepsNothing(t *testing.T) {
+	l := open(t, newFake(t).other(), fencelock.WithReentrancy(), fencelock.WithTTL(time.Hour))
+	m := l.Mutex("n")
+	first := lock(t, m)
+	ctx := carry(t, t.Context(), first)
+	second, err := m.Lock(ctx) // which is moved within the list
+	if err != nil {
+		t.Fatal(err)
+	}
+	heap := func() float64 {
+		runtime.GC()
+		runtime.GC()
+		var ms runtime.MemStats
+		runtime.ReadMemStats(&ms)
+		return float64(ms.HeapAlloc)
+	}
+	const n = 20_000
+	before := heap()
+	for range n {
+		le, err := m.Lock(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unlock(t, le)
+	}
+	if got := (heap() - before) / n; got > 4 {
+		t.Errorf("got %.1f bytes kept for each of %d leases, want none", got, n)
+	}
+	held := carry(t, t.Context(), second)
+	unlock(t, first)
+	unlock(t, second)
+	wantErr(t, "the ctx of the last", context.Cause(held), fencelock.ErrReleased)
+	runtime.KeepAlive(first)
 }

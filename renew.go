@@ -3,6 +3,7 @@ package fencelock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -34,12 +35,22 @@ func (h *hold) renew(ctx context.Context, le *Lease) error {
 		return err
 	}
 	defer h.l.exit()
-	limited, cancel := context.WithTimeout(ctx, min(h.left(), backend.Patience))
-	defer cancel()
+	left := h.left()
+	most := min(left, backend.Patience)
+	if !h.set.manual { // the schedule waits for this call, and must have time for another try
+		most = min(most, max(left-callMost(h), callMost(h)))
+	}
+	limited := &limit{Context: ctx, l: h.l, most: time.Now().Add(most), why: noAnswer(most)}
+	defer limited.end()
 	asked := backend.Now()
-	err := h.l.driver.Renew(limited, []*backend.Hold{h.bh})[0]
-	err = h.renewed(ctx, asked, err)
-	if err != nil && !backend.Final(err) && !errors.Is(err, ErrReleased) && over(ctx) {
+	answer := h.l.driver.Renew(limited, []*backend.Hold{h.bh})[0]
+	e, err := h.renewed(asked, own(limited.Cause(), answer))
+	h.l.emit(ctx, e)
+	switch {
+	case err == nil, backend.Final(err), errors.Is(err, ErrReleased):
+	case errors.Is(limited.Cause(), ErrClosed):
+		return ErrClosed
+	case over(ctx):
 		return ctxError(ctx, false, err)
 	}
 	return err
@@ -60,13 +71,18 @@ func (h *hold) fly(le *Lease) (<-chan struct{}, error) {
 	case h.leaving:
 		return nil, ErrReleased
 	case h.flying:
-		if h.landed == nil {
-			h.landed = make(chan struct{})
-		}
-		return h.landed, nil
+		return h.landedLocked(), nil
 	}
 	h.flying = true
 	return nil, nil
+}
+
+// landedLocked returns what is closed when the call that is with the driver is done. h.mu is held.
+func (h *hold) landedLocked() <-chan struct{} {
+	if h.landed == nil {
+		h.landed = make(chan struct{})
+	}
+	return h.landed
 }
 
 // land ends what fly or lookable began.
@@ -92,8 +108,8 @@ func (h *hold) left() time.Duration {
 }
 
 // renewed takes in the store's answer to a renewal that was called for at
-// asked, and returns what became of it.
-func (h *hold) renewed(ctx context.Context, asked backend.Instant, answer error) error {
+// asked, and returns what became of it, with the event of that.
+func (h *hold) renewed(asked backend.Instant, answer error) (Event, error) {
 	now := backend.Now()
 	h.mu.Lock()
 	h.landLocked()
@@ -128,8 +144,7 @@ func (h *hold) renewed(ctx context.Context, asked backend.Instant, answer error)
 	if answer != nil {
 		e.Kind, e.Err = RenewFailed, answer
 	}
-	h.emit(ctx, e)
-	return answer
+	return e, answer
 }
 
 // answered returns the driver's error as users see it: what is not one of the
@@ -139,4 +154,22 @@ func answered(err error) error {
 		return err
 	}
 	return backend.Unavailable(err)
+}
+
+// noAnswer is why a call ends that the store has not answered for so long.
+type noAnswer time.Duration
+
+func (d noAnswer) Error() string { return "no answer within " + time.Duration(d).String() }
+
+// own returns err without the end of a context in it, if cause, of the context of a call, says that
+// this package has ended that: users must not take it for the end of their own.
+func own(cause, err error) error {
+	var mine noAnswer
+	switch {
+	case !errors.As(cause, &mine) || !errors.Is(err, context.DeadlineExceeded) || backend.Final(err):
+		return err
+	case err == context.DeadlineExceeded:
+		return mine
+	}
+	return fmt.Errorf("%w: %v", mine, err)
 }

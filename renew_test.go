@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 )
 
 func TestRenewedForAnHour(t *testing.T) {
@@ -61,9 +63,15 @@ func TestRenewalAnswers(t *testing.T) {
 		least, most time.Duration // when the lease ends
 		want        fencelock.Reason
 	}{
-		"lost":                {refuse(fencelock.ErrLost), ttl / 4, ttl / 3, fencelock.Revoked},
-		"lost, wrapped":       {refuse(fmt.Errorf("hold 0: %w", fencelock.ErrLost)), ttl / 4, ttl / 3, fencelock.Revoked},
-		"session lost":        {refuse(&fencelock.LostError{Reason: fencelock.SessionLost}), ttl / 4, ttl / 3, fencelock.SessionLost},
+		"lost": {refuse(fencelock.ErrLost), ttl / 4, ttl / 3, fencelock.Revoked},
+		"lost, wrapped": {
+			refuse(fmt.Errorf("hold 0: %w", fencelock.ErrLost)), ttl / 4, ttl / 3,
+			fencelock.Revoked,
+		},
+		"session lost": {
+			refuse(&fencelock.LostError{Reason: fencelock.SessionLost}), ttl / 4, ttl / 3,
+			fencelock.SessionLost,
+		},
 		"store error":         {refuse(errStore), trusted, trusted, fencelock.Expired},
 		"unavailable":         {refuse(fencelock.ErrUnavailable), trusted, trusted, fencelock.Expired},
 		"locked":              {refuse(fencelock.ErrLocked), trusted, trusted, fencelock.Expired},
@@ -270,7 +278,8 @@ func TestManualRenewAndItsContext(t *testing.T) {
 		wantTook(t, "renew that its ctx ended", start, time.Second, time.Second)
 		wantHeld(t, "after it", le)
 		<-le.Done()
-		wantErr(t, "renew of a lost lease with a done ctx (the clock is looked at first)", le.Renew(done), fencelock.ErrLost)
+		wantErr(t, "renew of a lost lease with a done ctx (the clock is looked at first)",
+			le.Renew(done), fencelock.ErrLost)
 	})
 }
 
@@ -339,5 +348,114 @@ func TestManualRenewInFlightWhenTheScheduleIsDue(t *testing.T) {
 		}
 		time.Sleep(3 * ttl)
 		wantHeld(t, "afterwards", le)
+	})
+}
+
+// A batch is bounded by the shortest of its leases, wherever that stands in it.
+func TestBatchIsBoundedByTheShortest(t *testing.T) {
+	for name, order := range map[string][]time.Duration{
+		"first": {900, 1000, 1100, 1200}, "last": {1200, 1100, 1000, 900}, "between": {1200, 900, 1100, 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, d)
+				var largest atomic.Int64
+				for _, op := range []string{"renew", "check"} {
+					d.on(op, func(c call) error {
+						limit, ok := c.ctx.Deadline()
+						for _, r := range c.reqs {
+							if left := time.Until(limit); !ok || left > max(r.TTL/3, 100*time.Millisecond) {
+								t.Errorf("%s: a batch with a TTL of %v may take %v", op, r.TTL, left)
+							}
+						}
+						largest.Store(max(largest.Load(), int64(len(c.reqs))))
+						return c.apply()
+					})
+				}
+				var leases []*fencelock.Lease
+				for i, ttl := range order {
+					for j := range 10 {
+						leases = append(leases, lock(t,
+							l.Mutex(fmt.Sprint(i, "/", j),
+								fencelock.WithTTL(ttl*time.Millisecond))))
+					}
+				}
+				time.Sleep(10 * time.Second)
+				for _, le := range leases {
+					wantHeld(t, name, le)
+				}
+				if largest.Load() <= 10 {
+					t.Errorf("got %d leases in the largest batch, want those of similar TTLs together", largest.Load())
+				}
+			})
+		})
+	}
+}
+
+// Leases with a short TTL do not bound the renewals of others so tightly that they fail.
+func TestShortLeasesBesideALongOne(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithTTL(6*time.Second))
+		d.on("renew", slowThere(150*time.Millisecond)) // a store that is too far away for a TTL of 300 ms
+		long := lock(t, l.Mutex("long"))
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * 7 * time.Millisecond)
+				for ctx.Err() == nil {
+					le, err := l.Mutex(fmt.Sprint("short", i), fencelock.WithTTL(300*time.Millisecond)).Lock(ctx)
+					if err != nil {
+						return
+					}
+					<-le.Done()
+				}
+			})
+		}
+		time.Sleep(time.Minute)
+		wantHeld(t, "the long lease", long)
+		cancel()
+		wg.Wait()
+	})
+}
+
+// A driver may share sessions among holds that the engine renews without a bound, and is told which
+// those are.
+func TestAuto(t *testing.T) {
+	tests := map[string]struct {
+		opts []fencelock.Option
+		want bool
+	}{
+		"by default":      {nil, true},
+		"renewed by hand": {[]fencelock.Option{fencelock.WithManualRenew()}, false},
+		"with a bound":    {[]fencelock.Option{fencelock.WithMaxHold(time.Minute)}, false},
+		"with a grace":    {[]fencelock.Option{fencelock.WithGrace(time.Second)}, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				var got bool
+				d.watch = func(r *backend.Request) { got = r.Auto }
+				unlock(t, lock(t, open(t, d).Mutex("n", tt.opts...)))
+				if got != tt.want {
+					t.Errorf("Request.Auto: got %v, want %v", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// A renewal by hand that the store does not answer leaves the schedule time for another one.
+func TestManualRenewThatHangs(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithTTL(3*time.Second))
+		le := lock(t, l.Mutex("n"))
+		d.on("renew", first(1, hang))
+		start := time.Now()
+		wantErr(t, "renew", le.Renew(t.Context()), fencelock.ErrUnavailable)
+		wantTook(t, "renew", start, time.Second, 2*time.Second)
+		time.Sleep(10 * time.Second)
+		wantHeld(t, "afterwards", le)
+		unlock(t, le)
 	})
 }

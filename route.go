@@ -5,11 +5,12 @@ import "github.com/fencelock/fencelock/backend"
 // route is where names go: a driver, and what holds for its names. A Locker over one
 // driver has one; over a backend.Router it has the Router's.
 type route struct {
-	lot    int // the number of its driver: holds of one lot go into one batch
-	driver backend.Driver
-	looks  *looks // nil: the driver cannot be asked, or need not
-	traits Traits
-	set    settings
+	lot     int // the number of its driver: holds of one lot go into one batch
+	driver  backend.Driver
+	janitor *janitor // of its driver
+	looks   *looks   // nil: the driver cannot be asked, or need not
+	traits  Traits
+	set     settings
 }
 
 // routesOf returns the routes of d, with the options of the Locker checked for each.
@@ -29,7 +30,7 @@ func routesOf(d backend.Driver, opts []Option) ([]*route, error) {
 				break
 			}
 		}
-		if c, ok := rt.driver.(backend.Checker); ok && rt.looks == nil && rt.traits.Revoked > 0 {
+		if c, ok := rt.driver.(backend.Checker); ok && rt.looks == nil && rt.traits.Revoked > 0 && !tells(rt.driver) {
 			rt.looks = &looks{checker: c, every: rt.traits.Revoked * 6 / 10}
 		}
 		set := settings{ttl: DefaultTTL, owner: defaultOwner(), reentrant: p.Reentrant}
@@ -70,4 +71,10 @@ func (l *Locker) backendOf(name string) string {
 		}
 	}
 	return l.traits.Name
+}
+
+// tells reports whether a driver tells of losses by itself, so that its holds are not looked at.
+func tells(d backend.Driver) bool {
+	t, ok := d.(interface{ Tells() bool })
+	return ok && t.Tells()
 }

@@ -125,6 +125,8 @@ func TestEachRouteHasItsOwnDefaults(t *testing.T) {
 			if got := le.Deadline().Sub(start); got != want.span {
 				t.Errorf("%s: trusted for %v, want %v", name, got, want.span)
 			}
+			_, err := l.Mutex(name, fencelock.WithoutReentrancy()).Lock(carry(t, t.Context(), le))
+			wantErr(t, name+" again, without re-entrancy", err, fencelock.ErrDeadlock)
 			inner, err := l.Mutex(name).Lock(carry(t, t.Context(), le))
 			wantErr(t, name+" again", err, want.again)
 			if err == nil {
@@ -263,7 +265,9 @@ func TestChecksAreADriversOwn(t *testing.T) {
 		asked := newFake(t)
 		asked.deaf = true
 		named(asked, func(t *backend.Traits) { t.Revoked = time.Second })
-		l := open(t, fork("ta", backend.Route{Driver: told}, backend.Route{Driver: checking{asked}}), fencelock.WithTTL(time.Hour))
+		l := open(t,
+			fork("ta", backend.Route{Driver: told}, backend.Route{Driver: checking{asked}}),
+			fencelock.WithTTL(time.Hour))
 		t1, a1 := lock(t, l.Mutex("t")), lock(t, l.Mutex("a"))
 		if err := asked.other().Break(t.Context(), "a"); err != nil {
 			t.Fatal(err)
@@ -272,7 +276,8 @@ func TestChecksAreADriversOwn(t *testing.T) {
 		wantLost(t, "broken behind our back", a1, fencelock.Revoked)
 		wantHeld(t, "the other", t1)
 		if told.count("check") != 0 || asked.count("check") == 0 {
-			t.Errorf("got %d and %d checks, want those of the second driver only", told.count("check"), asked.count("check"))
+			t.Errorf("got %d and %d checks, want those of the second driver only",
+				told.count("check"), asked.count("check"))
 		}
 	})
 }

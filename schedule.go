@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"errors"
+	"math/bits"
 	"sync"
 	"time"
 
@@ -114,18 +115,19 @@ func (s *schedule) fire() {
 	defer s.mu.Unlock()
 	s.at = time.Time{}
 	now := time.Now()
-	batches := map[int][]*hold{} // by lot
+	type alike struct{ lot, span int }
+	batches := map[alike][]*hold{}
 	for len(s.holds) > 0 && !s.closed {
 		h := s.holds[0]
 		if now.Before(h.due.at.Add(-h.due.early)) {
 			break
 		}
 		heap.Pop(&s.holds)
-		lot := h.route.lot
-		batches[lot] = append(batches[lot], h)
-		if len(batches[lot]) == maxBatch {
-			s.send(batches[lot])
-			delete(batches, lot)
+		a := alike{h.route.lot, alikeSpan(h)}
+		batches[a] = append(batches[a], h)
+		if len(batches[a]) == maxBatch {
+			s.send(batches[a])
+			delete(batches, a)
 		}
 	}
 	for _, hs := range batches {
@@ -144,14 +146,16 @@ func (s *schedule) renew(hs []*hold) {
 	if len(hs) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(s.l.ctx, limit)
+	ctx, cancel := context.WithTimeoutCause(s.l.ctx, limit, noAnswer(limit))
 	defer cancel()
 	asked := backend.Now()
 	var failed []*hold
 	confirmed := hs[:0]
 	for i, err := range hs[0].route.driver.Renew(ctx, bhs) {
 		h := hs[i]
-		switch err = h.renewed(context.Background(), asked, err); {
+		e, err := h.renewed(asked, own(context.Cause(ctx), err))
+		h.tell(e)
+		switch {
 		case err == nil:
 			confirmed = append(confirmed, h)
 		case !errors.Is(err, ErrLost) && !errors.Is(err, ErrReleased):
@@ -159,7 +163,7 @@ func (s *schedule) renew(hs []*hold) {
 		}
 	}
 	if len(confirmed) > 0 {
-		s.l.janitor.heard()
+		confirmed[0].route.janitor.heard()
 	}
 	s.plan(false, confirmed...)
 	s.plan(true, failed...)
@@ -188,8 +192,27 @@ func (s *schedule) board(hs []*hold) ([]*hold, []*backend.Hold, time.Duration) {
 	return fly, bhs, limit
 }
 
+// alikeSpan is the same number for holds whose calls may take about as long: the shortest bounds a
+// call about many, and must not make it too short for the others.
+func alikeSpan(h *hold) int {
+	return bits.Len64(uint64(min(callMost(h), backend.Patience)))
+}
+
 // callMost bounds a call about h in the background: a third of its TTL, so that there is time for another try.
 func callMost(h *hold) time.Duration { return max(h.TTL/3, 100*time.Millisecond) }
+
+// woken makes up for a sleep of the machine: what is due is due so much earlier.
+func (s *schedule) woken(slept time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.holds { // all by the same, so that the heap stays one
+		h.due.at = h.due.at.Add(-slept)
+		h.mu.Lock()
+		h.renewal = h.due.at
+		h.mu.Unlock()
+	}
+	s.arm()
+}
 
 // stop ends the schedule; batches that are under way go on.
 func (s *schedule) stop() {

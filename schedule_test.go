@@ -28,6 +28,9 @@ func TestTenThousandLeases(t *testing.T) {
 		var most atomic.Int64
 		d.on("renew", func(c call) error {
 			most.Store(max(most.Load(), int64(runtime.NumGoroutine())))
+			if len(c.reqs) > 2000 {
+				t.Errorf("got %d leases in one call, want at most 2,000", len(c.reqs))
+			}
 			return c.apply()
 		})
 		for range 3 {

@@ -86,7 +86,8 @@ func TestFirstLookAfterASleep(t *testing.T) {
 			return context.Cause(c)
 		},
 		"re-entry finds none": func(ctx context.Context, le *Lease, held context.Context) error {
-			if _, err := le.h.l.Mutex("n", WithReentrancy()).TryLock(context.WithoutCancel(held)); errors.Is(err, ErrDeadlock) {
+			if _, err := le.h.l.Mutex("n", WithReentrancy()).
+				TryLock(context.WithoutCancel(held)); errors.Is(err, ErrDeadlock) {
 				return err
 			}
 			return le.Err()
@@ -123,4 +124,98 @@ func TestSleepDuringACall(t *testing.T) {
 			})
 		})
 	}
+}
+
+// suspend makes everything as if the machine had slept for d: timers stood still, and the clock
+// that counts sleep did not.
+func suspend(l *Locker, d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range l.holds {
+		h.mu.Lock()
+		h.asked = h.asked.Add(-d)
+		h.mu.Unlock()
+	}
+	l.sleeps.slept = func(from, to backend.Instant) time.Duration {
+		l.sleeps.slept = slept // once
+		return d
+	}
+}
+
+// A goroutine that waits for the end of a lease hears of it soon after the machine woke up, and
+// what is still held is renewed at once.
+func TestWokenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := memory.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := New(m, WithTTL(10*time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		var leases []*Lease
+		for name, opts := range map[string][]Option{
+			"lost": {WithManualRenew(), WithTTL(5 * time.Minute)}, "by hand": {WithManualRenew()},
+			"renewed": nil,
+		} {
+			le, err := l.Mutex(name, opts...).Lock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == "lost" {
+				leases = append([]*Lease{le}, leases...)
+			} else {
+				leases = append(leases, le)
+			}
+		}
+		lost := leases[0]
+		ctx, cancel := lost.Context(t.Context())
+		defer cancel()
+		child, stop := context.WithCancel(ctx)
+		defer stop()
+		time.Sleep(time.Minute)
+		suspend(l, 6*time.Minute)
+		woke := time.Now()
+		<-child.Done()
+		if got := time.Since(woke); got > time.Second {
+			t.Errorf("a derived context heard of the loss %v after the machine woke up, want a second at most", got)
+		}
+		time.Sleep(time.Second)
+		for _, le := range leases[1:] {
+			left := time.Until(le.Deadline())
+			if auto := le.Name() == "renewed"; auto && left < 9*time.Minute || !auto && left > 3*time.Minute {
+				t.Errorf("%q: got %v until its deadline a second later", le.Name(), left)
+			}
+		}
+		byHand := leases[1]
+		if byHand.Name() == "renewed" {
+			byHand = leases[2]
+		}
+		<-byHand.Done()
+		if got := time.Since(woke); got > 3*time.Minute {
+			t.Errorf("the other deadline: got Done %v after the machine woke up, want it by its new timer", got)
+		}
+	})
+}
+
+// While a renewal is due no look is begun, for the look could hang and the renewal would wait for it.
+func TestNoLookWhileARenewalIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		le, _ := sleeper(t)
+		h, now := le.h, backend.Now().Add(time.Second)
+		for due, want := range map[time.Duration]bool{-time.Millisecond: false, 0: false, time.Millisecond: true} {
+			h.mu.Lock()
+			h.renewal = now.Time().Add(due)
+			h.mu.Unlock()
+			got := h.lookable(now, time.Millisecond)
+			if got {
+				h.land()
+			}
+			if got != want {
+				t.Errorf("a renewal that is due in %v: got a look %v, want %v", due, got, want)
+			}
+		}
+	})
 }

@@ -52,7 +52,8 @@ func TestCatalogKeepsThePromises(t *testing.T) {
 			}
 		}
 		if tr.DeadWaiter < 0 || tr.DeadWaiter.Seconds() > 5 || tr.MinTTL <= 0 || tr.Resolution <= 0 || tr.Revoked <= 0 {
-			t.Errorf("%s: got %+v, want a dead waiter of at most 5 s, and a shortest TTL, resolution and Revoked", tr.Name, tr)
+			t.Errorf("%s: got %+v, want a dead waiter of at most 5 s, "+
+				"and a shortest TTL, resolution and Revoked", tr.Name, tr)
 		}
 	}
 	for _, name := range []string{"memory", "file", "redis"} {
@@ -77,7 +78,8 @@ func TestDriversTakeTheirTraitsFromTheCatalog(t *testing.T) {
 	for _, e := range backend.Catalog() {
 		in := look(t, e)
 		if in.calls["backend.TraitsOf"] == 0 || !in.strings[e.Traits.Name] || in.built["backend.Traits"] > 0 {
-			t.Errorf("%s: got %d calls of TraitsOf and %d Traits built, want the catalog's %q", e.Import, in.calls["backend.TraitsOf"], in.built["backend.Traits"], e.Traits.Name)
+			t.Errorf("%s: got %d calls of TraitsOf and %d Traits built, want the catalog's %q",
+				e.Import, in.calls["backend.TraitsOf"], in.built["backend.Traits"], e.Traits.Name)
 		}
 	}
 	d := newFake(t).Driver

@@ -31,9 +31,15 @@ func TestUnlockIsBounded(t *testing.T) {
 		took  time.Duration
 		want  []error
 	}{
-		"ctx done before":     {0, time.Second, []error{fencelock.ErrUnavailable, context.Canceled, cause}},
-		"ctx done early":      {300 * time.Millisecond, time.Second, []error{fencelock.ErrUnavailable, context.Canceled, cause}},
-		"ctx done late":       {2 * time.Second, 2 * time.Second, []error{fencelock.ErrUnavailable, context.Canceled, cause}},
+		"ctx done before": {0, time.Second, []error{fencelock.ErrUnavailable, context.Canceled, cause}},
+		"ctx done early": {
+			300 * time.Millisecond, time.Second,
+			[]error{fencelock.ErrUnavailable, context.Canceled, cause},
+		},
+		"ctx done late": {
+			2 * time.Second, 2 * time.Second,
+			[]error{fencelock.ErrUnavailable, context.Canceled, cause},
+		},
 		"ctx done after that": {time.Hour, 5 * time.Second, []error{fencelock.ErrUnavailable}},
 	}
 	for name, tt := range tests {
@@ -61,7 +67,10 @@ func TestUnlockIsBounded(t *testing.T) {
 
 // An answer of the store is not hidden by the end of the ctx, with which Unlock works.
 func TestUnlockWithADoneContextShowsTheAnswer(t *testing.T) {
-	for _, answer := range []error{errStore, fencelock.ErrUnavailable, fencelock.ErrInvalid, fencelock.ErrUnsupported, fencelock.ErrLost} {
+	for _, answer := range []error{
+		errStore, fencelock.ErrUnavailable, fencelock.ErrInvalid, fencelock.ErrUnsupported,
+		fencelock.ErrLost,
+	} {
 		bubble(t, func(t *testing.T, d *fake) {
 			l := open(t, d)
 			le := lock(t, l.Mutex("n"))
@@ -119,8 +128,8 @@ func TestUnlockFailedAndNotCalledAgain(t *testing.T) {
 	})
 }
 
-// After an Unlock without an answer the loss of the lock is no news: the release may have caused it. What became of the lock the
-// next Unlock learns from the store, whichever way it was freed.
+// After an Unlock without an answer the loss of the lock is no news: the release may have caused
+// it. What became of the lock the next Unlock learns from the store, whichever way it was freed.
 func TestBrokenAfterAFailedUnlock(t *testing.T) {
 	for what, tt := range map[string]struct {
 		release func(call) error
@@ -300,7 +309,8 @@ func TestLostAfterUnlockIsHarmless(t *testing.T) {
 // A renewal that is in flight when Unlock is called must not bring the lock back.
 func TestUnlockOvertakesARenewal(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
-		l := open(t, d, fencelock.WithManualRenew())
+		var seen record
+		l := open(t, d, fencelock.WithManualRenew(), fencelock.WithObserver(&seen))
 		le := lock(t, l.Mutex("n"))
 		gate := make(chan struct{})
 		d.on("renew", until(gate))
@@ -310,6 +320,11 @@ func TestUnlockOvertakesARenewal(t *testing.T) {
 		unlock(t, le)
 		close(gate)
 		wantErr(t, "the renewal", <-renewed, fencelock.ErrReleased)
+		wantErr(t, "another, which asks the store nothing", le.Renew(t.Context()), fencelock.ErrReleased)
+		if got, want := seen.kinds(), "acquired, released, renew failed"; got != want {
+			t.Fatalf("got %s, want %s", got, want)
+		}
+		wantErr(t, "the event of the renewal", seen.of(fencelock.RenewFailed)[0].Err, fencelock.ErrReleased)
 		wantErr(t, "err", le.Err(), fencelock.ErrReleased)
 		wantFree(t, l, "n")
 	})

@@ -18,7 +18,7 @@ func Catalog() []Entry {
 	return []Entry{
 		{
 			Traits: Traits{
-				Name: "memory", Fencing: Anchored, FIFO: true, Grace: true,
+				Name: "memory", Fencing: Anchored, FIFO: true, Grace: true, MinHold: true,
 				DeadWaiter: 0, MinTTL: 50 * time.Millisecond, Resolution: time.Millisecond,
 				Revoked: 100 * time.Millisecond,
 			},
@@ -27,7 +27,7 @@ func Catalog() []Entry {
 		},
 		{
 			Traits: Traits{
-				Name: "file", Fencing: Anchored, FIFO: true, Grace: true,
+				Name: "file", Fencing: Anchored, FIFO: true, Grace: true, MinHold: true,
 				DeadWaiter: 2 * time.Second, MinTTL: 100 * time.Millisecond, Resolution: time.Millisecond,
 				Revoked: time.Second,
 			},
@@ -36,7 +36,7 @@ func Catalog() []Entry {
 		},
 		{
 			Traits: Traits{
-				Name: "redis", Fencing: Anchored, FIFO: true, Grace: true,
+				Name: "redis", Fencing: Anchored, FIFO: true, Grace: true, MinHold: true,
 				DeadWaiter: 5 * time.Second, MinTTL: 100 * time.Millisecond, Resolution: time.Millisecond,
 				Revoked: time.Second,
 			},
@@ -45,7 +45,7 @@ func Catalog() []Entry {
 		},
 		{
 			Traits: Traits{
-				Name: "redlock", Fencing: Anchored, SurvivesNode: true, Grace: true,
+				Name: "redlock", Fencing: Anchored, SurvivesNode: true, Grace: true, MinHold: true,
 				DeadWaiter: 5 * time.Second, MinTTL: 100 * time.Millisecond, Resolution: time.Millisecond,
 				Revoked: time.Second,
 			},
@@ -54,8 +54,8 @@ func Catalog() []Entry {
 		},
 		{
 			Traits: Traits{
-				Name: "etcd", Fencing: Durable, FIFO: true, ClockFree: true, SurvivesNode: true, Grace: true,
-				DeadWaiter: 5 * time.Second, MinTTL: time.Second, Resolution: time.Second,
+				Name: "etcd", Fencing: Durable, FIFO: true, ClockFree: true, SurvivesNode: true,
+				Grace: true, MinHold: true, DeadWaiter: 5 * time.Second, MinTTL: time.Second, Resolution: time.Second,
 				Revoked: time.Second,
 			},
 			Schemes: []string{"etcd", "etcds"},
@@ -73,15 +73,16 @@ func Catalog() []Entry {
 		{
 			Traits: Traits{
 				Name: "postgres-row", Fencing: Durable, FIFO: true, ClockFree: true, Transactional: true, Grace: true,
-				DeadWaiter: 5 * time.Second, LeasePerConn: true, MinTTL: 100 * time.Millisecond, Resolution: time.Millisecond,
-				Revoked: time.Second,
+				DeadWaiter: 5 * time.Second, LeasePerConn: true, MinTTL: 100 * time.Millisecond,
+				Resolution: time.Millisecond,
+				Revoked:    time.Second,
 			},
 			Schemes: []string{"postgres", "postgresql"},
 			Import:  module + "postgres",
 		},
 		{
 			Traits: Traits{
-				Name: "postgres-lease", Fencing: Durable, FIFO: true, Grace: true,
+				Name: "postgres-lease", Fencing: Durable, FIFO: true, Grace: true, MinHold: true,
 				DeadWaiter: 5 * time.Second, MinTTL: 100 * time.Millisecond, Resolution: time.Millisecond,
 				Revoked: time.Second,
 			},

@@ -1,6 +1,9 @@
 package backend
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // An Instant is a moment from which elapsed time can be told even if the
 // machine was suspended in between, where the system can tell (Linux: from
@@ -12,7 +15,38 @@ type Instant struct {
 }
 
 // Now returns the present moment.
-func Now() Instant { return Instant{time.Now(), suspended()} }
+func Now() Instant { return machine.now() }
+
+// machine is the clock of this machine.
+var machine = sleepClock{start: time.Now(), suspended: suspended}
+
+// sleepClock tells the present moment with one reading of the clocks, which costs no system call on
+// most systems. How long the machine has slept costs three, so it is asked again only when the wall
+// clock has moved against the monotonic one: a sleep does that, and whatever else does it costs a
+// needless question.
+type sleepClock struct {
+	start     time.Time
+	suspended func() time.Duration
+	last      atomic.Pointer[reading]
+}
+
+// reading is what was last heard of sleep, and how far the wall clock was ahead of the monotonic one just before.
+type reading struct{ apart, slept time.Duration }
+
+func (c *sleepClock) now() Instant {
+	l := c.last.Load()
+	var now time.Time
+	for range 10 { // a machine that sleeps between the two readings is asked again
+		now = time.Now()
+		apart := time.Duration(now.UnixNano()) - now.Sub(c.start)
+		if l != nil && (apart-l.apart).Abs() < time.Millisecond {
+			break
+		}
+		l = &reading{apart, c.suspended()}
+		c.last.Store(l)
+	}
+	return Instant{now, l.slept}
+}
 
 // IsZero reports whether i is no moment.
 func (i Instant) IsZero() bool { return i.at.IsZero() }

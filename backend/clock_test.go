@@ -37,11 +37,14 @@ func TestInstantWithSleep(t *testing.T) {
 		before, then time.Duration // how long the machine had slept
 		want         time.Duration
 	}{
-		"never slept":                    {time.Minute, 0, 0, time.Minute},
-		"slept before":                   {time.Minute, time.Hour, time.Hour, time.Minute},
-		"slept in between":               {time.Second, 0, time.Hour, time.Hour + time.Second},
-		"slept before and in between":    {time.Second, time.Hour, 3 * time.Hour, 2*time.Hour + time.Second},
-		"slept a little":                 {time.Second, time.Hour, time.Hour + 3*time.Millisecond, time.Second + 3*time.Millisecond},
+		"never slept":                 {time.Minute, 0, 0, time.Minute},
+		"slept before":                {time.Minute, time.Hour, time.Hour, time.Minute},
+		"slept in between":            {time.Second, 0, time.Hour, time.Hour + time.Second},
+		"slept before and in between": {time.Second, time.Hour, 3 * time.Hour, 2*time.Hour + time.Second},
+		"slept a little": {
+			time.Second, time.Hour, time.Hour + 3*time.Millisecond,
+			time.Second + 3*time.Millisecond,
+		},
 		"noise of the two clocks":        {time.Second, time.Hour, time.Hour + time.Millisecond, time.Second},
 		"noise the other way":            {time.Second, time.Hour, time.Hour - time.Millisecond, time.Second},
 		"the reading was worse at first": {time.Second, time.Hour, 0, time.Second},
@@ -81,4 +84,26 @@ func TestSuspendedIsSteady(t *testing.T) {
 			t.Fatalf("got %v, before that %v", got, first)
 		}
 	}
+}
+
+// How long the machine has slept is asked once, and again after what moved the wall clock against the monotonic one.
+func TestNowAsksForSleepOnlyAfterOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slept, asked := time.Minute, 0
+		c := sleepClock{start: time.Now(), suspended: func() time.Duration { asked++; return slept }}
+		first := c.now()
+		for range 1000 {
+			time.Sleep(time.Second)
+			c.now()
+		}
+		if asked != 1 {
+			t.Errorf("a thousand moments without a sleep: got %d questions, want 1", asked)
+		}
+		// An hour's sleep: the monotonic clock is an hour behind what it would be.
+		slept += time.Hour
+		c.start = c.start.Add(time.Hour)
+		if got, want := c.now().Sub(first), 1000*time.Second+time.Hour; got != want || asked != 2 {
+			t.Errorf("after a sleep: got %v and %d questions, want %v and 2", got, asked, want)
+		}
+	})
 }

@@ -40,9 +40,9 @@ type Request struct {
 	Reserve int
 	// Wait: queue until granted. Otherwise one attempt.
 	Wait bool
-	// Auto: the engine will renew this hold by itself until it is released. A
-	// driver may let such requests of one TTL share what its store calls a lease
-	// or session.
+	// Auto: the engine will renew this hold by itself until it is released or lost, and it has
+	// neither a Grace nor a bound (WithMaxHold, WithMinHold). A driver may let such requests of one
+	// TTL share what its store calls a lease or session, and end that when it is closed.
 	Auto bool
 	// Move is the migration that the acquisition takes part in, and Phase how; both
 	// are empty for a client that knows of none. A [Gater] checks its gates for
@@ -55,6 +55,9 @@ type Request struct {
 	// called from any goroutine, more than once, also before Acquire has returned
 	// and after the release; it never blocks. A driver never calls it on a guess.
 	Lost func(error)
+
+	// Claim is what the engine has made of the request for a [Store]. A Driver leaves it alone.
+	Claim any
 }
 
 // A Grant is the store's yes.
@@ -66,15 +69,16 @@ type Grant struct {
 	// Reserved is how many numbers after Token belong to this grant too, at most Request.Reserve:
 	// no other grant of the name, before or after, has one of them, and every later grant has a
 	// greater one, through all that Token itself survives. A source that follows a clock is not
-	// moved ahead of it for them by more than 3 ms. Zero is always right, and the only answer of a driver whose
-	// holds end with more than the lock, such as a transaction.
+	// moved ahead of it for them by more than 3 ms. Zero is always right, and the only answer of a
+	// driver whose holds end with more than the lock, such as a transaction.
 	Reserved int
 	// Asked is the moment just before the request was sent whose effect set the
 	// store's expiry: for a lock that was waited for, the last request before the
 	// grant was seen. The zero value stands for the moment before Acquire was called.
 	Asked Instant
-	// Sent is how long after Asked the request was sent that the store answered with this grant, where the one that
-	// Asked tells of was an earlier one, such as the renewal of a session that many locks share.
+	// Sent is how long after Asked the request was sent that the store answered with this grant,
+	// where the one that Asked tells of was an earlier one, such as the renewal of a session that
+	// many locks share.
 	Sent time.Duration
 	// Max bounds what may be trusted after Asked where the store trusts less
 	// than the TTL (a session, a validity computed from several nodes); 0: TTL.
@@ -94,15 +98,23 @@ type Hold struct {
 	Grant
 }
 
-// Info describes one name as the store sees it.
+// Info describes one name as the store sees it. A process that passes a lock on within itself does
+// not tell the store: elsewhere Token is then that of the first of its holders, and the present
+// one's is up to Grant.Reserved more.
 type Info struct {
 	Name      string        `json:"name"`
 	Owner     string        `json:"owner"`      // empty when unknown: free, or held by a stranger
 	Held      bool          `json:"held"`       // someone holds it, whoever that is
 	Token     Token         `json:"token"`      // 0 when unknown
-	ExpiresIn time.Duration `json:"expires_in"` // by the store's clock, in nanoseconds; 0 when it has no expiry of its own
+	ExpiresIn time.Duration `json:"expires_in"` // by the store's clock; 0: no expiry of its own
 	Waiters   int           `json:"waiters"`    // waiting processes; -1 when the store cannot tell
 	Leaked    bool          `json:"leaked"`     // held without expiry: nobody will ever free it
+
+	// For the engine, of a Store's Look:
+	Both    string `json:"-"` // the migration of a holder in PhaseBoth
+	Pending bool   `json:"-"` // kept for a waiter who has not asked for it yet
+	// Nameless: the store does not know the name, which may be any; Name says what it knows.
+	Nameless bool `json:"-"`
 }
 
 // A Driver speaks to one store. It does one thing per call; validation,
@@ -113,26 +125,27 @@ type Info struct {
 //
 // The engine calls from many goroutines at once, for any names. Of one Request
 // it has at most one call in flight, with one exception: Release or Abandon may
-// overtake a Renew or Check, which may even begin after them and must then change nothing. Close is called
-// once, when no other call is in flight.
+// overtake a Renew or Check, which may even begin after them and must then change nothing. Close is
+// called once, when no other call is in flight but a List whose caller's loop goes on, or one that
+// outlives its ctx.
 //
 // # Errors
 //
 // [ErrLocked], [ErrLost], [ErrUnsupported], [ErrInvalid], bare or wrapped;
 // ctx.Err() when ctx ended. Any other error is the store's own and means that
 // the outcome is unknown: the engine reports ErrUnavailable around it and, for
-// an Acquire, calls Abandon. A driver never logs, never outlives ctx, never
-// sends a request more than twice without being asked, and puts no secret into
-// an error.
+// an Acquire, calls Abandon. A driver never logs, never outlives ctx, sends a
+// request four times at most without being asked, and a release for 1.5 s, and
+// puts no secret into an error.
 type Driver interface {
 	// Traits says what this driver promises. It is constant and asks no server.
 	Traits() Traits
 
 	// Acquire takes the lock, in one round trip if it is free.
 	//
-	// Sent again with the same Nonce it has the effect of once, the token
-	// included: it finds its own grant or its own place in the queue. A request that arrives after its nonce
-	// was abandoned, or released while it went unanswered, is answered ErrLost.
+	// Sent again with the same Nonce it has the effect of once, the token included: it finds its
+	// own grant or its own place in the queue. A request that arrives after its nonce was
+	// abandoned, or released while it went unanswered, is answered ErrLost.
 	//
 	// Without Wait it answers ErrLocked at once if another holds the lock, or
 	// waits for it where Traits.FIFO. With Wait it returns when granted, when ctx
@@ -142,27 +155,30 @@ type Driver interface {
 	// answer was that another holds it. [Wait] does this for a driver whose store
 	// is asked again and again.
 	//
-	// After any error but ErrLocked without Wait, the engine calls Abandon. A driver
-	// that sent a try again at once, and is told ErrLocked then, abandons it itself: the first copy may come
+	// After any error but ErrLocked without Wait, the engine calls Abandon. A driver that sent a
+	// try again at once, and is told ErrLocked then, abandons it itself: the first copy may come
 	// late and be granted. (The engine does so for a try that took more than 100 ms.)
 	Acquire(ctx context.Context, r *Request) (Grant, error)
 
-	// Renew sets the expiry of many holds to TTL + Grace from now, in as few
-	// round trips as the store allows. Result i is for hold i: nil; ErrLost, surely
-	// not ours any more; or any other error, unknown. It compares and sets in one
-	// step and never creates: a hold that has vanished stays so.
+	// Renew sets the expiry of many holds to TTL + Grace from now, in as few round trips as the
+	// store allows. Result i is for hold i: nil; ErrLost, surely not ours any more; or any other
+	// error, unknown. It compares and sets in one step and never creates: a hold that has vanished
+	// stays so. The engine gives it up to 2,000 holds, of similar TTLs, and a ctx that ends after a
+	// third of the shortest (at least 100 ms, at most 5 s). A Renew that the program asked for is
+	// about one hold, and may take until its Deadline (at most 5 s).
 	Renew(ctx context.Context, hs []*Hold) []error
 
-	// Release frees the lock if it is ours, and wakes one waiter. It returns nil
-	// also when it is repeated after it was applied, and ErrLost if the lock was
-	// not ours any more. It never touches another holder. A transactional driver
-	// returns an *[UndoneError] if it freed the lock and lost the holder's writes.
+	// Release frees the lock if it is ours, and wakes one waiter. It returns nil also when it is
+	// repeated after it was applied, and ErrLost if the lock was not ours any more. It never
+	// touches another holder. A transactional driver returns an *[UndoneError] if it freed the lock
+	// and rolled back the holder's writes; see [Undoer].
 	Release(ctx context.Context, h *Hold) error
 
-	// Abandon undoes a request whose outcome is unknown or unwanted: it leaves
-	// the queue, and frees the lock if it was granted, which wakes the next waiter. A
-	// request of the same nonce that is still under way must find that it was
-	// abandoned. nil or ErrLost: nothing is left.
+	// Abandon undoes a request whose outcome is unknown or unwanted: it leaves the queue, and frees
+	// the lock if it was granted, which wakes the next waiter. A request of the same nonce that is
+	// still under way must find that it was abandoned. nil or ErrLost: nothing is left. After
+	// ErrInvalid and ErrUnsupported too the engine does not ask again; after any other error it
+	// does. The first try has half a second, each further one 2 s.
 	Abandon(ctx context.Context, r *Request) error
 
 	// Inspect describes one name. A free one is no error.
@@ -172,7 +188,7 @@ type Driver interface {
 	// once, in no order and not as of one moment. It ends after the first error.
 	List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 
-	// Break frees the lock whoever holds it, and wakes one waiter. A free one is
+	// Break frees the lock whoever holds it, without its Grace, and wakes one waiter. A free one is
 	// no error. The holder learns of it within Traits.Revoked.
 	Break(ctx context.Context, name string) error
 
@@ -182,9 +198,10 @@ type Driver interface {
 }
 
 // A Checker is a Driver that can look whether holds are still its own without
-// changing anything. Result i is for hold i as for Renew. Where the store does
-// not tell a holder that its lock was taken away, the engine calls Check for
-// holds that nothing confirmed for a while, so that Traits.Revoked is kept.
+// changing anything. Result i is for hold i as for Renew, and ctx ends as there. Where the store
+// does not tell a holder that its lock was taken away, the engine calls Check for all holds that
+// nothing has just confirmed, so often that Traits.Revoked is kept. Without Traits.Revoked it never
+// does.
 type Checker interface {
 	Check(ctx context.Context, hs []*Hold) []error
 }
@@ -199,4 +216,13 @@ type Raiser interface {
 // offers to functions of a driver's package.
 type Handler interface {
 	Handle() any
+}
+
+// An Undoer is the Handle of a Grant through which the holder writes in the lock's own transaction.
+// The engine calls Undo where the holder did not mean to commit: a function of Locker.Do that
+// failed, panicked or was cancelled, and Locker.Close. The next Release of the hold rolls back, and
+// returns an *[UndoneError] with the first cause if anything was written. Undo sends nothing and
+// never blocks. It may be called more than once, and after the release, when it changes nothing.
+type Undoer interface {
+	Undo(cause error)
 }

@@ -16,7 +16,8 @@ var (
 	// ErrReleased: the lease was unlocked before.
 	ErrReleased = errors.New("lease released")
 	// ErrDeadlock: the caller's context carries a live lease of this very name.
-	ErrDeadlock = errors.New("the context already carries a lease of this lock: waiting for it would never end (WithReentrancy allows re-entry)")
+	ErrDeadlock = errors.New("the context already carries a lease of this lock: waiting for it " +
+		"would never end (WithReentrancy allows re-entry)")
 	// ErrStale: a guard saw a newer token; see [StaleError].
 	ErrStale = errors.New("stale fencing token")
 	// ErrUnavailable: the store cannot be reached, does not answer in time, or has no quorum.
@@ -86,9 +87,10 @@ func (e *StaleError) Error() string {
 // Is reports whether target is ErrStale.
 func (e *StaleError) Is(target error) bool { return target == ErrStale }
 
-// UndoneError is what a transactional driver's Release returns when it freed the lock, which was ours until then, but had
-// to roll back what the holder wrote through the lock's own transaction. Err says why: the statement or the
-// commit that failed. Unlock returns it, and the lease has ended as after any Unlock.
+// UndoneError is what a transactional driver's Release returns when it freed the lock, which was
+// ours until then, and rolled back what the holder wrote through the lock's own transaction. Err
+// says why: the statement or the commit that failed, or the cause that [Undoer] was given. Unlock
+// returns it, and the lease has ended as after any Unlock.
 type UndoneError struct {
 	Err error
 }

@@ -125,9 +125,12 @@ func (e *GateError) Error() string {
 		who = "clients in phase " + string(e.Phase)
 	}
 	if e.Epoch == 0 {
-		return fmt.Sprintf("%v: migration %q has not opened this store to %s: deploy phase both first, then phase to, or run fencelock migrate advance", ErrUnsupported, e.Move, who)
+		return fmt.Sprintf("%v: migration %q has not opened this store to %s: deploy phase both "+
+			"first, then phase to, or run fencelock migrate advance", ErrUnsupported, e.Move, who)
 	}
-	return fmt.Sprintf("%v: migration %q has closed this store to %s (epoch %d): this program is a phase behind or ahead of the others: deploy phase both, and see fencelock migrate status", ErrUnsupported, e.Move, who, e.Epoch)
+	return fmt.Sprintf("%v: migration %q has closed this store to %s (epoch %d): this program is "+
+		"a phase behind or ahead of the others: deploy phase both, "+
+		"and see fencelock migrate status", ErrUnsupported, e.Move, who, e.Epoch)
 }
 
 // Is reports whether target is ErrUnsupported.
@@ -154,26 +157,28 @@ type Client struct {
 
 // A Gater is a Driver whose store can take part in a migration, as the old store or the new one.
 //
-// Acquire then checks the gates of the driver's keyspace in the step that grants, also for a waiter whose turn
-// has come, and for requests without a Phase: it refuses what [Admit] refuses, with a *[GateError]. A request that was
-// granted before and is sent again is no new grant and is not checked; the confirmation of a claim is. While another holds the lock, a
-// request that a gate would refuse may be refused, answered ErrLocked, or queue until its turn. Renew, Release
-// and Abandon never look at gates. A store without gates costs no request more.
+// Acquire then checks the gates of the driver's keyspace in the step that grants, also for a waiter
+// whose turn has come, and for requests without a Phase: it refuses what [Admit] refuses, with a
+// *[GateError]. A request that was granted before and is sent again is no new grant and is not
+// checked; the confirmation of a claim is. While another holds the lock, a request that a gate
+// would refuse may be refused, answered ErrLocked, or queue until its turn. Renew, Release and
+// Abandon never look at gates. A store without gates costs no request more.
 type Gater interface {
 	Raiser
 
 	// Gates returns the gates of the keyspace, as of a moment after the call.
 	Gates(ctx context.Context) ([]Gate, error)
 
-	// SetGate writes the gate of g.Move where the stored epoch is was (0: there is none; [Lower]: any below g.Epoch). The caller
-	// sees to it that g.Epoch is above was. It
-	// returns nil also where g stands already, and ErrGateMoved if anything else does. A store that keeps
-	// the gate in several places may have changed some of them then, and after any error: the gate is Torn.
+	// SetGate writes the gate of g.Move where the stored epoch is was (0: there is none; [Lower]:
+	// any below g.Epoch). The caller sees to it that g.Epoch is above was. It returns nil also
+	// where g stands already, and ErrGateMoved if anything else does. A store that keeps the gate
+	// in several places may have changed some of them then, and after any error: the gate is Torn.
 	SetGate(ctx context.Context, g Gate, was int64) error
 
-	// Undrained describes the locks in g's scope that are held by anyone whom g, closed, would not admit: other
-	// phases, other migrations, strangers. It is called while g is closed, and when it returns none, then there is no such hold
-	// and cannot be one before the gate opens. It may stop after a hundred.
+	// Undrained describes the locks in g's scope that are held by anyone whom g, closed, would not
+	// admit: other phases, other migrations, strangers. It is called while g is closed, and when it
+	// returns none, then there is no such hold and cannot be one before the gate opens. It may stop
+	// after a hundred.
 	Undrained(ctx context.Context, g Gate) ([]Info, error)
 
 	// Source returns a number that no token of the keyspace exceeds yet.
@@ -209,7 +214,8 @@ func CheckGate(g Gate) error {
 	}
 	for _, p := range g.Scope {
 		if p.Match == "" || p.Match != "*" && CheckName(strings.TrimSuffix(p.Match, "*")) != nil {
-			return Invalid("pattern %q of migration %q: want a name, or the beginning of one followed by *", p.Match, g.Move)
+			return Invalid("pattern %q of migration %q: want a name, "+
+				"or the beginning of one followed by *", p.Match, g.Move)
 		}
 	}
 	return nil

@@ -9,7 +9,13 @@ import (
 )
 
 func TestScope(t *testing.T) {
-	scope := backend.Scope{{Match: "inventory/hot", Stays: true}, {Match: "inventory/cold/*", Stays: true}, {Match: "inventory/*"}, {Match: "one"}, {Match: "in*", Stays: true}}
+	scope := backend.Scope{
+		{Match: "inventory/hot", Stays: true},
+		{Match: "inventory/cold/*", Stays: true},
+		{Match: "inventory/*"},
+		{Match: "one"},
+		{Match: "in*", Stays: true},
+	}
 	for name, want := range map[string]bool{
 		"inventory/":       true,
 		"inventory/a":      true,
@@ -83,9 +89,15 @@ func TestGateErrorSaysWhatToDo(t *testing.T) {
 		err  backend.GateError
 		want []string
 	}{
-		{backend.GateError{Move: "m", Epoch: 7}, []string{`"m"`, "epoch 7", "know of no migration", "deploy phase both"}},
+		{
+			backend.GateError{Move: "m", Epoch: 7},
+			[]string{`"m"`, "epoch 7", "know of no migration", "deploy phase both"},
+		},
 		{backend.GateError{Move: "m", Epoch: 7, Phase: backend.PhaseFrom}, []string{"in phase from", "migrate status"}},
-		{backend.GateError{Move: "m", Phase: backend.PhaseTo}, []string{"has not opened", "in phase to", "phase both first"}},
+		{
+			backend.GateError{Move: "m", Phase: backend.PhaseTo},
+			[]string{"has not opened", "in phase to", "phase both first"},
+		},
 	} {
 		for _, w := range c.want {
 			if got := c.err.Error(); !strings.Contains(got, w) {

@@ -19,8 +19,9 @@ func (g Gate) same(o Gate) bool {
 	return g.State == o.State && g.Epoch == o.Epoch && slices.Equal(g.Scope, o.Scope)
 }
 
-// ChangeGate returns gates with g in it as SetGate(g, was) demands, or ErrGateMoved. changed is false where g stands already,
-// and there is nothing to write. It is for a driver that keeps a list of gates and replaces it in one step; gates is left as it is.
+// ChangeGate returns gates with g in it as SetGate(g, was) demands, or ErrGateMoved. changed is
+// false where g stands already, and there is nothing to write. It is for a driver that keeps a list
+// of gates and replaces it in one step; gates is left as it is.
 func ChangeGate(gates []Gate, g Gate, was int64) (next []Gate, changed bool, err error) {
 	g.Torn = false
 	i := gateOf(gates, g.Move)
@@ -41,7 +42,8 @@ func ChangeGate(gates []Gate, g Gate, was int64) (next []Gate, changed bool, err
 	return next, true, nil
 }
 
-// EncodeGates writes a list of gates for a driver that keeps all of them in one value of its store: JSON, "[]" for none.
+// EncodeGates writes a list of gates for a driver that keeps all of them in one value of its store:
+// JSON, "[]" for none.
 func EncodeGates(gates []Gate) []byte {
 	if gates == nil {
 		gates = []Gate{}
@@ -50,13 +52,16 @@ func EncodeGates(gates []Gate) []byte {
 	return raw
 }
 
-// DecodeGates reads what EncodeGates wrote, and nothing else: no field that it does not know or that stands there twice, no null, no gate that
-// [CheckGate] refuses, no second gate of a migration, nothing before or behind the list; only spaces between its parts. What a driver does not
-// understand must let nobody in. The error matches [ErrInvalid] and shows the beginning of raw; its caller says where that stands.
+// DecodeGates reads what EncodeGates wrote, and nothing else: no field that it does not know or
+// that stands there twice, no null, no gate that [CheckGate] refuses, no second gate of a
+// migration, nothing before or behind the list; only spaces between its parts. What a driver does
+// not understand must let nobody in. The error matches [ErrInvalid] and shows the beginning of raw;
+// its caller says where that stands.
 func DecodeGates(raw []byte) ([]Gate, error) {
 	gates, err := decodeGates(raw)
 	if err != nil {
-		return nil, Invalid("%.40q is no list of gates (%w): some other program, or a newer version, has written it", raw, err)
+		return nil, Invalid("%.40q is no list of gates (%w): some other program, "+
+			"or a newer version, has written it", raw, err)
 	}
 	return gates, nil
 }

@@ -81,7 +81,11 @@ func TestMergeGates(t *testing.T) {
 }
 
 func TestGateListInOneValue(t *testing.T) {
-	many := backend.Gate{Move: "moving <house>/1:2", Scope: backend.Scope{{Match: "a\u2028ä/*", Stays: true}, {Match: "*"}}, State: backend.GateOpen, Epoch: 1<<62 + 1}
+	many := backend.Gate{
+		Move:  "moving <house>/1:2",
+		Scope: backend.Scope{{Match: "a\u2028ä/*", Stays: true}, {Match: "*"}},
+		State: backend.GateOpen, Epoch: 1<<62 + 1,
+	}
 	for _, want := range [][]backend.Gate{{}, gates(backend.GateBoth), append(gates(backend.GateOpen), many)} {
 		raw := backend.EncodeGates(want)
 		got, err := backend.DecodeGates(raw)

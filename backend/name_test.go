@@ -10,7 +10,10 @@ import (
 )
 
 func TestCheckName(t *testing.T) {
-	good := []string{"a", "A", "a/b", "..", ".", "/", " ", "{}", "%", "%00", "\n", "\u0001", "é", "e\u0301", "\u2028", "🔒", strings.Repeat("x", 512), strings.Repeat("é", 256)}
+	good := []string{
+		"a", "A", "a/b", "..", ".", "/", " ", "{}", "%", "%00", "\n", "\u0001", "é", "e\u0301",
+		"\u2028", "🔒", strings.Repeat("x", 512), strings.Repeat("é", 256),
+	}
 	for _, name := range good {
 		if err := backend.CheckName(name); err != nil {
 			t.Errorf("%q: got %v, want nil", name, err)
@@ -29,7 +32,8 @@ func TestCheckName(t *testing.T) {
 	}
 	for name, says := range bad {
 		err := backend.CheckName(name)
-		if !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "name") {
+		if !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), says) ||
+			!strings.Contains(err.Error(), "name") {
 			t.Errorf("%q: got %v, want ErrInvalid that says %q", name, err, says)
 		}
 		if err != nil && len(err.Error()) > 300 {
@@ -55,7 +59,9 @@ func TestCheckOwnerAndPrefix(t *testing.T) {
 }
 
 func FuzzCheckName(f *testing.F) {
-	for _, s := range []string{"", "a", "a/b", "\x00", "\xff", "é", strings.Repeat("x", 513), strings.Repeat("🔒", 128)} {
+	for _, s := range []string{
+		"", "a", "a/b", "\x00", "\xff", "é", strings.Repeat("x", 513), strings.Repeat("🔒", 128),
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
@@ -64,7 +70,9 @@ func FuzzCheckName(f *testing.F) {
 		if got := err == nil; got != want {
 			t.Errorf("%q: got %v, want valid: %v", name, err, want)
 		}
-		if err != nil && (!errors.Is(err, backend.ErrInvalid) || !utf8.ValidString(err.Error()) || strings.ContainsAny(err.Error(), "\x00\n")) {
+		if err != nil &&
+			(!errors.Is(err, backend.ErrInvalid) || !utf8.ValidString(err.Error()) ||
+				strings.ContainsAny(err.Error(), "\x00\n")) {
 			t.Errorf("%q: got the error %q, want ErrInvalid on one line of text", name, err)
 		}
 	})

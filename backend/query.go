@@ -24,7 +24,8 @@ type Query struct {
 func newQuery(u *url.URL) (*Query, error) {
 	v, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return nil, Invalid("the query of the %q URL cannot be read: want key=value&key=value with special characters percent-encoded", u.Scheme)
+		return nil, Invalid("the query of the %q URL cannot be read: want key=value&key=value "+
+			"with special characters percent-encoded", u.Scheme)
 	}
 	return &Query{scheme: u.Scheme, values: v}, nil
 }
@@ -48,7 +49,8 @@ func (q *Query) Err() error {
 	slices.Sort(unknown)
 	slices.Sort(q.known)
 	q.known = slices.Compact(q.known)
-	return Invalid("unknown key %s in the %q URL: known are %s", strings.Join(unknown, ", "), q.scheme, strings.Join(q.known, ", "))
+	return Invalid("unknown key %s in the %q URL: known are %s",
+		strings.Join(unknown, ", "), q.scheme, strings.Join(q.known, ", "))
 }
 
 // Prefix takes the key prefix: the keyspace, which may be empty.
@@ -91,7 +93,8 @@ func (q *Query) Duration(key string, def time.Duration) time.Duration {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d <= 0 {
-		q.fail(Invalid("%s=%q in the %q URL: want a positive duration such as 500ms, 15s or 2m", key, shorten(s), q.scheme))
+		q.fail(Invalid("%s=%q in the %q URL: want a positive duration such as 500ms, 15s or 2m",
+			key, shorten(s), q.scheme))
 		return def
 	}
 	return d
@@ -105,7 +108,8 @@ func (q *Query) Int(key string, def, least, most int) int {
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil || n < least || n > most {
-		q.fail(Invalid("%s=%q in the %q URL: want a whole number from %d to %d", key, shorten(s), q.scheme, least, most))
+		q.fail(Invalid("%s=%q in the %q URL: want a whole number from %d to %d",
+			key, shorten(s), q.scheme, least, most))
 		return def
 	}
 	return n

@@ -20,7 +20,10 @@ type keys struct {
 }
 
 func take(q *backend.Query) keys {
-	return keys{q.String("text", "none"), q.Int("number", 5, 1, 9), q.Bool("flag", true), q.Duration("span", time.Minute), q.Has("has"), q.Prefix()}
+	return keys{
+		q.String("text", "none"), q.Int("number", 5, 1, 9), q.Bool("flag", true),
+		q.Duration("span", time.Minute), q.Has("has"), q.Prefix(),
+	}
 }
 
 func TestQuery(t *testing.T) {
@@ -68,7 +71,10 @@ func TestQueryRefuses(t *testing.T) {
 }
 
 func TestNeed(t *testing.T) {
-	all := backend.Traits{Name: "all", Fencing: backend.Durable, FIFO: true, ClockFree: true, SurvivesNode: true, Transactional: true, MinTTL: time.Second}
+	all := backend.Traits{
+		Name: "all", Fencing: backend.Durable, FIFO: true, ClockFree: true, SurvivesNode: true,
+		Transactional: true, MinTTL: time.Second,
+	}
 	none := backend.Traits{Name: "none", MinTTL: time.Second}
 	tests := map[string]struct {
 		need backend.Need
@@ -91,7 +97,8 @@ func TestNeed(t *testing.T) {
 		if got := strings.Join(tt.need.Missing(none), ", "); got != tt.want {
 			t.Errorf("%s: misses %q, want %q", name, got, tt.want)
 		}
-		if err := tt.need.Check(none); (err == nil) != (tt.want == "") || err != nil && !errors.Is(err, backend.ErrUnsupported) {
+		if err := tt.need.Check(none); (err == nil) != (tt.want == "") ||
+			err != nil && !errors.Is(err, backend.ErrUnsupported) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -99,7 +106,10 @@ func TestNeed(t *testing.T) {
 	if err := brief.Check(all); !errors.Is(err, backend.ErrUnsupported) || !strings.Contains(err.Error(), "TTL 1ms") {
 		t.Errorf("a TTL that is too short: got %v", err)
 	}
-	for f, want := range map[backend.Fencing]string{backend.NoFencing: "none", backend.Anchored: "anchored", backend.Durable: "durable", 9: "fencing 9"} {
+	for f, want := range map[backend.Fencing]string{
+		backend.NoFencing: "none", backend.Anchored: "anchored", backend.Durable: "durable",
+		9: "fencing 9",
+	} {
 		if got := f.String(); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}

@@ -76,7 +76,7 @@ func Open(ctx context.Context, rawURL string, engine func(*Query)) (Driver, erro
 	}
 	d, err := open(ctx, u, q)
 	if err != nil {
-		return nil, err
+		return nil, unreached(u, err)
 	}
 	if err := q.Err(); err != nil {
 		_ = d.Close() // the URL's error is the one to report
@@ -85,8 +85,49 @@ func Open(ctx context.Context, rawURL string, engine func(*Query)) (Driver, erro
 	return d, nil
 }
 
+// unreached names the hosts in the error of a store that did not answer, where the client did not.
+func unreached(u *url.URL, err error) error {
+	if Final(err) || u.Host == "" {
+		return err
+	}
+	for h := range strings.SplitSeq(u.Host, ",") {
+		if strings.Contains(err.Error(), h) {
+			return err
+		}
+	}
+	return fmt.Errorf("%s: %w", u.Host, err)
+}
+
+// near returns the scheme that scheme is one slip away from: a letter too many, too few or another
+// one, or two that have changed places.
+func near(scheme string, of []string) string {
+	for _, s := range of {
+		if slip(scheme, s) || slip(s, scheme) {
+			return s
+		}
+	}
+	return ""
+}
+
+// slip reports whether b is a with one letter left out, replaced or changed with the next.
+func slip(a, b string) bool {
+	for i := range len(a) {
+		head, tail := a[:i], a[i+1:]
+		switch {
+		case head+tail == b,
+			len(b) == len(a) && b[:i] == head && b[i+1:] == tail,
+			tail != "" && head+tail[:1]+a[i:i+1]+tail[1:] == b:
+			return true
+		}
+	}
+	return false
+}
+
 func unknownScheme(scheme string) error {
 	known := Schemes()
+	if like := near(scheme, known); like != "" {
+		return Invalid("URL scheme %q: did you mean %s://? Registered are %s", scheme, like, strings.Join(known, ", "))
+	}
 	have := "none is registered"
 	if len(known) > 0 {
 		have = "registered are " + strings.Join(known, ", ")
@@ -113,7 +154,16 @@ func unknownScheme(scheme string) error {
 func ParseURL(rawURL string) (*url.URL, error) {
 	scheme, rest, ok := strings.Cut(rawURL, "://")
 	if !ok {
-		return nil, Invalid("the URL has no scheme: want scheme://[user:password@]host[:port][,host…]/path?key=value, such as redis://localhost:6379/0 or file:///var/lib/locks")
+		if s, _, ok := strings.Cut(rawURL, ":"); ok && slices.Contains(Schemes(), strings.ToLower(s)) {
+			want := strings.ToLower(s) + "://host[:port]"
+			if strings.EqualFold(s, "file") {
+				want = "file:///var/lib/locks"
+			}
+			return nil, Invalid("the URL has no scheme with // behind it: want one such as %s", want)
+		}
+		return nil, Invalid("the URL has no scheme: want " +
+			"scheme://[user:password@]host[:port][,host…]/path?key=value, such as " +
+			"redis://localhost:6379/0 or file:///var/lib/locks")
 	}
 	if !isScheme(scheme) {
 		return nil, Invalid("the URL's scheme is not one: want letters, digits, + - . before ://")
@@ -125,7 +175,8 @@ func ParseURL(rawURL string) (*url.URL, error) {
 	authority, tail := rest[:end], rest[end:]
 	if authority != "" && strings.Contains(tail, "@") {
 		// It may be what follows a password: what stands before it must not be taken for a path and shown.
-		return nil, Invalid("the %q URL has an @ behind its hosts: percent-encode @ as %%40 there, and / ? # in a password as %%2F %%3F %%23", strings.ToLower(scheme))
+		return nil, Invalid("the %q URL has an @ behind its hosts: percent-encode @ as %%40 "+
+			"there, and / ? # in a password as %%2F %%3F %%23", strings.ToLower(scheme))
 	}
 	user, hosts := "", authority
 	if i := strings.LastIndexByte(authority, '@'); i >= 0 {
@@ -134,14 +185,18 @@ func ParseURL(rawURL string) (*url.URL, error) {
 	u, err := url.Parse(scheme + "://" + user + "host" + tail)
 	if err != nil {
 		// url.Parse quotes what it could not read.
-		return nil, Invalid("the URL of scheme %q cannot be read: want scheme://[user:password@]host[:port][,host…]/path?key=value with reserved characters (such as : / ? # @ %% in a password) percent-encoded", scheme)
+		return nil, Invalid("the URL of scheme %q cannot be read: want "+
+			"scheme://[user:password@]host[:port][,host…]/path?key=value with reserved "+
+			"characters (such as : / ? # @ %% in a password) percent-encoded", scheme)
 	}
 	u.Scheme = strings.ToLower(scheme)
 	u.Host = hosts
 	for h := range strings.SplitSeq(hosts, ",") {
 		// The parts are checked one by one, for url.Parse knows no lists.
-		if _, err := url.Parse("x://" + h + "/"); err != nil || (h == "" && hosts != "") || strings.Count(h[strings.LastIndexByte(h, ']')+1:], ":") > 1 {
-			return nil, Invalid("the hosts of the %q URL cannot be read: want host[:port][,host[:port]…], an IPv6 address in brackets", u.Scheme)
+		if _, err := url.Parse("x://" + h + "/"); err != nil || (h == "" && hosts != "") ||
+			strings.Count(h[strings.LastIndexByte(h, ']')+1:], ":") > 1 {
+			return nil, Invalid("the hosts of the %q URL cannot be read: want "+
+				"host[:port][,host[:port]…], an IPv6 address in brackets", u.Scheme)
 		}
 		one := url.URL{Host: h}
 		if port := one.Port(); port != "" {

@@ -69,7 +69,8 @@ func TestRegisterPanics(t *testing.T) {
 			backend.Register(tt.scheme, tt.open)
 		})
 	}
-	if got := backend.Schemes(); !slices.Contains(got, "stone") || slices.Contains(got, "nothing") || !slices.IsSorted(got) {
+	if got := backend.Schemes(); !slices.Contains(got, "stone") ||
+		slices.Contains(got, "nothing") || !slices.IsSorted(got) {
 		t.Errorf("schemes: got %v", got)
 	}
 }
@@ -101,14 +102,17 @@ func TestOpenRefuses(t *testing.T) {
 		url  string
 		says []string
 	}{
-		"unknown key":     {"stone://?colour=red", []string{`unknown key "colour"`, `known are fail, prefix, ttl`}},
-		"unknown keys":    {"stone://?b=1&a=1&prefix=x", []string{`"a", "b"`}},
-		"engine's key":    {"stone://?ttl=never", []string{"ttl", `"never"`, "15s"}},
-		"key twice":       {"stone://?prefix=a&prefix=b", []string{"prefix", "2 times"}},
-		"bad bool":        {"stone://?fail=maybe", []string{"fail", "maybe", "true or false"}},
-		"bad prefix":      {"stone://?prefix=%ff", []string{"prefix", "UTF-8"}},
-		"unknown scheme":  {"pebble://", []string{"pebble", "registered are lazy, stone", "redis by import"}},
-		"of the catalog":  {"memory://", []string{`import _ "github.com/fencelock/fencelock/backend/memory"`, "registered are"}},
+		"unknown key":    {"stone://?colour=red", []string{`unknown key "colour"`, `known are fail, prefix, ttl`}},
+		"unknown keys":   {"stone://?b=1&a=1&prefix=x", []string{`"a", "b"`}},
+		"engine's key":   {"stone://?ttl=never", []string{"ttl", `"never"`, "15s"}},
+		"key twice":      {"stone://?prefix=a&prefix=b", []string{"prefix", "2 times"}},
+		"bad bool":       {"stone://?fail=maybe", []string{"fail", "maybe", "true or false"}},
+		"bad prefix":     {"stone://?prefix=%ff", []string{"prefix", "UTF-8"}},
+		"unknown scheme": {"pebble://", []string{"pebble", "registered are lazy, stone", "redis by import"}},
+		"of the catalog": {
+			"memory://",
+			[]string{`import _ "github.com/fencelock/fencelock/backend/memory"`, "registered are"},
+		},
 		"cluster":         {"redis+cluster://", []string{`import _ "github.com/fencelock/fencelock/redis"`}},
 		"lazy: what Open": {"lazy://?colour=red", []string{`unknown key "colour"`}},
 	}

@@ -47,6 +47,7 @@ func Weakest(ts ...Traits) Traits {
 			SurvivesNode:  w.SurvivesNode && t.SurvivesNode,
 			Transactional: w.Transactional && t.Transactional,
 			Grace:         w.Grace && t.Grace,
+			MinHold:       w.MinHold && t.MinHold,
 			LeasePerConn:  w.LeasePerConn || t.LeasePerConn,
 			MinTTL:        max(w.MinTTL, t.MinTTL),
 			Resolution:    max(w.Resolution, t.Resolution),

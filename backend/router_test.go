@@ -10,8 +10,9 @@ import (
 
 func TestWeakest(t *testing.T) {
 	strong := backend.Traits{
-		Name: "strong", Fencing: backend.Durable, FIFO: true, DeadWaiter: 1, ClockFree: true, SurvivesNode: true, Transactional: true,
-		Grace: true, LeasePerConn: false, MinTTL: 1, Resolution: 1, Revoked: 1, Margin: 1,
+		Name: "strong", Fencing: backend.Durable, FIFO: true, DeadWaiter: 1, ClockFree: true,
+		SurvivesNode: true, Transactional: true,
+		Grace: true, MinHold: true, LeasePerConn: false, MinTTL: 1, Resolution: 1, Revoked: 1, Margin: 1,
 	}
 	weak := backend.Traits{
 		Name: "weak", Fencing: backend.Anchored, DeadWaiter: time.Second, LeasePerConn: true, MinTTL: time.Second,

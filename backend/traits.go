@@ -40,16 +40,17 @@ type Traits struct {
 	Name          string        // "memory", "redis", "postgres-row"
 	Fencing       Fencing       // what its tokens are worth
 	FIFO          bool          // first come, first served among live waiters
-	DeadWaiter    time.Duration // the most a dead waiter delays the others
+	DeadWaiter    time.Duration // the most a dead waiter delays the others, however long its TTL
 	ClockFree     bool          // safety does not depend on the clocks of servers
 	SurvivesNode  bool          // one node of the store may die without losing the lock
 	Transactional bool          // the holder's writes commit with Unlock
 	Grace         bool          // WithGrace is possible
+	MinHold       bool          // WithMinHold is possible: a lock outlives its driver's Close, until its expiry
 	LeasePerConn  bool          // a held lease costs a connection
 	MinTTL        time.Duration // the shortest TTL
-	Resolution    time.Duration // the store's unit of time: how far its expiry may differ from what was asked
-	Revoked       time.Duration // a holder learns of Break within this
-	Margin        time.Duration // at least so much of every TTL is not trusted; the engine's own margin applies where it is greater
+	Resolution    time.Duration // the unit of time of the store: how far its expiry may be off
+	Revoked       time.Duration // a holder learns of Break within this; 0: no promise, and no looks
+	Margin        time.Duration // at least so much of a TTL is not trusted
 }
 
 // Need is what a program requires of a backend. A zero field asks nothing.

@@ -36,7 +36,8 @@ func TestParseURL(t *testing.T) {
 			t.Errorf("%s: %v", tt.give, err)
 			continue
 		}
-		if u.Scheme != tt.scheme || u.User.String() != tt.user || u.Host != tt.host || u.Path != tt.path || u.RawQuery != tt.query {
+		if u.Scheme != tt.scheme || u.User.String() != tt.user || u.Host != tt.host ||
+			u.Path != tt.path || u.RawQuery != tt.query {
 			t.Errorf("%s: got %q %q %q %q %q", tt.give, u.Scheme, u.User.String(), u.Host, u.Path, u.RawQuery)
 		}
 	}
@@ -116,9 +117,12 @@ func TestHosts(t *testing.T) {
 
 func FuzzParseURL(f *testing.F) {
 	for _, s := range []string{
-		"redis://user:%s@localhost:6379/0", "%s", "redis://%s", "user:%s@redis://h", "redis//u:%s@h://x", "redis://u:%s@h:port",
-		"redis://u:1?%s@h", "redis://u:1#%s@h", "redis://u:1/%s@h", "redis://u:%%zz%s@h", "redis://:%s@[::1", "mongodb://u:%s@h?a=b&a=c", "a://u:%s@b,c?ttl=1",
-		"redis://u:1/%s@h/%%00", "redis://u:1?prefix=%s@h/%%00", "stone://u:%s@h?x=%%zz", "stone://u:1?%s@h", "stone://u:1?a=%s@h",
+		"redis://user:%s@localhost:6379/0", "%s", "redis://%s", "user:%s@redis://h",
+		"redis//u:%s@h://x", "redis://u:%s@h:port",
+		"redis://u:1?%s@h", "redis://u:1#%s@h", "redis://u:1/%s@h", "redis://u:%%zz%s@h",
+		"redis://:%s@[::1", "mongodb://u:%s@h?a=b&a=c", "a://u:%s@b,c?ttl=1",
+		"redis://u:1/%s@h/%%00", "redis://u:1?prefix=%s@h/%%00", "stone://u:%s@h?x=%%zz",
+		"stone://u:1?%s@h", "stone://u:1?a=%s@h",
 	} {
 		f.Add(s)
 	}

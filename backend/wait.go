@@ -26,22 +26,27 @@ const lookLimit = 2 * time.Second
 const lookEvery = 5 * time.Second
 
 // lookLeast is what the last look of an outage has.
-const lookLeast = 500 * time.Millisecond
+const lookLeast = time.Second
 
 // Wait is the loop of a waiter whose store is asked again and again: it looks,
 // then sleeps until it is woken or until the time that the look asked for (the
 // floor timer that a lost wake-up needs) and looks again.
 //
 // look asks the store, and returns done when the lock is ours. Otherwise next says when to look
-// again at the latest, counted from the answer; after 5 s Wait looks again whatever it says. Wait adds up to a tenth, and 100 ms at most, so that
-// waiters do not march in step. An error of look that is [Final] ends the wait. Any other is an
-// outage: it is ridden out for [Patience], counted from the start of the first look
-// that failed, with growing pauses; then Wait returns it, and [Outlasted] tells it from others. Each look gets a ctx that ends after 2 s at most.
+// again at the latest, counted from the answer; after 5 s Wait looks again whatever it says. Wait
+// adds up to a tenth, and 100 ms at most, so that waiters do not march in step. An error of look that
+// is [Final] ends the wait. Any other is an outage: it is ridden out for [Patience], counted from the
+// start of the first look that failed, with growing pauses; then Wait returns it, and [Outlasted]
+// tells it from others. Each look gets a ctx that ends after 2 s at most; see [Silence] for one that
+// goes on.
 //
 // When ctx ends, so does Wait, with an error that matches ctx.Err(), and
 // ErrLocked if the last answer was "not yet", and ErrUnavailable if the last look failed.
 // wake may be nil; a value on it means "look now".
-func Wait(ctx context.Context, wake <-chan struct{}, look func(ctx context.Context) (done bool, next time.Duration, err error)) error {
+func Wait(
+	ctx context.Context, wake <-chan struct{},
+	look func(ctx context.Context) (done bool, next time.Duration, err error),
+) error {
 	var (
 		last   error // of the last look
 		locked bool  // the last answer was "not yet"
@@ -85,6 +90,11 @@ func Wait(ctx context.Context, wake <-chan struct{}, look func(ctx context.Conte
 			if failed.IsZero() {
 				failed = began
 			}
+			if s := Silence(0); errors.As(err, &s) {
+				if since := time.Now().Add(-time.Duration(s)); since.After(failed) {
+					failed = since
+				}
+			}
 			if time.Since(failed) >= Patience {
 				return Outlast(err)
 			}
@@ -101,7 +111,15 @@ func Wait(ctx context.Context, wake <-chan struct{}, look func(ctx context.Conte
 	}
 }
 
-// Outlast returns the error of a wait that an outage has outlasted: it matches [ErrUnavailable] and wraps the last error of the store.
+// Silence is the error of a look that went on after the end of its ctx, because the store was slow and
+// answered other requests of the process, until it had said nothing for so long. [Wait] counts the
+// outage from the last answer.
+type Silence time.Duration
+
+func (s Silence) Error() string { return fmt.Sprintf("no answer for %v", time.Duration(s)) }
+
+// Outlast returns the error of a wait that an outage has outlasted: it matches [ErrUnavailable] and
+// wraps the last error of the store.
 func Outlast(last error) error { return Unavailable(&outlasted{last}) }
 
 // Outlasted reports whether err is such a one. Who waits behind this waiter need not begin a [Patience] of their own.

@@ -179,9 +179,31 @@ func TestWaitGivesUp(t *testing.T) {
 	})
 }
 
+// A look may last as long as the store answers; the outage begins with the last answer.
+func TestWaitCountsFromTheLastAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var tries int
+		err := backend.Wait(t.Context(), nil, func(context.Context) (bool, time.Duration, error) {
+			if tries++; tries > 1 {
+				return false, 0, errStore
+			}
+			time.Sleep(10 * time.Second)
+			return false, 0, backend.Silence(2 * time.Second)
+		})
+		matches(t, "after the outage", err, backend.ErrUnavailable, errStore)
+		if got, least := time.Since(start), 8*time.Second+backend.Patience; got < least || got > least+time.Second {
+			t.Errorf("gave up after %v, want %v", got, least)
+		}
+	})
+}
+
 // Other ends of a wait are not an outage that lasted: those behind it in line have their own.
 func TestOutlastedIsNoOtherError(t *testing.T) {
-	for _, err := range []error{nil, errStore, backend.ErrLost, backend.Unavailable(errStore), backend.Ended(t.Context(), true, errStore)} {
+	for _, err := range []error{
+		nil, errStore, backend.ErrLost, backend.Unavailable(errStore),
+		backend.Ended(t.Context(), true, errStore),
+	} {
 		if backend.Outlasted(err) {
 			t.Errorf("%v: got true, want false", err)
 		}
@@ -269,11 +291,32 @@ func TestWaitEndedByContext(t *testing.T) {
 		script    []answer
 		want, not []error
 	}{
-		"held":                 {[]answer{{next: time.Hour}}, []error{backend.ErrLocked}, []error{backend.ErrUnavailable}},
-		"never an answer":      {[]answer{{took: time.Hour}}, []error{backend.ErrUnavailable}, []error{backend.ErrLocked}}, // the first look failed after 2 s
-		"down":                 {[]answer{{err: errStore}}, []error{backend.ErrUnavailable, errStore}, []error{backend.ErrLocked}},
-		"down after held":      {[]answer{{next: time.Second}, {err: errStore}}, []error{backend.ErrUnavailable, backend.ErrLocked}, nil},
-		"held after down":      {[]answer{{err: errStore}, {next: time.Hour}}, []error{backend.ErrLocked}, []error{backend.ErrUnavailable}},
+		"held": {
+			[]answer{{next: time.Hour}},
+			[]error{backend.ErrLocked},
+			[]error{backend.ErrUnavailable},
+		},
+		// the first look failed after 2 s
+		"never an answer": {
+			[]answer{{took: time.Hour}},
+			[]error{backend.ErrUnavailable},
+			[]error{backend.ErrLocked},
+		},
+		"down": {
+			[]answer{{err: errStore}},
+			[]error{backend.ErrUnavailable, errStore},
+			[]error{backend.ErrLocked},
+		},
+		"down after held": {
+			[]answer{{next: time.Second}, {err: errStore}},
+			[]error{backend.ErrUnavailable, backend.ErrLocked},
+			nil,
+		},
+		"held after down": {
+			[]answer{{err: errStore}, {next: time.Hour}},
+			[]error{backend.ErrLocked},
+			[]error{backend.ErrUnavailable},
+		},
 		"held, then no answer": {[]answer{{next: 2 * time.Second}, {took: time.Hour}}, []error{backend.ErrLocked}, nil},
 	}
 	for name, tt := range tests {

@@ -40,7 +40,8 @@ type Case struct {
 func (c Case) Name() string {
 	switch c.Op {
 	case Contended:
-		return fmt.Sprintf("%s/goroutines=%d/section=%dus", c.Op, c.Goroutines, c.Section.Microseconds())
+		us := c.Section.Microseconds()
+		return fmt.Sprintf("%s/goroutines=%d/section=%dus", c.Op, c.Goroutines, us)
 	case Handover:
 		return string(c.Op)
 	case Held:
@@ -49,8 +50,16 @@ func (c Case) Name() string {
 	return fmt.Sprintf("%s/goroutines=%d", c.Op, c.Goroutines)
 }
 
-// Cases returns the rows of a backend with these traits. held is how many leases are held. Where a lease costs a
-// connection there are fewer goroutines and leases.
+// index is the name that a goroutine locks.
+func (c Case) index(goroutine int) int {
+	if c.Op == Contended {
+		return 0
+	}
+	return goroutine
+}
+
+// Cases returns the rows of a backend with these traits. held is how many leases are held. Where a
+// lease costs a connection there are fewer goroutines and leases.
 func Cases(t backend.Traits, held int) []Case {
 	goroutines := []int{1, 64, 512}
 	if t.LeasePerConn {
@@ -74,7 +83,8 @@ func (c Case) matches(only []string) bool {
 	return len(only) == 0 || slices.Contains(only, string(c.Op)) || slices.Contains(only, c.Name())
 }
 
-// checkOnly returns an error that matches fencelock.ErrInvalid if one of only names nothing that any backend has.
+// checkOnly returns an error that matches fencelock.ErrInvalid if one of only names nothing that
+// any backend has.
 func checkOnly(only []string, held int) error {
 	allowed := []string{}
 	for _, op := range Ops() {
@@ -89,7 +99,8 @@ func checkOnly(only []string, held int) error {
 	}
 	for _, o := range only {
 		if !slices.Contains(allowed, o) {
-			return backend.Invalid("the row %q is not known: want some of %s", o, strings.Join(allowed, ", "))
+			want := strings.Join(allowed, ", ")
+			return backend.Invalid("the row %q is not known: want some of %s", o, want)
 		}
 	}
 	return nil

@@ -14,15 +14,19 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/bench"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
 var printCounts = flag.Bool("counts", false, "print the table of limits as it would be from what is counted now")
 
 // What the guard counts; none depends on how fast the machine is.
 type counts struct {
-	writes     float64 // of clients on the wire, which are the round trips; not of etcd, whose transport writes on its own account
-	commands   float64 // that the server counted: on Redis with what scripts call, on etcd messages, on ZooKeeper packets
+	// of clients on the wire, which are the round trips; not of etcd, whose transport writes on its
+	// own account
+	writes float64
+	// that the server counted: on Redis with what scripts call, on etcd messages, on ZooKeeper
+	// packets
+	commands   float64
 	allocs     float64 // objects of this process; not with the race detector
 	goroutines float64
 }
@@ -54,7 +58,8 @@ func TestCounts(t *testing.T) {
 				got := op.run(t)
 				// A look or a ping of the background is a part of one request for each operation.
 				got.writes, got.commands = math.Round(got.writes), math.Round(got.commands)
-				if nodes := float64(len(c.proxies)); nodes > 1 && got.writes != no { // who is late for one shares its write with the next
+				// who is late for one shares its write with the next
+				if nodes := float64(len(c.proxies)); nodes > 1 && got.writes != no {
 					got.writes = math.Ceil(got.writes/nodes) * nodes
 				}
 				if *printCounts {
@@ -75,7 +80,9 @@ func TestCounts(t *testing.T) {
 					{"goroutines", got.goroutines, most.goroutines},
 				} {
 					if x.got > x.most && x.got != no && x.most != no {
-						t.Errorf("%s: %s of %s costs %.2f %s, the limit is %.2f: find out why, or, if it is worth that, raise it in limits_test.go", b.name, op.name, what[op.name], x.got, x.what, x.most)
+						t.Errorf("%s: %s of %s costs %.2f %s, the limit is %.2f: find out why, "+
+							"or, if it is worth that, raise it in limits_test.go",
+							b.name, op.name, what[op.name], x.got, x.what, x.most)
 					}
 				}
 			}
@@ -83,7 +90,10 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-var what = map[string]string{"cycle": "a free name", "handover": "a name from one client to another", "renew": "100 leases", "held": "99 more leases"}
+var what = map[string]string{
+	"cycle": "a free name", "handover": "a name from one client to another", "renew": "100 leases",
+	"held": "99 more leases",
+}
 
 func (c counts) limit(nodes int) string {
 	show := func(v float64) string {
@@ -211,7 +221,10 @@ func (c counts) least(try int, got counts) counts {
 	if try == 0 {
 		return got
 	}
-	return counts{min(c.writes, got.writes), min(c.commands, got.commands), min(c.allocs, got.allocs), min(c.goroutines, got.goroutines)}
+	return counts{
+		min(c.writes, got.writes), min(c.commands, got.commands), min(c.allocs, got.allocs),
+		min(c.goroutines, got.goroutines),
+	}
 }
 
 // grown returns how many goroutines there are more than before, once those that are about to end have ended.
@@ -278,13 +291,17 @@ func (c *counter) handover(t *testing.T) counts {
 			}
 			return max(0, after-before-look*float64(looks)) / handoversCounted
 		}
-		got := counts{cost(before.writes, after.writes, 0), cost(before.commands, after.commands, each.commands), no, grown(goroutines)}
+		got := counts{
+			cost(before.writes, after.writes, 0),
+			cost(before.commands, after.commands, each.commands), no, grown(goroutines),
+		}
 		least = least.least(i, got)
 	}
 	return least
 }
 
-// handOn hands a lock from one to the other and returns how many looks it took to see that the waiter stands in the queue.
+// handOn hands a lock from one to the other and returns how many looks it took to see that the
+// waiter stands in the queue.
 func handOn(t *testing.T, from, to fencelock.Mutex, look func() fencelock.Info) (looks int) {
 	t.Helper()
 	held, err := from.Lock(t.Context())
@@ -327,7 +344,10 @@ func (c *counter) renew(t *testing.T) counts {
 	}
 	var held []*backend.Hold
 	for i := range n {
-		r := &backend.Request{Name: fmt.Sprintf("{renewed}%d", i), Nonce: fmt.Sprintf("%032x", i+1), TTL: time.Minute, Wait: true, Auto: true, Lost: func(error) {}}
+		r := &backend.Request{
+			Name: fmt.Sprintf("{renewed}%d", i), Nonce: fmt.Sprintf("%032x", i+1), TTL: time.Minute,
+			Wait: true, Auto: true, Lost: func(error) {},
+		}
 		g, err := d.Acquire(t.Context(), r)
 		if err != nil {
 			t.Fatal(err)

@@ -1,18 +1,19 @@
-// Package bench measures backends side by side: the same operations over the public interface (fencelock.Locker) on each, and in
-// the same run the raw store through its own client.
+// Package bench measures backends side by side: the same operations over the public interface
+// (fencelock.Locker) on each, and in the same run the raw store through its own client.
 //
-// Rounds alternate: ours, raw, ours, raw, and so on, so that what else the machine does falls on both. A rate alone says little; the
-// ratio of the two is the measure. Docs: docs/performance.md.
+// Rounds alternate: ours, raw, ours, raw, and so on, so that what else the machine does falls on
+// both. A rate alone says little; the ratio of the two is the measure. Docs: docs/performance.md.
 //
 // What is measured ([Ops]):
 //
 //   - cycle: lock and unlock of free names, one for each goroutine.
-//   - contended: many goroutines of one process want one name. The raw store has a sync.Mutex of the process before it, for it
-//     has no queue of its own that all stores have.
-//   - handover: from the call of Unlock to the grant of a waiter of another client. Both clients are in this process, so that one
-//     monotonic clock times both ends.
+//   - contended: many goroutines of one process want one name. The raw store has a sync.Mutex
+//     of the process before it, for it has no queue of its own that all stores have.
+//   - handover: from the call of Unlock to the grant of a waiter of another client. Both clients
+//     are in this process, so that one monotonic clock times both ends.
 //   - held: leases that are held and renewed. There is no raw side: a raw store renews nothing.
 //
-// Everything is under a prefix of its own, which is emptied at the end, also after an error and when the ctx ends. What
-// a backend keeps for its tokens, however many names there are, stays: no token may ever go back.
+// Everything is under a prefix of its own, which is emptied at the end, also after an error and
+// when the ctx ends. What a backend keeps for its tokens, however many names there are, stays: no
+// token may ever go back.
 package bench

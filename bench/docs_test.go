@@ -43,7 +43,9 @@ func TestDocs(t *testing.T) {
 
 func countsTable() string {
 	var b strings.Builder
-	b.WriteString("| backend | free lock and unlock: round trips | commands | allocations | hand-over: round trips | commands | renewal of 100: round trips | commands |\n|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| backend | free lock and unlock: round trips | commands | allocations | " +
+		"hand-over: round trips | commands | renewal of 100: round trips | commands " +
+		"|\n|---|---|---|---|---|---|---|---|\n")
 	show := func(v float64) string {
 		if v == no {
 			return "–"
@@ -52,8 +54,10 @@ func countsTable() string {
 	}
 	for _, s := range allStores {
 		l := limits[s.name]
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", s.name, show(l["cycle"].writes), show(l["cycle"].commands), show(l["cycle"].allocs),
-			show(l["handover"].writes), show(l["handover"].commands), show(l["renew"].writes), show(l["renew"].commands))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s |\n",
+			s.name, show(l["cycle"].writes), show(l["cycle"].commands), show(l["cycle"].allocs),
+			show(l["handover"].writes), show(l["handover"].commands), show(l["renew"].writes),
+			show(l["renew"].commands))
 	}
 	return b.String()
 }

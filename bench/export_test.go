@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/bench/internal/raw"
 )
 
 // OpenCounter returns what counts the commands that the server of a URL has served, and whether it tells.
@@ -23,10 +24,10 @@ func OpenCounter(ctx context.Context, rawURL string) (count func() (int64, bool)
 	if err != nil {
 		return nil, nil, err
 	}
-	p.q, p.id = b.query, "counter"+rand.Text()[:8]
-	r, err := openRaw(ctx, p)
+	p.Query, p.ID = b.query, "counter"+rand.Text()[:8]
+	r, err := raw.Open(ctx, p)
 	if err = errors.Join(err, d.Close()); err != nil {
 		return nil, nil, err
 	}
-	return func() (int64, bool) { return r.commands(ctx) }, r.close, nil
+	return func() (int64, bool) { return r.Commands(ctx) }, r.Close, nil
 }

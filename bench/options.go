@@ -36,7 +36,8 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	switch {
 	case o.Duration < 0 || o.Duration > time.Hour:
-		return o, backend.Invalid("the duration %v of a round: want more than 0 and at most 1h", o.Duration)
+		const want = "the duration %v of a round: want more than 0 and at most 1h"
+		return o, backend.Invalid(want, o.Duration)
 	case o.Rounds < 0 || o.Rounds > 1000:
 		return o, backend.Invalid("%d rounds: want 1 to 1000", o.Rounds)
 	case o.Held < 0 || o.Held > 100_000:

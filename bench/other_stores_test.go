@@ -53,7 +53,7 @@ func TestOtherStores(t *testing.T) {
 }
 
 func zooKeeperStore(tb testing.TB) store {
-	s := servers.ZooKeeper(tb, servers.ZooKeeperOptions{Config: []string{"maxSessionTimeout=60000"}})
+	s := servers.ZooKeeper(tb, servers.ZooKeeperOptions{Config: []string{"maxSessionTimeout=120000"}})
 	return store{s.URL(), func() []string {
 		conn, events, err := zk.Connect(s.Addrs(), 5*time.Second, zk.WithLogInfo(false))
 		if err != nil {
@@ -87,7 +87,8 @@ func postgresStore(tb testing.TB, mode string) store {
 			tb.Fatal(err)
 		}
 		defer func() { _ = conn.Close(context.Background()) }()
-		rows, err := conn.Query(tb.Context(), `SELECT tablename::text FROM pg_tables WHERE tablename LIKE 'fencelock_bench%'
+		rows, err := conn.Query(tb.Context(),
+			`SELECT tablename::text FROM pg_tables WHERE tablename LIKE 'fencelock_bench%'
 			UNION ALL SELECT 'row ' || encode(name, 'escape') FROM fencelock_row
 			UNION ALL SELECT 'lease ' || encode(name, 'escape') FROM fencelock_lease`)
 		if err != nil {

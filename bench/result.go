@@ -1,13 +1,15 @@
 package bench
 
 import (
-	"time"
+	"slices"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/bench/internal/measure"
 )
 
-// A Result is one row. Rates are medians over the rounds; low and high are the least and the greatest of them. Greater is
-// better everywhere in Rate and Ratio. A null is a figure that there is not; Notes says why. Times are in microseconds.
+// A Result is one row. Rates are medians over the rounds; low and high are the least and the
+// greatest of them. Greater is better everywhere in Rate and Ratio. A null is a figure that there
+// is not; Notes says why. Times are in microseconds.
 type Result struct {
 	Label      string `json:"label"`   // the name in the configuration, or the backend's
 	Backend    string `json:"backend"` // the name in its Traits
@@ -27,8 +29,8 @@ type Result struct {
 	RatioLow  *float64 `json:"ratio_low"` // of one round
 	RatioHigh *float64 `json:"ratio_high"`
 
-	// Over all rounds. What is timed: cycle, the cycle; contended, the wait for the lock; handover, from Unlock's call
-	// to the other's grant; held, a renewal. 0: nothing was timed.
+	// Over all rounds. What is timed: cycle, the cycle; contended, the wait for the lock; handover,
+	// from Unlock's call to the other's grant; held, a renewal. 0: nothing was timed.
 	P50    float64  `json:"p50"`
 	P99    float64  `json:"p99"`
 	Max    float64  `json:"max"`
@@ -36,7 +38,8 @@ type Result struct {
 	RawP99 *float64 `json:"raw_p99"`
 	RawMax *float64 `json:"raw_max"`
 
-	// An op is a cycle, or for held one lease held for one second. Not for handover, whose cost is mostly that of waiting.
+	// An op is a cycle, or for held one lease held for one second. Not for handover, whose cost is
+	// mostly that of waiting.
 	AllocsPerOp      *float64 `json:"allocs_per_op"`
 	RawAllocsPerOp   *float64 `json:"raw_allocs_per_op"`
 	CPUPerOp         *float64 `json:"cpu_us_per_op"` // of this process, user and system
@@ -44,7 +47,8 @@ type Result struct {
 	CommandsPerOp    *float64 `json:"commands_per_op"` // that the server counted, whoever sent them
 	RawCommandsPerOp *float64 `json:"raw_commands_per_op"`
 
-	Fairness    *float64 `json:"fairness"` // of contended: Jain's index of the grants of a round's goroutines, the median
+	// Of contended: Jain's index of the grants of a round's goroutines, the median.
+	Fairness    *float64 `json:"fairness"`
 	RawFairness *float64 `json:"raw_fairness"`
 
 	Rounds   int      `json:"rounds"`  // that were measured
@@ -64,42 +68,48 @@ type Promises struct {
 }
 
 func promisesOf(t backend.Traits) Promises {
-	return Promises{t.Fencing.String(), t.FIFO, t.ClockFree, t.SurvivesNode, t.Transactional, t.Grace}
+	return Promises{
+		Fencing: t.Fencing.String(), FIFO: t.FIFO, ClockFree: t.ClockFree,
+		SurvivesNode: t.SurvivesNode, Transactional: t.Transactional, Grace: t.Grace,
+	}
 }
 
 // units are those of the rates.
-var units = map[Op]string{Cycle: "cycles/s", Contended: "grants/s", Handover: "1/p50", Held: "renewals/s"}
+var units = map[Op]string{
+	Cycle: "cycles/s", Contended: "grants/s", Handover: "1/p50", Held: "renewals/s",
+}
 
 // rounds are the samples of one row; theirs is empty where there is no raw side.
-type rounds struct{ ours, theirs []sample }
+type rounds struct{ ours, theirs []measure.Sample }
 
 // result makes a row of its rounds, of which there is at least one.
 func (b *bed) result(c Case, r rounds, wanted int) Result {
 	n := len(r.ours)
+	ours := c.sum(r.ours)
 	res := Result{
-		Label: b.label, Backend: b.traits.Name, Op: c.Op, Row: c.Name(), Goroutines: c.Goroutines, SectionUS: c.Section.Microseconds(),
-		Unit: units[c.Op], Rounds: n, Partial: n < wanted, Notes: []string{}, Promises: promisesOf(b.traits),
+		Label: b.label, Backend: b.traits.Name, Op: c.Op, Row: c.Name(), Unit: units[c.Op],
+		Goroutines: c.Goroutines, SectionUS: c.Section.Microseconds(),
+		Rate:    measure.Median(ours.rates),
+		RateLow: slices.Min(ours.rates), RateHigh: slices.Max(ours.rates),
+		P50: ours.p50, P99: ours.p99, Max: ours.longest, Fairness: ours.fairness,
+		AllocsPerOp: ours.allocs, CPUPerOp: ours.cpu, CommandsPerOp: ours.commands,
+		Rounds: n, Partial: n < wanted, Notes: []string{}, Promises: promisesOf(b.traits),
 	}
 	if c.Op == Held {
 		res.Goroutines, res.Leases = 1, c.Goroutines
 	}
-	var rates []float64
-	rates, res.Rate, res.RateLow, res.RateHigh = spread(r.ours)
-	res.P50, res.P99, res.Max = percentiles(r.ours)
-	res.AllocsPerOp, res.CPUPerOp, res.CommandsPerOp = costs(c, r.ours)
-	res.Fairness = fairness(c, r.ours)
 	if len(r.theirs) == n {
-		base, rate, _, _ := spread(r.theirs)
-		p50, p99, longest := percentiles(r.theirs)
-		res.RawRate, res.RawP50, res.RawP99, res.RawMax = &rate, &p50, &p99, &longest
+		raw := c.sum(r.theirs)
+		rate := measure.Median(raw.rates)
 		ratio := res.Rate / rate
 		low, high := ratio, ratio
-		for i := range rates {
-			low, high = min(low, rates[i]/base[i]), max(high, rates[i]/base[i])
+		for i, base := range raw.rates {
+			low, high = min(low, ours.rates[i]/base), max(high, ours.rates[i]/base)
 		}
-		res.Ratio, res.RatioLow, res.RatioHigh = &ratio, &low, &high
-		res.RawAllocsPerOp, res.RawCPUPerOp, res.RawCommandsPerOp = costs(c, r.theirs)
-		res.RawFairness = fairness(c, r.theirs)
+		res.RawRate, res.Ratio, res.RatioLow, res.RatioHigh = &rate, &ratio, &low, &high
+		res.RawP50, res.RawP99, res.RawMax = &raw.p50, &raw.p99, &raw.longest
+		res.RawAllocsPerOp, res.RawCPUPerOp = raw.allocs, raw.cpu
+		res.RawCommandsPerOp, res.RawFairness = raw.commands, raw.fairness
 	}
 	res.explain(c)
 	return res
@@ -129,65 +139,41 @@ func (res *Result) explain(c Case) {
 	}
 }
 
-func spread(all []sample) (rates []float64, mid, low, high float64) {
-	for _, s := range all {
-		rates = append(rates, float64(s.ops)/s.elapsed.Seconds())
-	}
-	low, high = rates[0], rates[0]
-	for _, r := range rates {
-		low, high = min(low, r), max(high, r)
-	}
-	return rates, median(rates), low, high
+// figures are those of one side: the rates of the rounds, the latencies of all of them in
+// microseconds, and of the others the medians of the rounds. Nil is what there is not.
+type figures struct {
+	rates                           []float64
+	p50, p99, longest               float64
+	allocs, cpu, commands, fairness *float64
 }
 
-// percentiles of all rounds, in microseconds. A bucket's end is never beyond the exact longest.
-func percentiles(all []sample) (p50, p99, longest float64) {
-	h := newHistogram()
-	var most time.Duration
-	for _, s := range all {
-		h.Merge(s.latency)
-		most = max(most, s.longest)
-	}
-	us := func(ns int64) float64 { return float64(min(ns, int64(most))) / 1000 }
-	return us(h.ValueAtQuantile(50)), us(h.ValueAtQuantile(99)), us(int64(most))
-}
-
-// costs are per op, the medians of the rounds; nil where they were not counted.
-func costs(c Case, all []sample) (allocs, cpu, commands *float64) {
-	if c.Op == Handover {
-		return nil, nil, nil
-	}
-	of := func(known func(sample) bool, spent func(sample) float64) *float64 {
+func (c Case) sum(all []measure.Sample) figures {
+	var f figures
+	mid := func(has bool, of func(measure.Sample) float64) *float64 {
 		var each []float64
 		for _, s := range all {
-			ops := float64(s.ops)
-			if c.Op == Held {
-				ops = s.held
-			}
-			if known(s) {
-				each = append(each, spent(s)/ops)
-			}
+			each = append(each, of(s))
 		}
-		if len(each) < len(all) {
-			return nil
+		if m := measure.Median(each); has && slices.Min(each) >= 0 {
+			return &m
 		}
-		m := median(each)
-		return &m
-	}
-	allocs = of(func(s sample) bool { return s.knowsAllocs }, func(s sample) float64 { return float64(s.allocs) })
-	cpu = of(func(s sample) bool { return s.knowsCPU }, func(s sample) float64 { return float64(s.cpu.Nanoseconds()) / 1000 })
-	commands = of(func(s sample) bool { return s.knowsCommands }, func(s sample) float64 { return float64(s.commands) })
-	return allocs, cpu, commands
-}
-
-func fairness(c Case, all []sample) *float64 {
-	if c.Op != Contended {
 		return nil
 	}
-	var each []float64
-	for _, s := range all {
-		each = append(each, jain(s.perGoroutine))
+	ops := func(s measure.Sample) float64 {
+		if c.Op == Held {
+			return float64(c.Goroutines) * s.Elapsed.Seconds()
+		}
+		return s.Ops()
 	}
-	m := median(each)
-	return &m
+	for _, s := range all {
+		f.rates = append(f.rates, s.Rate())
+	}
+	l := measure.Merge(all...).Latency
+	f.p50, f.p99, f.longest = l.Micros(50), l.Micros(99), l.Micros(100)
+	spends := c.Op != Handover
+	f.allocs = mid(spends, func(s measure.Sample) float64 { return s.Allocs / ops(s) })
+	f.cpu = mid(spends, func(s measure.Sample) float64 { return s.CPU / ops(s) })
+	f.commands = mid(spends, func(s measure.Sample) float64 { return s.Requests / ops(s) })
+	f.fairness = mid(c.Op == Contended, measure.Sample.Fairness)
+	return f
 }

@@ -9,13 +9,14 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/bench/internal/measure"
 )
 
-// Run measures the targets one after the other, and returns a row for each case of each. It empties what it used before it
-// returns.
+// Run measures the targets one after the other, and returns a row for each case of each. It empties
+// what it used before it returns.
 //
-// An error names the backend and the row, and comes with what was measured before it; a row of which a round is complete is there as
-// Partial. When ctx ends it is ctx's error.
+// An error names the backend and the row, and comes with what was measured before it; a row of
+// which a round is complete is there as Partial. When ctx ends it is ctx's error.
 func Run(ctx context.Context, targets []Target, o Options) ([]Result, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -36,7 +37,8 @@ func Run(ctx context.Context, targets []Target, o Options) ([]Result, error) {
 		}
 		rows, err := b.run(ctx, o)
 		all = append(all, rows...)
-		if closed := b.close(ctx); err == nil && closed != nil { // else the first error is the one to report
+		closed := b.close(ctx)
+		if err == nil && closed != nil { // else the first error is the one to report
 			err = fmt.Errorf("cleaning up: %w", closed)
 		}
 		if err != nil {
@@ -75,7 +77,8 @@ func (b *bed) run(ctx context.Context, o Options) ([]Result, error) {
 	return all, nil
 }
 
-// row measures the rounds of one case: ours, then raw, and so on. After an error it returns those that are complete.
+// row measures the rounds of one case: ours, then raw, and so on. After an error it returns those
+// that are complete.
 func (b *bed) row(ctx context.Context, c Case, o Options, at Progress) (r rounds, err error) {
 	ours, err := b.ours(ctx, c)
 	if err != nil {
@@ -117,7 +120,8 @@ func rawError(ctx context.Context, err error) error {
 
 // A side is one of the two that are compared, ready for one case.
 type side struct {
-	measure func(ctx context.Context, d time.Duration) (sample, error) // nil: there is no such side
+	// measure is nil where there is no such side.
+	measure func(context.Context, time.Duration) (measure.Sample, error)
 	free    func() error
 }
 
@@ -129,95 +133,94 @@ func (s side) close() error {
 }
 
 // commands returns what counts the server's commands.
-func (b *bed) commands(ctx context.Context) func() (int64, bool) {
+func (b *bed) commands(ctx context.Context) measure.Counter {
 	if b.raw == nil {
 		return nil
 	}
-	return func() (int64, bool) { return b.raw.commands(ctx) }
+	return func() (int64, bool) { return b.raw.Commands(ctx) }
 }
 
 // ours makes the library ready for a case.
 func (b *bed) ours(ctx context.Context, c Case) (side, error) {
+	ours := func(l *fencelock.Locker, i int) measure.Mutex {
+		return measure.Ours(l.Mutex(nameOf(i)))
+	}
 	switch c.Op {
 	case Handover:
-		return handing(b.relay(nameOf(0))), nil
+		return handing(ours(b.one, 0), ours(b.two, 0)), nil
 	case Held:
-		measure, free, err := b.hold(ctx, c.Goroutines)
-		return side{func(ctx context.Context, d time.Duration) (sample, error) { return measure(ctx, d, b.commands(ctx)) }, free}, err
+		return b.hold(ctx, c.Goroutines)
 	}
-	all := make([]cycle, c.Goroutines)
+	all := make([]measure.Mutex, c.Goroutines)
 	for i := range all {
-		if c.Op == Contended {
-			all[i] = locking(b.one.Mutex(nameOf(0)))
-		} else {
-			all[i] = locking(b.one.Mutex(nameOf(i)))
-		}
+		all[i] = ours(b.one, c.index(i))
 	}
-	return b.cycling(ctx, c, all)
+	return b.crowding(ctx, c, all)
 }
 
-// theirs makes the raw store ready for a case.
+// theirs makes the raw store ready for a case. Before a contended name there is a mutex of the
+// process.
 func (b *bed) theirs(ctx context.Context, c Case) (side, error) {
 	if b.raw == nil || c.Op == Held {
 		return side{}, nil
 	}
 	if c.Op == Handover {
-		r, err := b.raw.relay(ctx, nameOf(0))
+		one, err := b.raw.Mutex(ctx, nameOf(0), true)
 		if err != nil {
 			return side{}, err
 		}
-		return handing(r), nil
+		two, err := b.raw.Mutex(ctx, nameOf(0), true)
+		return handing(one, two), err
 	}
-	all := make([]cycle, c.Goroutines)
+	all := make([]measure.Mutex, c.Goroutines)
 	var mu sync.Mutex
 	for i := range all {
 		var err error
-		switch {
-		case c.Op == Contended && i > 0:
-			all[i] = all[0]
-		case c.Op == Contended:
-			all[i], err = b.raw.cycle(nameOf(0))
-			all[i] = within(&mu, all[i])
-		default:
-			all[i], err = b.raw.cycle(nameOf(i))
-		}
-		if err != nil {
+		if all[i], err = b.raw.Mutex(ctx, nameOf(c.index(i)), false); err != nil {
 			return side{}, err
 		}
-	}
-	return b.cycling(ctx, c, all)
-}
-
-// locking is the library's cycle.
-func locking(m fencelock.Mutex) cycle {
-	return func(ctx context.Context, held func()) error {
-		le, err := m.Lock(ctx)
-		if err != nil {
-			return err
+		if c.Op == Contended {
+			all[i] = within(&mu, all[i])
 		}
-		held()
-		return le.Unlock(ctx)
+	}
+	return b.crowding(ctx, c, all)
+}
+
+// within takes mu before m.
+func within(mu *sync.Mutex, m measure.Mutex) measure.Mutex {
+	return measure.Mutex{
+		Lock: func(ctx context.Context) error {
+			mu.Lock()
+			err := m.Lock(ctx)
+			if err != nil {
+				mu.Unlock()
+			}
+			return err
+		},
+		Unlock: func(ctx context.Context) error {
+			defer mu.Unlock()
+			return m.Unlock(ctx)
+		},
 	}
 }
 
-// cycling runs every cycle once, so that connections are there and scripts known, and then measures.
-func (b *bed) cycling(ctx context.Context, c Case, all []cycle) (side, error) {
-	if _, err := cycles(ctx, all, 0, 0, false, nil); err != nil {
+// crowding runs every cycle once, so that connections are there and scripts known, and then
+// measures.
+func (b *bed) crowding(ctx context.Context, c Case, all []measure.Mutex) (side, error) {
+	if _, err := measure.Crowd(ctx, all, measure.Load{}); err != nil {
 		return side{}, err
 	}
-	return side{measure: func(ctx context.Context, d time.Duration) (sample, error) {
-		return cycles(ctx, all, d, c.Section, c.Op == Contended, b.commands(ctx))
+	return side{measure: func(ctx context.Context, d time.Duration) (measure.Sample, error) {
+		return measure.Crowd(ctx, all, measure.Load{
+			For: d, Section: c.Section, Waits: c.Op == Contended, Requests: b.commands(ctx),
+		})
 	}}, nil
 }
 
-// handing measures a relay.
-func handing(r *relay) side {
-	return side{
-		measure: func(ctx context.Context, d time.Duration) (sample, error) { return handovers(ctx, r, d) },
-		free: func() error {
-			ctx, cancel := context.WithTimeout(context.Background(), wipeMost)
-			defer cancel()
-			return r.close(ctx)
-		},
-	}
+// handing measures hand-overs between two clients.
+func handing(one, two measure.Mutex) side {
+	a, b := measure.Here(one), measure.Here(two)
+	return side{measure: func(ctx context.Context, d time.Duration) (measure.Sample, error) {
+		return measure.HandOver(ctx, a, b, d)
+	}}
 }

@@ -115,7 +115,8 @@ func TestRun(t *testing.T) {
 				if r.Label != b.name || r.Backend != b.name || r.Partial || r.Rounds != tiny.Rounds {
 					t.Errorf("%s: got %+v, want %d rounds of %s", r.Row, r, tiny.Rounds, b.name)
 				}
-				if tells := b.name == "redis" || b.name == "etcd"; r.Op != bench.Handover && (r.CommandsPerOp != nil) != tells {
+				if tells := b.name == "redis" ||
+					b.name == "etcd"; r.Op != bench.Handover && (r.CommandsPerOp != nil) != tells {
 					t.Errorf("%s: got commands %v, want them told: %v", r.Row, r.CommandsPerOp, tells)
 				}
 			}
@@ -153,7 +154,8 @@ func check(t *testing.T, r bench.Result) {
 	if r.RawRate == nil || *r.RawRate <= 0 || *r.RawP50 > *r.RawP99 || *r.RawP99 > *r.RawMax {
 		t.Fatalf("%s: got %+v, want a raw side", r.Row, r)
 	}
-	if want := r.Rate / *r.RawRate; math.Abs(*r.Ratio-want) > 1e-9*want || *r.RatioLow > *r.Ratio || *r.Ratio > *r.RatioHigh {
+	if want := r.Rate / *r.RawRate; math.Abs(*r.Ratio-want) > 1e-9*want || *r.RatioLow > *r.Ratio ||
+		*r.Ratio > *r.RatioHigh {
 		t.Errorf("%s: got a ratio of %v between %v and %v, want %v", r.Row, *r.Ratio, *r.RatioLow, *r.RatioHigh, want)
 	}
 }
@@ -200,7 +202,9 @@ func TestServerThatDies(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if !errors.Is(err, fencelock.ErrUnavailable) || !strings.Contains(err.Error(), "redis: contended/goroutines=16/section=0us: ") || strings.Contains(err.Error(), "s3cret") {
+	if !errors.Is(err, fencelock.ErrUnavailable) ||
+		!strings.Contains(err.Error(), "redis: contended/goroutines=16/section=0us: ") ||
+		strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("got %v, want one that matches %v and names the row", err, fencelock.ErrUnavailable)
 	}
 	if len(got) != 2 || !got[1].Partial {
@@ -225,7 +229,12 @@ func TestRunRefuses(t *testing.T) {
 		{"an unknown row", memory, bench.Options{Only: []string{"cycle/goroutines=3"}}, "cycle/goroutines=64"},
 		{"an unknown scheme", []bench.Target{{URL: "nothing://x"}}, bench.Options{}, "nothing"},
 		{"a bad URL of memory", []bench.Target{{URL: "memory://host"}}, bench.Options{}, "memory"},
-		{"an unknown key", []bench.Target{{Name: "cache", URL: "redis://127.0.0.1:1/?colour=red"}}, bench.Options{}, "cache: invalid: unknown key \"colour\""},
+		{
+			"an unknown key",
+			[]bench.Target{{Name: "cache", URL: "redis://127.0.0.1:1/?colour=red"}},
+			bench.Options{},
+			"cache: invalid: unknown key \"colour\"",
+		},
 	}
 	for _, tt := range tests {
 		got, err := bench.Run(t.Context(), tt.targets, tt.o)
@@ -240,7 +249,8 @@ func TestLabels(t *testing.T) {
 	t.Parallel()
 	o := tiny
 	o.Only = []string{"cycle/goroutines=1"}
-	got, err := bench.Run(t.Context(), []bench.Target{{URL: "memory://"}, {URL: "memory://"}, {Name: "mine", URL: "memory://"}}, o)
+	got, err := bench.Run(t.Context(),
+		[]bench.Target{{URL: "memory://"}, {URL: "memory://"}, {Name: "mine", URL: "memory://"}}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +265,10 @@ func TestLabels(t *testing.T) {
 	if err := bench.WriteTable(&out, got); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"cycle/goroutines=1  cycles/s", " memory#2  ", "mine promises: anchored tokens, first come first served, grace\n"} {
+	for _, want := range []string{
+		"cycle/goroutines=1  cycles/s", " memory#2  ",
+		"mine promises: anchored tokens, first come first served, grace\n",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got the table\n%s\nwant it to have %q", out.String(), want)
 		}

@@ -7,38 +7,51 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/fencelock/fencelock/bench/internal/measure"
 )
 
-// WriteTable writes results for a terminal: a block for each row's name, with the backends one under the other, and what
-// each backend promises.
+// WriteTable writes results for a terminal: a block for each row's name, with the backends one
+// under the other, and what each backend promises.
 func WriteTable(w io.Writer, all []Result) error {
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	line := func(cells ...string) { fmt.Fprintln(t, strings.Join(cells, "\t")+"\t") }
 	for i, block := range Blocks(all) {
 		if i > 0 {
 			fmt.Fprintln(t)
 		}
-		fmt.Fprintf(t, "%s\t%s\traw\tratio\tspread\tp50\tp99\tmax\tallocs\tCPU\tcommands\tfair\t\n", block[0].Row, block[0].Unit)
+		line(
+			block[0].Row, block[0].Unit, "raw", "ratio", "spread", "p50", "p99", "max",
+			"allocs", "CPU", "commands", "fair",
+		)
 		for _, r := range block {
-			label := r.Label
+			label, spread := r.Label, "-"
 			if r.Partial {
 				label += " (partial)"
 			}
-			spread := "-"
 			if r.Ratio != nil {
 				spread = Figure(r.RatioLow) + ".." + Figure(r.RatioHigh)
 			}
-			fmt.Fprintln(t, strings.Join([]string{
-				label, Figure(&r.Rate), Figure(r.RawRate), Figure(r.Ratio), spread, Micros(r.P50), Micros(r.P99), Micros(r.Max),
-				Figure(r.AllocsPerOp), cpu(r.CPUPerOp), Figure(r.CommandsPerOp), Figure(r.Fairness),
-			}, "\t")+"\t")
+			cpu := "-"
+			if r.CPUPerOp != nil {
+				cpu = Micros(*r.CPUPerOp)
+			}
+			line(
+				label, Figure(&r.Rate), Figure(r.RawRate), Figure(r.Ratio), spread,
+				Micros(r.P50), Micros(r.P99), Micros(r.Max),
+				Figure(r.AllocsPerOp), cpu, Figure(r.CommandsPerOp), Figure(r.Fairness),
+			)
 		}
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	for _, line := range promised(all) {
-		b.WriteString(line)
+	for i, p := range promised(all) {
+		if i == 0 {
+			b.WriteString("\n")
+		}
+		b.WriteString(p)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -68,17 +81,13 @@ func Blocks(all []Result) [][]Result {
 
 // promised says in a line each what the backends promise.
 func promised(all []Result) []string {
-	lines := []string{}
-	var seen []string
+	var lines []string
 	for _, r := range all {
-		if slices.Contains(seen, r.Label) {
-			continue
+		words := strings.Join(r.Promises.Words(), ", ")
+		line := fmt.Sprintf("%s promises: %s\n", r.Label, words)
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
 		}
-		seen = append(seen, r.Label)
-		lines = append(lines, fmt.Sprintf("%s promises: %s\n", r.Label, strings.Join(r.Promises.Words(), ", ")))
-	}
-	if len(lines) > 0 {
-		lines[0] = "\n" + lines[0]
 	}
 	return lines
 }
@@ -105,19 +114,10 @@ func (p Promises) Words() []string {
 
 // Figure shows three digits, or a dash for what there is not.
 func Figure(v *float64) string {
-	switch {
-	case v == nil:
+	if v == nil {
 		return "-"
-	case *v >= 1e7:
-		return strconv.FormatFloat(*v/1e6, 'f', 0, 64) + "M"
-	case *v >= 1e4:
-		return strconv.FormatFloat(*v/1e3, 'f', 1, 64) + "k"
-	case *v >= 100:
-		return strconv.FormatFloat(*v, 'f', 0, 64)
-	case *v >= 10:
-		return strconv.FormatFloat(*v, 'f', 1, 64)
 	}
-	return strconv.FormatFloat(*v, 'f', 2, 64)
+	return measure.Figure(*v)
 }
 
 // Micros shows a time given in microseconds, or a dash where nothing was timed.
@@ -133,11 +133,4 @@ func Micros(us float64) string {
 		return strconv.FormatFloat(us/1e3, 'f', 2, 64) + "ms"
 	}
 	return strconv.FormatFloat(us/1e6, 'f', 2, 64) + "s"
-}
-
-func cpu(us *float64) string {
-	if us == nil {
-		return "-"
-	}
-	return Micros(*us)
 }

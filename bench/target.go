@@ -13,6 +13,7 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/memory"
+	"github.com/fencelock/fencelock/bench/internal/raw"
 )
 
 const (
@@ -26,7 +27,8 @@ type Target struct {
 	URL  string
 }
 
-// bed is an open target: two clients of the library, so that one can hand over to the other, and the raw store.
+// bed is an open target: two clients of the library, so that one can hand over to the other, and
+// the raw store.
 type bed struct {
 	label  string
 	traits backend.Traits
@@ -34,7 +36,7 @@ type bed struct {
 	dial   func(ctx context.Context) (backend.Driver, error)
 	one    *fencelock.Locker
 	two    *fencelock.Locker
-	raw    raw // nil if there is none
+	raw    raw.Store // nil if there is none
 	query  *backend.Query
 }
 
@@ -63,8 +65,8 @@ func (t Target) open(ctx context.Context) (*bed, error) {
 		return nil, err
 	}
 	if b.two, err = b.locker(ctx); err == nil {
-		p.q = b.query
-		b.raw, err = openRaw(ctx, p)
+		p.Query = b.query
+		b.raw, err = raw.Open(ctx, p)
 	}
 	if err != nil {
 		return nil, errors.Join(err, b.close(context.WithoutCancel(ctx)))
@@ -73,10 +75,10 @@ func (t Target) open(ctx context.Context) (*bed, error) {
 }
 
 // prepare makes dial for a keyspace of this run's own, and the place of it.
-func (b *bed) prepare(u *url.URL) (place, error) {
+func (b *bed) prepare(u *url.URL) (raw.Place, error) {
 	keys, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return place{}, backend.Invalid("the query of the %q URL cannot be read", u.Scheme)
+		return raw.Place{}, backend.Invalid("the query of the %q URL cannot be read", u.Scheme)
 	}
 	own := keys.Get("prefix")
 	if !keys.Has("prefix") {
@@ -84,12 +86,10 @@ func (b *bed) prepare(u *url.URL) (place, error) {
 	}
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
-	bare := *u
-	bare.RawQuery = ""
-	p := place{u: &bare, keys: keys, id: "bench" + hex.EncodeToString(random[:])}
-	p.prefix = own + p.id + ":"
+	p := raw.Place{URL: u, ID: "bench" + hex.EncodeToString(random[:])}
+	p.Prefix = own + p.ID + ":"
 	ours, at := maps.Clone(keys), *u
-	ours.Set("prefix", p.prefix)
+	ours.Set("prefix", p.Prefix)
 	at.RawQuery = ours.Encode()
 	if at.Host+at.Path == "" { // memory://, which would be written memory:
 		at.Path = "/"
@@ -110,7 +110,7 @@ func (b *bed) prepare(u *url.URL) (place, error) {
 	if !ok {
 		return p, backend.Unsupported("the driver of memory:// is a %T", d)
 	}
-	b.dial = func(context.Context) (backend.Driver, error) { return store.Client(p.prefix) }
+	b.dial = func(context.Context) (backend.Driver, error) { return store.Client(p.Prefix) }
 	return p, nil
 }
 
@@ -127,7 +127,8 @@ func (b *bed) locker(ctx context.Context, opts ...fencelock.Option) (*fencelock.
 	return l, err
 }
 
-// nameOf is the lock of a goroutine. Its braces make the slot of a Redis Cluster, and what Redis keeps for each slot, the same in every run.
+// nameOf is the lock of a goroutine. Its braces make the slot of a Redis Cluster, and what Redis
+// keeps for each slot, the same in every run.
 func nameOf(worker int) string { return fmt.Sprintf("{%d}", worker) }
 
 // close frees everything and empties the keyspace.
@@ -141,7 +142,7 @@ func (b *bed) close(ctx context.Context) error {
 		}
 	}
 	if b.raw != nil {
-		errs = append(errs, b.raw.wipe(ctx), b.raw.close())
+		errs = append(errs, b.raw.Wipe(ctx), b.raw.Close())
 	}
 	return errors.Join(errs...)
 }

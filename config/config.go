@@ -12,16 +12,17 @@
 //
 //	moving: {migrate: {from: cache, to: safe, phase: both}}   # from | both | to
 //
-// A rule's scenario ([Scenarios]) says what its names need. [Load] refuses a rule whose backend cannot carry it, before
-// anything is connected, and [Config.Open] looks again at what the real drivers promise. A program chooses its drivers by
-// what it imports; this package imports none.
+// A rule's scenario ([Scenarios]) says what its names need. [Load] refuses a rule whose backend
+// cannot carry it, before anything is connected, and [Config.Open] looks again at what the real
+// drivers promise. A program chooses its drivers by what it imports; this package imports none.
 //
-// Reading is strict. Unknown keys, keys that stand twice, rules that can never match, more than one document, more than 1 MiB,
-// anchors, aliases and tags are errors with their line and column.
+// Reading is strict. Unknown keys, keys that stand twice, rules that can never match, more than one
+// document, more than 1 MiB, anchors, aliases and tags are errors with their line and column.
 //
-// ${VAR} in a value is taken from the environment once the YAML has been parsed, so whatever it holds stays a part of that value;
-// $${ stands for ${. A variable that is not set is an error. Messages quote the file, never what a variable held,
-// and nothing of a URL. What goes into a URL must be percent-encoded.
+// ${VAR} in a value is taken from the environment once the YAML has been parsed, so whatever it
+// holds stays a part of that value; $${ stands for ${. A variable that is not set is an error.
+// Messages quote the file, never what a variable held, and nothing of a URL. What goes into a URL
+// must be percent-encoded.
 package config
 
 import (
@@ -48,7 +49,8 @@ type Backend struct {
 	Scheme  string        // of its URL; empty for a migration
 	TTL     time.Duration // the default of its names; 0: the library's
 	Migrate *Migration    // nil for a backend with a URL
-	// Traits are what it promises, as far as the file tells: by the URL's scheme and mode, and for a migration by its phase.
+	// Traits are what it promises, as far as the file tells: by the URL's scheme and mode, and for
+	// a migration by its phase.
 	Traits backend.Traits
 	// Known: Traits are known. A scheme that is not one of this library's is looked at by Open only.
 	Known bool

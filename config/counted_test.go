@@ -2,7 +2,9 @@ package config_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"sync"
 
@@ -11,12 +13,18 @@ import (
 )
 
 // The scheme "counted" is somebody else's driver: counted://STORE is a client of a store in memory that all
-// of this host have in common. Its opens and closes are counted. fencing=none makes it promise no tokens.
+// of this host have in common. Its opens and closes are counted. fencing=none makes it promise no tokens. A host
+// with a port is a server, which must answer first.
 func init() {
-	backend.Register("counted", func(_ context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
+	backend.Register("counted", func(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
 		weak := q.String("fencing", "") == "none"
 		if err := q.Err(); err != nil {
 			return nil, err
+		}
+		if u.Port() != "" {
+			if err := answers(ctx, u.Host); err != nil {
+				return nil, err
+			}
 		}
 		counting.Lock()
 		defer counting.Unlock()
@@ -32,6 +40,18 @@ func init() {
 		counting.opens[u.Host]++
 		return &counted{client, u.Host, weak}, nil
 	})
+}
+
+// answers reads a byte from a server.
+func answers(ctx context.Context, addr string) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	_, err = conn.Read(make([]byte, 1))
+	return errors.Join(ctx.Err(), err)
 }
 
 var counting = struct {

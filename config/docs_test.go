@@ -59,7 +59,7 @@ func TestDocs(t *testing.T) {
 }
 
 func parts() map[string]func() string {
-	ps := map[string]func() string{"backends": backends, "scenarios": scenarios, "choices": choices}
+	ps := map[string]func() string{"backends": backends, "scenarios": scenarios, "always": always}
 	for _, s := range config.Scenarios() {
 		ps[s.Name] = func() string { return promised(s) }
 	}
@@ -134,74 +134,13 @@ func needed(s config.Scenario) []string {
 	return words
 }
 
-// choices is what choose answers, for few locks a second and for many.
-func choices() string {
-	var rows [][]string
-	for _, o := range config.Overlaps() {
-		for bits := range 8 {
-			a := config.Answers{Overlap: o, Postgres: bits&4 != 0, Node: bits&2 != 0, Tokens: bits&1 != 0}
-			row := []string{string(o), yesNo[a.Postgres], yesNo[a.Node], yesNo[a.Tokens]}
-			for _, rate := range []int{config.MostConsensus, config.MostConsensus + 1} {
-				a.Rate = rate
-				c, _ := config.Choose(a)
-				cell := c.Scenario.Name + " on " + c.Backend
-				if len(c.Cautions) > 0 {
-					cell += "\\*"
-				}
-				row = append(row, cell)
-			}
-			rows = append(rows, row)
-		}
-	}
-	return table([]string{
-		"two at once", "write in Postgres", "survives a node", "tokens checked",
-		fmt.Sprintf("up to %d a second", config.MostConsensus), "more",
-	}, merged(rows))
-}
+// always is what every scenario promises.
+func always() string { return fmt.Sprintf("- Promised by each: %s\n", lower(config.AlwaysGets)) }
 
-// merged joins rows that differ in one answer only and choose the same: that answer is then "any".
-func merged(rows [][]string) [][]string {
-	for col := 1; col <= 3; col++ {
-		var out [][]string
-		for _, r := range rows {
-			twin := -1
-			for i, o := range out {
-				if differ(o, r) == col {
-					twin = i
-				}
-			}
-			if twin < 0 {
-				out = append(out, r)
-				continue
-			}
-			out[twin][col] = "any"
-		}
-		rows = out
-	}
-	return rows
-}
-
-// differ returns the only column in which two rows differ, or -1.
-func differ(a, b []string) int {
-	at := -1
-	for i := range a {
-		if a[i] == b[i] {
-			continue
-		}
-		if at >= 0 {
-			return -1
-		}
-		at = i
-	}
-	return at
-}
-
-// promised is what a scenario promises and does not.
+// promised is what a scenario promises besides, and does not.
 func promised(s config.Scenario) string {
 	var b strings.Builder
-	upper := strings.ToUpper(s.For[:1]) + s.For[1:]
-	fmt.Fprintf(&b, "%s.\n\n", upper)
-	for _, p := range append([]string{config.AlwaysGets}, s.Gets...) {
+	for _, p := range s.Gets {
 		fmt.Fprintf(&b, "- Promised: %s\n", lower(p))
 	}
 	for _, p := range s.Not {
@@ -253,13 +192,15 @@ func TestTheErrorOfTheDocs(t *testing.T) {
 	}
 	_, file, _ := strings.Cut(string(text), "## The file\n\n```yaml\n")
 	file, _, _ = strings.Cut(file, "```")
-	_, err = config.LoadEnv(strings.NewReader(strings.Replace(file, "mode=row", "mode=lease", 1)), func(string) (string, bool) { return "x", true })
+	_, err = config.LoadEnv(strings.NewReader(strings.Replace(file, "mode=row", "mode=lease", 1)),
+		func(string) (string, bool) { return "x", true })
 	bad, ok := errors.AsType[*config.Error](err)
 	if !ok || len(bad.Problems) != 1 {
 		t.Fatalf("got %v, want one problem", err)
 	}
 	p := bad.Problems[0]
-	want := fmt.Sprintf("locks.yaml:%d:%d: %s", p.Line, p.Column, p.What[:len(`rule "ledger/*": scenario transactional`)])
+	want := fmt.Sprintf("locks.yaml:%d:%d: %s",
+		p.Line, p.Column, p.What[:len(`rule "ledger/*": scenario transactional`)])
 	if !strings.Contains(string(text), want) {
 		t.Errorf("the page does not show %s", want)
 	}

@@ -154,13 +154,15 @@ func (d *document) pairs(n *yaml.Node, what string, do func(key text, value *yam
 	return true
 }
 
-// fields returns the values of a mapping that may have the known keys and must have the required ones, which come first.
+// fields returns the values of a mapping that may have the known keys and must have the required
+// ones, which come first.
 func (d *document) fields(n *yaml.Node, what string, required int, known ...string) map[string]*yaml.Node {
 	fields := map[string]*yaml.Node{}
 	before := len(d.problems)
 	ok := d.pairs(n, what, func(key text, value *yaml.Node) {
 		if !slices.Contains(known, key.value) {
-			d.problems.add(key.at, "%s: unknown key %s: known are %s", what, quote(key.value), strings.Join(known, ", "))
+			d.problems.add(key.at, "%s: unknown key %s: known are %s",
+				what, quote(key.value), strings.Join(known, ", "))
 			return
 		}
 		fields[key.value] = value

@@ -23,7 +23,8 @@ func expand(s string, lookup func(string) (string, bool)) (value, wrong string) 
 		case strings.HasPrefix(s, "${"):
 			name, rest, ok := strings.Cut(s[len("${"):], "}")
 			if !ok || !isVariable(name) {
-				return "", "${ begins no variable: want ${NAME}, of letters, digits and _, or $${ for the two characters themselves"
+				return "", "${ begins no variable: want ${NAME}, of letters, digits and _, or " +
+					"$${ for the two characters themselves"
 			}
 			v, set := lookup(name)
 			if !set {

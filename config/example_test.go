@@ -48,8 +48,15 @@ func ExampleLoad_refused() {
 locks:
   - {match: "ledger/*", scenario: transactional, backend: rows}
 `))
-	fmt.Println(strings.ReplaceAll(err.Error(), "; ", ";\n"))
+	lines := strings.NewReplacer("; ", ";\n", ". ", ".\n", " (", "\n(", " needs ", "\nneeds ")
+	fmt.Println(lines.Replace(err.Error()))
 	// Output:
-	// config:4:59: rule "ledger/*": scenario transactional (the write is in Postgres: it commits with the unlock, or not at all) needs a lock that is part of the database transaction that writes (Transactional);
-	// backend "rows" is postgres-lease, and does not have that. These backends can carry it: postgres-row (url postgres://host/db?mode=row). Point the rule at one of them, or choose a scenario that asks less
+	// config:4:59: rule "ledger/*": scenario transactional
+	// (the write is in Postgres: it commits with the unlock, or not at all)
+	// needs a lock that is part of the database transaction that writes
+	// (Transactional);
+	// backend "rows" is postgres-lease, and does not have that.
+	// These backends can carry it: postgres-row
+	// (url postgres://host/db?mode=row).
+	// Point the rule at one of them, or choose a scenario that asks less
 }

@@ -16,7 +16,9 @@ const mark = "zqxsecretqzx"
 // accepts can be asked anything.
 func FuzzLoad(f *testing.F) {
 	f.Add(whole, mark)
-	f.Add(rules("{match: \"${M}*\", scenario: consensus, backend: a}", "{match: \"*\", scenario: \"${S}\", backend: m}"), mark+"://u:"+mark+"@h:1:2")
+	f.Add(
+		rules("{match: \"${M}*\", scenario: consensus, backend: a}",
+			"{match: \"*\", scenario: \"${S}\", backend: m}"), mark+"://u:"+mark+"@h:1:2")
 	f.Add(oneBackend("{url: \"${URL}\", ttl: \"${TTL}\"}"), "redis://"+mark+":"+mark+"@h/?ttl="+mark)
 	f.Add(oneBackend("{url: '${URL}'}"), "postgres://h?mode="+mark)
 	f.Add(oneBackend("{url: '${URL}'}"), "memory://?ttl=1s&"+mark+"=%zz#"+mark)
@@ -31,7 +33,8 @@ func FuzzLoad(f *testing.F) {
 		}
 		c, err := config.LoadEnv(strings.NewReader(text), func(string) (string, bool) { return value, true })
 		if err != nil {
-			if bad, ok := errors.AsType[*config.Error](err); !ok || len(bad.Problems) == 0 || !errors.Is(err, backend.ErrInvalid) {
+			if bad, ok := errors.AsType[*config.Error](err); !ok || len(bad.Problems) == 0 ||
+				!errors.Is(err, backend.ErrInvalid) {
 				t.Fatalf("got %v, want an Error with its problems", err)
 			}
 			if strings.Contains(strings.ToLower(err.Error()), mark) {

@@ -12,9 +12,10 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Load reads a configuration and checks it without connecting to anything: that it is well formed, and that each rule's
-// backend can carry its scenario. ${VAR} is taken from the environment of this process. The error is an *[Error] with every
-// problem and its place; it matches ErrInvalid. An r with a Name method, such as *os.File, gives the file's name in messages.
+// Load reads a configuration and checks it without connecting to anything: that it is well formed,
+// and that each rule's backend can carry its scenario. ${VAR} is taken from the environment of this
+// process. The error is an *[Error] with every problem and its place; it matches ErrInvalid. An r
+// with a Name method, such as *os.File, gives the file's name in messages.
 func Load(r io.Reader) (*Config, error) { return LoadEnv(r, os.LookupEnv) }
 
 // LoadEnv is Load with another environment: lookup returns a variable's value, and whether it is set.
@@ -73,7 +74,9 @@ func (l *loader) backend(name text, n *yaml.Node) {
 	if ttl, ok := l.text(f["ttl"], what+": ttl"); ok {
 		d, err := time.ParseDuration(ttl.value)
 		if err != nil || d <= 0 || d > 365*24*time.Hour {
-			l.problems.add(ttl.at, "%s: ttl %s: want a duration such as 500ms, 15s or 2m, at most 8760h", what, quote(ttl.shown))
+			l.problems.add(ttl.at,
+				"%s: ttl %s: want a duration such as 500ms, 15s or 2m, at most 8760h",
+				what, quote(ttl.shown))
 		} else {
 			b.TTL = d
 		}
@@ -88,7 +91,9 @@ func (l *loader) backend(name text, n *yaml.Node) {
 	case f["migrate"] != nil:
 		l.moves[b] = f["migrate"]
 	case len(l.problems) == before:
-		l.problems.add(name.at, "%s has no url: want url: such as \"redis://localhost:6379/0\", or migrate: {from, to, phase}", what)
+		l.problems.add(name.at,
+			"%s has no url: want url: such as \"redis://localhost:6379/0\", "+
+				"or migrate: {from, to, phase}", what)
 	}
 }
 
@@ -173,7 +178,8 @@ func (l *loader) rule(n *yaml.Node) {
 	if okScenario {
 		s, known := ScenarioOf(name.value)
 		if !known {
-			l.problems.add(name.at, "rule %s: there is no scenario %s: there are %s", r.shown, quote(name.shown), listed(scenarioNames()))
+			l.problems.add(name.at, "rule %s: there is no scenario %s: there are %s",
+				r.shown, quote(name.shown), listed(scenarioNames()))
 		}
 		r.Scenario = s
 	}
@@ -193,7 +199,9 @@ func (l *loader) rule(n *yaml.Node) {
 func (l *loader) reachable(r *Rule, at pos) {
 	for _, before := range l.c.rules {
 		if before.Match != "" && covers(before.Match, r.Match) {
-			l.problems.add(at, "rule %s can never match: rule %s in line %d comes first and takes all its names: put the narrower one first, or take one out",
+			l.problems.add(at,
+				"rule %s can never match: rule %s in line %d comes first and takes all its "+
+					"names: put the narrower one first, or take one out",
 				r.shown, before.shown, before.Line)
 			return
 		}
@@ -233,7 +241,9 @@ func (l *loader) warnOfPhases(ws *problems, r *Rule) {
 	for _, phase := range phases() {
 		t := movingTraits(phase, legs[m.From], legs[m.To])
 		if miss := r.Scenario.Need.Missing(t); len(miss) > 0 {
-			ws.add(pos{r.Line, r.Column}, "rule %s: in phase %s backend %s would not carry scenario %s any more: %s is missing, and the file would not load",
+			ws.add(pos{r.Line, r.Column},
+				"rule %s: in phase %s backend %s would not carry scenario %s any more: %s is "+
+					"missing, and the file would not load",
 				r.shown, phase, quote(r.Backend.Name), r.Scenario.Name, strings.Join(miss, ", "))
 			return
 		}

@@ -76,8 +76,10 @@ func TestLoad(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if r.Backend.Name != want.backend || r.Scenario.Name != want.scenario || r.Backend.Traits.Name != want.traits || r.Backend.TTL != want.ttl || !r.Backend.Known {
-			t.Errorf("%s: got %s on %s (%s) with ttl %v, want %+v", name, r.Scenario.Name, r.Backend.Name, r.Backend.Traits.Name, r.Backend.TTL, want)
+		if r.Backend.Name != want.backend || r.Scenario.Name != want.scenario ||
+			r.Backend.Traits.Name != want.traits || r.Backend.TTL != want.ttl || !r.Backend.Known {
+			t.Errorf("%s: got %s on %s (%s) with ttl %v, want %+v",
+				name, r.Scenario.Name, r.Backend.Name, r.Backend.Traits.Name, r.Backend.TTL, want)
 		}
 	}
 	if r := c.Rules()[2]; r.Line != 11 || r.Column != 5 || r.Match != "inventory/*" {
@@ -103,9 +105,12 @@ func TestTraitsOfAMigration(t *testing.T) {
 		"to":   {"etcd", true, 0, time.Second},
 	}
 	for phase, want := range tests {
-		c := mustLoad(t, strings.NewReplacer("phase: both", "phase: "+phase, `6379/0"}`, `6379/0", ttl: 1s}`, ", ttl: 15s", "").Replace(whole))
+		c := mustLoad(t,
+			strings.NewReplacer("phase: both", "phase: "+phase, `6379/0"}`, `6379/0", ttl: 1s}`,
+				", ttl: 15s", "").Replace(whole))
 		b := c.Backends()[4]
-		if got := b.Traits; got.Name != want.traits || got.ClockFree != want.strong || got.MinTTL != want.min || got.Transactional {
+		if got := b.Traits; got.Name != want.traits || got.ClockFree != want.strong ||
+			got.MinTTL != want.min || got.Transactional {
 			t.Errorf("phase %s: got %+v, want %+v", phase, got, want)
 		}
 		if b.TTL != want.ttl {
@@ -119,11 +124,16 @@ func TestScope(t *testing.T) {
 	if got, want := c.Scope(c.Backends()[4]).String(), "!inventory/pinned, inventory/*"; got != want {
 		t.Errorf("got scope %q, want %q", got, want)
 	}
-	c = mustLoad(t, strings.Replace(whole, `match: "*",           scenario: general,       backend: rows`, `match: "*", scenario: general, backend: moving`, 1))
-	if got, want := c.Scope(c.Backends()[4]).String(), "!inventory/pinned, !dedup/*, inventory/*, !ledger/*, !leader, *"; got != want {
+	c = mustLoad(t,
+		strings.Replace(whole, `match: "*",           scenario: general,       backend: rows`,
+			`match: "*", scenario: general, backend: moving`, 1))
+	if got, want := c.Scope(c.Backends()[4]).String(), "!inventory/pinned, !dedup/*, "+
+		"inventory/*, !ledger/*, !leader, *"; got != want {
 		t.Errorf("got scope %q, want %q", got, want)
 	}
-	for name, moves := range map[string]bool{"inventory/pinned": false, "inventory/1": true, "dedup/1": false, "other": true} {
+	for name, moves := range map[string]bool{
+		"inventory/pinned": false, "inventory/1": true, "dedup/1": false, "other": true,
+	} {
 		if got := c.Scope(c.Backends()[4]).Moves(name); got != moves {
 			t.Errorf("%s moves: got %v, want %v", name, got, moves)
 		}
@@ -131,7 +141,9 @@ func TestScope(t *testing.T) {
 }
 
 func TestWarnings(t *testing.T) {
-	c := mustLoad(t, "backends:\n  a: {url: \"memory://\"}\n  spare: {url: \"memory://\"}\nlocks:\n  - {match: x, scenario: general, backend: a}\n")
+	c := mustLoad(t,
+		"backends:\n  a: {url: \"memory://\"}\n  spare: {url: \"memory://\"}\nlocks:\n  - "+
+			"{match: x, scenario: general, backend: a}\n")
 	ws := c.Warnings()
 	if len(ws) != 1 || ws[0].Line != 3 || ws[0].Column != 3 || !strings.Contains(ws[0].What, `"spare"`) {
 		t.Errorf("got %v, want one about spare at 3:3", ws)
@@ -141,11 +153,13 @@ func TestWarnings(t *testing.T) {
 // A phase to come in which a rule would not load is told of before it comes.
 func TestWarnsOfPhasesToCome(t *testing.T) {
 	file := func(phase, scenario string) string {
-		return "backends:\n  a: {url: \"etcd://h\"}\n  b: {url: \"redis://h\"}\n  m: {migrate: {from: a, to: b, phase: " + phase + "}}\nlocks:\n" +
+		return "backends:\n  a: {url: \"etcd://h\"}\n  b: {url: \"redis://h\"}\n  m: {migrate: " +
+			"{from: a, to: b, phase: " + phase + "}}\nlocks:\n" +
 			"  - {match: x, scenario: " + scenario + ", backend: m}\n"
 	}
 	ws := mustLoad(t, file("from", "consensus")).Warnings()
-	if len(ws) != 1 || ws[0].Line != 6 || !strings.Contains(ws[0].What, "phase both") || !strings.Contains(ws[0].What, "ClockFree") {
+	if len(ws) != 1 || ws[0].Line != 6 || !strings.Contains(ws[0].What, "phase both") ||
+		!strings.Contains(ws[0].What, "ClockFree") {
 		t.Errorf("from etcd to redis with consensus: got %v, want a warning about phase both", ws)
 	}
 	if ws := mustLoad(t, file("from", "inventory")).Warnings(); len(ws) != 0 {
@@ -158,7 +172,8 @@ func TestWarnsOfPhasesToCome(t *testing.T) {
 
 // rules is a file with these rules over a redis called a, an etcd called e and a migration m between them.
 func rules(lines ...string) string {
-	return "backends:\n  a: {url: \"redis://h\"}\n  e: {url: \"etcd://h\"}\n  m: {migrate: {from: a, to: e, phase: both}}\nlocks:\n  - " + strings.Join(lines, "\n  - ") + "\n"
+	return "backends:\n  a: {url: \"redis://h\"}\n  e: {url: \"etcd://h\"}\n  m: {migrate: " +
+		"{from: a, to: e, phase: both}}\nlocks:\n  - " + strings.Join(lines, "\n  - ") + "\n"
 }
 
 // oneBackend is a file with this backend, called b, in line 2.
@@ -172,74 +187,183 @@ func TestLoadRefuses(t *testing.T) {
 		text, at string
 		says     []string
 	}{
-		"empty":               {"", "1:1", []string{"empty"}},
-		"a comment only":      {"# nothing\n", "1:1", []string{"empty"}},
-		"a list":              {"- a\n", "1:1", []string{"mapping"}},
-		"a syntax error":      {"backends:\n  a: {url: x: y}\n", "2:13", []string{"not YAML"}},
-		"a tab":               {"backends:\n\ta: 1\n", "2:1", []string{"not YAML"}},
-		"no bracket":          {"backends: [1, 2\nlocks: 3\n", "2:6", []string{"not YAML", "expected ',' or ']'"}},
-		"an unquoted ${}":     {oneBackend("{url: ${PASSWORD}}"), "2:13", []string{"not YAML", "must stand in quotes"}},
-		"bad UTF-8":           {"backends:\n  a: \xff\n", "2:6", []string{"not UTF-8"}},
-		"no backends":         {"locks: [" + rule + "]\n", "1:1", []string{"backends is missing"}},
-		"no locks":            {"backends: {a: {url: \"memory://\"}}\n", "1:1", []string{"locks is missing"}},
-		"no rules":            {"backends: {a: {url: \"memory://\"}}\nlocks: []\n", "2:8", []string{"at least one entry"}},
+		"empty":           {"", "1:1", []string{"empty"}},
+		"a comment only":  {"# nothing\n", "1:1", []string{"empty"}},
+		"a list":          {"- a\n", "1:1", []string{"mapping"}},
+		"a syntax error":  {"backends:\n  a: {url: x: y}\n", "2:13", []string{"not YAML"}},
+		"a tab":           {"backends:\n\ta: 1\n", "2:1", []string{"not YAML"}},
+		"no bracket":      {"backends: [1, 2\nlocks: 3\n", "2:6", []string{"not YAML", "expected ',' or ']'"}},
+		"an unquoted ${}": {oneBackend("{url: ${PASSWORD}}"), "2:13", []string{"not YAML", "must stand in quotes"}},
+		"bad UTF-8":       {"backends:\n  a: \xff\n", "2:6", []string{"not UTF-8"}},
+		"no backends":     {"locks: [" + rule + "]\n", "1:1", []string{"backends is missing"}},
+		"no locks":        {"backends: {a: {url: \"memory://\"}}\n", "1:1", []string{"locks is missing"}},
+		"no rules": {
+			"backends: {a: {url: \"memory://\"}}\nlocks: []\n", "2:8",
+			[]string{"at least one entry"},
+		},
 		"backends of nothing": {"backends: {}\nlocks: [" + rule + "]\n", "1:11", []string{"at least one"}},
-		"an unknown key":      {"backend: {}\nlocks: [" + rule + "]\n", "1:1", []string{`unknown key "backend"`, "known are backends, locks"}},
+		"an unknown key": {
+			"backend: {}\nlocks: [" + rule + "]\n", "1:1",
+			[]string{`unknown key "backend"`, "known are backends, locks"},
+		},
 		"a key twice":         {rules(rule) + "backends: {}\n", "7:1", []string{`"backends" stands twice`}},
 		"two documents":       {rules(rule) + "---\nlocks: []\n", "7:1", []string{"second document"}},
 		"a second that fails": {rules(rule) + "---\n{\n", "9:1", []string{"not YAML"}},
-		"an anchor":           {"backends: &x {a: {url: \"memory://\"}}\nlocks: [" + rule + "]\n", "1:11", []string{"anchors"}},
-		"an unknown alias":    {"backends: *x\n", "1:11", []string{"anchors and aliases are not taken"}},
-		"a merge":             {"backends: {a: {<<: {url: \"memory://\"}}}\nlocks: [" + rule + "]\n", "1:16", []string{"unknown key"}},
-		"a tag":               {"backends: !x {a: {url: \"memory://\"}}\nlocks: [" + rule + "]\n", "1:11", []string{"tags"}},
-		"a list for a key":    {"? [a]\n: 1\n", "1:3", []string{"a word"}},
+		"an anchor": {
+			"backends: &x {a: {url: \"memory://\"}}\nlocks: [" + rule + "]\n", "1:11",
+			[]string{"anchors"},
+		},
+		"an unknown alias": {"backends: *x\n", "1:11", []string{"anchors and aliases are not taken"}},
+		"a merge": {
+			"backends: {a: {<<: {url: \"memory://\"}}}\nlocks: [" + rule + "]\n", "1:16",
+			[]string{"unknown key"},
+		},
+		"a tag": {
+			"backends: !x {a: {url: \"memory://\"}}\nlocks: [" + rule + "]\n", "1:11",
+			[]string{"tags"},
+		},
+		"a list for a key": {"? [a]\n: 1\n", "1:3", []string{"a word"}},
 
-		"a backend's name":    {"backends:\n  a b: {url: \"memory://\"}\nlocks: [" + rule + "]\n", "2:3", []string{`"a b"`, "letters"}},
-		"neither":             {oneBackend("{ttl: 1s}"), "2:3", []string{"no url", "migrate"}},
-		"both":                {oneBackend("{url: \"memory://\", migrate: {from: b, to: b, phase: to}}"), "2:3", []string{"one of them"}},
-		"an unknown field":    {oneBackend("{uri: \"memory://\"}"), "2:7", []string{`unknown key "uri"`, "known are url, ttl, migrate"}},
-		"an empty url":        {oneBackend("{url: }"), "2:12", []string{"url is empty"}},
-		"no scheme":           {oneBackend("{url: localhost}"), "2:12", []string{"no scheme", "redis://localhost"}},
-		"an unknown scheme":   {oneBackend("{url: \"mongodb://h\"}"), "2:12", []string{"no backend of its scheme", "redis+cluster"}},
-		"an unknown mode":     {oneBackend("{url: \"postgres://h?mode=rows\"}"), "2:12", []string{"mode=", "row or lease"}},
-		"an empty mode":       {oneBackend("{url: \"postgres://h?mode=\"}"), "2:12", []string{"row or lease"}},
-		"a bad query":         {oneBackend("{url: \"redis://h?a=%zz\"}"), "2:12", []string{"query"}},
-		"two TTLs":            {oneBackend("{url: \"redis://h?ttl=1s\", ttl: 2s}"), "2:12", []string{"twice"}},
-		"a bad ttl of a URL":  {oneBackend("{url: \"redis://h?ttl=soon\"}"), "2:12", []string{"15s"}},
-		"a number as ttl":     {oneBackend("{url: \"redis://h\", ttl: 15}"), "2:30", []string{`"15"`, "15s"}},
-		"a negative ttl":      {oneBackend("{url: \"redis://h\", ttl: -1s}"), "2:30", []string{"15s"}},
-		"a short ttl":         {oneBackend("{url: \"etcd://h\", ttl: 500ms}"), "2:12", []string{"500ms", "etcd", "at least 1s"}},
-		"a short ttl= ":       {oneBackend("{url: \"etcd://h?ttl=500ms\"}"), "2:12", []string{"at least 1s"}},
-		"a list as url":       {oneBackend("{url: [\"memory://\"]}"), "2:12", []string{"one value"}},
-		"a list as backend":   {oneBackend("[1]"), "2:6", []string{"mapping"}},
-		"an unset variable":   {oneBackend("\n    url: redis://:${NO_SUCH}@h"), "3:10", []string{"NO_SUCH is not set"}},
-		"an open variable":    {oneBackend("{url: \"redis://:${PASSWORD@h\"}"), "2:12", []string{"$${"}},
-		"a bad variable":      {oneBackend("{url: \"redis://:${1}@h\"}"), "2:12", []string{"letters"}},
-		"no phase":            {strings.Replace(rules(rule), ", phase: both", "", 1), "4:16", []string{"phase is missing"}},
-		"an unknown phase":    {strings.Replace(rules(rule), "phase: both", "phase: forth", 1), "4:40", []string{`"forth"`, "from, both or to"}},
-		"to itself":           {strings.Replace(rules(rule), "to: e", "to: a", 1), "4:30", []string{"same backend"}},
-		"from a migration":    {strings.Replace(rules(rule), "from: a", "from: m", 1), "4:23", []string{"migration itself"}},
-		"from nowhere":        {strings.Replace(rules(rule), "from: a", "from: z", 1), "4:23", []string{`no backend "z"`, "a, e, m"}},
-		"a short migration":   {strings.Replace(rules(rule), "m: {", "m: {ttl: 500ms, ", 1), "4:3", []string{"at least 1s"}},
-		"a migration's field": {strings.Replace(rules(rule), "from: a", "form: a", 1), "4:17", []string{"known are from, to, phase"}},
+		"a backend's name": {
+			"backends:\n  a b: {url: \"memory://\"}\nlocks: [" + rule + "]\n", "2:3",
+			[]string{`"a b"`, "letters"},
+		},
+		"neither": {oneBackend("{ttl: 1s}"), "2:3", []string{"no url", "migrate"}},
+		"both": {
+			oneBackend("{url: \"memory://\", migrate: {from: b, to: b, phase: to}}"), "2:3",
+			[]string{"one of them"},
+		},
+		"an unknown field": {
+			oneBackend("{uri: \"memory://\"}"), "2:7",
+			[]string{`unknown key "uri"`, "known are url, ttl, migrate"},
+		},
+		"an empty url": {oneBackend("{url: }"), "2:12", []string{"url is empty"}},
+		"no scheme":    {oneBackend("{url: localhost}"), "2:12", []string{"no scheme", "redis://localhost"}},
+		"an unknown scheme": {
+			oneBackend("{url: \"mongodb://h\"}"), "2:12",
+			[]string{"no backend of its scheme", "redis+cluster"},
+		},
+		"an unknown mode": {
+			oneBackend("{url: \"postgres://h?mode=rows\"}"), "2:12",
+			[]string{"mode=", "row or lease"},
+		},
+		"an empty mode":      {oneBackend("{url: \"postgres://h?mode=\"}"), "2:12", []string{"row or lease"}},
+		"a bad query":        {oneBackend("{url: \"redis://h?a=%zz\"}"), "2:12", []string{"query"}},
+		"two TTLs":           {oneBackend("{url: \"redis://h?ttl=1s\", ttl: 2s}"), "2:12", []string{"twice"}},
+		"a bad ttl of a URL": {oneBackend("{url: \"redis://h?ttl=soon\"}"), "2:12", []string{"15s"}},
+		"a number as ttl":    {oneBackend("{url: \"redis://h\", ttl: 15}"), "2:30", []string{`"15"`, "15s"}},
+		"a negative ttl":     {oneBackend("{url: \"redis://h\", ttl: -1s}"), "2:30", []string{"15s"}},
+		"a short ttl": {
+			oneBackend("{url: \"etcd://h\", ttl: 500ms}"), "2:12",
+			[]string{"500ms", "etcd", "at least 1s"},
+		},
+		"a short ttl= ":     {oneBackend("{url: \"etcd://h?ttl=500ms\"}"), "2:12", []string{"at least 1s"}},
+		"a list as url":     {oneBackend("{url: [\"memory://\"]}"), "2:12", []string{"one value"}},
+		"a list as backend": {oneBackend("[1]"), "2:6", []string{"mapping"}},
+		"an unset variable": {oneBackend("\n    url: redis://:${NO_SUCH}@h"), "3:10", []string{"NO_SUCH is not set"}},
+		"an open variable":  {oneBackend("{url: \"redis://:${PASSWORD@h\"}"), "2:12", []string{"$${"}},
+		"a bad variable":    {oneBackend("{url: \"redis://:${1}@h\"}"), "2:12", []string{"letters"}},
+		"no phase": {
+			strings.Replace(rules(rule), ", phase: both", "", 1), "4:16",
+			[]string{"phase is missing"},
+		},
+		"an unknown phase": {
+			strings.Replace(rules(rule), "phase: both", "phase: forth", 1), "4:40",
+			[]string{`"forth"`, "from, both or to"},
+		},
+		"to itself": {strings.Replace(rules(rule), "to: e", "to: a", 1), "4:30", []string{"same backend"}},
+		"from a migration": {
+			strings.Replace(rules(rule), "from: a", "from: m", 1), "4:23",
+			[]string{"migration itself"},
+		},
+		"from nowhere": {
+			strings.Replace(rules(rule), "from: a", "from: z", 1), "4:23",
+			[]string{`no backend "z"`, "a, e, m"},
+		},
+		"a short migration": {
+			strings.Replace(rules(rule), "m: {", "m: {ttl: 500ms, ", 1), "4:3",
+			[]string{"at least 1s"},
+		},
+		"a migration's field": {
+			strings.Replace(rules(rule), "from: a", "form: a", 1), "4:17",
+			[]string{"known are from, to, phase"},
+		},
 
-		"a rule's field":    {rules("{match: x, scenario: general, backends: a}"), "6:35", []string{"known are match, scenario, backend"}},
-		"no match":          {rules("{scenario: general, backend: a}"), "6:5", []string{"match is missing"}},
-		"an empty match":    {rules("{match: \"\", scenario: general, backend: a}"), "6:13", []string{"match is empty"}},
-		"a star inside":     {rules("{match: \"a*b\", scenario: general, backend: a}"), "6:13", []string{"before its end"}},
-		"two stars":         {rules("{match: \"a**\", scenario: general, backend: a}"), "6:13", []string{"before its end"}},
-		"a NUL":             {rules("{match: \"a\\0\", scenario: general, backend: a}"), "6:13", []string{"NUL"}},
-		"a long match":      {rules("{match: " + strings.Repeat("a", 513) + ", scenario: general, backend: a}"), "6:13", []string{"512"}},
-		"no such scenario":  {rules("{match: a, scenario: generell, backend: a}"), "6:26", []string{`no scenario "generell"`, "deduplication, general, inventory, consensus, transactional"}},
-		"no such backend":   {rules("{match: a, scenario: general, backend: b}"), "6:44", []string{`no backend "b"`, "the file has a, e, m"}},
-		"a URL for a word":  {rules("{match: a, scenario: \"redis://:" + secret + "@h\", backend: a}"), "6:26", []string{"(a URL)"}},
-		"the same again":    {rules("{match: x, scenario: general, backend: a}", "{match: x, scenario: general, backend: e}"), "7:13", []string{`"x" can never match`, "line 6"}},
-		"a covered name":    {rules("{match: x/*, scenario: general, backend: a}", "{match: x/y, scenario: general, backend: e}"), "7:13", []string{"can never match"}},
-		"a covered prefix":  {rules("{match: x*, scenario: general, backend: a}", "{match: x/*, scenario: general, backend: e}"), "7:13", []string{"can never match"}},
-		"after all":         {rules(rule, "{match: x/*, scenario: general, backend: e}"), "7:13", []string{"can never match", `rule "*"`}},
-		"too weak":          {rules("{match: l, scenario: consensus, backend: a}"), "6:46", []string{"survives the death of a node", "ClockFree", "redis", "etcd (url etcd://", "zookeeper"}},
-		"too weak in both":  {rules("{match: l, scenario: consensus, backend: m}"), "6:46", []string{"phase both", `from "a" to "e"`, "the weaker counts"}},
-		"not transactional": {rules("{match: l, scenario: transactional, backend: e}"), "6:50", []string{"database transaction", "postgres-row", "mode=row"}},
+		"a rule's field": {
+			rules("{match: x, scenario: general, backends: a}"), "6:35",
+			[]string{"known are match, scenario, backend"},
+		},
+		"no match": {rules("{scenario: general, backend: a}"), "6:5", []string{"match is missing"}},
+		"an empty match": {
+			rules("{match: \"\", scenario: general, backend: a}"), "6:13",
+			[]string{"match is empty"},
+		},
+		"a star inside": {
+			rules("{match: \"a*b\", scenario: general, backend: a}"), "6:13",
+			[]string{"before its end"},
+		},
+		"two stars": {
+			rules("{match: \"a**\", scenario: general, backend: a}"), "6:13",
+			[]string{"before its end"},
+		},
+		"a NUL": {rules("{match: \"a\\0\", scenario: general, backend: a}"), "6:13", []string{"NUL"}},
+		"a long match": {
+			rules("{match: " + strings.Repeat("a", 513) + ", scenario: general, backend: a}"),
+			"6:13",
+			[]string{"512"},
+		},
+		"no such scenario": {
+			rules("{match: a, scenario: generell, backend: a}"), "6:26",
+			[]string{
+				`no scenario "generell"`,
+				"deduplication, general, inventory, consensus, transactional",
+			},
+		},
+		"no such backend": {
+			rules("{match: a, scenario: general, backend: b}"), "6:44",
+			[]string{`no backend "b"`, "the file has a, e, m"},
+		},
+		"a URL for a word": {
+			rules("{match: a, scenario: \"redis://:" + secret + "@h\", backend: a}"), "6:26",
+			[]string{"(a URL)"},
+		},
+		"the same again": {
+			rules("{match: x, scenario: general, backend: a}",
+				"{match: x, scenario: general, backend: e}"),
+			"7:13",
+			[]string{`"x" can never match`, "line 6"},
+		},
+		"a covered name": {
+			rules("{match: x/*, scenario: general, backend: a}",
+				"{match: x/y, scenario: general, backend: e}"),
+			"7:13",
+			[]string{"can never match"},
+		},
+		"a covered prefix": {
+			rules("{match: x*, scenario: general, backend: a}",
+				"{match: x/*, scenario: general, backend: e}"),
+			"7:13",
+			[]string{"can never match"},
+		},
+		"after all": {
+			rules(rule, "{match: x/*, scenario: general, backend: e}"), "7:13",
+			[]string{"can never match", `rule "*"`},
+		},
+		"too weak": {
+			rules("{match: l, scenario: consensus, backend: a}"), "6:46",
+			[]string{
+				"survives the death of a node", "ClockFree", "redis", "etcd (url etcd://",
+				"zookeeper",
+			},
+		},
+		"too weak in both": {
+			rules("{match: l, scenario: consensus, backend: m}"), "6:46",
+			[]string{"phase both", `from "a" to "e"`, "the weaker counts"},
+		},
+		"not transactional": {
+			rules("{match: l, scenario: transactional, backend: e}"), "6:50",
+			[]string{"database transaction", "postgres-row", "mode=row"},
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -271,7 +395,8 @@ func TestLoadRefuses(t *testing.T) {
 }
 
 func TestAliasesAreRefused(t *testing.T) {
-	_, err := load("backends: {a: {url: &x \"memory://\"}, b: {url: *x}}\nlocks:\n  - {match: x, scenario: general, backend: b}\n")
+	_, err := load("backends: {a: {url: &x \"memory://\"}, b: {url: *x}}\nlocks:\n  - {match: x, " +
+		"scenario: general, backend: b}\n")
 	bad, _ := errors.AsType[*config.Error](err)
 	if bad == nil || len(bad.Problems) != 2 || bad.Problems[0].Column != 21 || bad.Problems[1].Column != 47 {
 		t.Errorf("got %v, want the anchor and the alias refused", err)
@@ -282,7 +407,8 @@ func TestAliasesAreRefused(t *testing.T) {
 func TestAllProblemsAtOnce(t *testing.T) {
 	_, err := load(rules("{match: \"\", scenario: x, backend: y}", "{match: l, scenario: consensus, backend: a}"))
 	lines := strings.Split(err.Error(), "\n")
-	if len(lines) != 4 || !strings.HasPrefix(lines[0], "config:6:13: ") || !strings.HasPrefix(lines[3], "config:7:46: ") {
+	if len(lines) != 4 || !strings.HasPrefix(lines[0], "config:6:13: ") ||
+		!strings.HasPrefix(lines[3], "config:7:46: ") {
 		t.Errorf("got %d lines, want four, in order:\n%v", len(lines), err)
 	}
 	if !errors.Is(err, backend.ErrUnsupported) {
@@ -351,7 +477,10 @@ func bomb(n int) string {
 
 // What a variable holds stays one value, whatever it looks like.
 func TestVariables(t *testing.T) {
-	vars := env(map[string]string{"HOST": "h", "EMPTY": "", "NAME": "x\", scenario: general}\n  - {match: \"y", "HALF": "mem", "PHASE": "to"})
+	vars := env(map[string]string{
+		"HOST": "h", "EMPTY": "", "NAME": "x\", scenario: general}\n  - {match: \"y", "HALF": "mem",
+		"PHASE": "to",
+	})
 	tests := map[string]string{
 		"redis://${HOST}:1/${EMPTY}0":      "redis://h:1/0",
 		"redis://h/$${HOST}/$HOME$":        "redis://h/${HOST}/$HOME$",
@@ -368,15 +497,21 @@ func TestVariables(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", text, got, want)
 		}
 	}
-	c, err := config.LoadEnv(strings.NewReader(strings.Replace(rules("{match: \"${NAME}*\", scenario: general, backend: m}"), "both", "\"${PHASE}\"", 1)), vars)
+	c, err := config.LoadEnv(
+		strings.NewReader(strings.Replace(
+			rules("{match: \"${NAME}*\", scenario: general, backend: m}"), "both", "\"${PHASE}\"",
+			1)),
+		vars)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := c.Rules(); len(r) != 1 || !strings.HasPrefix(r[0].Match, "x\", scen") || r[0].Backend.Migrate.Phase != backend.PhaseTo {
+	if r := c.Rules(); len(r) != 1 || !strings.HasPrefix(r[0].Match, "x\", scen") ||
+		r[0].Backend.Migrate.Phase != backend.PhaseTo {
 		t.Errorf("got %d rules, want one with the value of the variable as its match", len(r))
 	}
 	// Keys are taken as they are.
-	if _, err := config.LoadEnv(strings.NewReader("${HOST}: 1\n"), vars); err == nil || !strings.Contains(err.Error(), "${HOST}") {
+	if _, err := config.LoadEnv(strings.NewReader("${HOST}: 1\n"), vars); err == nil ||
+		!strings.Contains(err.Error(), "${HOST}") {
 		t.Errorf("a variable as a key: got %v, want it to be unknown", err)
 	}
 }

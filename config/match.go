@@ -26,7 +26,8 @@ func find(rules []*Rule, name string) (int, error) {
 		}
 		have = append(have, r.shown)
 	}
-	return 0, backend.Invalid("no rule of the configuration matches the name: it has %s; a last rule with match \"*\" would take all others", strings.Join(have, ", "))
+	return 0, backend.Invalid("no rule of the configuration matches the name: it has %s; a last "+
+		"rule with match \"*\" would take all others", strings.Join(have, ", "))
 }
 
 func matches(pattern, name string) bool {
@@ -48,14 +49,17 @@ func checkMatch(pattern string) string {
 	head, star := strings.CutSuffix(pattern, "*")
 	switch {
 	case pattern == "":
-		return `match is empty: want a name, the beginning of names followed by * (such as "inventory/*"), or "*" for all`
+		return `match is empty: want a name, the beginning of names followed by * ` +
+			`(such as "inventory/*"), or "*" for all`
 	case strings.Contains(head, "*"):
-		return `match has a * before its end: want a name, or the beginning of names followed by one * (such as "inventory/*")`
+		return `match has a * before its end: want a name, or the beginning of names followed by ` +
+			`one * (such as "inventory/*")`
 	case star && head == "":
 		return ""
 	}
 	if backend.CheckName(head) != nil { // whose error quotes it, and a variable may be in it
-		return fmt.Sprintf("match is no name, or beginning of one: want at most %d bytes of UTF-8 without NUL", backend.MaxNameLen)
+		return fmt.Sprintf("match is no name, or beginning of one: "+
+			"want at most %d bytes of UTF-8 without NUL", backend.MaxNameLen)
 	}
 	return ""
 }

@@ -36,7 +36,8 @@ func silent(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-// Three deploys that change one word: neighbours exclude each other, names that do not move are left alone, and tokens rise.
+// Three deploys that change one word: neighbours exclude each other, names that do not move are
+// left alone, and tokens rise.
 func TestAMoveByConfigurationOnly(t *testing.T) {
 	t.Parallel()
 	oldURL, newURL := folder(t), folder(t)
@@ -114,12 +115,13 @@ func TestAMoveByConfigurationOnly(t *testing.T) {
 func TestAMoveNeedsTheOtherStoreOnlyToSwitch(t *testing.T) {
 	t.Parallel()
 	text := "backends:\n  old: {url: \"" + folder(t) + "\"}\n  new: {url: \"NEW\"}\n" +
-		"  m: {migrate: {from: old, to: new, phase: PHASE}}\nlocks:\n  - {match: \"*\", scenario: inventory, backend: m}\n"
+		"  m: {migrate: {from: old, to: new, phase: PHASE}}\nlocks:\n  - {match: \"*\", " +
+		"scenario: inventory, backend: m}\n"
 	first := open(t, strings.NewReplacer("PHASE", "from", "NEW", folder(t)).Replace(text)) // it makes the gates
 	if err := first.Close(); err != nil {
 		t.Error(err)
 	}
-	text = strings.Replace(text, "NEW", "redis://127.0.0.1:1", 1)
+	text = strings.Replace(text, "NEW", "counted://127.0.0.1:1", 1)
 	lock(t, open(t, strings.Replace(text, "PHASE", "from", 1)), "n")
 	for _, phase := range []string{"both", "to"} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -139,10 +141,13 @@ func TestKeep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for what, driver := range map[string]backend.Driver{"all": d, "a plain one": struct{ backend.Driver }{d}, "gates": struct {
-			backend.Driver
-			backend.Gater
-		}{d, d.(backend.Gater)}} {
+		for what, driver := range map[string]backend.Driver{
+			"all":         d,
+			"a plain one": struct{ backend.Driver }{d}, "gates": struct {
+				backend.Driver
+				backend.Gater
+			}{d, d.(backend.Gater)},
+		} {
 			kept := config.Keep(driver)
 			_, gates := driver.(backend.Gater)
 			_, keptGates := kept.(backend.Gater)
@@ -171,7 +176,8 @@ func TestKeep(t *testing.T) {
 // An operator's tool looks at names that move without taking part in the migration, whatever phase its file has.
 func TestLookTakesNoPart(t *testing.T) {
 	text := "backends:\n  old: {url: \"" + folder(t) + "\"}\n  new: {url: \"" + folder(t) + "\"}\n" +
-		"  m: {migrate: {from: old, to: new, phase: PHASE}}\nlocks:\n  - {match: \"*\", scenario: inventory, backend: m}\n"
+		"  m: {migrate: {from: old, to: new, phase: PHASE}}\nlocks:\n  - {match: \"*\", " +
+		"scenario: inventory, backend: m}\n"
 	in := func(phase string) *config.Config { return mustLoad(t, strings.Replace(text, "PHASE", phase, 1)) }
 	from := open(t, strings.Replace(text, "PHASE", "from", 1))
 	le := lock(t, from, "x")

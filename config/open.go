@@ -17,16 +17,19 @@ import (
 // openMost is how long Open may take to connect to all backends.
 const openMost = 5 * time.Second
 
-// Open connects to the backends that the rules use, at once, and returns one Locker that routes by name. Its Close closes all
-// of them. opts are those of fencelock.Open; they must suit every backend, and win over what the file says. A scenario
-// with re-entrancy turns WithReentrancy on for its names, and no option turns it off.
+// Open connects to the backends that the rules use, at once, and returns one Locker that routes by
+// name. Its Close closes all of them. opts are those of fencelock.Open; they must suit every
+// backend, and win over what the file says. A scenario with re-entrancy turns WithReentrancy on for
+// its names; WithoutReentrancy turns it off.
 //
-// A migration in phase both needs both its stores; in another phase the one that it locks in, and the other only where the
-// gates are not as that phase needs them yet. A switch waits until nobody holds in the store that is left, for as long as ctx allows.
+// A migration in phase both needs both its stores; in another phase the one that it locks in, and
+// the other only where the gates are not as that phase needs them yet. A switch waits until nobody
+// holds in the store that is left, for as long as ctx allows.
 //
-// A name that no rule matches is ErrInvalid at Lock. Errors are *OpError: ErrUnavailable when a store does not answer within ctx
-// or 5 s; ErrInvalid for a URL; ErrUnsupported when a driver promises less than a rule's scenario needs. Each names
-// the backend as the file does, and shows no password.
+// A name that no rule matches is ErrInvalid at Lock. Errors are *OpError: ErrUnavailable when a
+// store does not answer within ctx or 5 s; ErrInvalid for a URL; ErrUnsupported when a driver
+// promises less than a rule's scenario needs. Each names the backend as the file does, and shows no
+// password.
 func (c *Config) Open(ctx context.Context, opts ...fencelock.Option) (*fencelock.Locker, error) {
 	if ctx.Err() != nil {
 		return nil, &backend.OpError{Op: "open", Err: ended(ctx)}
@@ -106,8 +109,8 @@ func (o *opening) open(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Driver connects to a backend with a URL; the caller closes the driver. It is for tools that look at one backend: Open
-// does what programs need. A migration is ErrInvalid: it consists of two.
+// Driver connects to a backend with a URL; the caller closes the driver. It is for tools that look
+// at one backend: Open does what programs need. A migration is ErrInvalid: it consists of two.
 func (b *Backend) Driver(ctx context.Context) (backend.Driver, error) {
 	if b.url == nil {
 		return nil, backend.Invalid("backend %q is a migration: it has no URL", b.Name)
@@ -182,7 +185,8 @@ func closeAll(ds []backend.Driver) error {
 	return errors.Join(errs...)
 }
 
-// answered returns a driver's error as users see it: what is not one of the sentinels means that the store did not answer.
+// answered returns a driver's error as users see it: what is not one of the sentinels means that
+// the store did not answer.
 func answered(err error) error {
 	if backend.Final(err) {
 		return err

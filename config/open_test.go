@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/internal/servers"
 )
 
 // folder is the URL of a file backend of its own.
@@ -102,20 +101,22 @@ func (r *record) backends(kind fencelock.EventKind) map[string]string {
 	return m
 }
 
-// One Locker over two folders and a Redis server: every name is where its rule says, and nowhere else.
+// One Locker over two folders and another store: every name is where its rule says, and nowhere else.
 func TestOpenRoutes(t *testing.T) {
 	t.Parallel()
-	first, second, server := folder(t), folder(t), servers.Redis(t, servers.RedisOptions{}).URL()
+	first, second, third := folder(t), folder(t), "counted://"+fresh()
 	var seen record
-	l := open(t, "backends:\n  one: {url: \""+first+"\", ttl: 5s}\n  two: {url: \""+second+"\"}\n  red: {url: \""+server+"\"}\n"+`locks:
+	l := open(t,
+		"backends:\n  one: {url: \""+first+"\", ttl: 5s}\n  two: {url: \""+second+
+			"\"}\n  red: {url: \""+third+"\"}\n"+`locks:
   - {match: "one/keep", scenario: inventory, backend: two}
   - {match: "one/*", scenario: general, backend: one}
   - {match: "red/*", scenario: deduplication, backend: red}
   - {match: "two", scenario: inventory, backend: two}
 `, fencelock.WithObserver(&seen))
-	stores := map[string]*fencelock.Locker{"one": at(t, first), "two": at(t, second), "red": at(t, server)}
-	if got := l.Traits(); got.Name != "file+redis" || !got.FIFO || got.ClockFree || got.DeadWaiter != 5*time.Second {
-		t.Errorf("traits: got %+v, want the weakest of file and redis", got)
+	stores := map[string]*fencelock.Locker{"one": at(t, first), "two": at(t, second), "red": at(t, third)}
+	if got := l.Traits(); got.Name != "file+counted" || !got.FIFO || got.ClockFree || got.DeadWaiter != 2*time.Second {
+		t.Errorf("traits: got %+v, want the weakest of file and counted", got)
 	}
 	where := map[string]string{"one/a": "one", "one/keep": "two", "one/keeper": "one", "red/a": "red", "two": "two"}
 	leases := map[string]*fencelock.Lease{}
@@ -140,8 +141,9 @@ func TestOpenRoutes(t *testing.T) {
 	if got, want := names(t, l, "one/k"), "one/keep one/keeper"; got != want {
 		t.Errorf("list of a prefix: got %s, want %s", got, want)
 	}
-	if err := l.Break(t.Context(), "red/a"); err != nil || held(t, stores["red"], "red/a") || leases["red/a"].Err() == nil {
-		t.Errorf("break: got %v, lease %v, want it free in redis", err, leases["red/a"].Err())
+	if err := l.Break(t.Context(), "red/a"); err != nil || held(t, stores["red"], "red/a") ||
+		leases["red/a"].Err() == nil {
+		t.Errorf("break: got %v, lease %v, want it free there", err, leases["red/a"].Err())
 	}
 	if !held(t, l, "one/a") || held(t, l, "red/a") {
 		t.Error("inspect does not ask the name's store")
@@ -163,7 +165,7 @@ func TestOpenRoutes(t *testing.T) {
 			t.Errorf("%s of a name without a rule: got %v, want ErrInvalid with the rules", what, err)
 		}
 	}
-	kinds := map[string]string{"one": "file", "two": "file", "red": "redis"}
+	kinds := map[string]string{"one": "file", "two": "file", "red": "counted"}
 	for name, b := range seen.backends(fencelock.Acquired) {
 		if want := kinds[where[name]]; b != want {
 			t.Errorf("event of %s: got backend %s, want %s", name, b, want)
@@ -219,10 +221,12 @@ locks:
 func TestScenariosAreCheckedAtOpen(t *testing.T) {
 	t.Parallel()
 	run := fresh()
-	text := "backends: {a: {url: \"counted://" + run + "-a?fencing=none\"}, b: {url: \"counted://" + run + "-b\"}}\nlocks:\n" +
+	text := "backends: {a: {url: \"counted://" + run + "-a?fencing=none\"}, b: {url: \"counted://" +
+		run + "-b\"}}\nlocks:\n" +
 		"  - {match: \"b\", scenario: general, backend: b}\n  - {match: \"x/*\", scenario: inventory, backend: a}\n"
 	c := mustLoad(t, text)
-	if r := c.Rules()[1]; r.Backend.Known || !strings.Contains(strings.Join(r.Explain().Not, "\n"), "without connecting") {
+	if r := c.Rules()[1]; r.Backend.Known ||
+		!strings.Contains(strings.Join(r.Explain().Not, "\n"), "without connecting") {
 		t.Errorf("got %+v, want traits that are not known", r.Explain())
 	}
 	_, err := c.Open(t.Context())
@@ -244,7 +248,7 @@ func TestScenariosAreCheckedAtOpen(t *testing.T) {
 
 func TestOpenErrors(t *testing.T) {
 	t.Parallel()
-	down := "redis://:" + secret + "@127.0.0.1:1/0"
+	down := "counted://:" + secret + "@127.0.0.1:1"
 	text := func(host, url string) string {
 		return "backends: {up: {url: \"counted://" + host + "\"}, down: {url: \"" + url + "\"}}\nlocks:\n" +
 			"  - {match: \"u\", scenario: general, backend: up}\n  - {match: \"*\", scenario: general, backend: down}\n"
@@ -259,12 +263,26 @@ func TestOpenErrors(t *testing.T) {
 		want []error
 		says string
 	}{
-		"down":         {t.Context(), down, nil, []error{fencelock.ErrUnavailable}, `backend "down"`},
-		"a bad key":    {t.Context(), down + "?colour=red", nil, []error{fencelock.ErrInvalid}, `"colour"`},
-		"a short TTL":  {t.Context(), "memory://", []fencelock.Option{fencelock.WithTTL(time.Millisecond)}, []error{fencelock.ErrInvalid}, "at least"},
-		"a need":       {t.Context(), "memory://", []fencelock.Option{fencelock.Require(fencelock.Need{ClockFree: true})}, []error{fencelock.ErrUnsupported}, "ClockFree"},
-		"a dead ctx":   {gone, "memory://", nil, []error{context.Canceled, errGone}, ""},
-		"no answer":    {nil, "redis://" + silent(t), nil, []error{context.DeadlineExceeded, fencelock.ErrUnavailable}, `backend "down"`},
+		"down":      {t.Context(), down, nil, []error{fencelock.ErrUnavailable}, `backend "down"`},
+		"a bad key": {t.Context(), down + "?colour=red", nil, []error{fencelock.ErrInvalid}, `"colour"`},
+		"a short TTL": {
+			t.Context(), "memory://",
+			[]fencelock.Option{fencelock.WithTTL(time.Millisecond)},
+			[]error{fencelock.ErrInvalid},
+			"at least",
+		},
+		"a need": {
+			t.Context(), "memory://",
+			[]fencelock.Option{fencelock.Require(fencelock.Need{ClockFree: true})},
+			[]error{fencelock.ErrUnsupported},
+			"ClockFree",
+		},
+		"a dead ctx": {gone, "memory://", nil, []error{context.Canceled, errGone}, ""},
+		"no answer": {
+			nil, "counted://" + silent(t), nil,
+			[]error{context.DeadlineExceeded, fencelock.ErrUnavailable},
+			`backend "down"`,
+		},
 		"dead and bad": {gone, down, nil, []error{context.Canceled, errGone}, ""},
 	}
 	for name, tt := range tests {
@@ -281,7 +299,8 @@ func TestOpenErrors(t *testing.T) {
 				t.Errorf("%s: got %v, want %v", name, err, want)
 			}
 		}
-		if _, ok := err.(*fencelock.OpError); !ok || l != nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), secret) {
+		if _, ok := err.(*fencelock.OpError); !ok || l != nil ||
+			!strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: got %v, %v, want one OpError that says %q", name, l, err, tt.says)
 		}
 		if opens, closes := counts(host); opens != closes {
@@ -297,7 +316,8 @@ func TestOpenErrors(t *testing.T) {
 func TestForOneName(t *testing.T) {
 	t.Parallel()
 	c := mustLoad(t, "backends: {up: {url: \""+folder(t)+"\"}, down: {url: \"redis://127.0.0.1:1\"}}\nlocks:\n"+
-		"  - {match: \"x/y\", scenario: general, backend: down}\n  - {match: \"x/*\", scenario: inventory, backend: up}\n")
+		"  - {match: \"x/y\", scenario: general, backend: down}\n  - {match: \"x/*\", scenario: "+
+		"inventory, backend: up}\n")
 	one, err := c.For("x/a")
 	if err != nil {
 		t.Fatal(err)

@@ -26,7 +26,8 @@ func (p Problem) String() string {
 	return fmt.Sprintf("%d:%d: %s", p.Line, p.Column, p.What)
 }
 
-// Error is what is wrong with a file. It matches ErrInvalid, and ErrUnsupported if a backend cannot do what is asked of it.
+// Error is what is wrong with a file. It matches ErrInvalid, and ErrUnsupported if a backend cannot
+// do what is asked of it.
 type Error struct {
 	File     string    // the name of what was read; "config" where it has none
 	Problems []Problem // at least one, by their place

@@ -13,7 +13,8 @@ type Scenario struct {
 	Name string
 	For  string       // when to choose it, in a few words
 	Need backend.Need // of the backend
-	// Reentrant: Lock with a ctx that carries a lease of the name returns another lease on the same hold (WithReentrancy).
+	// Reentrant: Lock with a ctx that carries a lease of the name returns another lease on the same
+	// hold (WithReentrancy).
 	Reentrant bool
 	Gets      []string // what it promises, besides what the backend's traits say
 	Not       []string // what it does not
@@ -27,7 +28,8 @@ func Scenarios() []Scenario {
 			Name: "deduplication",
 			For:  "an occasional double run is harmless",
 			Not: []string{
-				"That nothing ever runs twice: after a loss of the store's data, or a pause of the holder that outlasts its lease, it can.",
+				"That nothing ever runs twice: after a loss of the store's data, or a pause of " +
+					"the holder that outlasts its lease, it can.",
 			},
 			Yours: "Make the work repeatable.",
 		},
@@ -37,10 +39,12 @@ func Scenarios() []Scenario {
 			Need: backend.Need{Fencing: backend.Anchored},
 			Gets: []string{
 				"The lease is renewed in the background for as long as the work takes.",
-				"A Lock further down the call stack, with a ctx that carries the lease, joins it instead of waiting for itself.",
+				"A Lock further down the call stack, with a ctx that carries the lease, joins it " +
+					"instead of waiting for itself.",
 			},
 			Not: []string{
-				"That a holder which was paused for longer than its lease does not write afterwards: nothing checks its token.",
+				"That a holder which was paused for longer than its lease does not write " +
+					"afterwards: nothing checks its token.",
 			},
 			Yours: "Pass the lease's ctx on, and stop when it ends.",
 		},
@@ -49,12 +53,16 @@ func Scenarios() []Scenario {
 			For:  "money or stock: a lock, and a write that the resource refuses to a holder that was overtaken",
 			Need: backend.Need{Fencing: backend.Anchored},
 			Gets: []string{
-				"A holder that was overtaken is refused by the resource, also where the lock itself failed: each grant has a greater token, as far as the backend's tokens rise.",
+				"A holder that was overtaken is refused by the resource, also where the lock " +
+					"itself failed: each grant has a greater token, " +
+					"as far as the backend's tokens rise.",
 			},
 			Not: []string{
 				"Anything about a write whose token the resource does not check.",
 			},
-			Yours: "Check lease.Token() where the write happens, in the same step: postgres.CheckToken, redis.CheckToken, etcd.CheckToken, fence.Handler for HTTP, or a column of your own.",
+			Yours: "Check lease.Token() where the write happens, in the same step: " +
+				"postgres.CheckToken, redis.CheckToken, etcd.CheckToken, fence.Handler for HTTP, " +
+				"or a column of your own.",
 		},
 		{
 			Name: "consensus",
@@ -64,7 +72,10 @@ func Scenarios() []Scenario {
 				"The lock stands on a majority of the store's nodes.",
 			},
 			Not: []string{
-				"That a holder which was paused between its last look at the lease and its write does not write too late: only a resource that checks tokens can refuse that.",
+				"That a holder which was paused between its last look at the lease and its write " +
+					"does not write too late: only a resource that checks tokens can refuse that.",
+				"On etcd, that no second holder appears while a leader that was stopped goes on " +
+					"after its successor was chosen (leader-silent in docs/guarantees.md).",
 			},
 			Yours: "Stop when the lease's ctx ends; check tokens where the resource can.",
 		},
@@ -73,12 +84,14 @@ func Scenarios() []Scenario {
 			For:  "the write is in Postgres: it commits with the unlock, or not at all",
 			Need: backend.Need{Transactional: true},
 			Gets: []string{
-				"What is written through postgres.Tx(lease) commits with Unlock and is rolled back with any loss of the lock: a late write cannot happen.",
+				"What is written through postgres.Tx(lease) commits with Unlock and is rolled " +
+					"back with any loss of the lock: a late write cannot happen.",
 			},
 			Not: []string{
 				"Anything about writes elsewhere, or through another connection.",
 			},
-			Yours: "Write through postgres.Tx(lease), and look at Unlock's error: it is the commit's.",
+			Yours: "Write through postgres.Tx(lease), and look at Unlock's error: it is the " +
+				"commit's. A transaction of your own takes the same lock by postgres.LockTx.",
 		},
 	}
 }
@@ -106,7 +119,8 @@ func (s Scenario) Backends() []backend.Entry {
 	return slices.DeleteFunc(backend.Catalog(), func(e backend.Entry) bool { return len(s.Need.Missing(e.Traits)) > 0 })
 }
 
-// falls says, for somebody who has never seen a Trait, what a backend lacks for the rule and which ones have it; empty if it lacks nothing.
+// falls says, for somebody who has never seen a Trait, what a backend lacks for the rule and which
+// ones have it; empty if it lacks nothing.
 func (r *Rule) falls(t backend.Traits) string {
 	miss := r.Scenario.Need.Missing(t)
 	if len(miss) == 0 {
@@ -123,11 +137,15 @@ func (r *Rule) falls(t backend.Traits) string {
 	}
 	what := fmt.Sprintf("backend %s is %s", quote(r.Backend.Name), t.Name)
 	if m := r.Backend.Migrate; m != nil {
-		what = fmt.Sprintf("backend %s is a migration in phase %s, from %s to %s, which promises what %s does", quote(r.Backend.Name), m.Phase, quote(m.From), quote(m.To), t.Name)
+		what = fmt.Sprintf("backend %s is a migration in phase %s, from %s to %s, "+
+			"which promises what %s does",
+			quote(r.Backend.Name), m.Phase, quote(m.From), quote(m.To), t.Name)
 		if m.Phase == backend.PhaseBoth {
 			what += " (the weaker counts)"
 		}
 	}
-	return fmt.Sprintf("rule %s: scenario %s (%s) needs %s; %s, and does not have that. These backends can carry it: %s. Point the rule at one of them, or choose a scenario that asks less",
+	return fmt.Sprintf("rule %s: scenario %s (%s) needs %s; %s, and does not have that. These "+
+		"backends can carry it: %s. Point the rule at one of them, "+
+		"or choose a scenario that asks less",
 		r.shown, r.Scenario.Name, r.Scenario.For, strings.Join(lacks, " and "), what, strings.Join(have, ", "))
 }

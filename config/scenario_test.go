@@ -35,12 +35,14 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// Every pair of a scenario and a backend of the catalog either loads, or is refused with what is missing and who has it.
+// Every pair of a scenario and a backend of the catalog either loads, or is refused with what is
+// missing and who has it.
 func TestEveryPair(t *testing.T) {
 	for _, s := range config.Scenarios() {
 		for _, e := range backend.Catalog() {
 			url, _, _ := config.Kind(e.Traits.Name)
-			c, err := load("backends: {b: {url: \"" + url + "\"}}\nlocks:\n  - {match: \"x/*\", scenario: " + s.Name + ", backend: b}\n")
+			c, err := load("backends: {b: {url: \"" + url + "\"}}\nlocks:\n  - {match: \"x/*\", " +
+				"scenario: " + s.Name + ", backend: b}\n")
 			missing := s.Need.Missing(e.Traits)
 			if (err == nil) != (len(missing) == 0) {
 				t.Errorf("%s on %s: got %v, missing is %v", s.Name, e.Traits.Name, err, missing)

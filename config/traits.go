@@ -18,14 +18,18 @@ func (l *loader) url(b *Backend, u text, hasTTL bool) {
 	if err != nil {
 		why := plain(err)
 		if u.value != u.shown { // which may quote the scheme, here that of a variable
-			why = "the URL cannot be read: want scheme://[user:password@]host[:port][,host…]/path?key=value with reserved characters percent-encoded"
+			why = "the URL cannot be read: want " +
+				"scheme://[user:password@]host[:port][,host…]/path?key=value with reserved " +
+				"characters percent-encoded"
 		}
 		l.problems.add(u.at, "%s: %s", what, why)
 		return
 	}
 	query, err := url.ParseQuery(parsed.RawQuery)
 	if err != nil {
-		l.problems.add(u.at, "%s: the query cannot be read: want key=value&key=value with special characters percent-encoded", what)
+		l.problems.add(u.at,
+			"%s: the query cannot be read: want key=value&key=value with special "+
+				"characters percent-encoded", what)
 		return
 	}
 	if query.Has("ttl") {
@@ -52,11 +56,14 @@ func (l *loader) url(b *Backend, u text, hasTTL bool) {
 // checkTTL refuses a TTL that the backend cannot keep.
 func (l *loader) checkTTL(b *Backend) {
 	if b.Known && b.LeaseTTL() < b.Traits.MinTTL {
-		l.problems.add(b.traits, "backend %s: a ttl of %v is too short for %s: at least %v is needed", quote(b.Name), b.LeaseTTL(), b.Traits.Name, b.Traits.MinTTL)
+		l.problems.add(b.traits,
+			"backend %s: a ttl of %v is too short for %s: at least %v is needed",
+			quote(b.Name), b.LeaseTTL(), b.Traits.Name, b.Traits.MinTTL)
 	}
 }
 
-// traitsOf looks a URL's scheme and mode up in the catalog. known is false for a registered scheme of somebody else's driver.
+// traitsOf looks a URL's scheme and mode up in the catalog. known is false for a registered scheme
+// of somebody else's driver.
 func traitsOf(scheme string, query url.Values) (t backend.Traits, known bool, wrong string) {
 	catalog := backend.Catalog()
 	var all []string
@@ -103,7 +110,8 @@ func movingTraits(phase backend.Phase, from, to backend.Traits) backend.Traits {
 	}
 }
 
-// movingTTL is the default TTL of a migration that gives none: that of the store that it locks in, and of two the longer.
+// movingTTL is the default TTL of a migration that gives none: that of the store that it locks in,
+// and of two the longer.
 func movingTTL(phase backend.Phase, from, to *Backend) time.Duration {
 	switch {
 	case phase == backend.PhaseFrom:

@@ -22,8 +22,10 @@ func promises() []promise {
 		{
 			need: "Fencing", head: "durable tokens", needed: "fencing tokens that can be relied on",
 			has: func(t backend.Traits) bool { return t.Fencing >= backend.Durable },
-			yes: "Fencing tokens rise through everything that the store survives; what makes the next one greater is on stable storage or on a majority.",
-			no:  "Tokens that surely rise if the store loses its data and its clock goes back over them at the same time.",
+			yes: "Fencing tokens rise through everything that the store survives; what makes the " +
+				"next one greater is on stable storage or on a majority.",
+			no: "Tokens that surely rise if the store loses its data and its clock goes back " +
+				"over them at the same time.",
 		},
 		{
 			need: "FIFO", head: "first come, first served", needed: "a fair queue",
@@ -32,21 +34,26 @@ func promises() []promise {
 			no:  "An order among waiters: whoever asks at the right moment is served.",
 		},
 		{
-			need: "ClockFree", head: "safe whatever the servers' clocks do", needed: "a lock whose safety does not depend on the clocks of servers",
-			has: func(t backend.Traits) bool { return t.ClockFree },
-			yes: "No clock of a server matters for who holds the lock.",
-			no:  "Exclusion while a server's clock jumps forward: the lock may end early in the store, and two may hold it.",
+			need: "ClockFree", head: "safe whatever the servers' clocks do",
+			needed: "a lock whose safety does not depend on the clocks of servers",
+			has:    func(t backend.Traits) bool { return t.ClockFree },
+			yes:    "No clock of a server matters for who holds the lock.",
+			no: "Exclusion while a server's clock jumps forward: the lock may end early in the " +
+				"store, and two may hold it.",
 		},
 		{
-			need: "SurvivesNode", head: "survives a node", needed: "a lock that survives the death of a node of the store",
-			has: func(t backend.Traits) bool { return t.SurvivesNode },
-			yes: "One node of the store may die, and neither the lock nor the service is lost.",
-			no:  "Exclusion, or even service, when the store's one server dies, is replaced by a replica, or loses its data.",
+			need: "SurvivesNode", head: "survives a node",
+			needed: "a lock that survives the death of a node of the store",
+			has:    func(t backend.Traits) bool { return t.SurvivesNode },
+			yes:    "One node of the store may die, and neither the lock nor the service is lost.",
+			no: "Exclusion, or even service, when the store's one server dies, is replaced by a " +
+				"replica, or loses its data.",
 		},
 		{
-			need: "Transactional", head: "the write commits with the unlock", needed: "a lock that is part of the database transaction that writes",
-			has: func(t backend.Traits) bool { return t.Transactional },
-			yes: "What the holder writes through the lock's own transaction commits with Unlock, or not at all.",
+			need: "Transactional", head: "the write commits with the unlock",
+			needed: "a lock that is part of the database transaction that writes",
+			has:    func(t backend.Traits) bool { return t.Transactional },
+			yes:    "What the holder writes through the lock's own transaction commits with Unlock, or not at all.",
 		},
 	}
 }
@@ -72,30 +79,52 @@ type kind struct {
 func kindOf(name string) kind {
 	switch name {
 	case "memory":
-		return kind{"memory://", "nothing: it is inside one process", "tests", "Anything outside this one process: each Open is a store of its own."}
+		return kind{
+			"memory://", "nothing: it is inside one process", "tests",
+			"Anything outside this one process: each Open is a store of its own.",
+		}
 	case "file":
-		return kind{"file:///var/lib/locks", "nothing: files on one machine", "cron jobs, scripts, one host", "Anything on another machine."}
+		return kind{
+			"file:///var/lib/locks", "nothing: files on one machine",
+			"cron jobs, scripts, one host", "Anything on another machine.",
+		}
 	case "redis":
-		return kind{"redis://host:6379/0", "Redis 6.2+, also with Sentinel or Cluster", "an occasional double run is harmless, or the resource checks tokens", ""}
+		return kind{
+			"redis://host:6379/0", "Redis 6.2+, also with Sentinel or Cluster",
+			"an occasional double run is harmless, or the resource checks tokens", "",
+		}
 	case "redlock":
-		return kind{"redlock://h1:6379,h2:6379,h3:6379", "3, 5 … independent Redis 6.2+", "several Redis servers and no etcd, ZooKeeper or Postgres", ""}
+		return kind{
+			"redlock://h1:6379,h2:6379,h3:6379", "3, 5 … independent Redis 6.2+",
+			"several Redis servers and no etcd, ZooKeeper or Postgres", "",
+		}
 	case "etcd":
 		return kind{"etcd://h1:2379,h2:2379,h3:2379", "etcd (tested: 3.7)", "leaders, jobs that must not run twice", ""}
 	case "zookeeper":
-		return kind{"zookeeper://h1:2181,h2:2181,h3:2181", "ZooKeeper (tested: 3.8)", "the same, where ZooKeeper runs already", ""}
+		return kind{
+			"zookeeper://h1:2181,h2:2181,h3:2181", "ZooKeeper (tested: 3.8)",
+			"the same, where ZooKeeper runs already", "",
+		}
 	case "postgres-row":
-		return kind{"postgres://host/db?mode=row", "PostgreSQL 15+", "the write and the lock in one transaction: nothing is written by a holder that lost it", ""}
+		return kind{
+			"postgres://host/db?mode=row", "PostgreSQL 15+",
+			"the write and the lock in one transaction: nothing is written " +
+				"by a holder that lost it",
+			"",
+		}
 	case "postgres-lease":
 		return kind{"postgres://host/db?mode=lease", "PostgreSQL 15+", "many leases, long ones, behind a pooler", ""}
 	}
 	return kind{url: name + "://…", runs: "?", suits: "?"}
 }
 
-// ExampleURL returns how a URL of a backend of the catalog looks, by the backend's Traits.Name, with a placeholder for each host.
+// ExampleURL returns how a URL of a backend of the catalog looks, by the backend's Traits.Name,
+// with a placeholder for each host.
 func ExampleURL(name string) string { return kindOf(name).url }
 
 // alwaysGets is what every scenario promises on every backend.
-const alwaysGets = "While the store keeps its data and its time, the holder is told of a loss before anybody else is granted the lock."
+const alwaysGets = "While the store keeps its data and its time, the holder is told of a loss " +
+	"before anybody else is granted the lock."
 
 // An Explanation says in words what the names of a rule get.
 type Explanation struct {
@@ -113,11 +142,15 @@ func (r *Rule) Explain() Explanation {
 		Yours: r.Scenario.Yours,
 	}
 	if !r.Backend.Known {
-		e.Not = append(e.Not, "Anything that can be said without connecting: the scheme "+r.Backend.Scheme+" is not one of this library's.")
+		e.Not = append(e.Not,
+			"Anything that can be said without connecting: the scheme "+r.Backend.Scheme+
+				" is not one of this library's.")
 		return e
 	}
 	if t.Fencing == backend.Anchored {
-		e.Gets = append(e.Gets, "Fencing tokens rise through everything that the store survives, and through the loss of its data unless its clock goes back.")
+		e.Gets = append(e.Gets,
+			"Fencing tokens rise through everything that the store survives, and through the "+
+				"loss of its data unless its clock goes back.")
 	}
 	for _, p := range promises() {
 		switch {
@@ -128,7 +161,9 @@ func (r *Rule) Explain() Explanation {
 		}
 	}
 	if t.LeasePerConn {
-		e.Not = append(e.Not, "Leases for nothing: each one that is held, and each name that a process waits for, costs a connection to the database.")
+		e.Not = append(e.Not,
+			"Leases for nothing: each one that is held, and each name that a process waits for, "+
+				"costs a connection to the database.")
 	}
 	if local := kindOf(t.Name).local; local != "" {
 		e.Not = append(e.Not, local)
@@ -145,7 +180,8 @@ func moveGets(m *Migration) string {
 		backend.PhaseBoth: fmt.Sprintf("locked in %q, then in %q", m.From, m.To),
 		backend.PhaseTo:   fmt.Sprintf("locked in %q", m.To),
 	}
-	return fmt.Sprintf("In phase %s names are %s; programs in a neighbouring phase are excluded, and tokens go on rising.", m.Phase, where[m.Phase])
+	return fmt.Sprintf("In phase %s names are %s; programs in a neighbouring phase are excluded, "+
+		"and tokens go on rising.", m.Phase, where[m.Phase])
 }
 
 func moveNot(m *Migration) []string {

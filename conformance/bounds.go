@@ -18,7 +18,7 @@ func grace(ctx context.Context, e *Env) error {
 			return err
 		}
 	}
-	// An Unlock frees it without grace.
+	// An Unlock and a Break free it without grace.
 	a, err := e.Open(ctx, e.short(), fencelock.WithGrace(e.TTL()))
 	if err != nil {
 		return err
@@ -31,14 +31,31 @@ func grace(ctx context.Context, e *Env) error {
 	if err := unlock(ctx, le, "the holder"); err != nil {
 		return err
 	}
-	_, err = try(ctx, b, name, "after an Unlock under WithGrace")
-	return err
+	next, err := try(ctx, b, name, "after an Unlock under WithGrace")
+	if err != nil {
+		return err
+	}
+	if err := unlock(ctx, next, "the next"); err != nil {
+		return err
+	}
+	if _, err = try(ctx, a, name, "a free lock"); err != nil {
+		return err
+	}
+	if err := b.Break(ctx, name); err != nil {
+		return fmt.Errorf("Break: got %w, want nil", err)
+	}
+	r, err := granted(ctx, locking(ctx, b, name), e.TTL()/2+e.Slack(), "the next, after a Break under WithGrace")
+	if err != nil {
+		return err
+	}
+	return unlock(ctx, r.lease, "the next, after a Break under WithGrace")
 }
 
 // graceOnce lets a lease with a grace be lost, which was renewed before or not, while b waits for its lock.
 func (e *Env) graceOnce(ctx context.Context, b *fencelock.Locker, renewed bool) error {
 	delay := e.TTL()
-	a, link, err := e.OpenThrough(ctx, e.short(), fencelock.WithGrace(delay))
+	// By hand: a renewal on its way would set the expiry anew.
+	a, link, err := e.OpenThrough(ctx, e.short(), fencelock.WithGrace(delay), fencelock.WithManualRenew())
 	if err != nil {
 		return err
 	}
@@ -58,7 +75,7 @@ func (e *Env) graceOnce(ctx context.Context, b *fencelock.Locker, renewed bool) 
 		return err
 	}
 	if !e.traits.LeasePerConn { // a cut connection would end that lease for good, and with it its grace
-		link.Cut()        // a renewal that was held on its way would set the expiry anew
+		link.Cut()
 		link.Set(passAll) // the old holder's clean-up must respect the grace too
 	}
 	r, err := granted(ctx, next, delay+e.TTL()+time.Second+e.Slack(), "the next")
@@ -66,7 +83,8 @@ func (e *Env) graceOnce(ctx context.Context, b *fencelock.Locker, renewed bool) 
 		return err
 	}
 	if got := r.at.Sub(le.Deadline()); got < delay-e.traits.Resolution {
-		return fmt.Errorf("granted %v after the old holder's Deadline (renewed before: %v), want at least the grace, %v", got, renewed, delay)
+		return fmt.Errorf("granted %v after the old holder's Deadline (renewed before: %v), "+
+			"want at least the grace, %v", got, renewed, delay)
 	}
 	link.Cut()
 	link.Set(passAll)
@@ -138,7 +156,8 @@ func maxHold(ctx context.Context, e *Env) error {
 			return err
 		}
 		if le.Deadline().After(grantedBy.Add(most)) {
-			return fmt.Errorf("the Deadline lies %v after the grant, want at most %v", le.Deadline().Sub(grantedBy), most)
+			return fmt.Errorf("the Deadline lies %v after the grant, want at most %v",
+				le.Deadline().Sub(grantedBy), most)
 		}
 		if got := told.Sub(began); got < most/2 {
 			return fmt.Errorf("ended after %v, want about %v", got, most)
@@ -147,6 +166,56 @@ func maxHold(ctx context.Context, e *Env) error {
 		if err != nil {
 			return err
 		}
+		if err := unlock(ctx, r.lease, "the next"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func minHold(ctx context.Context, e *Env) error {
+	least := e.TTL()
+	for _, w := range []struct {
+		when   string
+		closes bool
+		ttl    time.Duration
+		most   time.Duration
+	}{
+		// The TTL is so much longer that its expiry cannot pass for the freeing.
+		{"after an Unlock", false, 4 * least, least + e.Slack()},
+		{"after an Unlock and a Close", true, least, 2*least + time.Second + e.Slack()},
+	} {
+		a, b, err := e.Two(ctx, fencelock.WithTTL(w.ttl))
+		if err != nil {
+			return err
+		}
+		name := e.Name()
+		began := time.Now()
+		le, err := try(ctx, a, name, "a free lock", fencelock.WithMinHold(least))
+		if err != nil {
+			return err
+		}
+		by := time.Now()
+		if err := unlock(ctx, le, "the first"); err != nil {
+			return err
+		}
+		if w.closes {
+			if err := a.Close(); err != nil {
+				return fmt.Errorf("Close: got %w, want nil", err)
+			}
+		}
+		if err := held(ctx, b, name, w.when); err != nil {
+			return err
+		}
+		r, err := granted(ctx, locking(ctx, b, name), w.most, "the next, "+w.when)
+		if err != nil {
+			return err
+		}
+		if kept := r.at.Sub(began); kept < least-e.traits.Resolution-time.Millisecond {
+			return fmt.Errorf("%s: kept others out for %v, want at least %v", w.when, kept, least)
+		}
+		took := r.at.Sub(by).Round(time.Millisecond)
+		e.Notef("%s: kept others out for %v, of %v asked for", w.when, took, least)
 		if err := unlock(ctx, r.lease, "the next"); err != nil {
 			return err
 		}
@@ -227,7 +296,8 @@ func lateGrant(ctx context.Context, e *Env) error {
 		return err
 	}
 	// Given back, or undone: nothing is left.
-	if err := until(ctx, time.Second+e.TTL()+e.Slack(), "the late grant is given back", freeFor(ctx, b, name)); err != nil {
+	if err := until(ctx, time.Second+e.TTL()+e.Slack(), "the late grant is given back",
+		freeFor(ctx, b, name)); err != nil {
 		return err
 	}
 	return e.noGhost(ctx, a, b, link)

@@ -13,7 +13,8 @@ import (
 
 // CallLink is a Link for a store without a network: it stands between the
 // engine and a driver, and takes one call of the driver for one request. Delay
-// and Jitter are not supported; Refuse fails new calls.
+// and Jitter are not supported; Refuse fails new calls. With it Harness.Calls
+// is true, and Harness.Driver returns Wrap(d, c.Link).
 type CallLink struct {
 	mu      sync.Mutex
 	mode    faultproxy.Mode
@@ -134,7 +135,9 @@ func call[T any](ctx context.Context, c *CallLink, do func(context.Context) (T, 
 		c.mu.Unlock()
 		if lost {
 			v, err = none, errCut
-		} else if held := c.pass(context.Background(), func(m faultproxy.Mode) bool { return m.HoldReplies }); held != nil {
+		} else if held := c.pass(context.Background(), func(m faultproxy.Mode) bool {
+			return m.HoldReplies
+		}); held != nil {
 			v, err = none, held
 		}
 		ch <- reply{v, err}
@@ -153,14 +156,17 @@ type linked struct {
 	link *CallLink
 }
 
-// request returns the copy of r whose pushes come through the link.
+// request returns a copy of r whose pushes come through the link: another one for each message, for
+// a late one may meet the next.
 func (l *linked) request(r *backend.Request) *backend.Request {
 	l.link.mu.Lock()
 	defer l.link.mu.Unlock()
 	if mine := l.link.open[r]; mine != nil {
-		return mine
+		sent := *mine
+		return &sent
 	}
 	mine := *r
+	mine.Claim = nil
 	mine.Lost = func(err error) {
 		go func() {
 			if l.link.pass(context.Background(), func(m faultproxy.Mode) bool { return m.HoldReplies }) == nil {
@@ -169,7 +175,8 @@ func (l *linked) request(r *backend.Request) *backend.Request {
 		}()
 	}
 	l.link.open[r] = &mine
-	return &mine
+	sent := mine
+	return &sent
 }
 
 func (l *linked) forget(r *backend.Request) {
@@ -185,14 +192,19 @@ func (l *linked) hold(h *backend.Hold) *backend.Hold {
 // Acquire implements backend.Driver. Done late, without its caller, it is done with a ctx that has ended:
 // what it left in the queue is the caller's Abandon to remove.
 func (l *linked) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
-	mine := l.request(r)
 	asked := backend.Now()
-	g, err := call(ctx, l.link, func(ctx context.Context) (backend.Grant, error) { return l.Driver.Acquire(ctx, mine) })
+	acquire := func() (backend.Grant, error) {
+		mine := l.request(r)
+		return call(ctx, l.link, func(ctx context.Context) (backend.Grant, error) {
+			return l.Driver.Acquire(ctx, mine)
+		})
+	}
+	g, err := acquire()
 	for r.Wait && errors.Is(err, errCut) && time.Since(asked.Time()) < backend.Patience {
 		if sleep(ctx, 20*time.Millisecond) != nil { // a driver rides out an outage while it waits
 			break
 		}
-		g, err = call(ctx, l.link, func(ctx context.Context) (backend.Grant, error) { return l.Driver.Acquire(ctx, mine) })
+		g, err = acquire()
 	}
 	if !r.Wait && err == nil {
 		g.Asked, g.Sent = asked, 0 // the driver stamped it when the request arrived
@@ -226,7 +238,9 @@ func each(hs []*backend.Hold, do func() ([]error, error)) []error {
 // Release implements backend.Driver.
 func (l *linked) Release(ctx context.Context, h *backend.Hold) error {
 	mine := l.hold(h)
-	_, err := call(ctx, l.link, func(ctx context.Context) (struct{}, error) { return struct{}{}, l.Driver.Release(ctx, mine) })
+	_, err := call(ctx, l.link, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, l.Driver.Release(ctx, mine)
+	})
 	if err == nil {
 		l.forget(h.Request)
 	}
@@ -257,6 +271,8 @@ func (l *linked) List(ctx context.Context, prefix string) iter.Seq2[backend.Info
 
 // Break implements backend.Driver.
 func (l *linked) Break(ctx context.Context, name string) error {
-	_, err := call(ctx, l.link, func(ctx context.Context) (struct{}, error) { return struct{}{}, l.Driver.Break(ctx, name) })
+	_, err := call(ctx, l.link, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, l.Driver.Break(ctx, name)
+	})
 	return err
 }

@@ -19,15 +19,16 @@ import (
 // childEnv is set in the second process to the URL that it opens.
 const childEnv = "FENCELOCK_CONFORMANCE_CHILD"
 
-// Child turns this process into the second process of a rule if it was started
-// as one: then it does not return but exits. A test binary calls it first thing in
-// TestMain, a program first thing in main, if its Harness has a URL. The driver must be imported.
-func Child() {
+// Child turns this process into the second process of a rule if it was started as one: then it does
+// not return but exits. A test binary calls it first thing in TestMain, a program first thing in
+// main, if its Harness has a URL. The driver must be imported. busy is Harness.Busy, if there is
+// one.
+func Child(busy ...Busy) {
 	url := os.Getenv(childEnv)
 	if url == "" {
 		return
 	}
-	err := serve(context.Background(), url, os.Stdin, os.Stdout)
+	err := serve(context.Background(), url, busy, os.Stdin, os.Stdout)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "conformance: second process:", err)
 		os.Exit(1)
@@ -37,13 +38,13 @@ func Child() {
 
 // serve obeys the commands on in, one a line, each on a goroutine of its own, and answers on out with
 // "id ok …" or "id error …". Lines of the test runner may stand between.
-func serve(ctx context.Context, url string, in io.Reader, out io.Writer) error {
+func serve(ctx context.Context, url string, busy []Busy, in io.Reader, out io.Writer) error {
 	l, err := fencelock.Open(ctx, url)
 	if err != nil {
 		return err
 	}
 	var mu sync.Mutex
-	c := &child{l: l, leases: map[string]*fencelock.Lease{}}
+	c := &child{l: l, busy: busy, leases: map[string]*fencelock.Lease{}}
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		words := strings.Fields(lines.Text())
 		if len(words) < 2 {
@@ -70,6 +71,7 @@ const answerMark = "\n@conformance "
 // child is the state of a second process.
 type child struct {
 	l      *fencelock.Locker
+	busy   []Busy
 	mu     sync.Mutex
 	leases map[string]*fencelock.Lease
 }
@@ -94,6 +96,13 @@ func (c *child) obey(ctx context.Context, verb string, args []string) (string, e
 		defer c.mu.Unlock()
 		c.leases[args[0]] = le
 		return strconv.FormatInt(le.Token(), 10), nil
+	case "many": // n ttl-ms: so many long names
+		n, err := strconv.Atoi(args[0])
+		ms, bad := strconv.Atoi(args[1])
+		if err = errors.Join(err, bad); err != nil {
+			return "", err
+		}
+		return "", c.lockMany(ctx, n, time.Duration(ms)*time.Millisecond)
 	case "unlock": // name
 		return "", c.lease(args[0]).Unlock(ctx)
 	case "err": // name: what the first look says
@@ -101,8 +110,17 @@ func (c *child) obey(ctx context.Context, verb string, args []string) (string, e
 			return err.Error(), nil
 		}
 		return "held", nil
+	case "busy": // name key unread
+		if len(c.busy) == 0 {
+			return "", errors.New("the program calls Child without Harness.Busy")
+		}
+		return "", c.busy[0].Begin(ctx, c.lease(args[0]), args[1], args[2] == "true")
 	case "add": // name file times: an unsynchronised counter under the lock
 		return "", c.add(ctx, args)
+	case "churn":
+		// names ttl-ms name: locks and unlocks so many names until the process ends; answers after
+		// the first round
+		return "", c.churn(ctx, args)
 	case "exit":
 		os.Exit(0)
 	}
@@ -121,9 +139,41 @@ func (c *child) add(ctx context.Context, args []string) error {
 		return err
 	}
 	for range times {
-		if err := c.l.Do(ctx, args[0], func(context.Context, *fencelock.Lease) error { return addOne(args[1]) }); err != nil {
+		if err := c.l.Do(ctx, args[0], func(context.Context, *fencelock.Lease) error {
+			return addOne(args[1])
+		}); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func (c *child) churn(ctx context.Context, args []string) error {
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	ms, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
+	first := make(chan struct{})
+	for i := range n {
+		m := c.l.Mutex(args[2]+strconv.Itoa(i), fencelock.WithTTL(time.Duration(ms)*time.Millisecond))
+		go func() {
+			for round := 0; ; round++ {
+				if le, err := m.Lock(ctx); err == nil { // on a busy machine some are lost
+					_ = le.Unlock(ctx)
+				}
+				if round == 0 {
+					first <- struct{}{}
+				}
+				time.Sleep(time.Millisecond) // the machine has other work
+			}
+		}()
+	}
+	for range n {
+		<-first
 	}
 	return nil
 }
@@ -159,6 +209,7 @@ func (e *Env) Process(ctx context.Context) (*Process, error) {
 	cmd := exec.Command(exe, "-test.run=^$") // in case a TestMain forgot Child
 	cmd.Env = append(os.Environ(), childEnv+"="+e.h.URL(Client{Prefix: e.prefix}))
 	cmd.Stderr = os.Stderr
+	ownGroup(cmd)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err

@@ -2,10 +2,15 @@
 
 package conformance
 
-import "errors"
+import (
+	"errors"
+	"os/exec"
+)
 
 // canStop reports whether a process can be stopped here.
 const canStop = false
+
+func ownGroup(*exec.Cmd) {}
 
 // Stop is not possible here.
 func (p *Process) Stop() error { return errors.ErrUnsupported }

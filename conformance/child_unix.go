@@ -4,12 +4,17 @@ package conformance
 
 import (
 	"errors"
+	"os/exec"
 	"syscall"
 	"time"
 )
 
 // canStop reports whether a process can be stopped here.
 const canStop = true
+
+// ownGroup puts a process in a group of its own. The kernel continues what is stopped in a group whose
+// shell has ended (POSIX, orphaned process groups).
+func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 // Stop stops the process until Continue. It returns when the process stands still, which on a busy machine may be
 // a while after the signal.

@@ -103,7 +103,21 @@ func (e *Env) close() error {
 
 // Driver returns a new client of the store as a bare driver.
 func (e *Env) Driver(ctx context.Context) (backend.Driver, error) {
-	d, err := e.h.Driver(ctx, Client{Prefix: e.prefix})
+	return e.driver(ctx, Client{Prefix: e.prefix})
+}
+
+// DriverThrough returns a new client as a bare driver, and the link that it uses.
+func (e *Env) DriverThrough(ctx context.Context) (backend.Driver, Link, error) {
+	link, err := e.Link(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := e.driver(ctx, Client{Prefix: e.prefix, Link: link})
+	return d, link, err
+}
+
+func (e *Env) driver(ctx context.Context, c Client) (backend.Driver, error) {
+	d, err := e.h.Driver(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("a new client: %w", err)
 	}
@@ -163,6 +177,20 @@ func (e *Env) Two(ctx context.Context, opts ...fencelock.Option) (a, b *fenceloc
 	}
 	b, err = e.Open(ctx, opts...)
 	return a, b, err
+}
+
+// emptyWithin waits until the store has nothing of the rule, at most so long.
+func (e *Env) emptyWithin(ctx context.Context, most time.Duration) error {
+	var left []string
+	err := until(ctx, most, "nothing is left in the store", func() (bool, error) {
+		var err error
+		left, err = e.h.Store.Left(ctx, e.prefix)
+		return err == nil && len(left) == 0, err
+	})
+	if err != nil && len(left) > 0 {
+		return fmt.Errorf("%w, but %.10q", err, left)
+	}
+	return err
 }
 
 // Request returns a request for a bare driver.

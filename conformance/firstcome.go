@@ -91,8 +91,8 @@ func firstComeInside(ctx context.Context, e *Env, holder, stranger *fencelock.Lo
 	return unlock(ctx, le, "the last of the holder's process")
 }
 
-// push tries a lock for which somebody is known to wait, again and again and with each of ls, until the function that it
-// returns is called: that returns an error if a try got the lock.
+// push tries a lock for which somebody is known to wait, again and again and with each of ls, until
+// the function that it returns is called: that returns an error if a try got the lock.
 func (e *Env) push(ctx context.Context, name string, ls ...*fencelock.Locker) (pushed func() error) {
 	began := time.Now()
 	ctx, stop := context.WithCancel(ctx)
@@ -105,8 +105,10 @@ func (e *Env) push(ctx context.Context, name string, ls ...*fencelock.Locker) (p
 				case err == nil:
 					took := time.Since(began)
 					_ = le.Unlock(ctx)
-					if dead := e.traits.DeadWaiter; dead == 0 || took < dead/2 { // else the waiter was stopped for so long that it passed for dead
-						errs <- fmt.Errorf("try %d of a newcomer while others wait got the lock (token %d)", i, le.Token())
+					// else the waiter was stopped for so long that it passed for dead
+					if dead := e.traits.DeadWaiter; dead == 0 || took < dead/2 {
+						errs <- fmt.Errorf("try %d of a newcomer while others "+
+							"wait got the lock (token %d)", i, le.Token())
 						return
 					}
 				case !isLocked(err) && ctx.Err() == nil:

@@ -30,17 +30,22 @@ type Harness struct {
 	// Server stops and starts the store.
 	Server Server
 
+	// Member returns a way to one member of a store of several, not the one that leads, and that member: Driver gives a
+	// client with this link no other. Of the Server only Pause and Resume are used. The suite closes the link.
+	Member func(ctx context.Context) (Link, Server, error)
+
 	// URL returns what a second process opens to be another client of the store.
 	// The process is this very program, run again: see Child.
 	URL func(c Client) string
 
-	// Stores is how many stores a lock is in at once, to each of which a client has connections with their own upkeep; 0 stands for 1.
+	// Stores is how many stores a lock is in at once, to each of which a client has connections
+	// with their own upkeep; 0 stands for 1.
 	Stores int
 
 	// Short uses small numbers, for the everyday run; Full the greatest, which take minutes a backend.
 	Short, Full bool
 
-	// tiny: fewer names still in E8, for the suite's own test, which runs every rule for every mistake.
+	// tiny: fewer names still in E8 and K35, for the suite's own test, which runs every rule for every mistake.
 	tiny bool
 
 	// Parallel is how many rules run at once. 0 stands for 8, and in Run for what -parallel allows. Most of a rule's
@@ -51,12 +56,58 @@ type Harness struct {
 	// about guards hold it to what they hold fence.Memory to.
 	Guard func(ctx context.Context, prefix string) (fence.Guard, error)
 
-	// Calls: Link is a CallLink, which knows calls and no bytes. Rules about lost pushes are excluded.
+	// Calls: Link is a CallLink, which knows calls and no bytes. Rules about bytes on the way are excluded; some
+	// of them fail over a CallLink without Calls.
 	Calls bool
+
+	// Known are rules that the backend is known to break, each with the reason. Such a failure is reported as
+	// Known and fails nothing; a rule that keeps its promise despite its mark does, so that no mark stays.
+	Known map[string]string
+
+	// Writes are for a store whose holders write in the lock's own transaction (Traits.Transactional).
+	Writes Writes
+
+	// Busy is for a store that works for its holders, through the Handle of a lease. The second
+	// process has it from Child.
+	Busy Busy
 
 	// Given returns a driver made by its constructor over a client that the harness
 	// has, and a check, called after the driver was closed, that the client is as it was and works.
 	Given func(ctx context.Context) (d backend.Driver, intact func(context.Context) error, err error)
+
+	// Shared returns a client of the store that a program has made, and uses for its own work beside the driver's.
+	Shared func(ctx context.Context) (*Shared, error)
+
+	// Own: a driver over such a client keeps locks by connections of its own, so that none is lost
+	// however long the client is used up.
+	Own bool
+
+	// Fill makes the store refuse whatever needs space, until the function that it returns is called.
+	Fill func(ctx context.Context) (empty func(context.Context) error, err error)
+
+	// Apart are the ways, besides Client.Prefix, in which clients of the store have keyspaces of
+	// their own. Rule K2 checks each.
+	Apart []Apart
+}
+
+// Apart is a way in which two clients of one store that have the same prefix are in different keyspaces: two databases,
+// schemas, chroots, directories.
+type Apart struct {
+	// What are the two in a few words, such as "two schemas of one database".
+	What string
+	// Driver returns a new client of the keyspace side, 0 or 1. The suite closes it.
+	Driver func(ctx context.Context, side int, prefix string) (backend.Driver, error)
+}
+
+// Shared is a client of a store that a program gives to drivers and uses itself.
+type Shared struct {
+	// Driver returns a new driver over the client, made by its constructor. The suite closes it.
+	Driver func(prefix string) (backend.Driver, error)
+	// UseUp lets the program take all that the client can give at once (its connections), and
+	// returns what gives it back. nil: the client has no such bound.
+	UseUp func(ctx context.Context) (giveBack func(), err error)
+	// Close closes the client, as a program does that ends. It need not wait for what the drivers have of it.
+	Close func() error
 }
 
 // Client is what a new client of the store is like.
@@ -84,6 +135,24 @@ type Store interface {
 	// Left lists what is in the store for this prefix besides what is constant
 	// however many names there are.
 	Left(ctx context.Context, prefix string) ([]string, error)
+}
+
+// Writes is a look at what holders write through the Handle of a lease.
+type Writes interface {
+	// Write writes key through the handle.
+	Write(ctx context.Context, lease backend.Handler, key string) error
+	// Written reports whether key was committed.
+	Written(ctx context.Context, key string) (bool, error)
+}
+
+// Busy keeps the store at work for a holder.
+type Busy interface {
+	// Begin sends a request through the handle with which the store is busy for a minute; with unread, one of
+	// which the store cannot send the whole answer before somebody reads it, which nobody does. It returns at
+	// once. What it starts ends with the lease. key is in the request.
+	Begin(ctx context.Context, lease backend.Handler, key string, unread bool) error
+	// Working reports whether the store is at it.
+	Working(ctx context.Context, key string, unread bool) (bool, error)
 }
 
 // Server is the store's server, or all of its servers as one.

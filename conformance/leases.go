@@ -13,22 +13,85 @@ import (
 // leases is group C.
 var leases = []Rule{
 	{Name: "C1", What: "a lock expires without release", Why: "A dead holder must not hold for ever.", Check: expires},
-	{Name: "C2", What: "held for many TTLs by renewal", Why: "A lease that is lost while its holder works well is no lease.", Check: renewedLong},
-	{Name: "C3", What: "renewed by hand, three times", Why: "A program that paces itself needs the full TTL from each renewal.", Check: renewedByHand},
-	{Name: "C4", What: "a renewal after release, expiry or re-grant changes nothing", Why: "A renewal that revives a lost lock makes two holders.", Check: renewTooLate},
-	{Name: "C5", What: "lost replies and cut connections keep the lease, or end it at once where it is a connection", Why: "One lost packet must not throw away a lock that is ours.", Needs: Needs{Link: true}, Check: rideOutFaults},
-	{Name: "C6", What: "no renewal after Unlock", Why: "A renewal that overtakes the unlock makes a lock that nobody can free.", Needs: Needs{Link: true, Store: true}, Check: noRenewalAfterUnlock},
-	{Name: "C7", What: "the Deadline is never later than the store's expiry", Why: "A holder that trusts longer than the store keeps others out overlaps with the next.", Needs: Needs{Store: true}, Check: deadlineFirst},
-	{Name: "C8", What: "WithGrace keeps others out after a loss", Why: "A lock delay gives the old holder's last writes time to arrive.", Needs: Needs{Link: true}, Trait: func(t backend.Traits) string {
-		if !t.Grace {
-			return "Traits.Grace is false"
-		}
-		return ""
-	}, Check: grace},
-	{Name: "C9", What: "each lease has its own TTL", Why: "One short lease must not shorten a long one.", Check: ownTTL},
-	{Name: "C10", What: "WithMaxHold ends a hold", Why: "A bounded hold is what stops a stuck holder that renews and renews.", Check: maxHold},
-	{Name: "C11", What: "the end of the acquire ctx ends nothing", Why: "The ctx of the call that locked is over long before the work is.", Check: acquireCtxEnds},
-	{Name: "C12", What: "a grant that comes after its own deadline is not handed out", Why: "A lease that is over when its holder gets it was never one.", Needs: Needs{Link: true}, Check: lateGrant},
+	{
+		Name: "C2", What: "held for many TTLs by renewal",
+		Why:   "A lease that is lost while its holder works well is no lease.",
+		Check: renewedLong,
+	},
+	{
+		Name: "C3", What: "renewed by hand, three times",
+		Why:   "A program that paces itself needs the full TTL from each renewal.",
+		Check: renewedByHand,
+	},
+	{
+		Name: "C4", What: "a renewal after release, expiry or re-grant changes nothing",
+		Why:   "A renewal that revives a lost lock makes two holders.",
+		Check: renewTooLate,
+	},
+	{
+		Name: "C5",
+		What: "lost replies and cut connections keep the lease, " +
+			"or end it at once where it is a connection",
+		Why:   "One lost packet must not throw away a lock that is ours.",
+		Needs: Needs{Link: true}, Check: rideOutFaults,
+	},
+	{
+		Name: "C6", What: "no renewal after Unlock",
+		Why:   "A renewal that overtakes the unlock makes a lock that nobody can free.",
+		Needs: Needs{Link: true, Store: true}, Check: noRenewalAfterUnlock,
+	},
+	{
+		Name: "C7", What: "the Deadline is never later than the store's expiry",
+		Why: "A holder that trusts longer than the store keeps others " +
+			"out overlaps with the next.",
+		Needs: Needs{Store: true}, Check: deadlineFirst,
+	},
+	{
+		Name: "C8", What: "WithGrace keeps others out after a loss",
+		Why:   "A lock delay gives the old holder's last writes time to arrive.",
+		Needs: Needs{Link: true}, Trait: func(t backend.Traits) string {
+			if !t.Grace {
+				return "Traits.Grace is false"
+			}
+			return ""
+		}, Check: grace,
+	},
+	{
+		Name: "C9", What: "each lease has its own TTL",
+		Why:   "One short lease must not shorten a long one.",
+		Check: ownTTL,
+	},
+	{
+		Name: "C10", What: "WithMaxHold ends a hold",
+		Why:   "A bounded hold is what stops a stuck holder that renews and renews.",
+		Check: maxHold,
+	},
+	{
+		Name: "C11", What: "the end of the acquire ctx ends nothing",
+		Why:   "The ctx of the call that locked is over long before the work is.",
+		Check: acquireCtxEnds,
+	},
+	{
+		Name: "C12", What: "a grant that comes after its own deadline is not handed out",
+		Why:   "A lease that is over when its holder gets it was never one.",
+		Needs: Needs{Link: true}, Check: lateGrant,
+	},
+	{
+		Name: "C13", What: "grants and renewals count from their send, not from their answer",
+		Why: "The store counts from the request: whoever counts from a late answer " +
+			"overlaps with the next holder.",
+		Needs: Needs{Link: true}, Check: countsFromSend,
+	},
+	{
+		Name: "C14", What: "WithMinHold keeps others out after an Unlock, and after a Close",
+		Why: "A job that is faster than the clocks of its hosts agree runs on each of them.",
+		Trait: func(t backend.Traits) string {
+			if !t.MinHold {
+				return "Traits.MinHold is false"
+			}
+			return ""
+		}, Check: minHold,
+	},
 }
 
 func expires(ctx context.Context, e *Env) error {
@@ -241,15 +304,20 @@ func (e *Env) endedByCut(ctx context.Context, a *fencelock.Locker, link Link) er
 	if err != nil {
 		return err
 	}
-	for what, fault := range map[string]func(){
-		"a lost reply":     func() { link.LoseReplies(1) },
-		"a cut connection": link.Cut,
+	for what, fault := range map[string]func(Link){
+		"a lost reply":     func(l Link) { l.LoseReplies(1) },
+		"a cut connection": Link.Cut,
 	} {
-		le, err := try(ctx, a, e.Name(), "a free lock")
+		// A client for each: what one still tidies after its loss would be whose reply is lost.
+		c, own, err := e.OpenThrough(ctx, e.kept())
 		if err != nil {
 			return err
 		}
-		fault() // and the next renewal, or the connection's own end, shows it
+		le, err := try(ctx, c, e.Name(), "a free lock")
+		if err != nil {
+			return err
+		}
+		fault(own) // and the next renewal, or the connection's own end, shows it
 		if _, err := ended(ctx, le, e.Kept()/2+e.Slack()); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
@@ -331,7 +399,8 @@ func deadlineFirst(ctx context.Context, e *Env) error {
 		}
 		// What the store says is at least as much as it was when it was asked.
 		if trust := left - time.Since(looked); expires > 0 && trust > expires+e.traits.Resolution {
-			return fmt.Errorf("look %d: the Deadline is %v away, the store's expiry %v: trusted for too long", i+1, trust, expires)
+			return fmt.Errorf("look %d: the Deadline is %v away, the store's expiry "+
+				"%v: trusted for too long", i+1, trust, expires)
 		}
 		if err := sleep(ctx, e.Kept()/4); err != nil {
 			return err

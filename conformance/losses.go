@@ -13,15 +13,52 @@ import (
 
 // losses is group D.
 var losses = []Rule{
-	{Name: "D1", What: "no loss on a clean release", Why: "An alarm that rings without cause is switched off.", Check: noFalseLoss},
-	{Name: "D2", What: "taken away behind the library's back: told in time, with the reason", Why: "A holder that is not told works on beside the next one.", Check: revoked},
-	{Name: "D3", What: "a black-holed holder is told before another is granted the lock", Why: "This is what a lease is for; most libraries tell too late.", Needs: Needs{Link: true}, Alone: true, Solo: ForMeasure, Check: toldFirst},
-	{Name: "D4", What: "a short silence of the network ends nothing", Why: "A lease that one lost packet ends is worth nothing on a real network.", Needs: Needs{Link: true}, Check: shortSilence},
-	{Name: "D5", What: "a stopped holder sees the loss on its first look", Why: "A process that was paused must not go on as if nothing had happened.", Needs: Needs{Process: true}, Trait: cannotStop, Check: stoppedHolder},
-	{Name: "D6", What: "the deadline does not depend on the wall clock", Why: "A clock that is set must neither lose a lock nor keep one.", Check: monotonicDeadline},
-	{Name: "D7", What: "the server restarts, with and without its data", Why: "A holder whose lock is gone with the data must be told; one whose lock is there goes on.", Needs: Needs{Server: true}, Alone: true, Check: serverRestarts},
-	{Name: "D8", What: "after a loss the same Mutex locks again", Why: "A worker that lost its lock once must be able to go on.", Check: lockAfterLoss},
-	{Name: "D9", What: "a waiter that was cut off gets the lock or an error, never a false lock", Why: "A waiter whose place is gone must not believe that it holds.", Needs: Needs{Link: true}, Check: waiterCutOff},
+	{
+		Name: "D1", What: "no loss on a clean release",
+		Why:   "An alarm that rings without cause is switched off.",
+		Check: noFalseLoss,
+	},
+	{
+		Name: "D2", What: "taken away behind the library's back: told in time, with the reason",
+		Why:   "A holder that is not told works on beside the next one.",
+		Check: revoked,
+	},
+	{
+		Name: "D3", What: "a black-holed holder is told before another is granted the lock",
+		Why:   "This is what a lease is for; most libraries tell too late.",
+		Needs: Needs{Link: true}, Alone: true, Solo: ForMeasure, Check: toldFirst,
+	},
+	{
+		Name: "D4", What: "a short silence of the network ends nothing",
+		Why:   "A lease that one lost packet ends is worth nothing on a real network.",
+		Needs: Needs{Link: true}, Check: shortSilence,
+	},
+	{
+		Name: "D5", What: "a stopped holder sees the loss on its first look",
+		Why:   "A process that was paused must not go on as if nothing had happened.",
+		Needs: Needs{Process: true}, Trait: cannotStop, Check: stoppedHolder,
+	},
+	{
+		Name: "D6", What: "the deadline does not depend on the wall clock",
+		Why:   "A clock that is set must neither lose a lock nor keep one.",
+		Check: monotonicDeadline,
+	},
+	{
+		Name: "D7", What: "the server restarts, with and without its data",
+		Why: "A holder whose lock is gone with the data must be told; " +
+			"one whose lock is there goes on.",
+		Needs: Needs{Server: true}, Alone: true, Check: serverRestarts,
+	},
+	{
+		Name: "D8", What: "after a loss the same Mutex locks again",
+		Why:   "A worker that lost its lock once must be able to go on.",
+		Check: lockAfterLoss,
+	},
+	{
+		Name: "D9", What: "a waiter that was cut off gets the lock or an error, never a false lock",
+		Why:   "A waiter whose place is gone must not believe that it holds.",
+		Needs: Needs{Link: true}, Check: waiterCutOff,
+	},
 }
 
 func cannotStop(backend.Traits) string {
@@ -93,7 +130,10 @@ func revoked(ctx context.Context, e *Env) error {
 }
 
 // revokedOnce takes a lock away from a, which holds it for as long as after before that.
-func (e *Env) revokedOnce(ctx context.Context, a, b *fencelock.Locker, how string, after time.Duration, do func(name string) error, opts []fencelock.Option) error {
+func (e *Env) revokedOnce(
+	ctx context.Context, a, b *fencelock.Locker, how string, after time.Duration,
+	do func(name string) error, opts []fencelock.Option,
+) error {
 	name := e.Name()
 	le, err := try(ctx, a, name, "a free lock", opts...)
 	if err != nil {
@@ -159,17 +199,16 @@ func toldFirst(ctx context.Context, e *Env) error {
 			return err
 		}
 		var at time.Time
-		select {
+		select { // an event takes its way through the observer's goroutine; its time is that of the loss
 		case at = <-told:
-		default:
+		case <-time.After(time.Second):
+			return errors.New("the next was granted the lock and the old holder has not been told")
 		}
-		if at.IsZero() || at.After(r.at) {
-			select {
-			case <-witness:
-				return errors.New("the next was granted the lock and the old holder has not been told")
-			default:
+		if at.After(r.at) {
+			if late, ahead := (<-witness).Sub(le.Deadline()), r.at.Sub(le.Deadline()); late < ahead/2 {
+				return fmt.Errorf("the old holder was told %v after the next was granted the lock", at.Sub(r.at))
 			}
-			// The machine stalled: a timer that has nothing to do with the library has not fired either. What a
+			// The machine stalled: a timer that has nothing to do with the library was as late. What a
 			// holder that looks at its lease sees is a matter of the clock, not of timers.
 			at = le.Deadline()
 			e.Notef("the machine stalled over the deadline; counted from the Deadline itself")
@@ -187,19 +226,20 @@ func toldFirst(ctx context.Context, e *Env) error {
 			return err
 		}
 	}
-	e.Notef("the black-holed holder was told %v before the takeover, the worst of 3 (TTL %v)", worst.Round(time.Millisecond), e.TTL())
+	e.Notef("the black-holed holder was told %v before the takeover, the worst of 3 (TTL %v)",
+		worst.Round(time.Millisecond), e.TTL())
 	return nil
 }
 
-// atDeadline returns a channel that is closed when a timer of the rule's own fires after the Deadline of a lease that is
-// not renewed any more.
-func atDeadline(le *fencelock.Lease) <-chan struct{} {
-	fired := make(chan struct{})
+// atDeadline returns a channel that gets the moment at which a timer of the rule's own fired for the
+// Deadline of a lease that is not renewed any more.
+func atDeadline(le *fencelock.Lease) <-chan time.Time {
+	fired := make(chan time.Time, 1)
 	go func() {
 		for left := time.Until(le.Deadline()); left > 0; left = time.Until(le.Deadline()) {
 			time.Sleep(left)
 		}
-		close(fired)
+		fired <- time.Now()
 	}()
 	return fired
 }
@@ -217,7 +257,8 @@ func (ch lossAt) Observe(_ context.Context, e fencelock.Event) {
 }
 
 func shortSilence(ctx context.Context, e *Env) error {
-	a, link, err := e.OpenThrough(ctx, e.kept())
+	ttl := 2 * e.Kept() // a quarter of it is what a stalled machine may take
+	a, link, err := e.OpenThrough(ctx, fencelock.WithTTL(ttl))
 	if err != nil {
 		return err
 	}
@@ -225,9 +266,9 @@ func shortSilence(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	silence := e.Kept() * 3 / 8 // longer than from one renewal to the next
+	silence := ttl * 3 / 8 // longer than from one renewal to the next
 	for round := range 3 {
-		if err := sleep(ctx, e.Kept()/3); err != nil {
+		if err := sleep(ctx, ttl/3); err != nil {
 			return err
 		}
 		link.Set(blackHole)
@@ -238,7 +279,7 @@ func shortSilence(ctx context.Context, e *Env) error {
 			link.Cut()
 		}
 		link.Set(passAll)
-		if err := sleep(ctx, e.Kept()/2); err != nil {
+		if err := sleep(ctx, ttl/2); err != nil {
 			return err
 		}
 		if err := le.Err(); err != nil {

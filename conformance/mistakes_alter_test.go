@@ -62,6 +62,29 @@ func nilOnCancel(_ *rig, d backend.Driver, _ Client) backend.Driver {
 	}}
 }
 
+// endsWithTheStore ends a wait as soon as its store is down.
+func endsWithTheStore(_ *rig, d backend.Driver, _ Client) backend.Driver {
+	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+		if !r.Wait {
+			return d.Acquire(ctx, r)
+		}
+		limited, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go func() {
+			for sleep(limited, 100*time.Millisecond) == nil {
+				if _, err := d.Inspect(limited, r.Name); errors.Is(err, errDown) {
+					cancel()
+				}
+			}
+		}()
+		g, err := d.Acquire(limited, r)
+		if err != nil && ctx.Err() == nil {
+			err = backend.Outlast(errDown)
+		}
+		return g, err
+	}}
+}
+
 // reservesNothing says that tokens are reserved for the holder's process, and the store knows nothing of it.
 func reservesNothing(_ *rig, d backend.Driver, _ Client) backend.Driver {
 	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
@@ -121,6 +144,24 @@ func swallowed(_ *rig, d backend.Driver, _ Client) backend.Driver {
 		}
 		return nil
 	}}
+}
+
+// freesAtClose frees with its Close what is held yet.
+func freesAtClose(_ *rig, d backend.Driver, _ Client) backend.Driver {
+	var all sync.Map
+	return &changed{
+		Driver: d,
+		acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+			all.Store(r, true)
+			return d.Acquire(ctx, r)
+		},
+		close: func() error {
+			for r := range all.Range {
+				_ = d.Abandon(context.Background(), r.(*backend.Request))
+			}
+			return nil
+		},
+	}
 }
 
 // deliveredTwice delivers a release once more with the client's next request, and frees whoever holds.
@@ -183,6 +224,21 @@ func stopsAtFailure(_ *rig, d backend.Driver, _ Client) backend.Driver {
 			return d.Abandon(ctx, r)
 		},
 	}
+}
+
+// releasesOnce forgets a hold with the first release, whether that came through or not.
+func releasesOnce(_ *rig, d backend.Driver, _ Client) backend.Driver {
+	var failed sync.Map
+	return &changed{Driver: d, release: func(ctx context.Context, h *backend.Hold) error {
+		if _, again := failed.Load(h.Nonce); again {
+			return backend.ErrLost
+		}
+		err := d.Release(ctx, h)
+		if err != nil {
+			failed.Store(h.Nonce, true)
+		}
+		return err
+	}}
 }
 
 // unknownIsLost takes every failed renewal for a loss.
@@ -361,5 +417,22 @@ func poisoned(_ *rig, d backend.Driver, c Client) backend.Driver {
 			return backend.Grant{}, errCut
 		}
 		return d.Acquire(ctx, r)
+	}}
+}
+
+// sixtyFourWaits serves so many waits of a client at a time.
+func sixtyFourWaits(_ *rig, d backend.Driver, _ Client) backend.Driver {
+	places := make(chan struct{}, 64)
+	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+		if !r.Wait {
+			return d.Acquire(ctx, r)
+		}
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+			return d.Acquire(ctx, r)
+		case <-ctx.Done():
+			return backend.Grant{}, backend.Ended(ctx, true, nil)
+		}
 	}}
 }

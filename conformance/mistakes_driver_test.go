@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/conformance/faultproxy"
 )
 
 // rig is one store with at most one mistake, and the harness that reaches it in virtual time.
@@ -33,12 +34,29 @@ func (r *rig) harness() Harness {
 		Link:   func(context.Context) (Link, error) { return NewCallLink(), nil },
 		Store:  r,
 		Server: r,
+		Member: func(context.Context) (Link, Server, error) { return NewCallLink(), toyMember{r}, nil },
 		Calls:  true,
 		Short:  true,
 		tiny:   true,
 		Given:  r.given,
+		Shared: r.shared,
+		Own:    true,
+		Writes: r,
+		Fill:   r.fill,
+		Apart: []Apart{{
+			"two databases of the toy",
+			func(_ context.Context, side int, prefix string) (backend.Driver, error) {
+				return r.driver(Client{Prefix: fmt.Sprintf("%d/%s", side, prefix)}), nil
+			},
+		}},
 	}
 }
+
+// toyMember is what a client of the toy is connected to. The store goes on without it.
+type toyMember struct{ *rig }
+
+func (m toyMember) Pause() error  { m.store.memberGone(); return nil }
+func (m toyMember) Resume() error { return nil }
 
 func (r *rig) driver(c Client) backend.Driver {
 	var d backend.Driver = &toyDriver{store: r.store, prefix: c.Prefix, id: fmt.Sprint(r.clients.Add(1))}
@@ -70,6 +88,47 @@ func (r *rig) Left(_ context.Context, prefix string) ([]string, error) {
 	return left, nil
 }
 
+// toyTx is the Handle of a lock: what its holder writes.
+type toyTx struct {
+	mu    sync.Mutex // a release may overtake a copy of itself
+	wrote []string
+	cause error
+	over  bool
+}
+
+// Undo implements backend.Undoer.
+func (x *toyTx) Undo(cause error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.cause == nil {
+		x.cause = cause
+	}
+}
+
+// Write and Written implement Writes.
+func (r *rig) Write(_ context.Context, lease backend.Handler, key string) error {
+	x, ok := lease.Handle().(*toyTx)
+	if !ok {
+		return errors.New("the lock has no transaction")
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.over {
+		return errors.New("the lock's transaction is over")
+	}
+	x.wrote = append(x.wrote, key)
+	if r.store.flaw == writesAtOnce {
+		r.store.commit(x)
+	}
+	return nil
+}
+
+func (r *rig) Written(_ context.Context, key string) (bool, error) {
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
+	return r.store.written[key], nil
+}
+
 // Stop and the others implement Server: a store that is down fails every call.
 func (r *rig) Stop() error { return r.Kill() }
 
@@ -91,6 +150,17 @@ func (r *rig) set(down bool) error {
 	defer r.store.mu.Unlock()
 	r.store.down = down
 	return nil
+}
+
+// fill is Harness.Fill.
+func (r *rig) fill(context.Context) (func(context.Context) error, error) {
+	set := func(full bool) {
+		r.store.mu.Lock()
+		defer r.store.mu.Unlock()
+		r.store.full = full
+	}
+	set(true)
+	return func(context.Context) error { set(false); return nil }, nil
 }
 
 // owned stands for a client of a store that the caller has and gives to a driver.
@@ -117,6 +187,52 @@ func (r *rig) given(context.Context) (backend.Driver, func(context.Context) erro
 	}, nil
 }
 
+// shared is Harness.Shared: a link stands for the client. Its sound driver renews, waits and
+// releases by a way of its own.
+func (r *rig) shared(context.Context) (*Shared, error) {
+	client := NewCallLink()
+	closed := false
+	id := fmt.Sprint("shared", r.clients.Add(1))
+	return &Shared{
+		Driver: func(prefix string) (backend.Driver, error) {
+			own := &toyDriver{store: r.store, prefix: prefix, id: id}
+			if r.mistake.flaw != clientIsHolder {
+				own.id = fmt.Sprint(r.clients.Add(1))
+			}
+			lent := Wrap(own, client)
+			d := &changed{Driver: lent, renew: own.Renew, release: own.Release, abandon: own.Abandon}
+			d.acquire = func(ctx context.Context, req *backend.Request) (backend.Grant, error) {
+				switch {
+				case req.Wait:
+					return own.Acquire(ctx, req)
+				case r.mistake.flaw == deafOfClient:
+					ctx = context.WithoutCancel(ctx)
+				}
+				return lent.Acquire(ctx, req)
+			}
+			if r.mistake.flaw == renewsByClient {
+				d.renew = lent.Renew
+			}
+			d.close = func() error {
+				if closed && r.mistake.flaw == closeWaits {
+					time.Sleep(time.Minute)
+				}
+				return nil
+			}
+			return d, nil
+		},
+		UseUp: func(context.Context) (func(), error) {
+			client.Set(blackHole)
+			return func() { client.Set(passAll) }, nil
+		},
+		Close: func() error {
+			closed = true
+			client.Set(faultproxy.Mode{Refuse: true})
+			return nil
+		},
+	}, nil
+}
+
 // toyDriver is a driver over a toy by calls.
 type toyDriver struct {
 	store  *toy
@@ -128,11 +244,29 @@ type toyDriver struct {
 func (d *toyDriver) order(op string, r *backend.Request) *order {
 	return &order{
 		Op: op, Prefix: d.prefix, Client: d.id, Name: r.Name, Nonce: r.Nonce, Owner: r.Owner,
-		TTL: r.TTL, Grace: r.Grace, Floor: r.Floor, Wait: r.Wait, Auto: r.Auto,
+		TTL: r.TTL, Grace: r.Grace, Floor: r.Floor, Wait: r.Wait, Auto: r.Auto, Reserve: r.Reserve,
 	}
 }
 
+// grant is that of a token, which a flaw takes a block with.
+func (d *toyDriver) grant(r *backend.Request, t backend.Token) backend.Grant {
+	g := backend.Grant{Token: t, Asked: backend.Now(), Handle: &toyTx{}}
+	if d.store.flaw == blockFreed {
+		g.Reserved = r.Reserve
+	}
+	return g
+}
+
 var errDown = errors.New("connection refused")
+
+var errFull = errors.New("no space left")
+
+// full reports whether the store takes nothing new.
+func (d *toyDriver) full() bool {
+	d.store.mu.Lock()
+	defer d.store.mu.Unlock()
+	return d.store.full
+}
 
 func (d *toyDriver) up() error {
 	d.store.mu.Lock()
@@ -153,13 +287,16 @@ func (d *toyDriver) Acquire(ctx context.Context, r *backend.Request) (backend.Gr
 	if err := d.up(); err != nil {
 		return backend.Grant{}, err
 	}
+	if err := backend.CheckFloor(r.Floor, time.Now().UnixMicro()); err != nil && d.store.flaw != floorSpends {
+		return backend.Grant{}, err
+	}
 	w := d.store.ask(d.order("acquire", r), r.Lost)
 	if w == nil {
 		return backend.Grant{}, backend.ErrLost
 	}
 	select {
 	case t := <-w.grant:
-		return backend.Grant{Token: t, Asked: backend.Now()}, nil
+		return d.grant(r, t), nil
 	default:
 	}
 	if !r.Wait {
@@ -167,7 +304,7 @@ func (d *toyDriver) Acquire(ctx context.Context, r *backend.Request) (backend.Gr
 	}
 	select {
 	case t := <-w.grant:
-		return backend.Grant{Token: t, Asked: backend.Now()}, nil
+		return d.grant(r, t), nil
 	case <-ctx.Done():
 		return backend.Grant{}, backend.Ended(ctx, true, nil)
 	}
@@ -187,7 +324,25 @@ func (d *toyDriver) Release(_ context.Context, h *backend.Hold) error {
 	if err := d.up(); err != nil {
 		return err
 	}
-	return d.store.release(d.order("release", h.Request))
+	if d.store.flaw == releaseWrites && d.full() {
+		return errFull
+	}
+	err := d.store.release(d.order("release", h.Request))
+	x, ok := h.Handle.(*toyTx)
+	if !ok {
+		return err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.over = true
+	switch {
+	case err != nil:
+	case x.cause == nil, d.store.flaw == commitsUndone:
+		d.store.commit(x)
+	case len(x.wrote) > 0:
+		return &backend.UndoneError{Err: x.cause}
+	}
+	return err
 }
 
 func (d *toyDriver) Abandon(_ context.Context, r *backend.Request) error {

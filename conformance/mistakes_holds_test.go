@@ -30,8 +30,20 @@ func (s *toy) key(o *order) string {
 		name = strings.TrimSpace(name)
 	case prefixCut:
 		prefix, _, _ = strings.Cut(prefix, ":")
+	case databasesMeet:
+		if i := strings.IndexByte(prefix, '/'); i == 1 {
+			prefix = prefix[2:]
+		}
 	}
 	return prefix + "\x00" + name
+}
+
+// nonce is what the end of an order's nonce is remembered by.
+func (s *toy) nonce(o *order) string {
+	if s.flaw == noncesMeet {
+		return o.Nonce
+	}
+	return o.Prefix + o.Nonce
 }
 
 // next makes the token of a grant.
@@ -54,8 +66,15 @@ func (s *toy) next(l *toyLock, w *toyWaiter) backend.Token {
 		return s.counter[at]
 	case tokenConstant:
 		return floor
+	case blockFreed:
+		if s.counter[at] == floor { // the first
+			s.counter[at] = max(floor, time.Now().UnixMicro())
+		}
+		token := s.counter[at]
+		s.counter[at] += backend.Token(w.order.Reserve)
+		return token
 	case tokenRandom:
-		return floor + rand.Int64N(1<<50)
+		return floor + rand.Int64N(1<<49)
 	case tokenEarly:
 		if t := s.cached[mine]; t > 0 {
 			delete(s.cached, mine)
@@ -96,6 +115,7 @@ func (s *toy) renew(o *order) error {
 	case s.flaw == renewNewToken:
 		l.token = s.next(l, &toyWaiter{order: o})
 	}
+	l.before, l.renewed = l.expires, now
 	l.expires = now.Add(s.span(o))
 	s.serve(key, l) // the timer
 	return nil
@@ -107,20 +127,26 @@ func (s *toy) release(o *order) error {
 	key := s.key(o)
 	l := s.locks[key]
 	switch {
+	case s.flaw == noncesMeet && s.ended[s.nonce(o)] == wasReleased:
+		return nil
 	case s.mine(l, o.Nonce):
 		if s.flaw != releasedTwiceLost {
-			s.ended[o.Nonce] = wasReleased
+			s.ended[s.nonce(o)] = wasReleased
+		}
+		if s.past = append(s.past, s.nonce(o)); s.flaw == fewRemembered && len(s.past) > 50 {
+			delete(s.ended, s.past[0])
+			s.past = s.past[1:]
 		}
 		s.free(key, l, o)
 		return nil
 	case s.flaw == releaseAnybody:
-		s.ended[o.Nonce] = wasReleased
+		s.ended[s.nonce(o)] = wasReleased
 		s.free(key, l, o)
 		return nil
 	case s.flaw == releaseByPrefix && l != nil && l.order != nil && l.order.Name == o.Name && l.order.Owner == o.Owner:
 		s.free(key, l, o)
 		return nil
-	case s.ended[o.Nonce] == wasReleased, s.flaw == releaseSaysYes:
+	case s.ended[s.nonce(o)] == wasReleased, s.flaw == releaseSaysYes:
 		return nil
 	}
 	return backend.ErrLost
@@ -167,7 +193,7 @@ func (s *toy) abandon(o *order) error {
 	defer s.mu.Unlock()
 	key := s.key(o)
 	l := s.locks[key]
-	s.ended[o.Nonce] = wasAbandoned
+	s.ended[s.nonce(o)] = wasAbandoned
 	if l == nil {
 		return nil
 	}
@@ -190,6 +216,9 @@ func (s *toy) breakLock(o *order) {
 		client := l.order.Client
 		tell = append(tell, l.lost)
 		s.broken[l.order.Nonce] = true
+		if s.flaw == blockFreed {
+			s.counter[l.prefix] = l.token
+		}
 		l.order = nil
 		if s.flaw == tellsAll {
 			for _, other := range s.locks {

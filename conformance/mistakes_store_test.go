@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -16,13 +17,18 @@ type toy struct {
 
 	mu      sync.Mutex
 	down    bool
+	full    bool
 	locks   map[string]*toyLock
-	ended   map[string]flaw          // nonces that were released or abandoned
+	ended   map[string]flaw          // nonces that were released or abandoned, with their prefix
+	past    []string                 // nonces that were released, in order
 	broken  map[string]bool          // nonces whose lock an operator took away
 	rows    map[string]bool          // what a flaw leaves behind, by prefix
 	counter map[string]backend.Token // by prefix: the floors of one rule push no other's tokens ahead of the clock
 	cached  map[string]backend.Token // numbers that a flaw took too early
 	uses    map[string]int           // grants by client and name
+	written map[string]bool          // by holders, and committed
+	busy    map[string]bool          // what the store was asked to work at
+	turned  map[string]bool          // nonces that came out of a queue
 	stop    chan struct{}            // closed at the end
 }
 
@@ -33,6 +39,9 @@ type order struct {
 	TTL, Grace time.Duration
 	Floor      backend.Token
 	Wait, Auto bool
+	Reserve    int
+
+	confirms bool // a waiter's over the wire: what it is granted it asks for again
 }
 
 // toyLock is one name that is held or waited for.
@@ -45,17 +54,20 @@ type toyLock struct {
 	name      string
 	token     backend.Token
 	expires   time.Time
+	renewed   time.Time // when
+	before    time.Time // it expired without that
 	queue     []*toyWaiter
 	timer     *time.Timer
 	releasing bool
 }
 
 type toyWaiter struct {
-	order *order
-	lost  func(error)
-	since time.Time
-	gone  bool               // its connection ended while it waited
-	grant chan backend.Token // of size 1
+	order  *order
+	lost   func(error)
+	since  time.Time
+	gone   bool               // its connection ended while it waited
+	claims bool               // over the wire: what it is granted it has to confirm
+	grant  chan backend.Token // of size 1
 }
 
 // How a nonce ended.
@@ -66,8 +78,20 @@ const (
 
 func newToy(f flaw) *toy {
 	return &toy{
-		flaw: f, locks: map[string]*toyLock{}, ended: map[string]flaw{}, broken: map[string]bool{}, rows: map[string]bool{},
-		cached: map[string]backend.Token{}, uses: map[string]int{}, stop: make(chan struct{}), counter: map[string]backend.Token{},
+		flaw: f, locks: map[string]*toyLock{}, ended: map[string]flaw{}, broken: map[string]bool{},
+		rows:   map[string]bool{},
+		cached: map[string]backend.Token{}, uses: map[string]int{}, stop: make(chan struct{}),
+		counter: map[string]backend.Token{},
+		written: map[string]bool{}, busy: map[string]bool{}, turned: map[string]bool{},
+	}
+}
+
+// commit keeps what a holder wrote.
+func (s *toy) commit(x *toyTx) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range x.wrote {
+		s.written[key] = true
 	}
 }
 
@@ -79,7 +103,8 @@ func (s *toy) ask(o *order, lost func(error)) *toyWaiter {
 	w := &toyWaiter{order: o, lost: lost, since: time.Now(), grant: make(chan backend.Token, 1)}
 	key := s.key(o)
 	l := s.locks[key]
-	if s.ended[o.Nonce] == wasReleased || (s.ended[o.Nonce] == wasAbandoned && s.flaw != abandonForgotten) {
+	if how := s.ended[s.nonce(o)]; how == wasReleased && s.flaw != copyTakes ||
+		how == wasAbandoned && s.flaw != abandonForgotten {
 		return nil
 	}
 	if l == nil {
@@ -87,8 +112,12 @@ func (s *toy) ask(o *order, lost func(error)) *toyWaiter {
 		s.locks[key] = l
 	}
 	if s.mine(l, o.Nonce) && s.flaw != resentIsTaken {
-		if s.flaw == resentNewToken {
+		switch s.flaw {
+		case resentNewToken:
 			l.token = s.next(l, w)
+		case resentExpiry:
+			w.grant <- l.token
+			return w
 		}
 		s.grantTo(l, w)
 		return w
@@ -117,8 +146,9 @@ func (s *toy) askBadly(key string, l *toyLock, w *toyWaiter) bool {
 	o := w.order
 	l.until(s)
 	switch s.flaw {
-	case sessionShares:
-		if l.order != nil && l.order.Client == o.Client {
+	case sessionShares, clientIsHolder:
+		if l.order != nil && l.order.Client == o.Client &&
+			(s.flaw == sessionShares || strings.HasPrefix(o.Client, "shared")) {
 			s.give(l, w)
 			return true
 		}
@@ -144,6 +174,11 @@ func (s *toy) askBadly(key string, l *toyLock, w *toyWaiter) bool {
 		return s.uses[o.Client+o.Name] > 9
 	case deadForTry:
 		return !o.Wait && l.order != nil
+	case turnKept:
+		if l.order != nil && l.order.Nonce != o.Nonce && s.turned[o.Nonce] {
+			w.grant <- l.token
+			return true
+		}
 	case overtaking:
 		if !o.Wait && l.order == nil && len(l.queue) > 0 {
 			s.give(l, w)
@@ -162,10 +197,22 @@ func (s *toy) serve(key string, l *toyLock) {
 		if s.flaw == lifo {
 			i = len(l.queue) - 1
 		}
+		if s.flaw == placesAge {
+			for j, w := range l.queue {
+				if time.Since(w.since)%(3*time.Second) > time.Since(l.queue[i].since)%(3*time.Second) {
+					i = j
+				}
+			}
+		}
 		w := l.queue[i]
 		l.queue = slices.Delete(l.queue, i, i+1)
+		handed := l.token > 0 // from one holder to the next
 		s.give(l, w)
+		s.turned[w.order.Nonce] = true
 		l.waited = w.order.Wait && time.Since(w.since) > 0 || w.order.Wait && s.flaw == heartbeatOfWait
+		if s.flaw == claimKept && handed {
+			l.expires = time.Now().Add(2 * time.Second)
+		}
 		if s.flaw == waitLeavesRow && w.order.Wait {
 			s.rows[w.order.Prefix+"queue of "+w.order.Name] = true
 		}
@@ -197,7 +244,8 @@ func (s *toy) give(l *toyLock, w *toyWaiter) {
 	l.token = s.next(l, w)
 	if s.flaw == sharedTTL {
 		for _, other := range s.locks {
-			if end := time.Now().Add(w.order.TTL); other.order != nil && other.order.Client == w.order.Client && other.expires.After(end) {
+			if end := time.Now().Add(w.order.TTL); other.order != nil &&
+				other.order.Client == w.order.Client && other.expires.After(end) {
 				other.expires = end
 			}
 		}
@@ -212,8 +260,11 @@ func (s *toy) grantTo(l *toyLock, w *toyWaiter) {
 		l.token = s.counter[l.prefix]
 	}
 	l.expires = time.Now().Add(s.span(w.order))
-	if s.flaw == deadStalls && w.gone {
+	switch {
+	case w.gone && s.flaw == deadStalls:
 		l.expires = l.expires.Add(time.Hour)
+	case w.claims:
+		l.expires = time.Now().Add(min(2*time.Second, s.span(w.order)))
 	}
 	w.grant <- l.token
 }
@@ -233,15 +284,36 @@ func (s *toy) span(o *order) time.Duration {
 	return o.TTL + o.Grace
 }
 
+// memberGone: the member that clients are connected to falls silent.
+func (s *toy) memberGone() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.flaw != reportsLate {
+		return
+	}
+	for key, l := range s.locks {
+		if time.Since(l.renewed) < 500*time.Millisecond {
+			l.expires = l.before
+			s.serve(key, l)
+		}
+	}
+}
+
 // until ends the hold if its time is over.
 func (l *toyLock) until(s *toy) {
 	if l.order != nil && !time.Now().Before(l.expires) && (s.flaw != deadForTry || len(l.queue) > 0) {
+		if s.flaw == crowdStays && len(l.name) > 256 {
+			if s.uses["dead "+l.order.Client]++; s.uses["dead "+l.order.Client] > 50 {
+				return
+			}
+		}
 		l.order = nil
 	}
 }
 
 // join puts w at the end of the queue, or in its own place if it is there already.
 func (s *toy) join(l *toyLock, w *toyWaiter) {
+	w.claims = w.order.confirms
 	for i, other := range l.queue {
 		if other.order.Nonce == w.order.Nonce && s.flaw != resentIsTaken {
 			w.since = other.since
@@ -277,12 +349,15 @@ func (s *toy) list(prefix, name string) (all []backend.Info, left []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, l := range s.locks {
-		if l.prefix != prefix || !strings.HasPrefix(l.name, name) {
+		if !s.lists(prefix, l.prefix) || !strings.HasPrefix(l.name, name) {
 			continue
 		}
 		s.serve(key, l)
 		if l.order != nil {
-			info := backend.Info{Name: l.name, Held: true, Owner: l.order.Owner, Token: l.token, ExpiresIn: time.Until(l.expires), Waiters: len(l.queue)}
+			info := backend.Info{
+				Name: l.name, Held: true, Owner: l.order.Owner, Token: l.token,
+				ExpiresIn: time.Until(l.expires), Waiters: len(l.queue),
+			}
 			if s.flaw == holderWaits {
 				info.Waiters++
 			}
@@ -295,4 +370,13 @@ func (s *toy) list(prefix, name string) (all []backend.Info, left []string) {
 		}
 	}
 	return all, left
+}
+
+// lists reports whether List of a client with a prefix shows the locks of one with the prefix of.
+func (s *toy) lists(prefix, of string) bool {
+	if s.flaw == prefixPattern {
+		like, err := path.Match(strings.ReplaceAll(prefix, "/", ":"), strings.ReplaceAll(of, "/", ":"))
+		return like && err == nil || prefix == of
+	}
+	return prefix == of
 }

@@ -26,12 +26,18 @@ const (
 	nameTrimmed flaw = "names trimmed"
 	prefixCut   flaw = "prefix cut"
 
+	databasesMeet flaw = "two databases share their locks"
+	prefixPattern flaw = "List takes the prefix for a pattern"
+	noncesMeet    flaw = "nonces without their keyspace"
+
+	fewRemembered     flaw = "few releases remembered"
 	releaseAnybody    flaw = "release without owner check"
 	releaseByPrefix   flaw = "release by owner, not nonce"
 	releasedTwiceLost flaw = "repeated release: lost"
 	releaseSaysYes    flaw = "release of a lost lock: nil"
 	releaseLater      flaw = "release swept later"
 	graceAtRelease    flaw = "grace applied on Unlock"
+	releaseWrites     flaw = "release needs space"
 
 	neverExpires    flaw = "never expires"
 	expiresEarly    flaw = "expiry before the TTL"
@@ -46,6 +52,7 @@ const (
 	renewCreates    flaw = "renewal creates"
 	renewAnybody    flaw = "renewal without owner check"
 	renewSaysYes    flaw = "renewal always nil"
+	reportsLate     flaw = "renewal confirmed before it is reported"
 	renewNewToken   flaw = "renewal takes a token"
 	breakSilent     flaw = "holder not told of Break"
 	tellsAll        flaw = "all holders told of Break"
@@ -59,20 +66,38 @@ const (
 	tokenRandom    flaw = "token is random"
 	tokenEarly     flaw = "token before the lock is won"
 	floorIgnored   flaw = "floor ignored"
+	blockFreed     flaw = "block freed by Break"
+	floorSpends    flaw = "any floor obeyed"
 
+	placesAge       flaw = "places last three seconds"
 	lifo            flaw = "last come, first served"
 	holderWaits     flaw = "holder counted as waiter"
 	failedTryWrites flaw = "failed tries write rows"
+	claimKept       flaw = "a claim is not confirmed"
 	waitLeavesRow   flaw = "a wait leaves its queue"
 	rowPerName      flaw = "a row per name for ever"
 
+	resentExpiry  flaw = "an acquire sent again keeps its expiry"
+	copyTakes     flaw = "a late copy takes a released lock"
+	commitsUndone flaw = "commits what was undone"
+	writesAtOnce  flaw = "writes outside the transaction"
+
 	closesGiven  flaw = "given client closed"
 	changesGiven flaw = "given client changed"
+
+	deafOfClient   flaw = "ctx not seen while the client is used up"
+	renewsByClient flaw = "renewals by the program's client"
+	closeWaits     flaw = "Close waits for a closed client"
+	clientIsHolder flaw = "the client is the holder"
 
 	// These show over a wire and between processes.
 	tokenConstant flaw = "token is constant"
 	trustsAhead   flaw = "deadline ahead of the request"
 	deadStalls    flaw = "dead waiter stalls the queue"
 	nextTakesOver flaw = "dead waiter frees the lock"
+	workKeeps     flaw = "work for a holder keeps its lock"
 	pushOnly      flaw = "waits for the push only"
+	turnKept      flaw = "a turn that has passed is taken"
+	impatient     flaw = "the first failed look ends a wait"
+	crowdStays    flaw = "many long names of the dead stay"
 )

@@ -19,7 +19,7 @@ import (
 
 // TestMain lets this binary be the second process of a rule.
 func TestMain(m *testing.M) {
-	Child()
+	Child(&wireBusy{})
 	flag.Parse()
 	if err := flag.Set("test.parallel", "3"); err != nil { // most of the time over the wire is waiting
 		panic(err)
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 
 // A toy over TCP: one connection for each request and its reply, both one JSON value. A waiter's request is
 // answered at once the first time ("join"), and then when the lock is granted, or after a part of the shortest TTL with
-// "not yet", and it asks again.
+// "not yet", and it asks again. What it is granted it confirms by another request, within two seconds.
 
 const pollMost = 250 * time.Millisecond
 
@@ -98,6 +98,8 @@ func (s *toyServer) serve(c net.Conn) {
 		err = s.store.abandon(&o)
 	case "break":
 		s.store.breakLock(&o)
+	case "busy":
+		s.store.work(&o)
 	case "list":
 		r.Infos, _ = s.store.list(o.Prefix, o.Name)
 	}
@@ -114,6 +116,7 @@ func (s *toyServer) serve(c net.Conn) {
 
 // acquire waits for the grant of a waiter; the place is kept when its connection ends.
 func (s *toyServer) acquire(c net.Conn, o *order) (reply, error) {
+	o.confirms = o.Wait && o.Op != "listen"
 	w := s.store.ask(o, nil)
 	if w == nil {
 		return reply{}, backend.ErrLost
@@ -147,8 +150,7 @@ func (s *toyServer) acquire(c net.Conn, o *order) (reply, error) {
 // awaitEnd returns when a connection on which nothing comes any more has ended.
 func awaitEnd(c net.Conn) { _, _ = c.Read(make([]byte, 1)) }
 
-// waiterGone is told that a waiter's session ended: its process died, or its wait is over. A sound store waits
-// for the waiter to come back, and gives it no more than a TTL.
+// waiterGone is told that a waiter's session ended: its process died, or its wait is over.
 func (s *toy) waiterGone(o *order) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,7 +222,7 @@ func (d *toyClient) Traits() backend.Traits {
 
 func (d *toyClient) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 	var g backend.Grant
-	op := "join"
+	op, given := "join", false
 	look := func(ctx context.Context) (bool, time.Duration, error) {
 		asked := backend.Now()
 		if d.flaw == trustsAhead && r.Wait {
@@ -228,14 +230,26 @@ func (d *toyClient) Acquire(ctx context.Context, r *backend.Request) (backend.Gr
 		}
 		rep, err := d.ask(ctx, d.order(op, r))
 		op = "acquire"
-		g = backend.Grant{Token: rep.Token, Asked: asked}
+		g = backend.Grant{Token: rep.Token, Asked: asked, Handle: &wireHandle{d, r}}
+		if d.flaw == impatient && err != nil && !backend.Final(err) {
+			return false, 0, backend.Invalid("the store is away: %w", err)
+		}
 		if r.Wait && errors.Is(err, backend.ErrLocked) {
+			return false, 0, nil
+		}
+		if confirmed := !r.Wait || given || d.flaw == checkThenSet; err == nil && !confirmed {
+			given = true
 			return false, 0, nil
 		}
 		return err == nil, 0, err
 	}
-	if !r.Wait {
-		_, _, err := look(ctx)
+	if !r.Wait { // sent again if there is no answer for a while
+		first, cancel := context.WithTimeout(ctx, 700*time.Millisecond)
+		_, _, err := look(first)
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			_, _, err = look(ctx)
+		}
 		return g, err
 	}
 	session, cancel := context.WithCancel(ctx)
@@ -311,6 +325,41 @@ func (d *toyClient) List(ctx context.Context, prefix string) iter.Seq2[backend.I
 	}
 }
 
+// wireHandle is the Handle of a lock over the wire.
+type wireHandle struct {
+	d *toyClient
+	r *backend.Request
+}
+
+// wireBusy is Harness.Busy over the wire; without a store in the second process.
+type wireBusy struct{ store *toy }
+
+// Begin implements Busy.
+func (*wireBusy) Begin(ctx context.Context, lease backend.Handler, key string, _ bool) error {
+	h := lease.Handle().(*wireHandle)
+	o := h.d.order("busy", h.r)
+	o.Owner = key
+	_, err := h.d.ask(ctx, o)
+	return err
+}
+
+// Working implements Busy.
+func (w *wireBusy) Working(_ context.Context, key string, _ bool) (bool, error) {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	return w.store.busy[key], nil
+}
+
+// work is told that the store is at work for a holder.
+func (s *toy) work(o *order) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy[o.Owner] = true
+	if l := s.locks[s.key(o)]; s.flaw == workKeeps && s.mine(l, o.Nonce) {
+		l.expires = l.expires.Add(time.Minute)
+	}
+}
+
 // wireHarness reaches a toy over TCP, through fault proxies and from other processes.
 func wireHarness(t *testing.T, m *mistake) Harness {
 	t.Helper()
@@ -327,8 +376,10 @@ func wireHarness(t *testing.T, m *mistake) Harness {
 		},
 		Link:  func(context.Context) (Link, error) { return faultproxy.New(direct) },
 		Store: &rig{store: s.store},
+		Busy:  &wireBusy{s.store},
 		URL: func(c Client) string {
-			return "toy://" + direct + "?flaw=" + url.QueryEscape(string(m.flaw)) + "&prefix=" + url.QueryEscape(c.Prefix)
+			return "toy://" + direct + "?flaw=" + url.QueryEscape(string(m.flaw)) + "&prefix=" +
+				url.QueryEscape(c.Prefix)
 		},
 		Short:    true,
 		tiny:     true,

@@ -47,7 +47,8 @@ func serverRestarts(ctx context.Context, e *Env) error {
 			return err
 		}
 		if r.lease.Token() <= le.Token() {
-			return fmt.Errorf("token after a restart (data lost: %v): got %d, want more than %d", !kept, r.lease.Token(), le.Token())
+			return fmt.Errorf("token after a restart (data lost: %v): got %d, want more than %d",
+				!kept, r.lease.Token(), le.Token())
 		}
 		if err := unlock(ctx, r.lease, "after the restart"); err != nil {
 			return err
@@ -123,7 +124,8 @@ func waiterCutOff(ctx context.Context, e *Env) error {
 		}
 		return unlock(ctx, lease, "the waiter that was cut off")
 	}
-	r, err := granted(ctx, locking(ctx, c, name), e.traits.DeadWaiter+time.Second+e.Slack(), "the next, after a waiter that was cut off")
+	r, err := granted(ctx, locking(ctx, c, name), e.traits.DeadWaiter+time.Second+e.Slack(),
+		"the next, after a waiter that was cut off")
 	if err != nil {
 		return err
 	}

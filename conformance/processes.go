@@ -4,17 +4,36 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 )
 
 // processes is group G.
 var processes = []Rule{
-	{Name: "G1", What: "two processes exclude each other and hand over", Why: "A lock between goroutines only is a sync.Mutex.", Needs: Needs{Process: true}, Check: twoProcesses},
-	{Name: "G2", What: "a process that exits without Unlock", Why: "Programs crash; their locks must come free.", Needs: Needs{Process: true}, Check: exitWithoutUnlock},
-	{Name: "G3", What: "a process killed by SIGKILL: free within TTL + grace + 1s", Why: "A kill gives no time to clean up.", Needs: Needs{Process: true}, Check: killedHolder},
+	{
+		Name: "G1", What: "two processes exclude each other and hand over",
+		Why:   "A lock between goroutines only is a sync.Mutex.",
+		Needs: Needs{Process: true}, Check: twoProcesses,
+	},
+	{
+		Name: "G2", What: "a process that exits without Unlock",
+		Why:   "Programs crash; their locks must come free.",
+		Needs: Needs{Process: true}, Check: exitWithoutUnlock,
+	},
+	{
+		Name: "G3", What: "a process killed by SIGKILL: free within TTL + grace + 1s",
+		Why:   "A kill gives no time to clean up.",
+		Needs: Needs{Process: true}, Check: killedHolder,
+	},
+	{
+		Name: "G4", What: "processes killed in the middle of their requests: every name is free in time",
+		Why:   "A kill comes inside a request or a batch of them, not between two.",
+		Needs: Needs{Process: true}, Alone: true, Check: killedAtWork,
+	},
 }
 
 func twoProcesses(ctx context.Context, e *Env) error {
@@ -32,7 +51,9 @@ func twoProcesses(ctx context.Context, e *Env) error {
 		if err != nil {
 			return err
 		}
-		if _, err := p.Ask(ctx, "lock", e.Name(), strconv.FormatInt(e.TTL().Milliseconds(), 10)); err != nil { // it is up
+		// it is up
+		if _, err := p.Ask(ctx, "lock", e.Name(),
+			strconv.FormatInt(e.TTL().Milliseconds(), 10)); err != nil {
 			return err
 		}
 		ps = append(ps, p)
@@ -135,6 +156,53 @@ func (e *Env) holderGone(ctx context.Context, how string, end func(*Process)) er
 			return true, le.Unlock(ctx)
 		}); err != nil {
 			return errors.Join(err)
+		}
+	}
+	return nil
+}
+
+// killedAtWork: two processes lock and unlock the same names as fast as they can, and are killed in the middle of that.
+func killedAtWork(ctx context.Context, e *Env) error {
+	const names = 32
+	b, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	bound := e.TTL() + e.traits.DeadWaiter + time.Second + e.Slack()
+	for range e.count(1, 3, 10) {
+		name := e.Name()
+		var ps [2]*Process
+		for i := range ps {
+			if ps[i], err = e.Process(ctx); err != nil {
+				return err
+			}
+			ttl := strconv.FormatInt(e.TTL().Milliseconds(), 10)
+			if _, err := ps[i].Ask(ctx, "churn", strconv.Itoa(names), ttl, name); err != nil {
+				return err
+			}
+		}
+		if err := sleep(ctx, time.Duration(rand.Int64N(int64(100*time.Millisecond)))); err != nil {
+			return err
+		}
+		var kills sync.WaitGroup
+		for _, p := range ps {
+			kills.Go(p.Kill)
+		}
+		kills.Wait()
+		var free [names]<-chan result
+		for i := range free {
+			free[i] = locking(ctx, b, name+strconv.Itoa(i))
+		}
+		end := time.Now().Add(bound)
+		for i := range free {
+			r, err := granted(ctx, free[i], time.Until(end),
+				fmt.Sprintf("name %d of two processes that were killed at work", i))
+			if err != nil {
+				return err
+			}
+			if err := unlock(ctx, r.lease, "after the kill"); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -12,20 +13,89 @@ import (
 	"github.com/fencelock/fencelock/conformance/faultproxy"
 )
 
+func noFIFO(t backend.Traits) string {
+	if !t.FIFO {
+		return "Traits.FIFO is false"
+	}
+	return ""
+}
+
 // queues is group F.
 var queues = []Rule{
-	{Name: "F1", What: "first come, first served", Why: "Without a queue some waiter starves.", Trait: func(t backend.Traits) string {
-		if !t.FIFO {
-			return "Traits.FIFO is false"
-		}
-		return ""
-	}, Check: firstCome},
-	{Name: "F2", What: "a dead waiter does not stop the others", Why: "A queue that waits for a dead process waits for ever.", Needs: Needs{Process: true}, Check: deadWaiter},
-	{Name: "F3", What: "the next in line dies: the one after it still waits for the holder", Why: "A waiter must not take the death of the one before it for the end of the holder.", Needs: Needs{Process: true}, Check: nextInLineDies},
-	{Name: "F4", What: "a lost wake-up costs a while, not the lock", Why: "Pushes get lost; a waiter that relies on them waits for ever.", Needs: Needs{Wire: true}, Check: lostWakeUp},
-	{Name: "F5", What: "requests per hand-over do not grow with the waiters", Why: "A crowd that is woken for each release is a storm.", Needs: Needs{Link: true}, Check: constantHandOver},
-	{Name: "F6", What: "1,000 waiters of a process are one waiter at the store", Why: "A queue entry, a connection or a watch for each goroutine is what brings a store down.", Needs: Needs{Store: true}, Check: thousandWaiters},
-	{Name: "F7", What: "an outage ends all waits of a process: ErrUnavailable 5 to 11 s after it began", Why: "A waiter that hears nothing of a dead store waits for ever, and one after the other they wait for minutes.", Needs: Needs{Wire: true}, Check: outageEndsWaits},
+	{
+		Name: "F1", What: "first come, first served",
+		Why:   "Without a queue some waiter starves.",
+		Trait: noFIFO, Check: firstCome,
+	},
+	{
+		Name: "F2", What: "a dead waiter does not stop the others, however long its TTL",
+		Why:   "A queue that waits for a dead process waits for ever.",
+		Needs: Needs{Process: true}, Check: deadWaiter,
+	},
+	{
+		Name: "F3", What: "the next in line dies: the one after it still waits for the holder",
+		Why:   "A waiter must not take the death of the one before it for the end of the holder.",
+		Needs: Needs{Process: true}, Check: nextInLineDies,
+	},
+	{
+		Name: "F4", What: "a lost wake-up costs a while, not the lock",
+		Why:   "Pushes get lost; a waiter that relies on them waits for ever.",
+		Needs: Needs{Wire: true}, Check: lostWakeUp,
+	},
+	{
+		Name: "F5", What: "requests per hand-over do not grow with the waiters",
+		Why:   "A crowd that is woken for each release is a storm.",
+		Needs: Needs{Link: true}, Check: constantHandOver,
+	},
+	{
+		Name: "F6", What: "1,000 waiters of a process are one waiter at the store",
+		Why: "A queue entry, a connection or a watch for each goroutine is " +
+			"what brings a store down.",
+		Needs: Needs{Store: true}, Check: thousandWaiters,
+	},
+	{
+		Name: "F7",
+		What: "an outage ends all waits of a process: ErrUnavailable 5 to 11 s after it began",
+		Why: "A waiter that hears nothing of a dead store waits for ever, and one after the " +
+			"other they wait for minutes.",
+		Needs: Needs{Wire: true}, Check: outageEndsWaits,
+	},
+	{
+		Name: "F8", What: "a lock that was waited for is kept for its whole TTL",
+		Why: "A grant that another's release has made lasts for moments until it is confirmed, " +
+			"and nobody renews it so soon.",
+		Check: waitedForIsKept,
+	},
+}
+
+func waitedForIsKept(ctx context.Context, e *Env) error {
+	a, b, err := e.Two(ctx, fencelock.WithManualRenew())
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	wait := locking(ctx, b, name)
+	if err := waiting(ctx, a, name, 1); err != nil {
+		return err
+	}
+	if err := unlock(ctx, le, "the holder"); err != nil {
+		return err
+	}
+	r, err := granted(ctx, wait, 2*time.Second+e.Slack(), "the waiter")
+	if err != nil {
+		return err
+	}
+	if err := sleep(ctx, 5*time.Second); err != nil { // longer than any claim
+		return err
+	}
+	if err := held(ctx, a, name, "5 s after a grant that was waited for, with a TTL of 30 s"); err != nil {
+		return err
+	}
+	return unlock(ctx, r.lease, "the waiter, within its TTL")
 }
 
 // skipped is how long it may take until a waiter behind a dead one is granted the lock, the hand-over included.
@@ -33,60 +103,101 @@ func (e *Env) skipped() time.Duration {
 	return min(e.traits.DeadWaiter, 5*time.Second) + time.Second + e.Slack()
 }
 
-// startWaiter makes a second process wait for a name.
-func (e *Env) startWaiter(ctx context.Context, look *fencelock.Locker, name string, n int) (*Process, error) {
+// startWaiter makes a second process wait for a name, as the n-th.
+func (e *Env) startWaiter(
+	ctx context.Context, look *fencelock.Locker, name string, ttl time.Duration, n int,
+) (*Process, error) {
 	p, err := e.Process(ctx)
 	if err != nil {
 		return nil, err
 	}
-	p.Send("lock", name, strconv.FormatInt(e.TTL().Milliseconds(), 10))
-	return p, waiting(ctx, look, name, n)
+	answer := p.Send("lock", name, strconv.FormatInt(ttl.Milliseconds(), 10))
+	err = waiting(ctx, look, name, n)
+	select {
+	case text := <-answer:
+		return nil, errors.Join(fmt.Errorf("the second process: lock: %s", text), err)
+	default:
+		return p, err
+	}
 }
 
 func deadWaiter(ctx context.Context, e *Env) error {
+	const long = time.Minute // what is promised does not grow with the TTL of the dead
 	a, err := e.Open(ctx, fencelock.WithTTL(10*e.TTL()))
 	if err != nil {
 		return err
 	}
-	for _, way := range []string{"killed", "stopped"} {
-		name := e.Name()
-		le, err := try(ctx, a, name, "a free lock")
-		if err != nil {
-			return err
+	for _, way := range []struct {
+		how string
+		ttl time.Duration
+		end func(*Process) error
+	}{
+		{"killed", e.TTL(), func(p *Process) error { p.Kill(); return nil }},
+		{"killed", long, func(p *Process) error { p.Kill(); return nil }},
+		{"stopped", e.TTL(), (*Process).Stop},
+		{"stopped", long, (*Process).Stop},
+	} {
+		if way.how == "stopped" && !canStop {
+			break
 		}
-		p, err := e.startWaiter(ctx, a, name, 1)
-		if err != nil {
-			return err
-		}
-		c, err := e.Open(ctx)
-		if err != nil {
-			return err
-		}
-		behind := locking(ctx, c, name)
-		if err := waiting(ctx, a, name, 2); err != nil {
-			return err
-		}
-		if way == "killed" {
-			p.Kill()
-		} else if !canStop {
-			continue
-		} else if err := p.Stop(); err != nil {
-			return err
-		}
-		began := time.Now()
-		if err := unlock(ctx, le, "the holder"); err != nil {
-			return err
-		}
-		r, err := granted(ctx, behind, e.skipped(), "the waiter behind a "+way+" one")
-		if err != nil {
-			return err
-		}
-		e.Notef("behind a %s waiter: granted after %v", way, r.at.Sub(began).Round(time.Millisecond))
-		if err := unlock(ctx, r.lease, "the waiter behind a "+way+" one"); err != nil {
-			return err
+		who := fmt.Sprintf("the waiter behind a %s one with a TTL of %v", way.how, way.ttl)
+		// A process that dies as it confirms its grant is a dead holder: the trial shows nothing. Three in a row are a
+		// store that keeps the lock for dead waiters.
+		for trial := 1; ; trial++ {
+			took, err := e.behindDeadWaiter(ctx, a, way.ttl, way.end, who)
+			if errors.Is(err, errDiedAsHolder) && trial < 3 {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			e.Notef("%s: granted after %v", who, took.Round(time.Millisecond))
+			break
 		}
 	}
 	return nil
+}
+
+// errDiedAsHolder is matched by the error of a trial in which the dead process holds the lock for its whole TTL.
+var errDiedAsHolder = errors.New("the dead process holds it for its whole TTL")
+
+// behindDeadWaiter ends a process that waits behind a, and returns how long the one behind it waited after the release.
+func (e *Env) behindDeadWaiter(
+	ctx context.Context, a *fencelock.Locker, ttl time.Duration, end func(*Process) error,
+	who string,
+) (time.Duration, error) {
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return 0, err
+	}
+	p, err := e.startWaiter(ctx, a, name, ttl, 1)
+	if err != nil {
+		return 0, err
+	}
+	c, err := e.Open(ctx)
+	if err != nil {
+		return 0, err
+	}
+	behind := locking(ctx, c, name)
+	if err := waiting(ctx, a, name, 2); err != nil {
+		return 0, err
+	}
+	if err := end(p); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if err := unlock(ctx, le, "the holder"); err != nil {
+		return 0, err
+	}
+	r, err := granted(ctx, behind, e.skipped(), who)
+	if err != nil {
+		if info, look := a.Inspect(ctx, name); look == nil && info.ExpiresIn > ttl/2 && ttl > 2*e.skipped() {
+			err = fmt.Errorf("%w: %w", err, errDiedAsHolder)
+		}
+		return 0, err
+	}
+	return r.at.Sub(began), unlock(ctx, r.lease, who)
 }
 
 func nextInLineDies(ctx context.Context, e *Env) error {
@@ -99,7 +210,7 @@ func nextInLineDies(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	p, err := e.startWaiter(ctx, a, name, 1)
+	p, err := e.startWaiter(ctx, a, name, e.TTL(), 1)
 	if err != nil {
 		return err
 	}
@@ -173,9 +284,18 @@ func constantHandOver(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	many, err := e.handOverCost(ctx, 24)
-	if err != nil {
-		return err
+	// A busy machine adds looks of the floor timers, more of them the longer a hand-over takes. A
+	// crowd that is woken for each release shows in every measurement, so the least of three
+	// counts.
+	many := math.Inf(1)
+	for range 3 {
+		cost, err := e.handOverCost(ctx, 24)
+		if err != nil {
+			return err
+		}
+		if many = min(many, cost); many <= 2*few+2 {
+			break
+		}
 	}
 	e.Notef("requests per hand-over: %.1f with 3 waiters, %.1f with 24", few, many)
 	if many > 2*few+2 {
@@ -206,7 +326,9 @@ func (e *Env) handOverCost(ctx context.Context, n int) (float64, error) {
 		links = append(links, link)
 		go func() {
 			// It holds for a moment: time for those who were woken in vain to ask.
-			done <- l.Do(ctx, name, func(ctx context.Context, _ *fencelock.Lease) error { return sleep(ctx, 5*time.Millisecond) })
+			done <- l.Do(ctx, name, func(ctx context.Context, _ *fencelock.Lease) error {
+				return sleep(ctx, 5*time.Millisecond)
+			})
 		}()
 		if err := waiting(ctx, holder, name, i+1); err != nil {
 			return 0, err
@@ -258,7 +380,8 @@ func thousandWaiters(ctx context.Context, e *Env) error {
 	for range 10 {
 		info, err := a.Inspect(ctx, name)
 		if err != nil || info.Waiters > 1 {
-			return fmt.Errorf("with %d goroutines waiting: got %d waiters at the store (%v), want 1", n, info.Waiters, err)
+			return fmt.Errorf("with %d goroutines waiting: got %d waiters "+
+				"at the store (%v), want 1", n, info.Waiters, err)
 		}
 		if err := sleep(ctx, 20*time.Millisecond); err != nil {
 			return err
@@ -306,7 +429,8 @@ func outageEndsWaits(ctx context.Context, e *Env) error {
 	for range 5 {
 		waiters = append(waiters, locking(ctx, b, name))
 	}
-	// Its patience counts from the start of the first look that fails: none may be under way when the store falls silent.
+	// Its patience counts from the start of the first look that fails: none may be under way when
+	// the store falls silent.
 	for n := int64(-1); n != link.Counts().Requests; {
 		n = link.Counts().Requests
 		if err := sleep(ctx, 200*time.Millisecond); err != nil {
@@ -319,18 +443,22 @@ func outageEndsWaits(ctx context.Context, e *Env) error {
 	for i, waiter := range waiters {
 		select {
 		case r := <-waiter:
-			if err := want(r.err, fencelock.ErrUnavailable, fmt.Sprintf("waiter %d of a process whose store is silent", i+1)); err != nil {
+			if err := want(r.err, fencelock.ErrUnavailable,
+				fmt.Sprintf("waiter %d of a process whose store is silent", i+1)); err != nil {
 				return err
 			}
 			took := r.at.Sub(began)
 			if took < least-e.Slack() || took > most+e.Slack() {
-				return fmt.Errorf("waiter %d of a process whose store is silent: got %w after %v, want it after %v to %v", i+1, r.err, took.Round(time.Millisecond), least, most)
+				return fmt.Errorf("waiter %d of a process whose store is silent: got %w after "+
+					"%v, want it after %v to %v",
+					i+1, r.err, took.Round(time.Millisecond), least, most)
 			}
 			if i == 0 || i == len(waiters)-1 {
 				e.Notef("waiter %d of %d: ErrUnavailable after %v", i+1, len(waiters), took.Round(time.Millisecond))
 			}
 		case <-time.After(most + 2*e.Slack()):
-			return fmt.Errorf("waiter %d of a process whose store is silent still waits after %v", i+1, time.Since(began).Round(time.Millisecond))
+			return fmt.Errorf("waiter %d of a process whose store is silent still waits after %v",
+				i+1, time.Since(began).Round(time.Millisecond))
 		}
 	}
 	link.Set(passAll)

@@ -12,14 +12,102 @@ import (
 
 // releases is group B.
 var releases = []Rule{
-	{Name: "B1", What: "a second Unlock is ErrReleased and harmless", Why: "A deferred Unlock after an explicit one must not free the next holder.", Check: secondUnlock},
-	{Name: "B2", What: "a late Unlock never touches the next holder", Why: "The classic mistake of lock libraries: a slow holder frees a stranger's lock.", Needs: Needs{Link: true}, Check: lateUnlock},
-	{Name: "B3", What: "Unlock with a cancelled ctx still releases", Why: "The request's ctx is done when a handler's defers run.", Check: unlockDoneCtx},
-	{Name: "B4", What: "after Unlock the store shows it free", Why: "A lock that only this library believes to be free is not.", Needs: Needs{Store: true}, Check: storeShowsFree},
-	{Name: "B5", What: "the store is down: ErrUnavailable, and a later Unlock works", Why: "A program must know that its unlock did not arrive, and be able to try again.", Needs: Needs{Link: true}, Check: unlockWhileDown},
-	{Name: "B6", What: "an Unlock whose reply was lost, sent again after the next grant, frees nobody", Why: "The retry of a release must not free the next holder.", Check: releaseRepeated},
-	{Name: "B7", What: "Close frees every lease, even if one fails", Why: "A program that ends must not leave its locks to their expiry.", Check: closeFrees},
-	{Name: "B8", What: "Unlock after a loss is ErrLost, never nil", Why: "A job that overlapped with another must not look like a success.", Needs: Needs{Link: true}, Check: unlockAfterLoss},
+	{
+		Name: "B1", What: "a second Unlock is ErrReleased and harmless",
+		Why:   "A deferred Unlock after an explicit one must not free the next holder.",
+		Check: secondUnlock,
+	},
+	{
+		Name: "B2", What: "a late Unlock never touches the next holder",
+		Why:   "The classic mistake of lock libraries: a slow holder frees a stranger's lock.",
+		Needs: Needs{Link: true}, Check: lateUnlock,
+	},
+	{
+		Name: "B3", What: "Unlock with a cancelled ctx still releases",
+		Why:   "The request's ctx is done when a handler's defers run.",
+		Check: unlockDoneCtx,
+	},
+	{
+		Name: "B4", What: "after Unlock the store shows it free",
+		Why:   "A lock that only this library believes to be free is not.",
+		Needs: Needs{Store: true}, Check: storeShowsFree,
+	},
+	{
+		Name: "B5", What: "the store is down: ErrUnavailable, and a later Unlock works",
+		Why:   "A program must know that its unlock did not arrive, and be able to try again.",
+		Needs: Needs{Link: true}, Check: unlockWhileDown,
+	},
+	{
+		Name:  "B6",
+		What:  "an Unlock whose reply was lost, sent again after the next grant, frees nobody",
+		Why:   "The retry of a release must not free the next holder.",
+		Check: releaseRepeated,
+	},
+	{
+		Name: "B7", What: "Close frees every lease, even if one fails",
+		Why:   "A program that ends must not leave its locks to their expiry.",
+		Check: closeFrees,
+	},
+	{
+		Name: "B8", What: "Unlock after a loss is ErrLost, never nil",
+		Why:   "A job that overlapped with another must not look like a success.",
+		Needs: Needs{Link: true}, Check: unlockAfterLoss,
+	},
+	{
+		Name: "B9", What: "a crowd of releases, each sent again later, is nil for each",
+		Why: "Replies get lost when much goes on, and then what went together " +
+			"is sent again one by one.",
+		Check: crowdRepeated,
+	},
+}
+
+func crowdRepeated(ctx context.Context, e *Env) error {
+	d, err := e.Driver(ctx)
+	if err != nil {
+		return err
+	}
+	n := 120
+	if e.traits.LeasePerConn {
+		n = 30
+	}
+	same := nonce()[:4] // a store may keep what it remembers by the first digits
+	take := func() (*backend.Hold, error) {
+		r := e.Request(e.Name(), false)
+		r.TTL, r.Nonce = ample, same+r.Nonce[4:]
+		g, err := d.Acquire(ctx, r)
+		return &backend.Hold{Request: r, Grant: g}, err
+	}
+	holds := make([]*backend.Hold, n)
+	for i := range holds {
+		if holds[i], err = take(); err != nil {
+			return fmt.Errorf("Acquire %d of %d: %w", i+1, n, err)
+		}
+	}
+	released := make(chan error, n)
+	for _, h := range holds {
+		go func() { released <- d.Release(ctx, h) }()
+	}
+	for range holds {
+		err = errors.Join(err, <-released)
+	}
+	if err != nil {
+		return fmt.Errorf("Release of %d at once: got %w, want nil", n, err)
+	}
+	for range 5 { // alone
+		h, err := take()
+		if err == nil {
+			err = d.Release(ctx, h)
+		}
+		if err != nil {
+			return fmt.Errorf("Acquire and Release alone: got %w, want nil", err)
+		}
+	}
+	for i, h := range holds {
+		if err := d.Release(ctx, h); err != nil {
+			return fmt.Errorf("Release %d of %d sent again: got %w, want nil", i+1, n, err)
+		}
+	}
+	return nil
 }
 
 func secondUnlock(ctx context.Context, e *Env) error {
@@ -285,7 +373,8 @@ func unlockAfterLoss(ctx context.Context, e *Env) error {
 	if err := b.Break(ctx, r.Name); err != nil {
 		return fmt.Errorf("Break: %w", err)
 	}
-	return want(d.Release(ctx, &backend.Hold{Request: r, Grant: g}), backend.ErrLost, "Release of a lock that was broken")
+	return want(d.Release(ctx, &backend.Hold{Request: r, Grant: g}), backend.ErrLost,
+		"Release of a lock that was broken")
 }
 
 // down makes the store unreachable: what is open is cut, what is new is refused.
@@ -328,7 +417,8 @@ func (e *Env) sentAgain(ctx context.Context) error {
 		return fmt.Errorf("Acquire: %w", err)
 	}
 	if again, err := d.Acquire(ctx, holder); err != nil || again.Token != g.Token {
-		return fmt.Errorf("Acquire sent again: got token %d, %w; want its own grant, token %d", again.Token, err, g.Token)
+		return fmt.Errorf("Acquire sent again: got token %d, %w; want its own grant, token %d",
+			again.Token, err, g.Token)
 	}
 	for range 2 { // it leaves its place behind, and finds it again
 		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
@@ -358,15 +448,10 @@ func (e *Env) sentAgain(ctx context.Context) error {
 // arrivesLate checks at the driver that a request which got lost on its way, was abandoned, and arrives after that is
 // not granted.
 func (e *Env) arrivesLate(ctx context.Context) error {
-	link, err := e.Link(ctx)
+	d, link, err := e.DriverThrough(ctx)
 	if err != nil {
 		return err
 	}
-	d, err := e.h.Driver(ctx, Client{Prefix: e.prefix, Link: link})
-	if err != nil {
-		return fmt.Errorf("a new client: %w", err)
-	}
-	e.onClose(d.Close)
 	lost := e.Request(e.Name(), false)
 	lost.TTL = 10 * e.TTL()
 	if _, err := d.Inspect(ctx, lost.Name); err != nil { // it is connected
@@ -379,6 +464,9 @@ func (e *Env) arrivesLate(ctx context.Context) error {
 	if err == nil {
 		return errors.New("Acquire through a dead link: got a grant, want an error")
 	}
+	short, cancel = context.WithTimeout(ctx, 200*time.Millisecond)
+	_ = d.Abandon(short, lost) // it does not come through either, and is no reason to forget the Acquire
+	cancel()
 	link.Cut()
 	link.Set(passAll)
 	if err := until(ctx, 5*time.Second, "Abandon once the store is back", func() (bool, error) {

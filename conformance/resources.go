@@ -12,10 +12,26 @@ import (
 
 // resources is group J.
 var resources = []Rule{
-	{Name: "J1", What: "nothing is left after many cycles", Why: "What leaks by one a lock is a dead store in a month.", Needs: Needs{Store: true}, Alone: true, Solo: Always, Check: nothingLeft},
-	{Name: "J2", What: "a thousand leases at once", Why: "A program that guards many things holds many locks.", Alone: true, Solo: ForMeasure, Check: thousandLeases},
-	{Name: "J3", What: "a broken connection does not poison the pool", Why: "A pool of dead connections fails long after the network is back.", Needs: Needs{Link: true}, Check: brokenConnections},
-	{Name: "J4", What: "the caller's client stays as it was", Why: "A library that closes or changes what it was given breaks its host.", Needs: Needs{Given: true}, Check: givenClient},
+	{
+		Name: "J1", What: "nothing is left after many cycles",
+		Why:   "What leaks by one a lock is a dead store in a month.",
+		Needs: Needs{Store: true}, Alone: true, Solo: Always, Check: nothingLeft,
+	},
+	{
+		Name: "J2", What: "a thousand leases at once",
+		Why:   "A program that guards many things holds many locks.",
+		Alone: true, Solo: ForMeasure, Check: thousandLeases,
+	},
+	{
+		Name: "J3", What: "a broken connection does not poison the pool",
+		Why:   "A pool of dead connections fails long after the network is back.",
+		Needs: Needs{Link: true}, Check: brokenConnections,
+	},
+	{
+		Name: "J4", What: "the caller's client stays as it was",
+		Why:   "A library that closes or changes what it was given breaks its host.",
+		Needs: Needs{Given: true}, Check: givenClient,
+	},
 }
 
 // isLocked reports whether err is ErrLocked.
@@ -41,10 +57,7 @@ func nothingLeft(ctx context.Context, e *Env) error {
 	if after > before+5 {
 		return fmt.Errorf("goroutines after %d cycles: got %d, had %d before", rounds, after, before)
 	}
-	return until(ctx, e.TTL()+2*time.Second, "nothing is left in the store", func() (bool, error) {
-		left, err := e.h.Store.Left(ctx, e.prefix)
-		return len(left) == 0, err
-	})
+	return e.emptyWithin(ctx, e.TTL()+2*time.Second)
 }
 
 // busy opens two clients, cycles locks with waiting, cancelling and failing tries, and closes them.

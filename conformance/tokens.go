@@ -13,15 +13,53 @@ import (
 
 // tokens is group E. E7, tokens through a migration, comes with the migration.
 var tokens = []Rule{
-	{Name: "E1", What: "tokens rise strictly over release, expiry and Break", Why: "A token that repeats or falls lets a stale holder write.", Trait: noTokens, Check: tokensRise},
-	{Name: "E2", What: "tokens rise over the loss of all data", Why: "A counter that starts again hands out old numbers.", Trait: noTokens, Needs: Needs{Server: true}, Alone: true, Check: tokensAfterLoss},
-	{Name: "E3", What: "a lease's token is fixed, also after its loss", Why: "A token read afterwards is the next holder's.", Trait: noTokens, Check: tokenFixed},
-	{Name: "E4", What: "a guard refuses lower tokens, accepts equal and higher ones", Why: "An equality check would refuse the newer holder too.", Trait: noTokens, Check: guardRefuses},
-	{Name: "E5", What: "a zombie writer is refused", Why: "Paused, overtaken, resumed: the write that no lease can stop.", Needs: Needs{Process: true}, Trait: func(t backend.Traits) string { return noTokens(t) + cannotStop(t) }, Check: zombieWriter},
-	{Name: "E6", What: "tokens are below 2^53", Why: "JSON and Lua would round a greater one.", Trait: noTokens, Check: tokensSmall},
-	{Name: "E8", What: "many names leave constant state once released", Why: "A counter for each name that can never be deleted fills the store.", Needs: Needs{Store: true}, Alone: true, Solo: ForMeasure, Check: constantState},
-	{Name: "E9", What: "the floor of a request is respected", Why: "After a guard has seen a higher token, the next holder needs one above it.", Trait: noTokens, Check: floorRespected},
-	{Name: "E10", What: "tokens rise while processes pass the lock on among their own", Why: "A number of a reserved block that another grant has too makes two holders equal.", Trait: noTokens, Check: tokensPassedOn},
+	{
+		Name: "E1", What: "tokens rise strictly over release, expiry and Break",
+		Why:   "A token that repeats or falls lets a stale holder write.",
+		Trait: noTokens, Check: tokensRise,
+	},
+	{
+		Name: "E2", What: "tokens rise over the loss of all data",
+		Why:   "A counter that starts again hands out old numbers.",
+		Trait: noTokens, Needs: Needs{Server: true}, Alone: true, Check: tokensAfterLoss,
+	},
+	{
+		Name: "E3", What: "a lease's token is fixed, also after its loss",
+		Why:   "A token read afterwards is the next holder's.",
+		Trait: noTokens, Check: tokenFixed,
+	},
+	{
+		Name: "E4", What: "a guard refuses lower tokens, accepts equal and higher ones",
+		Why:   "An equality check would refuse the newer holder too.",
+		Trait: noTokens, Check: guardRefuses,
+	},
+	{
+		Name: "E5", What: "a zombie writer is refused",
+		Why:   "Paused, overtaken, resumed: the write that no lease can stop.",
+		Needs: Needs{Process: true},
+		Trait: func(t backend.Traits) string { return noTokens(t) + cannotStop(t) },
+		Check: zombieWriter,
+	},
+	{
+		Name: "E6", What: "tokens are below 2^53",
+		Why:   "JSON and Lua would round a greater one.",
+		Trait: noTokens, Check: tokensSmall,
+	},
+	{
+		Name: "E8", What: "many names leave constant state once released",
+		Why:   "A counter for each name that can never be deleted fills the store.",
+		Needs: Needs{Store: true}, Alone: true, Solo: ForMeasure, Check: constantState,
+	},
+	{
+		Name: "E9", What: "the floor of a request is respected",
+		Why:   "After a guard has seen a higher token, the next holder needs one above it.",
+		Trait: noTokens, Check: floorRespected,
+	},
+	{
+		Name: "E10", What: "tokens rise while processes pass the lock on among their own",
+		Why:   "A number of a reserved block that another grant has too makes two holders equal.",
+		Trait: noTokens, Check: tokensPassedOn,
+	},
 }
 
 func noTokens(t backend.Traits) string {
@@ -130,7 +168,8 @@ func tokensAfterLoss(ctx context.Context, e *Env) error {
 				return err
 			}
 			if r.lease.Token() <= last[name] {
-				return fmt.Errorf("token after loss %d of all data: got %d after %d", round, r.lease.Token(), last[name])
+				return fmt.Errorf("token after loss %d of all data: got %d after %d",
+					round, r.lease.Token(), last[name])
 			}
 			last[name] = r.lease.Token()
 			if err := unlock(ctx, r.lease, "a round"); err != nil {
@@ -178,7 +217,8 @@ func tokenFixed(ctx context.Context, e *Env) error {
 		return err
 	}
 	if le.Token() != token || next.lease.Token() == token {
-		return fmt.Errorf("after the loss: the old lease says %d, the new one %d; want %d and a higher one", le.Token(), next.lease.Token(), token)
+		return fmt.Errorf("after the loss: the old lease says %d, the new one %d; "+
+			"want %d and a higher one", le.Token(), next.lease.Token(), token)
 	}
 	if err := unlock(ctx, next.lease, "the next"); err != nil || e.h.Link == nil {
 		return err
@@ -239,7 +279,8 @@ func constantState(ctx context.Context, e *Env) error {
 		return err
 	}
 	if len(left) > 0 {
-		return fmt.Errorf("%d names locked and unlocked left %d things in the store, such as %q; want none", n, len(left), left[0])
+		return fmt.Errorf("%d names locked and unlocked left %d things in the "+
+			"store, such as %q; want none", n, len(left), left[0])
 	}
 	return nil
 }
@@ -294,8 +335,9 @@ func floorRespected(ctx context.Context, e *Env) error {
 	return unlock(ctx, r.lease, "the waiter")
 }
 
-// tokensPassedOn lets several goroutines of two clients take turns, each client with a queue of its own: then the engine
-// passes the lock on within a client as often as the driver reserved tokens for it.
+// tokensPassedOn lets several goroutines of two clients take turns, each client with a queue of its
+// own: then the engine passes the lock on within a client as often as the driver reserved tokens
+// for it.
 func tokensPassedOn(ctx context.Context, e *Env) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute) // a driver may never grant again
 	defer cancel()

@@ -25,7 +25,9 @@ func nonce() string {
 }
 
 // try locks once and says what was expected if that failed.
-func try(ctx context.Context, l *fencelock.Locker, name, when string, opts ...fencelock.Option) (*fencelock.Lease, error) {
+func try(
+	ctx context.Context, l *fencelock.Locker, name, when string, opts ...fencelock.Option,
+) (*fencelock.Lease, error) {
 	le, err := l.Mutex(name, opts...).TryLock(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%s: TryLock: got %w, want a lease", when, err)
@@ -108,7 +110,8 @@ func ended(ctx context.Context, le *fencelock.Lease, most time.Duration) (time.T
 	case <-le.Done():
 		return time.Now(), nil
 	case <-timer.C:
-		return time.Time{}, fmt.Errorf("the holder was not told within %v (its deadline is %v away)", most, time.Until(le.Deadline()))
+		return time.Time{}, fmt.Errorf("the holder was not told within %v "+
+			"(its deadline is %v away)", most, time.Until(le.Deadline()))
 	case <-ctx.Done():
 		return time.Time{}, ctx.Err()
 	}

@@ -72,7 +72,9 @@ func FromURL(rawURL string) (Harness, error) {
 
 // ports are the ports of the schemes that a fault proxy can be put before: plain TCP, and clients that keep to the
 // addresses they are given.
-var ports = map[string]string{"redis": "6379", "etcd": "2379", "zookeeper": "2181", "postgres": "5432", "postgresql": "5432"}
+var ports = map[string]string{
+	"redis": "6379", "etcd": "2379", "zookeeper": "2181", "postgres": "5432", "postgresql": "5432",
+}
 
 // inMemory is the harness of a memory store, whose clients share it in this process.
 func inMemory() (Harness, error) {

@@ -19,15 +19,10 @@ import (
 // tokenOfTheGrant checks that a token comes with its grant: one that is read by a second
 // request, when the lock was lost in between, is the next holder's.
 func (e *Env) tokenOfTheGrant(ctx context.Context) error {
-	link, err := e.Link(ctx)
+	d, link, err := e.DriverThrough(ctx)
 	if err != nil {
 		return err
 	}
-	d, err := e.h.Driver(ctx, Client{Prefix: e.prefix, Link: link})
-	if err != nil {
-		return fmt.Errorf("a new client: %w", err)
-	}
-	e.onClose(d.Close)
 	b, err := e.Open(ctx)
 	if err != nil {
 		return err
@@ -67,7 +62,8 @@ func (e *Env) tokenOfTheGrant(ctx context.Context) error {
 	}
 	link.Set(passAll)
 	if err := <-late; err == nil && g.Token >= next.Token() {
-		return fmt.Errorf("a grant that was lost before its reply came: its token is %d, the next holder's %d", g.Token, next.Token())
+		return fmt.Errorf("a grant that was lost before its reply came: "+
+			"its token is %d, the next holder's %d", g.Token, next.Token())
 	}
 	return unlock(ctx, next, "the next")
 }
@@ -266,7 +262,8 @@ func zombieWriter(ctx context.Context, e *Env) error {
 	}
 	refused := write(old)
 	if len(refused) != len(guards) {
-		return fmt.Errorf("the resumed holder's write: %d of %d guards refused it: %w", len(refused), len(guards), errors.Join(refused...))
+		return fmt.Errorf("the resumed holder's write: %d of %d guards refused it: %w",
+			len(refused), len(guards), errors.Join(refused...))
 	}
 	for _, err := range refused {
 		if err := want(err, fencelock.ErrStale, "the resumed holder's write"); err != nil {

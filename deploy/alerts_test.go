@@ -44,7 +44,8 @@ func TestMetricsAreFit(t *testing.T) {
 	reg.MustRegister(c)
 	c.Observe(t.Context(), fencelock.Event{Kind: fencelock.Acquired, Backend: "redis", Name: "a/1"})
 	scraped := httptest.NewRecorder()
-	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(scraped, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).
+		ServeHTTP(scraped, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if !strings.Contains(scraped.Body.String(), "distributed_lock_wait_seconds_bucket") {
 		t.Fatalf("got %s", scraped.Body)
 	}
@@ -85,12 +86,14 @@ func TestEveryAlertIsTestedAndExplained(t *testing.T) {
 	}
 	for name, r := range alerts(t) {
 		if !fires[name] || !silent[name] {
-			t.Errorf("%s: its unit tests make it fire: %v, and keep it silent: %v; want both", name, fires[name], silent[name])
+			t.Errorf("%s: its unit tests make it fire: %v, and keep it silent: %v; want both",
+				name, fires[name], silent[name])
 		}
 		if !strings.Contains(string(doc), "\n### "+name+"\n") {
 			t.Errorf("docs/operating.md has no section %q", name)
 		}
-		if want := "/docs/operating.md#" + strings.ToLower(name); !strings.HasSuffix(r.Annotations["runbook_url"], want) {
+		want := "/docs/operating.md#" + strings.ToLower(name)
+		if !strings.HasSuffix(r.Annotations["runbook_url"], want) {
 			t.Errorf("%s: its runbook_url is %q, want one that ends in %q", name, r.Annotations["runbook_url"], want)
 		}
 		if r.Annotations["summary"] == "" || r.Labels["severity"] != "warning" && r.Labels["severity"] != "critical" {

@@ -71,7 +71,8 @@ func TestComposeHasEveryBackend(t *testing.T) {
 			t.Errorf("the demo locks on no %s", e.Traits.Name)
 		}
 	}
-	if row, lease := strings.Join(c.Services["demo"].Command, " "), "mode=lease"; !strings.Contains(row, "mode=row") || !strings.Contains(row, lease) {
+	row, lease := strings.Join(c.Services["demo"].Command, " "), "mode=lease"
+	if !strings.Contains(row, "mode=row") || !strings.Contains(row, lease) {
 		t.Error("the demo does not lock in both modes of postgres")
 	}
 }

@@ -103,8 +103,8 @@ func base(name string, all map[string]*family) (string, bool) {
 	return name, false
 }
 
-// problems holds an expression to the metrics: names, labels, and the words that are compared with. It adds to used the metrics of
-// the expression.
+// problems holds an expression to the metrics: names, labels, and the words that are compared with.
+// It adds to used the metrics of the expression.
 func problems(expr string, all map[string]*family, used map[string]bool) []string {
 	var found []string
 	add := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }

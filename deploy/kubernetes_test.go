@@ -105,19 +105,27 @@ func TestKubernetesExample(t *testing.T) {
 		}
 		by[m.APIVersion+" "+m.Kind] = m
 	}
-	if got, want := slices.Sorted(maps.Keys(by)), []string{"apps/v1 Deployment", "batch/v1 CronJob", "v1 Secret"}; !slices.Equal(got, want) {
+	if got, want := slices.Sorted(maps.Keys(by)), []string{
+		"apps/v1 Deployment", "batch/v1 CronJob", "v1 Secret",
+	}; !slices.Equal(got, want) {
 		t.Fatalf("got %q, want %q", got, want)
 	}
 	secret, service, job := by["v1 Secret"], by["apps/v1 Deployment"], by["batch/v1 CronJob"]
-	if service.Spec.Replicas < 2 || !maps.Equal(service.Spec.Selector.MatchLabels, service.Spec.Template.Metadata.Labels) {
+	if service.Spec.Replicas < 2 ||
+		!maps.Equal(service.Spec.Selector.MatchLabels, service.Spec.Template.Metadata.Labels) {
 		t.Errorf("got %d replicas, the selector %v for %v; want a stand-by and the same labels",
 			service.Spec.Replicas, service.Spec.Selector.MatchLabels, service.Spec.Template.Metadata.Labels)
 	}
 	once := job.Spec.JobTemplate.Spec
-	if once.Template.Spec.RestartPolicy != "Never" || job.Spec.Concurrency != "Forbid" || len(strings.Fields(job.Spec.Schedule)) != 5 {
-		t.Errorf("got restartPolicy %q, concurrencyPolicy %q, schedule %q; a podFailurePolicy needs Never", once.Template.Spec.RestartPolicy, job.Spec.Concurrency, job.Spec.Schedule)
+	if once.Template.Spec.RestartPolicy != "Never" || job.Spec.Concurrency != "Forbid" ||
+		len(strings.Fields(job.Spec.Schedule)) != 5 {
+		t.Errorf("got restartPolicy %q, concurrencyPolicy %q, schedule %q; "+
+			"a podFailurePolicy needs Never",
+			once.Template.Spec.RestartPolicy, job.Spec.Concurrency, job.Spec.Schedule)
 	}
-	if rules := once.PodFailurePolicy.Rules; len(rules) != 1 || rules[0].OnExitCodes.ContainerName != once.Template.Spec.Containers[0].Name || rules[0].OnExitCodes.Operator != "In" {
+	if rules := once.PodFailurePolicy.Rules; len(rules) != 1 ||
+		rules[0].OnExitCodes.ContainerName != once.Template.Spec.Containers[0].Name ||
+		rules[0].OnExitCodes.Operator != "In" {
 		t.Errorf("got %+v, want a rule for the job's own container", rules)
 	}
 	for _, tpl := range []template{service.Spec.Template, once.Template} {
@@ -147,12 +155,14 @@ func checkContainers(t *testing.T, tpl template, secret manifest) {
 		}
 		urls := 0
 		for _, e := range c.Env {
-			if ref := e.ValueFrom.SecretKeyRef; e.Name == "FENCELOCK_URL" && ref.Name == secret.Metadata.Name && secret.StringData[ref.Key] != "" {
+			if ref := e.ValueFrom.SecretKeyRef; e.Name == "FENCELOCK_URL" &&
+				ref.Name == secret.Metadata.Name && secret.StringData[ref.Key] != "" {
 				urls++
 			}
 		}
 		if urls != 1 || !c.Security.NonRoot || c.Security.User == 0 {
-			t.Errorf("%s: got env %+v, security %+v; want the URL from the secret, and no root", c.Name, c.Env, c.Security)
+			t.Errorf("%s: got env %+v, security %+v; want the URL from the secret, and no root",
+				c.Name, c.Env, c.Security)
 		}
 	}
 }

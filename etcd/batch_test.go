@@ -11,7 +11,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
 // crowd calls do from n goroutines at once and returns when all have.
@@ -23,7 +23,8 @@ func crowd(n int, do func(i int)) {
 	wg.Wait()
 }
 
-// crowdShares: what many lock and release at once shares transactions; each has its own lock and a token of its own that rises.
+// crowdShares: what many lock and release at once shares transactions; each has its own lock and a
+// token of its own that rises.
 func crowdShares(t *testing.T, r *rig) {
 	l, n := r.counted(t, fencelock.WithTTL(10*time.Minute))
 	unlock(t, lock(t, l.Mutex("first")))
@@ -45,10 +46,37 @@ func crowdShares(t *testing.T, r *rig) {
 		}
 	})
 	if got := n.take(); got["Txn"] > goroutines*cycles {
-		t.Errorf("calls for %d cycles of %d goroutines: got %v, want no more than a Txn each", goroutines*cycles, goroutines, got)
+		t.Errorf("calls for %d cycles of %d goroutines: got %v, want no more than a Txn each",
+			goroutines*cycles, goroutines, got)
 	}
 	if keys := r.keys(t); len(keys) > tombs(keys) {
 		t.Errorf("left: %q", keys)
+	}
+}
+
+// crowdWithOwnLeases: locks that need a lease each share transactions too, and take over the leases
+// of those that were released.
+func crowdWithOwnLeases(t *testing.T, r *rig) {
+	l, n := r.counted(t, fencelock.WithTTL(10*time.Minute), fencelock.WithManualRenew())
+	unlock(t, lock(t, l.Mutex("first")))
+	n.take()
+	const goroutines, cycles = 32, 20
+	crowd(goroutines, func(i int) {
+		for range cycles {
+			le, err := l.Mutex(fmt.Sprint("x", i)).Lock(t.Context())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := le.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	got := n.take()
+	if got["Txn"] > goroutines*cycles || got["LeaseGrant"] > 2*goroutines {
+		t.Errorf("calls for %d cycles of %d goroutines: got %v, want no more than a Txn each, "+
+			"and a few leases", goroutines*cycles, goroutines, got)
 	}
 }
 
@@ -87,12 +115,22 @@ func crowdOfOneName(t *testing.T, r *rig) {
 	}
 }
 
-// crowdLosesReplies: the answers to transactions that many share are lost. Each lock is granted once and released.
+// crowdLosesReplies: the answers to transactions that many share are lost. Each lock is granted once
+// and released. Some try locks that are held, so that transactions are also sent part by part.
 func crowdLosesReplies(t *testing.T, r *rig) {
 	p, url := r.proxied(t)
 	l := open(t, url)
 	unlock(t, lock(t, l.Mutex("first")))
+	lock(t, open(t, r.url()).Mutex("held"))
 	var wg sync.WaitGroup
+	wg.Go(func() {
+		for end := time.Now().Add(time.Second); time.Now().Before(end); {
+			_, err := l.Mutex("held").TryLock(t.Context())
+			if !errors.Is(err, fencelock.ErrLocked) && !errors.Is(err, fencelock.ErrUnavailable) {
+				t.Errorf("TryLock of a lock that is held: %v", err)
+			}
+		}
+	})
 	wg.Go(func() {
 		for range 5 {
 			<-time.After(100 * time.Millisecond)
@@ -113,7 +151,8 @@ func crowdLosesReplies(t *testing.T, r *rig) {
 			}
 			rising(t, "after a lost reply", last, le.Token())
 			last = le.Token()
-			if err := le.Unlock(t.Context()); err != nil && (!errors.Is(err, fencelock.ErrUnavailable) || le.Unlock(t.Context()) != nil) {
+			if err := le.Unlock(t.Context()); err != nil &&
+				(!errors.Is(err, fencelock.ErrUnavailable) || le.Unlock(t.Context()) != nil) {
 				t.Errorf("Unlock: %v", err)
 			}
 		}
@@ -124,8 +163,9 @@ func crowdLosesReplies(t *testing.T, r *rig) {
 	}
 }
 
-// crowdWithoutLease: the lease of one TTL ends behind the library's back, again and again. Those who lock and release with another TTL, and
-// share transactions that the server refuses for that, do not notice.
+// crowdWithoutLease: the lease of one TTL ends behind the library's back, again and again. Those
+// who lock and release with another TTL, and share transactions that the server refuses for that,
+// do not notice.
 func crowdWithoutLease(t *testing.T, r *rig) {
 	d := r.driver(t, r.url())
 	var nonces atomic.Int64

@@ -94,7 +94,8 @@ func BenchmarkHandOver(b *testing.B) {
 		le *fencelock.Lease
 		at time.Time
 	}
-	events := two.Watch(clientv3.WithRequireLeader(b.Context()), "raw", clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
+	events := two.Watch(clientv3.WithRequireLeader(b.Context()), "raw", clientv3.WithFilterPut(),
+		clientv3.WithCreatedNotify())
 	<-events
 	var ours, raw []time.Duration
 	for b.Loop() {
@@ -129,8 +130,8 @@ func BenchmarkHandOver(b *testing.B) {
 	b.ReportMetric(float64(raw[len(raw)/2].Microseconds()), "raw-p50-us")
 }
 
-// BenchmarkGates locks and unlocks in turn in a keyspace without gates and in one with ten, of which all but one let the name alone, and the
-// last lets it in. The ratio is that of the medians.
+// BenchmarkGates locks and unlocks in turn in a keyspace without gates and in one with ten, of
+// which all but one let the name alone, and the last lets it in. The ratio is that of the medians.
 func BenchmarkGates(b *testing.B) {
 	c := benchClient(b, servers.Etcd(b, servers.EtcdOptions{}))
 	mutex := func(prefix string, gates int) fencelock.Mutex {

@@ -11,7 +11,8 @@ import (
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
-// The leader is killed, or stops answering: the lock is kept, the waiter keeps its place, and a Lock meanwhile is ridden out.
+// The leader is killed, or stops answering: the lock is kept, the waiter keeps its place, and a
+// Lock meanwhile is ridden out.
 func TestLeaderFails(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -83,8 +84,9 @@ func TestMemberHangs(t *testing.T) {
 	}
 }
 
-// Tokens rise over a crash of the only server, and over its being put back to an older state: for a client that was there
-// all the time and for a new one. A lock that the older state does not know is lost.
+// Tokens rise over a crash of the only server, and over its being put back to an older state: for a
+// client that was there all the time and for a new one. A lock that the older state does not know
+// is lost.
 func TestTokensOverCrashAndRestore(t *testing.T) {
 	t.Parallel()
 	e := servers.Etcd(t, servers.EtcdOptions{})

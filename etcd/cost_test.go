@@ -45,11 +45,17 @@ func (r *rig) counted(t *testing.T, opts ...fencelock.Option) (*fencelock.Locker
 	t.Helper()
 	var n calls
 	c, err := clientv3.New(clientv3.Config{Endpoints: r.e.Addrs(), Logger: zap.NewNop(), DialOptions: []grpc.DialOption{
-		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		grpc.WithChainUnaryInterceptor(func(
+			ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+		) error {
 			n.add(method)
 			return invoke(ctx, method, req, reply, cc, opts...)
 		}),
-		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		grpc.WithChainStreamInterceptor(func(
+			ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+			stream grpc.Streamer, opts ...grpc.CallOption,
+		) (grpc.ClientStream, error) {
 			n.add(method)
 			return stream(ctx, desc, cc, method, opts...)
 		}),
@@ -87,7 +93,8 @@ func roundTrips(t *testing.T, r *rig) {
 		}
 	}
 	if got := n.take(); got["Txn"] < cycles || got["Txn"] > cycles+slow || len(got) != 1 {
-		t.Errorf("calls for %d tries on a held lock, %d of them slow: got %v, want a Txn for each, and for a slow one one more", cycles, slow, got)
+		t.Errorf("calls for %d tries on a held lock, %d of them slow: got %v, want a Txn for "+
+			"each, and for a slow one one more", cycles, slow, got)
 	}
 	unlock(t, le)
 }
@@ -104,7 +111,8 @@ func contendedCalls(t *testing.T, r *rig) {
 		got := wait.granted(t, 2*time.Second)
 		unlock(t, got)
 		if c := n.take(); round > 0 && (c["Txn"] > 4 || c["Range"] > 0 || c["Watch"] > 0) {
-			t.Errorf("round %d: calls for a lock that was waited for: got %v, want 3 Txn with the release, or 4 where the session was old", round, c)
+			t.Errorf("round %d: calls for a lock that was waited for: got %v, want 3 Txn with "+
+				"the release, or 4 where the session was old", round, c)
 		}
 	}
 }
@@ -121,7 +129,8 @@ func manyHeld(t *testing.T, r *rig) {
 	const span = 3 * time.Second
 	<-time.After(span)
 	got := n.take()
-	// Checks every 0.6 s and a renewal or two, in batches over the time that the locking took; one by one it would be 1,500.
+	// Checks every 0.6 s and a renewal or two, in batches over the time that the locking took; one
+	// by one it would be 1,500.
 	if got["Txn"] > 150 || got["LeaseKeepAlive"] > 60 {
 		t.Errorf("calls in %v with %d locks held: got %v, want them in batches", span, held, got)
 	}

@@ -1,6 +1,6 @@
-// Package etcd is the etcd backend: a cluster of etcd or a single member, through
-// clientv3. It is tested with etcd 3.7 only. An older one must have the fix of etcd-io/etcd#15247: without it a
-// leader that hung could renew or end leases after it had been replaced.
+// Package etcd is the etcd backend: a cluster of etcd or a single member, through clientv3. It is
+// tested with etcd 3.7 only. An older one must have the fix of etcd-io/etcd#15247: without it a leader
+// that hung could renew or end leases after it had been replaced.
 //
 //	etcd://[user:password@]host[:2379][,host[:2379]…]     etcds:// with TLS
 //
@@ -23,80 +23,90 @@
 //	fencelock:~gates                       the gates of migrations; kept for ever
 //	fencelock:~client/<migration>/<id>     what a client of a migration has reported; ends with its lease
 //
-// The id is the nonce of an acquisition; once that has been released and nothing of it can be under way any more, a later one of the same
-// name and process uses its key again: etcd keeps a key that was deleted in its index until it is compacted, and passes by all of
-// those whenever it looks at the queue.
+// The id is the nonce of an acquisition; once that has been released and nothing of it can be under
+// way any more, a later one of the same name and process uses its key again: etcd keeps a key that
+// was deleted in its index until it is compacted, and passes by all of those whenever it looks at
+// the queue.
 //
-// In a name the slash, the percent sign and control characters are percent-encoded, so that no queue lies
-// in another; a ~ of the prefix is doubled. The token stands in the key from the holder's first renewal on; before that
-// there is nothing, or +63 for a grant that asked for a reserve of 63 tokens. What is left of a name once nobody holds it
-// or waits for it: nothing. etcdctl del of the first key is what Break does; its holder notices within a second, by looking
+// In a name the slash, the percent sign and control characters are percent-encoded, so that no
+// queue lies in another; a ~ of the prefix is doubled. The token stands in the key from the
+// holder's first renewal on; before that there is nothing, or +63 for a grant that asked for a
+// reserve of 63 tokens. What is left of a name once nobody holds it or waits for it: nothing.
+// etcdctl del of the first key is what Break does; its holder notices within a second, by looking
 // at its keys every 0.6 s, 120 of them in a transaction.
 //
-// The auto-renewed locks of one TTL share one etcd lease, so that thousands of them are renewed by one
-// keep-alive. A lock that is renewed by hand, or has a grace or a maximum hold, is under a lease of its own, for TTL + grace,
-// which costs a request more. All waiters of a process share a lease of 3 s that is kept
-// alive while any of them waits. TTLs are whole seconds, rounded up, and the server grants no less
-// than one and a half election timeouts (2 s by default): more than was asked delays only others. A
-// Deadline counts from before the last request that set the expiry of the lease, which for a shared one may be an
-// eighth of the TTL before the lock was asked for.
+// The auto-renewed locks of one TTL share one etcd lease, so that thousands of them are renewed by
+// one keep-alive. A lock that is renewed by hand, or has a grace or a maximum hold, is under a
+// lease of its own, for TTL + grace, which costs a request more, unless one is left over of a lock
+// that was released: 512 of one length are kept. All waiters of a process share a
+// lease of 3 s that is kept alive while any of them waits. TTLs are whole seconds, rounded up, and
+// the server grants no less than one and a half election timeouts (2 s by default): more than was
+// asked delays only others. A Deadline counts from before the last request that set the expiry of
+// the lease, which for a shared one may be an eighth of the TTL before the lock was asked for.
 //
 // # Waiting
 //
-// An uncontended lock is one transaction: if the queue is empty, put the key and read the base. While two of a
-// process are under way, the locks and releases of other names that come wait to share the next one, as many as fit, as
-// long as one ends within a quarter of a second; but for locks with a floor or a reserve. It asks for all of them or nothing, and, if
-// one was not free, once more for each by itself. If the queue is not empty
-// the waiter puts its key under the waiters' lease and watches the queue for deletions: those in front of it,
-// and its own. When nobody is in front any more it moves its key under the lock's lease, in a
-// transaction that compares that this is so; that is the grant. First come, first served, by
-// create revision. A process has one watch for each name that it waits for, kept for ten seconds after. Each release is
-// told to every process that waits for the name; the one whose turn it is acts. A waiter looks for itself
-// every 5 s, in case a push is lost. A waiter whose session ended, because its process or its
-// network stood still for 3 s or an operator revoked it, gets ErrUnavailable and not the lock: its place is gone.
+// An uncontended lock is one transaction: if the queue is empty, put the key and read the base.
+// While two of a process are under way, the locks and releases of other names that come share the
+// next one, 60 at most; but for locks with a floor or a reserve. It asks for all of them or nothing,
+// and, if one was not free, once more for each by itself. If the queue is not empty the waiter
+// watches it for deletions, those in front of it and its own, and puts its key under the waiters'
+// lease. When nobody is in front any more it moves its key under the lock's lease, in a transaction
+// that compares that this is so; that is the grant. First come, first served, by create revision. A
+// process has one watch for each name that it waits for, kept for ten seconds after. Each release
+// is told to every process that waits for the name; the one whose turn it is acts. A waiter looks
+// for itself every 5 s, in case a push is lost. A waiter whose entry is gone, because its process,
+// its network or the server stood still for 3 s or an operator deleted it, queues again behind the
+// others.
 //
 // # Tokens
 //
-// A token is the base plus the create revision of the key, both read in the transaction that grants. Create revisions
-// rise with every write and are as durable as etcd's log. They go back only when the cluster is
-// replaced by an older state of itself (a restored snapshot, a copied data directory) or by an
-// empty one; so the base is compared with this client's clock, in microseconds, in the grant itself: at a process's
-// first grant, at every grant more than a second after the last comparison, and when an answer shows a lower revision or
-// raft term than one before, or no base. It is never lowered. Hence tokens rise over a restore if the clock
-// of the client that is granted the lock next is not behind the clocks of those before by more than the time since their grants,
-// and, where that client noticed neither the broken connection nor the lower revision, if the outage was
-// longer than a second. etcdutl snapshot restore --bump-revision --mark-compacted closes that too.
+// A token is the base plus the create revision of the key, both read in the transaction that
+// grants. Create revisions rise with every write and are as durable as etcd's log. They go back
+// only when the cluster is replaced by an older state of itself (a restored snapshot, a copied data
+// directory) or by an empty one; so the base is compared with this client's clock, in microseconds,
+// in the grant itself: at a process's first grant, at every grant more than a second after the last
+// comparison, and when an answer shows a lower revision or raft term than one before, or no base.
+// It is never lowered. Hence tokens rise over a restore if the clock of the client that is granted
+// the lock next is not behind the clocks of those before by more than the time since their grants,
+// and, where that client noticed neither the broken connection nor the lower revision, if the
+// outage was longer than a second. etcdutl snapshot restore --bump-revision --mark-compacted closes
+// that too.
 //
-// A grant with a reserve (backend.Request.Reserve) raises the base, in its own transaction, to the clock and by as many
-// numbers more as it reserves: the last of them is the new base plus the create revision, and whoever comes later has a
-// greater revision and no lower base. Where the base is ahead of the client's clock already, be it for another
-// client's clock or for a floor, nothing is reserved.
+// A grant with a reserve (backend.Request.Reserve) raises the base, in its own transaction, to the
+// clock and by as many numbers more as it reserves: the last of them is the new base plus the create
+// revision, and whoever comes later has a greater revision and no lower base. Where the base is ahead
+// of the client's clock already, be it for another client's clock or for a floor, nothing is reserved.
 //
 // # Gates
 //
-// All gates of a keyspace are in the one key ~gates, as JSON. Every transaction that grants, to a first asker or to a waiter whose
-// turn has come, compares the revision at which that key was last written with the one that the process has seen: so a gate costs
-// no request, but for one after each change of any gate. What is no list of gates lets nobody in: ErrInvalid names the key. The entry of
-// a holder in backend.PhaseBoth shows its migration from the grant on, so that those who hold up a drain can be told
-// from it. What a client reports is under an etcd lease of its own, of whole seconds.
+// All gates of a keyspace are in the one key ~gates, as JSON. Every transaction that grants, to a
+// first asker or to a waiter whose turn has come, compares that key with what the process has seen
+// there: so a gate costs no request, but for one after each change of any gate. What is no list of
+// gates lets nobody in: ErrInvalid names the key. The entry of a holder in backend.PhaseBoth shows its
+// migration from the grant on, so that those who hold up a drain can be told from it. What a client
+// reports is under an etcd lease of its own, of whole seconds.
 //
 // # What is not promised
 //
-// That a lock survives a restore from an older state: its holder is told within a second or so of being
-// connected again, but another may be granted the lock before that. Its token tells the two apart. That a waiter keeps
-// its place over a cut of its network of more than 3 s. That a dead waiter delays the others by less than 5 s
-// while the cluster elects a leader, which prolongs every lease. Inspect of a lock that was never renewed shows token 0 if the
-// store has been compacted since its grant. A Release whose answer was lost is told apart from a
-// loss by the store's history; if that is compacted within the seconds before its repetition, the repetition is an error.
+// That a lock survives a restore from an older state: its holder is told within a second or so of
+// being connected again, but another may be granted the lock before that. Its token tells the two
+// apart. That a waiter keeps its place, rather than a place, over a cut of its network of more than
+// 3 s. That a dead waiter delays the others by less than 5 s while the cluster elects a leader,
+// which prolongs every lease. Inspect of a lock that was never renewed shows token 0 if the store
+// has been compacted since its grant. A Release whose answer was lost is told apart from a loss by
+// the store's history; if that is compacted within the seconds before its repetition, the
+// repetition is an error.
 //
 // # What the server needs
 //
-// The default settings do: --max-txn-ops of 128 or more, an election timeout of 2 s or less (a longer one makes the
-// server grant waiters a longer lease, so that a dead one delays the others for longer than 5 s). Auto-compaction on,
-// as for any etcd: every lock and release is a revision. With authentication: read and write on the range of keys
-// that begin with the prefix. Each new connection of a user with a password asks the server to check it, which is
-// slow on purpose; certificates cost nothing.
+// The default settings do: --max-txn-ops of 128 or more, an election timeout of 2 s or less (a longer
+// one makes the server grant waiters a longer lease, so that a dead one delays the others for longer
+// than 5 s). Auto-compaction on, as for any etcd: every lock and release is a revision. With
+// authentication: read and write on the range of keys that begin with the prefix. Each new connection
+// of a user with a password asks the server to check it, which is slow on purpose; certificates cost
+// nothing.
 //
-// The recipe of one key each, ordered by create revision, is that of etcd's own concurrency package and of
-// "ZooKeeper: Wait-free coordination for Internet-scale systems", section 2.4.
+// The recipe of one key each, ordered by create revision, is that of etcd's own concurrency package
+// and of "ZooKeeper: Wait-free coordination for Internet-scale systems", section 2.4.
 package etcd

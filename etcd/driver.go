@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // closeMost bounds what Close asks of the server.
@@ -41,6 +43,12 @@ func (o *Options) prefix() (string, error) {
 
 // Driver is the etcd backend. It implements backend.Driver, backend.Checker and backend.Gater.
 type Driver struct {
+	*core.Mover
+	store *store
+}
+
+// store implements backend.Mover.
+type store struct {
 	client *clientv3.Client
 	own    bool // we opened the client
 	keys   keys
@@ -48,23 +56,15 @@ type Driver struct {
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 	shut    func() error   // close, once
-	flying  sync.WaitGroup // goroutines of the driver
+	flying  sync.WaitGroup // goroutines of the store
 	leases  leases
 	hubs    hubs
 	keeper  keeper
+	closing chan struct{} // closed when Close begins
 	history history
-	ledger  ledger
 	ids     ids
-	gates   gates
-	batches batches
-	reports reports
+	slow    atomic.Int32 // how many batches go part by part yet
 }
-
-var (
-	_ backend.Driver  = (*Driver)(nil)
-	_ backend.Checker = (*Driver)(nil)
-	_ backend.Gater   = (*Driver)(nil)
-)
 
 // New returns a driver over a client that the program has. The client is neither
 // changed nor closed, and nothing is sent. opts may be nil. How soon an outage is
@@ -78,40 +78,43 @@ func New(client *clientv3.Client, opts *Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Driver{client: client, keys: keysOf(prefix)}
-	d.ctx, d.cancel = context.WithCancel(context.Background())
-	d.leases = leases{d: d, lc: clientv3.RetryLeaseClient(client), slots: map[slotKey]*slot{}}
-	d.hubs.d, d.hubs.byQueue = d, map[string]*hub{}
-	d.keeper = keeper{d: d, waiters: map[*waiter]slotKey{}, over: make(chan struct{})}
-	d.batches.d = d
-	d.ledger.init()
-	d.ids.init()
-	d.shut = sync.OnceValue(d.close)
-	return d, nil
+	s := &store{client: client, keys: keysOf(prefix)}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.leases = leases{store: s, lc: clientv3.RetryLeaseClient(client), slots: map[slotKey]*slot{}}
+	s.hubs.s, s.hubs.byQueue = s, map[string]*hub{}
+	s.keeper = keeper{s: s, waiters: map[*waiter]slotKey{}}
+	s.closing = make(chan struct{})
+	s.ids.free = map[string]string{}
+	s.shut = sync.OnceValue(s.close)
+	return &Driver{core.NewMover(s), s}, nil
 }
 
 // Traits returns what the etcd backend promises.
-func (d *Driver) Traits() backend.Traits { return backend.TraitsOf("etcd") }
+func (s *store) Traits() backend.Traits { return backend.TraitsOf("etcd") }
 
-// Close implements backend.Driver. The leases that no lock is under are revoked if
-// the server answers within a second; they would end by themselves. A second Close does nothing.
-func (d *Driver) Close() error { return d.shut() }
+// Calls implements backend.Store. Servers allow 128 compares in a transaction by default, and a
+// claim has two.
+func (s *store) Calls() backend.Calls { return backend.Calls{Most: 60, Abreast: 2, Mixed: true} }
 
-func (d *Driver) close() error {
-	d.hubs.close()
-	d.keeper.close()
-	late := time.AfterFunc(closeMost, d.cancel)
+// Close implements backend.Store. The leases that no lock is under are revoked if the server
+// answers within a second; they would end by themselves. A second Close does nothing.
+func (s *store) Close() error { return s.shut() }
+
+func (s *store) close() error {
+	s.hubs.close()
+	close(s.closing)
+	late := time.AfterFunc(closeMost, s.cancel)
 	defer late.Stop()
-	if conn := d.client.ActiveConnection(); conn == nil || conn.GetState() == connectivity.Ready {
-		d.leases.close(d.ctx)
+	if conn := s.client.ActiveConnection(); conn == nil || conn.GetState() == connectivity.Ready {
+		s.leases.close(s.ctx)
 	}
-	d.flying.Wait()
-	d.leases.hangUp()
-	d.cancel()
-	if !d.own {
+	s.flying.Wait()
+	s.leases.hangUp()
+	s.cancel()
+	if !s.own {
 		return nil
 	}
-	if err := d.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+	if err := s.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil
@@ -119,105 +122,75 @@ func (d *Driver) close() error {
 
 // hold is the handle of a grant.
 type hold struct {
-	key   string
-	queue string
-	rev   int64 // its create revision: never another's
-	secs  int64 // of its own lease; 0 if it shares one
-	lease *lease
+	key, queue string
+	rev        int64 // its create revision: never another's
+	lease      *lease
+	secs       int64 // of a lease of its own; 0 if it shares one
 
-	value         // what its entry holds once it was renewed
-	reserved int  // as in backend.Grant
-	ungated  bool // likewise
+	value                // what its entry holds once it was renewed
+	written  atomic.Bool // that stands in the entry
+	reserved int         // as in backend.Grant
 
-	mu      sync.Mutex
-	written bool // that stands in the entry
-	sent    bool // a release went unanswered
+	// For Leave only:
+	sent     bool // a release went unanswered, or was answered that there is no space
+	bare     bool // one without a mark of its nonce went unanswered
+	released bool
 }
 
-func (h *hold) isWritten() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.written
-}
-
-func (h *hold) setWritten() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.written = true
-}
-
-// rememberReleased is how many released nonces a driver remembers.
-const rememberReleased = 4096
-
-// ledger is what a driver remembers of acquisitions, by nonce.
-type ledger struct {
-	mu       sync.Mutex
-	held     map[string]*hold
-	doubt    map[string]struct{} // a request that creates went unanswered
-	released map[string]struct{}
-	ring     []string // the released, oldest at next
-	next     int
-}
-
-func (l *ledger) init() {
-	l.held, l.doubt, l.released = map[string]*hold{}, map[string]struct{}{}, map[string]struct{}{}
-}
-
-func (l *ledger) setHeld(nonce string, h *hold) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.held[nonce] = h
-}
-
-func (l *ledger) heldBy(nonce string) *hold {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.held[nonce]
-}
-
-func (l *ledger) setDoubt(nonce string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.doubt[nonce] = struct{}{}
-}
-
-func (l *ledger) inDoubt(nonce string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, ok := l.doubt[nonce]
-	return ok
-}
-
-// forget ends the memory of an acquisition that left nothing behind. It returns
-// its hold, if it was granted.
-func (l *ledger) forget(nonce string) *hold {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	h := l.held[nonce]
-	delete(l.held, nonce)
-	delete(l.doubt, nonce)
-	return h
-}
-
-// setReleased remembers a release that was confirmed.
-func (l *ledger) setReleased(nonce string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.ring) < rememberReleased {
-		l.ring = append(l.ring, nonce)
-	} else {
-		delete(l.released, l.ring[l.next])
-		l.ring[l.next] = nonce
-		l.next = (l.next + 1) % rememberReleased
+// holdOf returns the handle of a claim that was granted.
+func holdOf(c *backend.Claim) (*hold, error) {
+	h, ok := c.Handle.(*hold)
+	if !ok {
+		return nil, backend.Invalid("the hold of %q has the handle %T: want the one that this "+
+			"driver's Acquire returned", c.Name, c.Handle)
 	}
-	l.released[nonce] = struct{}{}
+	return h, nil
 }
 
-func (l *ledger) wasReleased(nonce string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, ok := l.released[nonce]
-	return ok
+// grant is what the engine is told: the Deadline counts from the last confirmation of the lease.
+func (h *hold) grant(r *backend.Request) backend.Grant {
+	g := backend.Grant{Token: h.token, Reserved: h.reserved, Asked: h.lease.confirmed(), Handle: h}
+	if h.lease.granted < r.TTL+r.Grace {
+		g.Max = max(h.lease.granted-r.Grace, time.Nanosecond)
+	}
+	return g
+}
+
+// freeMost is how many keys are kept for later claims.
+const freeMost = 8192
+
+// ids tell the entries of a queue apart. An id is the nonce of the first claim that has it. Once
+// that was released, and no copy of what it sent can be under way, the next claim of the name takes
+// it: until etcd is compacted it looks at every key that has ever been in a range, so a name that
+// is locked a thousand times a second would soon be slow if each time had a key of its own.
+type ids struct {
+	mu   sync.Mutex
+	free map[string]string // by queue
+}
+
+// take returns the id for a claim.
+func (s *ids) take(queue, nonce string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id, ok := s.free[queue]
+	if !ok {
+		return nonce
+	}
+	delete(s.free, queue)
+	return id
+}
+
+// give takes back an id that no request under way names.
+func (s *ids) give(queue, id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.free) >= freeMost {
+		for other := range s.free {
+			delete(s.free, other)
+			break
+		}
+	}
+	s.free[queue] = id
 }
 
 var errUnexpected = errors.New("unexpected reply of the server")

@@ -2,7 +2,7 @@ package etcd
 
 // Watches is how many queues a driver watches, for the tests of package etcd_test.
 func (d *Driver) Watches() int {
-	d.hubs.mu.Lock()
-	defer d.hubs.mu.Unlock()
-	return len(d.hubs.byQueue)
+	d.store.hubs.mu.Lock()
+	defer d.store.hubs.mu.Unlock()
+	return len(d.store.hubs.byQueue)
 }

@@ -9,9 +9,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
-	"github.com/fencelock/fencelock/conformance/gatetest"
+	"github.com/fencelock/fencelock/backend/gatetest"
 	"github.com/fencelock/fencelock/etcd"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
@@ -41,7 +41,10 @@ func TestGates(t *testing.T) {
 
 // closedGate is a gate that refuses all but a migration that nobody is in.
 func closedGate(names string) backend.Gate {
-	return backend.Gate{Move: "moving house/1:2", Scope: backend.Scope{{Match: names}}, State: backend.GateBoth, Epoch: time.Now().UnixMicro()}
+	return backend.Gate{
+		Move: "moving house/1:2", Scope: backend.Scope{{Match: names}}, State: backend.GateBoth,
+		Epoch: time.Now().UnixMicro(),
+	}
 }
 
 // hold acquires with a bare driver; the lock must be free.
@@ -70,7 +73,8 @@ func gateOfAnother(t *testing.T, r *rig) {
 		"", "open", "null", "{}", `[{"move":"m","state":"open","epoch":1}]`, `[] []`,
 		`[{"move":"m","scope":[{"match":"*"}],"state":"ajar","epoch":1}]`,
 		`[{"move":"m","scope":[{"match":"*"}],"state":"open","epoch":1,"but":"not on Sundays"}]`,
-		`[{"move":"m","scope":[{"match":"*"}],"state":"open","epoch":1},{"move":"m","scope":[{"match":"*"}],"state":"both","epoch":1}]`,
+		`[{"move":"m","scope":[{"match":"*"}],"state":"open","epoch":1},` +
+			`{"move":"m","scope":[{"match":"*"}],"state":"both","epoch":1}]`,
 	} {
 		_, err := r.c.Put(t.Context(), key, text)
 		must(t, err)
@@ -81,7 +85,8 @@ func gateOfAnother(t *testing.T, r *rig) {
 		wait.Wait = true
 		_, waited := d.Acquire(within(t, 5*time.Second), wait)
 		for what, err := range map[string]error{
-			"Gates": gates, "a try": tried, "a wait": waited, "SetGate": d.SetGate(t.Context(), closedGate("*"), backend.Lower),
+			"Gates": gates, "a try": tried, "a wait": waited,
+			"SetGate": d.SetGate(t.Context(), closedGate("*"), backend.Lower),
 		} {
 			want(t, what+" with "+text, err, backend.ErrInvalid)
 			if err == nil || !strings.Contains(err.Error(), key) {
@@ -96,7 +101,8 @@ func gateOfAnother(t *testing.T, r *rig) {
 	}
 }
 
-// gateCosts: a lock costs a transaction also with gates in the store; a client that has not seen a change of them, one more, once.
+// gateCosts: a lock costs a transaction also with gates in the store; a client that has not seen a
+// change of them, one more, once.
 func gateCosts(t *testing.T, r *rig) {
 	l, n := r.counted(t)
 	unlock(t, lock(t, l.Mutex("y")))
@@ -116,8 +122,8 @@ func gateCosts(t *testing.T, r *rig) {
 	}
 }
 
-// bothInStore: the holder of a phase in which both stores are locked can be told in its entry, from the grant on and after
-// the renewal that writes the token; Inspect shows the owner as ever.
+// bothInStore: the holder of a phase in which both stores are locked can be told in its entry, from
+// the grant on and after the renewal that writes the token; Inspect shows the owner as ever.
 func bothInStore(t *testing.T, r *rig) {
 	d := r.driver(t, r.url())
 	g := closedGate("*")
@@ -151,12 +157,14 @@ func bothInStore(t *testing.T, r *rig) {
 	must(t, d.Release(t.Context(), h))
 }
 
-// undrainedStrangers: what another program, or an older version, has put into a queue holds up the drain; who waits does not.
+// undrainedStrangers: what another program, or an older version, has put into a queue holds up the
+// drain; who waits does not.
 func undrainedStrangers(t *testing.T, r *rig) {
 	d := r.driver(t, r.url())
 	g := closedGate("in/*")
 	for key, text := range map[string]string{
-		"in%2Fold/1": "held:17:somebody", "in%2Fstrange/1": "?", "in%2Fwaits/1": "wait::somebody", "in%2Fbehind/1": "wait::somebody",
+		"in%2Fold/1": "held:17:somebody", "in%2Fstrange/1": "?", "in%2Fwaits/1": "wait::somebody",
+		"in%2Fbehind/1": "wait::somebody",
 		"in%2Ffuture/1": "held", "out/1": "held::somebody",
 		"in%2Fours/1": "both::moving+house%2F1%3A2:somebody:else", "in%2Fother/1": "both:5:another:somebody",
 	} {
@@ -180,8 +188,8 @@ func undrainedStrangers(t *testing.T, r *rig) {
 	}
 }
 
-// refusedWaiterLeaves: a waiter that a gate refuses when its turn has come is gone before its Acquire returns, also if the answer to its
-// leaving is lost, and the next one is granted the lock.
+// refusedWaiterLeaves: a waiter that a gate refuses when its turn has come is gone before its
+// Acquire returns, also if the answer to its leaving is lost, and the next one is granted the lock.
 func refusedWaiterLeaves(t *testing.T, r *rig) {
 	p, url := r.proxied(t)
 	d, other := r.driver(t, url), r.driver(t, r.url())
@@ -231,7 +239,8 @@ func lostReplyBeforeGate(t *testing.T, r *rig) {
 	for i, wait := range []bool{false, true} {
 		req := request("x", 10+i, 20*time.Second)
 		req.Wait = wait
-		must(t, d.Release(t.Context(), hold(t, d, request("x", 100+i, 20*time.Second)))) // now one transaction is all that it takes
+		// now one transaction is all that it takes
+		must(t, d.Release(t.Context(), hold(t, d, request("x", 100+i, 20*time.Second))))
 		p.Set(faultproxy.Mode{HoldReplies: true})
 		granted := make(chan *backend.Hold, 1)
 		go func() {
@@ -281,8 +290,8 @@ func setGateLostReply(t *testing.T, r *rig) {
 	}
 }
 
-// reportLeases: however often a client reports, and for how long, its report is under one lease, of which nothing is left
-// after it was withdrawn.
+// reportLeases: however often a client reports, and for how long, its report is under one lease, of
+// which nothing is left after it was withdrawn.
 func reportLeases(t *testing.T, r *rig) {
 	l, n := r.counted(t)
 	must(t, l.Close())

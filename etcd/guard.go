@@ -2,7 +2,11 @@ package etcd
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencelock/fencelock/backend"
@@ -51,37 +55,42 @@ func (g *Guard) Check(ctx context.Context, resource string, t backend.Token) err
 	return err
 }
 
-// Do checks the token, records it, and runs access, reads or writes, in one
-// transaction. The answers to access stand in the response's Responses. If the token is stale
-// nothing was done, and the error is a *backend.StaleError. Any other error, but ErrInvalid, leaves open
+// Do checks the token, records it, and runs access, reads or writes, in one transaction. The
+// answers to access stand in the response's Responses. Of the operations that the server allows in
+// a transaction, 128 by default, the guard needs two. If the token is stale nothing was done, and
+// the error is a *backend.StaleError. A token that no store can have granted yet, for it is more
+// than an hour ahead of the clock and of the locks of the guard's prefix, is ErrInvalid: once
+// recorded it would keep every holder out for good. Any other error, but ErrInvalid, leaves open
 // whether it was done.
-func (g *Guard) Do(ctx context.Context, resource string, t backend.Token, access ...clientv3.Op) (*clientv3.TxnResponse, error) {
+func (g *Guard) Do(
+	ctx context.Context, resource string, t backend.Token, access ...clientv3.Op,
+) (*clientv3.TxnResponse, error) {
 	if t <= 0 || t >= maxToken {
 		return nil, backend.Invalid("token %d: want a positive one below 2^53", t)
 	}
+	if err := g.near(ctx, t); err != nil {
+		return nil, err
+	}
 	key := g.keys.token(resource)
-	do := append([]clientv3.Op{clientv3.OpPut(key, number(t))}, access...)
-	same := clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "=", number(t))}, access,
-		[]clientv3.Op{clientv3.OpGet(key)})
-	lower := clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", number(t))}, do, []clientv3.Op{same})
-	resp, err := g.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(do...).Else(lower).Commit()
-	if err != nil {
+	newer := clientv3.Compare(clientv3.Value(key), ">", number(t)) // false where there is none
+	same := clientv3.Compare(clientv3.Value(key), "=", number(t))
+	record := clientv3.OpTxn([]clientv3.Cmp{same}, nil, []clientv3.Op{clientv3.OpPut(key, number(t))})
+	resp, err := g.kv.Txn(ctx).If(newer).Then(clientv3.OpGet(key)).
+		Else(append([]clientv3.Op{record}, access...)...).Commit()
+	switch {
+	case errors.Is(err, rpctypes.ErrTooManyOps):
+		return nil, &refused{
+			fmt.Sprintf("an access of %d operations: with two of the guard's that is more than "+
+				"the server's --max-txn-ops, 128 by default", len(access)),
+			err,
+		}
+	case err != nil:
 		return nil, meaning(ctx, err)
+	case !resp.Succeeded:
+		resp.Succeeded, resp.Responses = true, resp.Responses[1:] // the guard's own answer is none of the access
+		return resp, nil
 	}
-	if resp.Succeeded { // the first token of this resource
-		return accessed(resp, 1), nil
-	}
-	rose := (*clientv3.TxnResponse)(resp.Responses[0].GetResponseTxn())
-	if rose.Succeeded {
-		rose.Header = resp.Header
-		return accessed(rose, 1), nil
-	}
-	again := (*clientv3.TxnResponse)(rose.Responses[0].GetResponseTxn())
-	if again.Succeeded {
-		again.Header = resp.Header
-		return accessed(again, 0), nil
-	}
-	kvs := again.Responses[0].GetResponseRange().GetKvs()
+	kvs := resp.Responses[0].GetResponseRange().GetKvs()
 	if len(kvs) == 0 {
 		return nil, errUnexpected
 	}
@@ -92,11 +101,28 @@ func (g *Guard) Do(ctx context.Context, resource string, t backend.Token, access
 	return nil, &backend.StaleError{Max: seen}
 }
 
-// accessed leaves the guard's own answers out of a response.
-func accessed(resp *clientv3.TxnResponse, own int) *clientv3.TxnResponse {
-	resp.Succeeded = true
-	resp.Responses = resp.Responses[own:]
-	return resp
+// near returns nil for a token that may have been granted.
+func (g *Guard) near(ctx context.Context, t backend.Token) error {
+	now := time.Now().UnixMicro()
+	if t <= now+backend.FloorAhead {
+		return nil
+	}
+	resp, err := g.kv.Get(ctx, g.keys.base())
+	if err != nil {
+		return meaning(ctx, err)
+	}
+	if len(resp.Kvs) > 0 {
+		base, err := readNumber(resp.Kvs[0])
+		if err != nil {
+			return err
+		}
+		now = max(now, base+resp.Header.Revision)
+	}
+	if t > now+backend.FloorAhead {
+		return backend.Invalid("token %d: want at most an hour in µs above %d, "+
+			"the clock or the tokens of this prefix", t, now)
+	}
+	return nil
 }
 
 // Compare returns the compare that is true as long as t is the greatest token that
@@ -115,5 +141,5 @@ func Held(h backend.Handler) (cmp clientv3.Cmp, ok bool) {
 	if !ok {
 		return clientv3.Cmp{}, false
 	}
-	return clientv3.Compare(clientv3.CreateRevision(hd.key), "=", hd.rev), true
+	return hd.same(), true
 }

@@ -2,7 +2,10 @@ package etcd_test
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -19,7 +22,7 @@ func guard(t *testing.T, r *rig) {
 		token backend.Token
 		stale backend.Token // 0: let through
 	}{
-		{5, 0}, {5, 0}, {9, 0}, {8, 9}, {1 << 52, 0}, {9, 1 << 52}, {1 << 52, 0},
+		{5, 0}, {5, 0}, {9, 0}, {8, 9}, {1 << 50, 0}, {9, 1 << 50}, {1 << 50, 0},
 	} {
 		err := g.Check(t.Context(), "account/7", tt.token)
 		var stale *backend.StaleError
@@ -29,9 +32,15 @@ func guard(t *testing.T, r *rig) {
 	}
 	must(t, g.Check(t.Context(), "account", 1))
 	must(t, g.Check(t.Context(), "account/8", 1))
-	for _, bad := range []backend.Token{0, -1, 1 << 53} {
+	now := backend.Token(time.Now().UnixMicro())
+	must(t, g.Check(t.Context(), "near", now+backend.FloorAhead/2))
+	for _, bad := range []backend.Token{0, -1, 1 << 53, 1<<53 - 1, now + 2*backend.FloorAhead} {
 		want(t, "a token that is none", g.Check(t.Context(), "account", bad), backend.ErrInvalid)
 	}
+	d := r.driver(t, r.url())
+	hold(t, d, request("x", 1, 30*time.Second))
+	must(t, d.Raise(t.Context(), now+3*backend.FloorAhead)) // as a migration does
+	must(t, g.Check(t.Context(), "account", now+2*backend.FloorAhead))
 	_, err = r.c.Put(t.Context(), r.prefix+"~token/odd", "x")
 	must(t, err)
 	want(t, "another's data under the key", g.Check(t.Context(), "odd", 3), backend.ErrInvalid)
@@ -58,7 +67,9 @@ func guardInTransactions(t *testing.T, r *rig) {
 			t.Fatalf("write with token %d: got %v", tt.token, err)
 		}
 		if err == nil {
-			if len(resp.Responses) != 2 || string(resp.Responses[1].GetResponseRange().Kvs[0].Value) != tt.text || resp.Header.Revision == 0 {
+			if len(resp.Responses) != 2 ||
+				string(resp.Responses[1].GetResponseRange().Kvs[0].Value) != tt.text ||
+				resp.Header.Revision == 0 {
 				t.Errorf("the answers to the access with token %d: got %v", tt.token, resp)
 			}
 		}
@@ -67,6 +78,21 @@ func guardInTransactions(t *testing.T, r *rig) {
 	must(t, err)
 	if s := string(got.Kvs[0].Value); s != "seven again" {
 		t.Errorf("written: got %q", s)
+	}
+	for _, n := range []int{100, 126, 127} {
+		access := make([]clientv3.Op, n)
+		for i := range access {
+			access[i] = clientv3.OpPut(fmt.Sprintf("%s%d", data, i), "x")
+		}
+		for _, token := range []backend.Token{7, 7} {
+			resp, err := g.Do(t.Context(), fmt.Sprintf("many %d", n), token, access...)
+			switch {
+			case n <= 126 && (err != nil || len(resp.Responses) != n):
+				t.Errorf("an access of %d operations: got %v, %v", n, resp, err)
+			case n > 126 && (!errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "max-txn-ops, 128")):
+				t.Errorf("an access of %d operations: got %v, want ErrInvalid with the bound", n, err)
+			}
+		}
 	}
 	own := func(token backend.Token) bool {
 		resp, err := r.c.Txn(t.Context()).If(g.Compare("data", token)).Then(clientv3.OpGet(data)).Commit()

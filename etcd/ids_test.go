@@ -8,8 +8,8 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// sameKey: whoever locks a name again and again does it with one key. A released acquisition that is abandoned late, or released again, does
-// not touch the one that has its key now.
+// sameKey: whoever locks a name again and again does it with one key. A released acquisition that
+// is abandoned late, or released again, does not touch the one that has its key now.
 func sameKey(t *testing.T, r *rig) {
 	d := r.driver(t, r.url())
 	first := hold(t, d, request("x", 1, 20*time.Second))
@@ -22,12 +22,14 @@ func sameKey(t *testing.T, r *rig) {
 		}
 		must(t, d.Abandon(t.Context(), first.Request))
 		must(t, d.Release(t.Context(), first))
-		want(t, "Check after a late Abandon and a second Release of the first", d.Check(t.Context(), []*backend.Hold{h})[0], nil)
+		want(t, "Check after a late Abandon and a second Release of the first",
+			d.Check(t.Context(), []*backend.Hold{h})[0], nil)
 		must(t, d.Release(t.Context(), h))
 	}
 }
 
-// otherKeys: a key of which a request may still be under way is not used again, nor is that of an acquisition that was abandoned.
+// otherKeys: a key of which a request may still be under way is not used again, nor is that of an
+// acquisition that was abandoned.
 func otherKeys(t *testing.T, r *rig) {
 	d := r.driver(t, r.url())
 	h := hold(t, d, request("x", 1, 20*time.Second))

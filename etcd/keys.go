@@ -30,10 +30,8 @@ func (k keys) last() string { return k.prefix + "~last" }
 // gates is the key of all gates of the keyspace.
 func (k keys) gates() string { return k.prefix + "~gates" }
 
-// clients is what the keys of a migration's clients begin with, and client one of them.
+// clients is what the keys of a migration's clients begin with. The id of a client follows, encoded.
 func (k keys) clients(move string) string { return k.prefix + "~client/" + encode(move) + "/" }
-
-func (k keys) client(c backend.Client) string { return k.clients(c.Move) + encode(c.ID) }
 
 // gone is the tombstone of an acquisition.
 func (k keys) gone(nonce string) string { return k.prefix + "~gone/" + nonce }
@@ -101,7 +99,8 @@ type value struct {
 	held  bool          // granted; otherwise it waits
 	both  bool          // granted to a client in backend.PhaseBoth of the migration move
 	token backend.Token // 0 until the holder's first renewal has written it
-	// reserve is how many numbers after its token are the entry's too, if its grant has raised the base; 0 once the token is written.
+	// reserve is how many numbers after its token are the entry's too, if its grant has raised the
+	// base; 0 once the token is written.
 	reserve int
 	move    string
 	owner   string

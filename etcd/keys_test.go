@@ -10,7 +10,8 @@ import (
 func TestEncode(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
-		"a": "a", "a/b": "a%2Fb", "a%2Fb": "a%252Fb", " ": "%20", "..": "..", "名前": "名前", "\n\x7f": "%0A%7F", "{}~:": "{}~:",
+		"a": "a", "a/b": "a%2Fb", "a%2Fb": "a%252Fb", " ": "%20", "..": "..", "名前": "名前",
+		"\n\x7f": "%0A%7F", "{}~:": "{}~:",
 	} {
 		if got := encode(name); got != want {
 			t.Errorf("encode(%q): got %q, want %q", name, got, want)
@@ -56,8 +57,14 @@ func FuzzPrefixes(f *testing.F) {
 			t.Skip()
 		}
 		ka, kb := keysOf(a), keysOf(b)
-		for _, key := range []string{kb.base(), kb.last(), kb.gone("n"), kb.queue(name), kb.token(name), kb.gates(), kb.clients(name)} {
-			for _, area := range []string{ka.locks(), ka.base(), ka.last(), ka.gone(""), ka.token(""), ka.gates(), ka.clients("")} {
+		for _, key := range []string{
+			kb.base(), kb.last(), kb.gone("n"), kb.queue(name), kb.token(name), kb.gates(),
+			kb.clients(name),
+		} {
+			for _, area := range []string{
+				ka.locks(), ka.base(), ka.last(), ka.gone(""), ka.token(""), ka.gates(),
+				ka.clients(""),
+			} {
 				if strings.HasPrefix(key, area) {
 					t.Errorf("prefix %q reaches into %q, which is of prefix %q", b, area, a)
 				}
@@ -83,7 +90,10 @@ func TestValues(t *testing.T) {
 			t.Errorf("parse(%q): got %+v, %v, want %+v", v, got, ok, v)
 		}
 	}
-	for _, s := range []string{"", "held", "held:", "held:x:o", "held:0:o", "held:-3:o", "held:+0:o", "held:+:o", "hold:3:o", "::", "both:3:o", "both:3:%zz:o", "both:x:m:o", "both:"} {
+	for _, s := range []string{
+		"", "held", "held:", "held:x:o", "held:0:o", "held:-3:o", "held:+0:o", "held:+:o",
+		"hold:3:o", "::", "both:3:o", "both:3:%zz:o", "both:x:m:o", "both:",
+	} {
 		if v, ok := parse(s); ok {
 			t.Errorf("parse(%q), which is not ours: got %+v", s, v)
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencelock/fencelock/backend"
@@ -17,11 +18,20 @@ const (
 	waitTTL = 3 * time.Second
 	// tombTTL is the least TTL of a tombstone; it stands for at least half of it.
 	tombTTL = 2 * time.Minute
-	// deathPause is how long a lease that follows a dead one is waited with, after
-	// the second death in a row; it doubles up to deathMost.
+	// deathPause is how long a lease that follows a dead one is waited with, after the second death
+	// in a row; it doubles up to deathMost. So does the pause after a lease that the server has no
+	// space for.
 	deathPause = 50 * time.Millisecond
 	deathMost  = 2 * time.Second
+	// spareMost is how many leases of one lock each are kept for the next locks. They are not renewed.
+	spareMost = 512
 )
+
+// sessionAge is how old the last confirmation of the waiters' lease may be when a
+// waiter relies on it; the keeper renews it at once.
+const sessionAge = waitTTL / 2
+
+var waitSlot = slotKey{kind: waits, secs: int64(waitTTL / time.Second)}
 
 // lease is one etcd lease of this driver.
 type lease struct {
@@ -78,17 +88,20 @@ const (
 	own    kind = "own"    // of one lock
 	waits  kind = "waits"  // by all waiters
 	tombs  kind = "tombs"  // by tombstones; it is never renewed
+	report kind = "report" // of what one client of a migration has reported
 )
 
 // slotKey tells the leases of a driver apart.
 type slotKey struct {
 	kind kind
 	secs int64
+	of   string // the key of a report
 }
 
 // slot is the place of the lease that the next user gets.
 type slot struct {
 	cur    *lease
+	spare  []*lease      // of locks that had one of their own, the latest last
 	busy   chan struct{} // closed when the one who renews or replaces it is done
 	deaths int           // in a row
 	died   time.Time
@@ -96,12 +109,42 @@ type slot struct {
 
 // leases are the leases of a driver.
 type leases struct {
-	d  *Driver
-	lc pb.LeaseClient
+	store *store
+	lc    pb.LeaseClient
 
 	mu    sync.Mutex
 	slots map[slotKey]*slot
 	open  []*stream // that nobody uses just now
+	full  fullness
+}
+
+// fullness is what a driver does while the server has no space for leases: it asks for one now and then.
+type fullness struct {
+	err   error // of the last one that was refused; nil: there is space
+	pause time.Duration
+	until time.Time // the next one is asked for
+}
+
+// refused returns the last refusal for lack of space, for as long as another lease is not worth a request.
+func (s *leases) refused() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.full.err != nil && time.Now().Before(s.full.until) {
+		return s.full.err
+	}
+	return nil
+}
+
+// hear takes in what became of a lease that was asked for.
+func (s *leases) hear(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !errors.Is(err, rpctypes.ErrNoSpace) {
+		s.full = fullness{}
+		return
+	}
+	pause := min(max(2*s.full.pause, deathPause), deathMost)
+	s.full = fullness{err, pause, time.Now().Add(pause)}
 }
 
 // seconds rounds up: the store may keep a lock longer, never shorter.
@@ -122,6 +165,19 @@ func (s *leases) peek(k slotKey, age time.Duration) *lease {
 		return l
 	}
 	return nil
+}
+
+// aging returns the leases of slots that are alive, and were not confirmed just now.
+func (s *leases) aging(slots map[slotKey]bool) (ls []*lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k := range slots {
+		if sl := s.slots[k]; sl != nil && sl.cur != nil && sl.cur.within(sl.cur.granted) &&
+			!sl.cur.within(sl.cur.granted/4) {
+			ls = append(ls, sl.cur)
+		}
+	}
+	return ls
 }
 
 // get returns the lease of a slot, confirmed at most age ago: renewed or replaced
@@ -176,15 +232,15 @@ func (s *leases) renewOrGrant(ctx context.Context, k slotKey, sl *slot) (*lease,
 		}
 	}
 	if l != nil && l.isDead() {
-		if err := s.mourn(ctx, sl, l); err != nil {
+		if err := s.backOff(ctx, sl, l); err != nil {
 			return nil, err
 		}
 	}
 	return s.grant(ctx, k.secs)
 }
 
-// mourn waits before a lease that died is replaced, if the one before it had died too.
-func (s *leases) mourn(ctx context.Context, sl *slot, l *lease) error {
+// backOff waits before a lease that died is replaced, if the one before it had died too.
+func (s *leases) backOff(ctx context.Context, sl *slot, l *lease) error {
 	s.mu.Lock()
 	if time.Since(l.born) > 2*l.granted {
 		sl.deaths = 0
@@ -201,54 +257,66 @@ func (s *leases) mourn(ctx context.Context, sl *slot, l *lease) error {
 
 // grant makes a lease. One whose answer was lost ends by itself.
 func (s *leases) grant(ctx context.Context, secs int64) (*lease, error) {
-	l := &lease{}
-	p := s.d.history.now()
-	err := s.d.do(ctx, func(ctx context.Context) error {
-		asked := backend.Now()
-		resp, err := s.d.client.Grant(ctx, secs)
-		if err != nil {
-			return err
-		}
-		l.id, l.granted, l.asked, l.born = resp.ID, time.Duration(resp.TTL)*time.Second, asked, time.Now()
-		s.d.history.see(p, resp.ResponseHeader)
-		return nil
+	if err := s.refused(); err != nil {
+		return nil, err
+	}
+	p, l := s.store.history.now(), &lease{}
+	resp, err := do(ctx, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
+		l.asked = backend.Now()
+		return s.store.client.Grant(ctx, secs)
 	})
+	s.hear(err)
 	if err != nil {
 		return nil, err
 	}
+	s.store.history.see(p, resp.ResponseHeader)
+	l.id, l.granted, l.born = resp.ID, time.Duration(resp.TTL)*time.Second, time.Now()
 	return l, nil
+}
+
+// fresh reports whether the lease of one lock was confirmed just now.
+func (l *lease) fresh() bool { return l.within(l.granted / 50) }
+
+// spare takes a lease for one lock that is left over, and if fresh, was confirmed just now; nil if
+// there is none.
+func (s *leases) spare(secs int64, fresh bool) *lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sl := s.slot(slotKey{kind: own, secs: secs})
+	last := len(sl.spare) - 1
+	if last < 0 || fresh && !sl.spare[last].fresh() {
+		return nil
+	}
+	l := sl.spare[last]
+	sl.spare = sl.spare[:last]
+	return l
 }
 
 // take returns a lease for one lock, confirmed just now: mine, one that is left over, or a new one.
 func (s *leases) take(ctx context.Context, secs int64, mine *lease) (*lease, error) {
 	l := mine
 	if l == nil {
-		s.mu.Lock()
-		sl := s.slot(slotKey{own, secs})
-		l, sl.cur = sl.cur, nil
-		s.mu.Unlock()
+		l = s.spare(secs, false)
 	}
 	switch {
 	case l == nil || !l.within(l.granted):
-	case l.within(l.granted / 50):
+	case l.fresh():
 		return l, nil
 	default:
-		switch err := s.keepAlive(ctx, []*lease{l})[0]; {
-		case err == nil:
-			return l, nil
-		case !errors.Is(err, backend.ErrLost):
-			return nil, err
+		err := s.keepAlive(ctx, []*lease{l})[0]
+		if err == nil || !errors.Is(err, backend.ErrLost) {
+			return l, err
 		}
 	}
 	return s.grant(ctx, secs)
 }
 
-// give takes back a lease that nothing is attached to. One is kept for the next lock.
+// give takes back a lease that nothing is attached to.
 func (s *leases) give(secs int64, l *lease) {
 	s.mu.Lock()
-	sl := s.slot(slotKey{own, secs})
-	if sl.cur == nil && !l.isDead() {
-		sl.cur, l = l, nil
+	sl := s.slot(slotKey{kind: own, secs: secs})
+	if len(sl.spare) < spareMost && !l.isDead() {
+		sl.spare, l = append(sl.spare, l), nil
 	}
 	s.mu.Unlock()
 	if l != nil {
@@ -263,11 +331,26 @@ func (s *leases) revoke(l *lease) {
 		return
 	}
 	l.die()
-	s.d.flying.Go(func() {
-		ctx, cancel := context.WithTimeout(s.d.ctx, sendMost)
+	s.store.flying.Go(func() {
+		ctx, cancel := context.WithTimeout(s.store.ctx, sendMost)
 		defer cancel()
-		_, _ = s.d.client.Revoke(ctx, l.id) // it would end by itself, only later
+		_, _ = s.store.client.Revoke(ctx, l.id) // it would end by itself, only later
 	})
+}
+
+// drop revokes the leases of a report but those for this many seconds.
+func (s *leases) drop(of string, but int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, sl := range s.slots {
+		if k.kind != report || k.of != of || k.secs == but {
+			continue
+		}
+		if sl.cur != nil {
+			s.revoke(sl.cur)
+		}
+		delete(s.slots, k)
+	}
 }
 
 // verify finds out which of two leases the server does not know any more; the second may be nil.
@@ -290,8 +373,13 @@ func (s *leases) close(ctx context.Context) {
 	defer s.mu.Unlock()
 	var wg sync.WaitGroup
 	for k, sl := range s.slots {
-		if l := sl.cur; l != nil && k.kind != tombs && l.within(l.granted) {
-			wg.Go(func() { _, _ = s.d.client.Revoke(ctx, l.id) })
+		if k.kind == tombs || k.kind == report {
+			continue
+		}
+		for _, l := range append(sl.spare, sl.cur) {
+			if l != nil && l.within(l.granted) {
+				wg.Go(func() { _, _ = s.store.client.Revoke(ctx, l.id) })
+			}
 		}
 	}
 	wg.Wait()

@@ -54,7 +54,8 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 		conf.Username = u.User.Username()
 		conf.Password, _ = u.User.Password()
 		if conf.Username == "" || conf.Password == "" {
-			return nil, backend.Invalid("the %s URL has a user without a password, or a password without a user: want user:password@", u.Scheme)
+			return nil, backend.Invalid("the %s URL has a user without a password, or a password "+
+				"without a user: want user:password@", u.Scheme)
 		}
 	}
 	client, err := connect(ctx, conf)
@@ -63,8 +64,8 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 	}
 	d, err := New(client, &Options{Prefix: prefix, NoPrefix: prefix == ""})
 	if err == nil {
-		d.own = true
-		err = d.probe(ctx)
+		d.store.own = true
+		err = d.store.probe(ctx)
 	}
 	if err != nil {
 		_ = client.Close() // the first error is the one to report
@@ -90,13 +91,17 @@ func config(hosts []string, secure *tls.Config, dial time.Duration) clientv3.Con
 		DialOptions: []grpc.DialOption{
 			grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
 			grpc.WithConnectParams(grpc.ConnectParams{
-				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+				Backoff: backoff.Config{
+					BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+					MaxDelay: 500 * time.Millisecond,
+				},
 				MinConnectTimeout: dial,
 			}),
 		},
 	}
 	if secure != nil && secure.ServerName != "" {
-		conf.DialOptions = append(conf.DialOptions, grpc.WithTransportCredentials(named{credentials.NewTLS(secure), secure.ServerName}))
+		conf.DialOptions = append(conf.DialOptions,
+			grpc.WithTransportCredentials(named{credentials.NewTLS(secure), secure.ServerName}))
 	}
 	return conf
 }
@@ -139,13 +144,13 @@ func connect(ctx context.Context, conf clientv3.Config) (*clientv3.Client, error
 }
 
 // probe asks the server for an answer, and whether the keys may be read.
-func (d *Driver) probe(ctx context.Context) error {
-	p := d.history.now()
-	resp, err := d.get(ctx, d.keys.base())
+func (s *store) probe(ctx context.Context) error {
+	p := s.history.now()
+	resp, err := s.get(ctx, s.keys.base())
 	if err != nil {
 		return err
 	}
-	d.history.see(p, resp.Header)
+	s.history.see(p, resp.Header)
 	if len(resp.Kvs) > 0 {
 		_, err = readNumber(resp.Kvs[0])
 	}

@@ -68,7 +68,9 @@ func TestBadOptions(t *testing.T) {
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}})
 	must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	for _, o := range []etcd.Options{{Prefix: "x", NoPrefix: true}, {Prefix: "\x00"}, {Prefix: strings.Repeat("x", 513)}} {
+	for _, o := range []etcd.Options{
+		{Prefix: "x", NoPrefix: true}, {Prefix: "\x00"}, {Prefix: strings.Repeat("x", 513)},
+	} {
 		_, err := etcd.New(c, &o)
 		want(t, "bad options", err, backend.ErrInvalid)
 	}
@@ -80,7 +82,10 @@ func TestOpenUnreachable(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	t.Cleanup(func() { _ = silent.Close() })
-	for _, at := range []string{"127.0.0.1:1", silent.Addr().String(), "u:" + secret + "@127.0.0.1:1", "u:" + secret + "@" + silent.Addr().String()} {
+	for _, at := range []string{
+		"127.0.0.1:1", silent.Addr().String(), "u:" + secret + "@127.0.0.1:1",
+		"u:" + secret + "@" + silent.Addr().String(),
+	} {
 		began := time.Now()
 		_, err := fencelock.Open(within(t, 700*time.Millisecond), "etcd://"+at)
 		want(t, "Open of "+at, err, fencelock.ErrUnavailable)
@@ -128,7 +133,8 @@ func TestUsers(t *testing.T) {
 	for _, step := range []func() error{
 		func() error { _, err := c.RoleAdd(ctx, "locks"); return err },
 		func() error {
-			_, err := c.RoleGrantPermission(ctx, "locks", "app:", clientv3.GetPrefixRangeEnd("app:"), clientv3.PermissionType(clientv3.PermReadWrite))
+			_, err := c.RoleGrantPermission(ctx, "locks", "app:",
+				clientv3.GetPrefixRangeEnd("app:"), clientv3.PermissionType(clientv3.PermReadWrite))
 			return err
 		},
 		func() error { _, err := c.UserAdd(ctx, "root", "root"); return err },

@@ -9,7 +9,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
 // nth matches the nth chunk that the clients send from now on.
@@ -93,6 +93,31 @@ func lostRepliesOfWaiter(t *testing.T, r *rig) {
 	r.awaitFree(t, "x", time.Second)
 }
 
+// turnPassed: a waiter whose entry is deleted while the request that takes its turn is under way is
+// not granted the lock beside the next.
+func turnPassed(t *testing.T, r *rig) {
+	p, url := r.proxied(t)
+	le := lock(t, open(t, r.url()).Mutex("x"))
+	wait := r.wait(t, open(t, url).Mutex("x"), 2)
+	third := r.wait(t, open(t, r.url()).Mutex("x"), 3)
+	own := r.queue(t, "x")[1]
+	p.Set(faultproxy.Mode{HoldRequests: true})
+	unlock(t, le)
+	await(t, 2*time.Second, "it asks", func() bool { return p.Counts().HeldRequests > 0 })
+	_, err := r.c.Delete(t.Context(), r.prefix+"~lock/x/"+own)
+	must(t, err)
+	next := third.granted(t, 5*time.Second)
+	p.Set(faultproxy.Mode{})
+	select {
+	case <-wait.done:
+		t.Errorf("the waiter whose turn had passed came back while the lock is held: %v", wait.err)
+	case <-time.After(500 * time.Millisecond):
+	}
+	must(t, next.Err())
+	unlock(t, next)
+	unlock(t, wait.granted(t, 5*time.Second))
+}
+
 // tryWithoutAnswer: a try whose first send went unanswered, and whose second is refused, leaves no chance to the first.
 func tryWithoutAnswer(t *testing.T, r *rig) {
 	p, url := r.proxied(t)
@@ -140,7 +165,8 @@ func releaseAfterSilence(t *testing.T, r *rig) {
 	r.awaitFree(t, "x", time.Second)
 }
 
-// releaseAfterRawDelete: an entry that somebody else deleted, just when a release went unanswered, was not ours any more.
+// releaseAfterRawDelete: an entry that somebody else deleted, just when a release went unanswered,
+// was not ours any more.
 func releaseAfterRawDelete(t *testing.T, r *rig) {
 	p, url := r.proxied(t)
 	d := r.driver(t, url)
@@ -161,7 +187,8 @@ func releaseAfterRawDelete(t *testing.T, r *rig) {
 	want(t, "Release of what another has deleted", d.Release(within(t, 5*time.Second), h), backend.ErrLost)
 }
 
-// lateAcquire: a request that was given up and arrives after its Abandon finds the tombstone, which ends with its lease.
+// lateAcquire: a request that was given up and arrives after its Abandon finds the tombstone, which
+// ends with its lease.
 func lateAcquire(t *testing.T, r *rig) {
 	p, url := r.proxied(t)
 	d := r.driver(t, url)

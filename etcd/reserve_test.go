@@ -19,7 +19,9 @@ func reserving(name string, nonce, n int) *backend.Request {
 func after(t *testing.T, what string, before, got backend.Grant) {
 	t.Helper()
 	if last := before.Token + int64(before.Reserved); got.Token <= last {
-		t.Errorf("%s: got token %d, want one above %d, the last of the grant before, which was granted %d and %d more", what, got.Token, last, before.Token, before.Reserved)
+		t.Errorf("%s: got token %d, want one above %d, the last of the grant before, "+
+			"which was granted %d and %d more",
+			what, got.Token, last, before.Token, before.Reserved)
 	}
 }
 
@@ -66,7 +68,8 @@ func reserves(t *testing.T, r *rig) {
 				t.Errorf("%s: got %d reserved, want %d", tt.what, h.Reserved, tt.reserve)
 			}
 			if again := hold(t, d, h.Request); again.Token != h.Token || again.Reserved != h.Reserved {
-				t.Errorf("sent again: got token %d and %d, want %d and %d", again.Token, again.Reserved, h.Token, h.Reserved)
+				t.Errorf("sent again: got token %d and %d, want %d and %d",
+					again.Token, again.Reserved, h.Token, h.Reserved)
 			}
 			if s, err := other.Source(t.Context()); err != nil || s < h.Token+int64(h.Reserved) {
 				t.Errorf("the source: got %d, %v, want no less than %d and %d more", s, err, h.Token, h.Reserved)
@@ -130,7 +133,8 @@ func reservesOfWaiters(t *testing.T, r *rig) {
 	must(t, d.Release(t.Context(), h))
 }
 
-// reservesWithFloor: a floor behind the clock changes nothing; one that is ahead of it is exceeded, and nothing is reserved beyond it.
+// reservesWithFloor: a floor behind the clock changes nothing; one that is ahead of it is exceeded,
+// and nothing is reserved beyond it.
 func reservesWithFloor(t *testing.T, r *rig) {
 	d := r.driver(t, r.url())
 	now := time.Now().UnixMicro()
@@ -142,13 +146,15 @@ func reservesWithFloor(t *testing.T, r *rig) {
 		req.Floor = tt.floor
 		h := hold(t, d, req)
 		if h.Token <= tt.floor || h.Reserved != tt.want {
-			t.Errorf("floor %d: got token %d and %d reserved, want a greater token and %d", tt.floor, h.Token, h.Reserved, tt.want)
+			t.Errorf("floor %d: got token %d and %d reserved, want a greater token and %d",
+				tt.floor, h.Token, h.Reserved, tt.want)
 		}
 		must(t, d.Release(t.Context(), h))
 	}
 }
 
-// reservesWithinReach: a floor that is a little ahead of the clock is exceeded by the token, and there is room for a reserve all the same.
+// reservesWithinReach: a floor that is a little ahead of the clock is exceeded by the token, and
+// there is room for a reserve all the same.
 func reservesWithinReach(t *testing.T, r *rig) {
 	d := r.driver(t, r.url())
 	for i := range 20 {
@@ -156,13 +162,15 @@ func reservesWithinReach(t *testing.T, r *rig) {
 		req.Floor = time.Now().Add(2500 * time.Microsecond).UnixMicro()
 		h := hold(t, d, req)
 		if h.Token <= req.Floor || h.Reserved != 63 {
-			t.Errorf("floor %d: got token %d and %d reserved, want a greater token and 63", req.Floor, h.Token, h.Reserved)
+			t.Errorf("floor %d: got token %d and %d reserved, want a greater token and 63",
+				req.Floor, h.Token, h.Reserved)
 		}
 		must(t, d.Release(t.Context(), h))
 	}
 }
 
-// reservesInspected: Inspect shows the token of the grant, before and after a renewal has written it, whatever was raised since.
+// reservesInspected: Inspect shows the token of the grant, before and after a renewal has written
+// it, whatever was raised since.
 func reservesInspected(t *testing.T, r *rig) {
 	d := r.driver(t, r.url())
 	shows := func(when string, h *backend.Hold) {
@@ -191,7 +199,8 @@ func reservesInspected(t *testing.T, r *rig) {
 	must(t, d.Release(t.Context(), h))
 }
 
-// sentUnderAnOldLease: a grant under a lease that was confirmed long ago tells when the store was asked for it, in both ways to one.
+// sentUnderAnOldLease: a grant under a lease that was confirmed long ago tells when the store was
+// asked for it, in both ways to one.
 func sentUnderAnOldLease(t *testing.T, r *rig) {
 	d := r.driver(t, r.url())
 	first := hold(t, d, reserving("x", 1, 0))

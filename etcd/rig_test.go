@@ -15,8 +15,8 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
 	"github.com/fencelock/fencelock/etcd"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
@@ -87,7 +87,10 @@ func (r *rig) driver(t *testing.T, url string) *etcd.Driver {
 
 // request returns a request for a bare driver.
 func request(name string, nonce int, ttl time.Duration) *backend.Request {
-	return &backend.Request{Name: name, Nonce: fmt.Sprintf("%032x", nonce), Owner: "somebody", TTL: ttl, Auto: true, Lost: func(error) {}}
+	return &backend.Request{
+		Name: name, Nonce: fmt.Sprintf("%032x", nonce), Owner: "somebody", TTL: ttl, Auto: true,
+		Lost: func(error) {},
+	}
 }
 
 // queue lists the nonces of a lock's entries, the holder's first.
@@ -124,7 +127,10 @@ func (r *rig) keys(t *testing.T) []string {
 
 // tombs counts the tombstones among keys.
 func tombs(keys []string) int {
-	return len(keys) - len(slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return strings.Contains(k, "~gone/") }))
+	return len(keys) -
+		len(slices.DeleteFunc(slices.Clone(keys), func(k string) bool {
+			return strings.Contains(k, "~gone/")
+		}))
 }
 
 // awaitFree returns when a lock has no entry.
@@ -203,7 +209,9 @@ func start(t *testing.T, m fencelock.Mutex) *pending {
 func (r *rig) wait(t *testing.T, m fencelock.Mutex, n int) *pending {
 	t.Helper()
 	p := start(t, m)
-	await(t, 10*time.Second, fmt.Sprintf("%d in the queue of %q", n, m.Name()), func() bool { return len(r.queue(t, m.Name())) == n })
+	await(t, 10*time.Second, fmt.Sprintf("%d in the queue of %q", n, m.Name()), func() bool {
+		return len(r.queue(t, m.Name())) == n
+	})
 	return p
 }
 

@@ -45,7 +45,9 @@ func (s *leases) keepAlive(ctx context.Context, ls []*lease) []error {
 			for i := range out {
 				out[i] = errPending
 			}
-			err := s.d.do(ctx, func(ctx context.Context) error { return s.stream(ctx, part, out) })
+			_, err := do(ctx, func(ctx context.Context) (struct{}, error) {
+				return struct{}{}, s.stream(ctx, part, out)
+			})
 			for i := range out {
 				if errors.Is(out[i], errPending) && err != nil {
 					out[i] = err
@@ -75,7 +77,7 @@ func (s *leases) stream(ctx context.Context, ls []*lease, out []error) error {
 			return err
 		}
 	}
-	own, cancel := context.WithCancel(s.d.ctx)
+	own, cancel := context.WithCancel(s.store.ctx)
 	stop := context.AfterFunc(ctx, cancel)
 	keep, err := s.lc.LeaseKeepAlive(own)
 	if !stop() && err == nil {
@@ -101,7 +103,7 @@ func (s *leases) over(ctx context.Context, st *stream, ls []*lease, out []error)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.open) < streams && s.d.ctx.Err() == nil {
+	if len(s.open) < streams && s.store.ctx.Err() == nil {
 		s.open = append(s.open, st)
 		return nil
 	}

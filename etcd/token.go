@@ -31,36 +31,38 @@ func number(n int64) string { return fmt.Sprintf("%0*d", digits, max(n, 0)) }
 func readNumber(kv *mvccpb.KeyValue) (int64, error) {
 	n, err := strconv.ParseInt(string(kv.Value), 10, 64)
 	if err != nil || len(kv.Value) != digits || n < 0 {
-		return 0, backend.Invalid("the key %q holds %.40q: want %d digits; some other program has written it", kv.Key, kv.Value, digits)
+		return 0, backend.Invalid("the key %q holds %.40q: want %d digits; "+
+			"some other program has written it", kv.Key, kv.Value, digits)
 	}
 	return n, nil
 }
 
-// claim is what a grant asks of the base.
-type claim struct {
+// rise is what a grant asks of the base.
+type rise struct {
 	least   backend.Token // that its token may be; 0: any
 	reserve int           // how many numbers after its token it is to have too
 }
 
-// claim is that of a grant at p.
-func (a *attempt) claim(p point) claim {
-	if !p.due && a.r.Floor == 0 && a.r.Reserve == 0 {
-		return claim{}
+// due is what the grant of a request at p asks.
+func (s *store) due(r *backend.Request, p point) rise {
+	if !p.due && r.Floor == 0 && r.Reserve == 0 {
+		return rise{}
 	}
 	now := time.Now()
-	least := wanted(a.r.Floor, p.due || a.r.Reserve > 0, now)
-	return claim{least, backend.Reserve(a.r, least, now)}
+	least := wanted(r.Floor, p.due || r.Reserve > 0, now)
+	return rise{least, backend.Reserve(r, least, now)}
 }
 
 // anchor returns the operation that compares the base with the clock for any grant from now on.
-func (d *Driver) anchor() clientv3.Op {
-	return d.raiseBase(claim{least: wanted(0, true, time.Now())}, d.history.now().rev)
+func (s *store) anchor() clientv3.Op {
+	return s.raiseBase(rise{least: wanted(0, true, time.Now())}, s.history.now().rev)
 }
 
-// raiseBase returns the operation that sees to it that the create revision rev has no lower token than c.least. If the base has to
-// be raised for that, it is raised by c.reserve more. A base that is missing, for the store is new or has lost it, is compared with the clock too.
-func (d *Driver) raiseBase(c claim, rev int64) clientv3.Op {
-	key := d.keys.base()
+// raiseBase returns the operation that sees to it that the create revision rev has no lower token
+// than c.least. If the base has to be raised for that, it is raised by c.reserve more. A base that
+// is missing, for the store is new or has lost it, is compared with the clock too.
+func (s *store) raiseBase(c rise, rev int64) clientv3.Op {
+	key := s.keys.base()
 	put := func(least backend.Token) []clientv3.Op {
 		return []clientv3.Op{clientv3.OpPut(key, number(least-rev+int64(c.reserve)))}
 	}
@@ -70,9 +72,11 @@ func (d *Driver) raiseBase(c claim, rev int64) clientv3.Op {
 		[]clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{lower}, put(c.least), nil)})
 }
 
-// tokenAt returns the token that an entry with the create revision rev was given at the revision at, by a grant that made the claim c, and
-// how many numbers after it are the entry's too; base is the base as of that revision. If the grant has raised the base, the last of those numbers is the
-// one of that base. Every later grant of the name is to an entry with a greater revision, and finds a base that is no lower.
+// tokenAt returns the token that an entry with the create revision rev was given at the revision
+// at, by a grant that asked for reserve numbers more, and how many numbers after it are the entry's too; base is
+// the base as of that revision. If the grant has raised the base, the last of those numbers is the
+// one of that base. Every later grant of the name is to an entry with a greater revision, and finds
+// a base that is no lower.
 func tokenAt(base *mvccpb.KeyValue, rev, at int64, reserve int) (t backend.Token, reserved int, err error) {
 	n, err := readNumber(base)
 	if base.ModRevision == at {
@@ -86,7 +90,6 @@ type history struct {
 	mu       sync.Mutex
 	rev      int64  // the greatest seen
 	term     uint64 // the raft term of that time
-	cuts     int    // how often the store has gone back
 	anchored time.Time
 }
 
@@ -94,14 +97,13 @@ type history struct {
 type point struct {
 	rev  int64
 	term uint64
-	cuts int
 	due  bool // the base is to be compared with the clock
 }
 
 func (h *history) now() point {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return point{h.rev, h.term, h.cuts, time.Since(h.anchored) > anchorEvery}
+	return point{h.rev, h.term, time.Since(h.anchored) > anchorEvery}
 }
 
 // see takes in the header of an answer to a request that was sent after before. It
@@ -111,7 +113,6 @@ func (h *history) see(before point, hd *pb.ResponseHeader) (back bool) {
 	defer h.mu.Unlock()
 	if hd.Revision < before.rev || hd.RaftTerm < before.term {
 		h.rev, h.term, h.anchored = hd.Revision, hd.RaftTerm, time.Time{}
-		h.cuts++
 		return true
 	}
 	h.rev, h.term = max(h.rev, hd.Revision), max(h.term, hd.RaftTerm)
@@ -139,112 +140,128 @@ func wanted(floor backend.Token, clock bool, at time.Time) backend.Token {
 
 // token makes the token of a grant from its answer, of which the base is the last. If the store has
 // gone back, or has no base, the base is raised first, as long as the lock is still ours.
-func (d *Driver) token(ctx context.Context, a *attempt, p point, c claim, began time.Time, resp *clientv3.TxnResponse) (backend.Token, int, error) {
-	back := d.history.see(p, resp.Header)
+func (s *store) token(
+	ctx context.Context, c *backend.Claim, of *place, p point, due rise, began time.Time, resp *clientv3.TxnResponse,
+) (backend.Token, int, error) {
+	back := s.history.see(p, resp.Header)
 	kvs := resp.Responses[len(resp.Responses)-1].GetResponseRange().GetKvs()
 	if len(kvs) == 0 || back {
-		return d.raised(ctx, a)
+		return s.raised(ctx, c, of)
 	}
-	t, reserved, err := tokenAt(kvs[0], a.rev, resp.Header.Revision, c.reserve)
+	t, reserved, err := tokenAt(kvs[0], of.rev, resp.Header.Revision, due.reserve)
 	switch {
 	case err != nil:
 		return 0, 0, err
-	case t <= a.r.Floor:
-		return d.raised(ctx, a)
+	case t <= c.Floor:
+		return s.raised(ctx, c, of)
 	case t+int64(reserved) >= maxToken:
 		return 0, 0, tooHigh(t)
 	}
 	if p.due {
-		d.history.set(began)
+		s.history.set(began)
 	}
 	return t, reserved, nil
 }
 
 // raised raises the base for an entry that is surely first in its queue, and
 // returns its token.
-func (d *Driver) raised(ctx context.Context, a *attempt) (backend.Token, int, error) {
-	p, began := d.history.now(), time.Now()
-	c := claim{least: wanted(a.r.Floor, true, began)}
-	resp, err := d.commit(ctx,
-		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(a.key), "=", a.rev)},
-		[]clientv3.Op{d.raiseBase(c, a.rev), clientv3.OpGet(d.keys.base())}, nil)
+func (s *store) raised(ctx context.Context, c *backend.Claim, of *place) (backend.Token, int, error) {
+	p, began := s.history.now(), time.Now()
+	due := rise{least: wanted(c.Floor, true, began)}
+	resp, err := s.commit(ctx,
+		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(of.key), "=", of.rev)},
+		[]clientv3.Op{s.raiseBase(due, of.rev), clientv3.OpGet(s.keys.base())}, nil)
 	switch {
 	case err != nil:
 		return 0, 0, err
-	case !resp.Succeeded:
-		return 0, 0, backend.ErrLost
+	case !resp.Succeeded: // it was taken away before anybody had it
+		of.rev = 0
+		return 0, 0, errPlace
 	}
-	d.history.see(p, resp.Header)
+	s.history.see(p, resp.Header)
 	kvs := resp.Responses[1].GetResponseRange().GetKvs()
 	if len(kvs) == 0 {
 		return 0, 0, errUnexpected
 	}
-	t, _, err := tokenAt(kvs[0], a.rev, resp.Header.Revision, 0)
+	t, _, err := tokenAt(kvs[0], of.rev, resp.Header.Revision, 0)
 	switch {
 	case err != nil:
 		return 0, 0, err
 	case t >= maxToken:
 		return 0, 0, tooHigh(t)
 	}
-	d.history.set(began)
+	s.history.set(began)
 	return t, 0, nil
+}
+
+// checkFloor returns nil for a floor that a grant may obey. The base is compared with the clocks of
+// clients, so one that is not far ahead of this one's needs no look at the store.
+func (s *store) checkFloor(ctx context.Context, floor backend.Token) error {
+	if backend.CheckFloor(floor, time.Now().UnixMicro()) == nil {
+		return nil
+	}
+	source, err := s.Source(ctx)
+	if err != nil {
+		return err
+	}
+	return backend.CheckFloor(floor, source)
 }
 
 func tooHigh(t backend.Token) error {
 	return backend.Invalid("the token would be %d: it must stay below 2^53; a floor or a clock was far ahead", t)
 }
 
-// Raise implements backend.Raiser.
-func (d *Driver) Raise(ctx context.Context, floor backend.Token) error {
+// Raise implements backend.Mover. Every later grant of held's name is to an entry that was created
+// after that of held.
+func (s *store) Raise(ctx context.Context, floor backend.Token, held *backend.Claim) error {
 	if floor < 0 || floor >= maxToken {
 		return backend.Invalid("floor %d: want one from 0 to below 2^53", floor)
 	}
-	// The token of an entry that is there already counts from its own revision, that of a later one from a greater.
-	p := d.history.now()
-	first, err := d.get(ctx, d.keys.locks(), append(clientv3.WithFirstCreate(), clientv3.WithKeysOnly())...)
+	if held == nil {
+		return s.raiseAll(ctx, floor)
+	}
+	h, err := holdOf(held)
 	if err != nil {
 		return err
 	}
-	d.history.see(p, first.Header)
-	rev := first.Header.Revision
-	if len(first.Kvs) > 0 {
-		rev = first.Kvs[0].CreateRevision
-	}
-	_, err = d.commit(ctx, nil, []clientv3.Op{d.raiseBase(claim{least: floor + 1}, rev)}, nil)
-	return err
-}
-
-// RaiseHeld implements backend.Gater. Every later grant of the name is to an entry that was created after this one.
-func (d *Driver) RaiseHeld(ctx context.Context, h *backend.Hold, floor backend.Token) error {
-	if floor < 0 || floor >= maxToken {
-		return backend.Invalid("floor %d: want one from 0 to below 2^53", floor)
-	}
-	hd, err := handle(h)
+	p := s.history.now()
+	resp, err := s.commit(ctx, []clientv3.Cmp{h.same()},
+		[]clientv3.Op{s.raiseBase(rise{least: floor}, h.rev)}, nil)
 	if err != nil {
 		return err
 	}
-	p := d.history.now()
-	resp, err := d.commit(ctx,
-		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(hd.key), "=", hd.rev)},
-		[]clientv3.Op{d.raiseBase(claim{least: floor}, hd.rev)}, nil)
-	if err != nil {
-		return err
-	}
-	d.history.see(p, resp.Header)
+	s.history.see(p, resp.Header)
 	if !resp.Succeeded {
 		return backend.ErrLost
 	}
 	return nil
 }
 
-// Source implements backend.Gater: the token that an entry of this very moment would have.
-func (d *Driver) Source(ctx context.Context) (backend.Token, error) {
-	p := d.history.now()
-	resp, err := d.get(ctx, d.keys.base())
+// raiseAll raises the base for all names. The token of an entry that is there already counts from
+// its own revision, that of a later one from a greater.
+func (s *store) raiseAll(ctx context.Context, floor backend.Token) error {
+	p := s.history.now()
+	first, err := s.get(ctx, s.keys.locks(), append(clientv3.WithFirstCreate(), clientv3.WithKeysOnly())...)
+	if err != nil {
+		return err
+	}
+	s.history.see(p, first.Header)
+	rev := first.Header.Revision
+	if len(first.Kvs) > 0 {
+		rev = first.Kvs[0].CreateRevision
+	}
+	_, err = s.commit(ctx, nil, []clientv3.Op{s.raiseBase(rise{least: floor + 1}, rev)}, nil)
+	return err
+}
+
+// Source implements backend.Mover: the token that an entry of this very moment would have.
+func (s *store) Source(ctx context.Context) (backend.Token, error) {
+	p := s.history.now()
+	resp, err := s.get(ctx, s.keys.base())
 	if err != nil {
 		return 0, err
 	}
-	d.history.see(p, resp.Header)
+	s.history.see(p, resp.Header)
 	if len(resp.Kvs) == 0 { // what the next grant will make of it
 		return wanted(resp.Header.Revision-1, true, time.Now()), nil
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
@@ -149,6 +150,33 @@ func prefixes(t *testing.T, r *rig) {
 	for _, le := range held {
 		unlock(t, le)
 	}
+}
+
+// listAbreast: what List has to ask about each lock is asked about many at a time.
+func listAbreast(t *testing.T, r *rig) {
+	// each lock has a lease of its own, and no token in its entry yet
+	l := open(t, r.url(), fencelock.WithManualRenew())
+	const n = 100
+	tokens := map[string]fencelock.Token{}
+	for i := range n {
+		le := lock(t, l.Mutex(fmt.Sprint(i)))
+		tokens[le.Name()] = le.Token()
+	}
+	p, url := r.proxied(t)
+	slow := open(t, url)
+	p.Set(faultproxy.Mode{Delay: 20 * time.Millisecond})
+	began := time.Now()
+	seen := 0
+	for info, err := range slow.List(t.Context(), "") {
+		must(t, err)
+		if seen++; info.Token != tokens[info.Name] || info.ExpiresIn <= 0 {
+			t.Errorf("List: got %+v, want token %d and an expiry", info, tokens[info.Name])
+		}
+	}
+	if took := time.Since(began); seen != n || took > 3*time.Second {
+		t.Errorf("List of locks at 40ms a request: got %d in %v, want %d within 3s", seen, took, n)
+	}
+	p.Set(faultproxy.Mode{})
 }
 
 // list pages through the store and groups each lock's entries.

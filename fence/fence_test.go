@@ -5,8 +5,10 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/fence"
 )
 
@@ -62,5 +64,24 @@ func TestMemoryDoIsAtomic(t *testing.T) {
 	refused := errors.New("refused by the resource")
 	if err := g.Do(t.Context(), "r", 51, func() error { return refused }); !errors.Is(err, refused) {
 		t.Errorf("got %v, want the access's own error", err)
+	}
+	if err := g.Check(t.Context(), "r", 50); !errors.Is(err, fencelock.ErrStale) {
+		t.Errorf("a lower token after an access that failed: got %v, want ErrStale", err)
+	}
+}
+
+// A number that no store grants is refused, and does not shut out the holders that come.
+func TestMemoryRefusesFarMarks(t *testing.T) {
+	var g fence.Memory
+	now := fence.Token(time.Now().UnixMicro())
+	for _, far := range []fence.Token{1<<53 - 1, 1 << 60, now + backend.FloorAhead + 1e9} {
+		if err := g.Check(t.Context(), "r", far); !errors.Is(err, fencelock.ErrInvalid) {
+			t.Errorf("token %d: got %v, want ErrInvalid", far, err)
+		}
+	}
+	for _, token := range []fence.Token{now, now + backend.FloorAhead - 1e9} {
+		if err := g.Check(t.Context(), "r", token); err != nil {
+			t.Errorf("token %d: got %v, want nil", token, err)
+		}
 	}
 }

@@ -31,8 +31,9 @@ type Guard interface {
 // A Doer is a Guard that makes an access atomic with its check.
 type Doer interface {
 	Guard
-	// Do checks t and, unless it is stale, calls access before any other check of
-	// this resource can go on. It returns Check's error, access's, or ctx.Err() if ctx ended while
-	// another access to the resource was under way.
+	// Do checks t and, unless it is stale, calls access before any other check of this resource can
+	// go on. It returns Check's error, access's, or ctx.Err() if ctx ended while another access to
+	// the resource was under way. An access that failed leaves t remembered: it may have read, or
+	// have done half of its work.
 	Do(ctx context.Context, resource string, t Token, access func() error) error
 }

@@ -16,10 +16,12 @@ const (
 	MaxHeader = "Fencing-Token-Max"
 )
 
-// Handler guards a resource that is reached over HTTP, whatever the method: reads are accesses too. A request whose token
-// is not stale goes to next, and no other to the same resource until next has returned. One without a token is answered
-// 428 Precondition Required, one with a bad token 400, one with a stale token 412 Precondition Failed, with
-// MaxHeader.
+// Handler guards a resource that is reached over HTTP, whatever the method: reads are accesses too.
+// A request whose token is not stale goes to next, and no other to the same resource until next has
+// returned. One without a token is answered 428 Precondition Required, one with a bad token 400,
+// one with a stale token 412 Precondition Failed, with MaxHeader. One that never reached next,
+// because its ctx ended while it waited for its turn or because the guard could not be asked, is
+// answered 503 Service Unavailable.
 //
 // resource names what a request is about, such as the path. Nil stands for the URL's path.
 func Handler(g Doer, resource func(*http.Request) string, next http.Handler) http.Handler {
@@ -29,7 +31,9 @@ func Handler(g Doer, resource func(*http.Request) string, next http.Handler) htt
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		values := r.Header.Values(Header)
 		if len(values) == 0 {
-			http.Error(w, "this resource wants the header "+Header+" with the token of the caller's lease", http.StatusPreconditionRequired)
+			http.Error(w,
+				"this resource wants the header "+Header+" with the token of the caller's lease",
+				http.StatusPreconditionRequired)
 			return
 		}
 		t, err := parse(values)
@@ -38,18 +42,24 @@ func Handler(g Doer, resource func(*http.Request) string, next http.Handler) htt
 			return
 		}
 		var stale *backend.StaleError
+		reached := false
 		err = g.Do(r.Context(), resource(r), t, func() error {
+			reached = true
 			next.ServeHTTP(w, r)
 			return nil
 		})
 		switch {
-		case err == nil:
+		case err == nil || reached: // next has answered
 		case errors.As(err, &stale):
 			w.Header().Set(MaxHeader, strconv.FormatInt(stale.Max, 10))
-			http.Error(w, fmt.Sprintf("token %d is stale: a newer holder with token %d was here", t, stale.Max), http.StatusPreconditionFailed)
-		case r.Context().Err() != nil: // nobody reads the answer
-		default:
-			http.Error(w, "the token could not be checked", http.StatusServiceUnavailable)
+			http.Error(w,
+				fmt.Sprintf("token %d is stale: a newer holder with token %d was here",
+					t, stale.Max), http.StatusPreconditionFailed)
+		case errors.Is(err, backend.ErrInvalid): // a positive number, but no token
+			http.Error(w, err.Error(), http.StatusBadRequest)
+		default: // also where r's ctx ended: a bound of the program's own leaves somebody who reads the answer
+			http.Error(w, "the access was not made: another one to this resource took too long, or the token "+
+				"could not be checked", http.StatusServiceUnavailable)
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/fence"
@@ -120,6 +121,71 @@ func TestHandlerIsAtomic(t *testing.T) {
 	wg.Wait()
 	if got := strings.Join(order, " "); got != "2 1 2" {
 		t.Errorf("order of the accesses: got %q, want the other resource's, the first's, the second's", got)
+	}
+}
+
+// A request whose ctx ends while it waits for its turn never reached the resource, and its answer says so.
+func TestHandlerAnswersWhatNeverReachedTheResource(t *testing.T) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	var served []string
+	guarded := fence.Handler(&fence.Memory{}, nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		served = append(served, r.Header.Get(fence.Header)) // one at a time
+		if len(served) == 1 {
+			close(entered)
+			<-leave
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	put := func(ctx context.Context, token fence.Token) int {
+		r := httptest.NewRequestWithContext(ctx, http.MethodPut, "/a", nil)
+		fence.Set(r, token)
+		w := httptest.NewRecorder()
+		guarded.ServeHTTP(w, r)
+		return w.Code
+	}
+	first := make(chan int)
+	go func() { first <- put(t.Context(), 1) }()
+	<-entered
+	bounded, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	if got := put(bounded, 2); got != http.StatusServiceUnavailable {
+		t.Errorf("a request that waited in vain: got %d, want 503", got)
+	}
+	close(leave)
+	if got := <-first; got != http.StatusNoContent {
+		t.Errorf("the one before it: got %d, want 204", got)
+	}
+	// One whose ctx ends while the resource answers keeps the resource's answer.
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if got := put(ended, 3); got != http.StatusNoContent && got != http.StatusServiceUnavailable {
+		t.Errorf("a request whose ctx has ended: got %d, want the resource's answer or 503", got)
+	}
+	if got := strings.Join(served, " "); got != "1" && got != "1 3" {
+		t.Errorf("served: got %q, want 1 and perhaps 3, never 2", got)
+	}
+}
+
+// A resource that fails has been reached: a lower token is stale from then on.
+func TestHandlerRemembersAFailedAccess(t *testing.T) {
+	url := resource(t, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "half done", http.StatusInternalServerError)
+	})
+	for _, c := range []struct {
+		token string
+		want  int
+	}{
+		{"7", http.StatusInternalServerError},
+		{"6", http.StatusPreconditionFailed},
+		{"7", http.StatusInternalServerError},
+	} {
+		if res, _ := request(t, http.MethodPut, url, c.token); res.StatusCode != c.want {
+			t.Errorf("token %s: got %d, want %d", c.token, res.StatusCode, c.want)
+		}
+	}
+	r, _ := request(t, http.MethodPut, url, "9007199254740991")
+	if r.StatusCode != http.StatusBadRequest {
+		t.Errorf("a number that no store grants: got %d, want 400", r.StatusCode)
 	}
 }
 

@@ -3,6 +3,7 @@ package fence
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/fencelock/fencelock/backend"
 )
@@ -29,10 +30,14 @@ func (m *Memory) Check(ctx context.Context, resource string, t Token) error {
 	return m.Do(ctx, resource, t, func() error { return nil })
 }
 
-// Do implements Doer.
+// Do implements Doer. A token further ahead of this machine's clock in µs than [backend.FloorAhead] is ErrInvalid: no
+// store grants it, and once remembered it would keep every holder out for good.
 func (m *Memory) Do(ctx context.Context, resource string, t Token, access func() error) error {
 	if t <= 0 {
 		return backend.Invalid("token %d: want a positive one", t)
+	}
+	if now := time.Now().UnixMicro(); t > now+backend.FloorAhead {
+		return backend.Invalid("token %d: want at most an hour above this machine's clock in µs, which is %d", t, now)
 	}
 	s := m.of(resource)
 	select {

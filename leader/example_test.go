@@ -35,3 +35,32 @@ func ExampleRun() {
 	// leading, with a token: true
 	// ended: true
 }
+
+// A leader whose work can be interrupted steps down when another process wants to lead.
+func ExampleRun_stepDown() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	locks, err := fencelock.Open(ctx, "memory://") // a server's URL in earnest
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close()
+
+	terms := make(chan string)
+	for _, who := range []string{"green", "blue"} {
+		go leader.Run(ctx, locks.Mutex("scheduler"), leader.Callbacks{
+			Lead: func(ctx context.Context, lease *fencelock.Lease) error {
+				terms <- who
+				select {
+				case <-lease.Wanted():
+				case <-ctx.Done():
+				}
+				return nil
+			},
+		})
+	}
+	first, second, third := <-terms, <-terms, <-terms
+	fmt.Println("they take turns:", first != second && third == first)
+	// Output:
+	// they take turns: true
+}

@@ -1,5 +1,5 @@
-// Package leader elects one of many processes and lets it lead, term after term. It is a loop around a Mutex: whoever holds the
-// lock leads, the others wait in its queue.
+// Package leader elects one of many processes and lets it lead, term after term. It is a loop
+// around a Mutex: whoever holds the lock leads, the others wait in its queue.
 //
 //	err := leader.Run(ctx, locks.Mutex("scheduler"), leader.Callbacks{
 //		Lead: func(ctx context.Context, lease *fencelock.Lease) error {
@@ -7,9 +7,15 @@
 //		},
 //	})
 //
-// What is guaranteed: no two leases of one name overlap, and the token of each term is greater than that of every earlier one. What is
-// not: that Lead has stopped when its lease ends. Lead must stop when its ctx ends; until it has done so, two may lead, and only a
-// resource that checks the token tells them apart (package fence). Callbacks.Late sees such a Lead.
+// What is guaranteed: the token of each term is greater than that of every earlier one; and no two
+// leases of one name overlap as long as the store keeps its data and its time. Where it does not,
+// as Redis in a failover, two may lead: docs/guarantees.md has the faults of each store. What is
+// not: that Lead has stopped when its lease ends. Lead must stop when its ctx ends; until it has
+// done so, two may lead, and only a resource that checks the token tells them apart (package
+// fence). Callbacks.Late sees such a Lead.
+//
+// A term is a long hold. In PostgreSQL it belongs in mode=lease: in mode=row it is a transaction, which holds back
+// vacuum in the whole database for as long as the term lasts.
 package leader
 
 import (
@@ -22,8 +28,8 @@ import (
 	"github.com/fencelock/fencelock"
 )
 
-// The pause between two terms, or after an error: least at first, twice as long each time up to most, and jittered down to half.
-// It is least again after a term longer than most.
+// The pause between two terms, or after an error: least at first, twice as long each time up to
+// most, and jittered down to half. It is least again after a term longer than most.
 const (
 	least = 100 * time.Millisecond
 	most  = 10 * time.Second
@@ -34,33 +40,37 @@ const lateEvery = time.Second
 
 // Callbacks are what a candidate does. Only Lead must be set.
 type Callbacks struct {
-	// Lead leads. Run calls it on its own goroutine for each term, never twice at once, with the lease of the term and the lease's ctx,
-	// which ends when the lease does and when Run's ctx does. It must return then. While it runs, the lease is
-	// renewed (unless the Mutex has WithManualRenew). Its return ends the term: the lock is released, another candidate has its turn, and this
-	// one stands again after a pause. After a panic the lock is released too; the panic is the program's.
+	// Lead leads. Run calls it on its own goroutine for each term, never twice at once, with the
+	// lease of the term and the lease's ctx, which ends when the lease does and when Run's ctx
+	// does. It must return then. While it runs, the lease is renewed (unless the Mutex has
+	// WithManualRenew). Its return ends the term: the lock is released, another candidate has its
+	// turn, and this one stands again after a pause. After a panic the lock is released too; the
+	// panic is the program's.
 	Lead func(ctx context.Context, lease *fencelock.Lease) error
 
-	// Lost is called once for each term that a loss ended, at the time of the loss, on another goroutine than Lead, which may still be
-	// running. err matches fencelock.ErrLost, or fencelock.ErrReleased if Lead unlocked it or
-	// the Locker was closed. Run waits for it.
+	// Lost is called once for each term that a loss ended, at the time of the loss, on another
+	// goroutine than Lead, which may still be running. err matches fencelock.ErrLost, or
+	// fencelock.ErrReleased if Lead unlocked it or the Locker was closed. Run waits for it.
 	Lost func(lease *fencelock.Lease, err error)
 
-	// Late is called every second for as long as Lead goes on after its lease has ended, with how long that has been: by
-	// then another may lead. Run does not stand again before Lead has returned. A Lead that cannot be stopped
-	// otherwise is stopped here, with os.Exit. On the goroutine of Lost.
+	// Late is called every second for as long as Lead goes on after its lease has ended, with how
+	// long that has been: by then another may lead. Run does not stand again before Lead has
+	// returned. A Lead that cannot be stopped otherwise is stopped here, with os.Exit. On the
+	// goroutine of Lost.
 	Late func(lease *fencelock.Lease, late time.Duration)
 
-	// Failed is called on Run's goroutine with the error of a term (Lead's, or that of releasing the lock) or of an election that could
-	// not be held, before the pause. Run goes on.
+	// Failed is called on Run's goroutine with the error of a term (Lead's, or that of releasing
+	// the lock) or of an election that could not be held, before the pause. Run goes on.
 	Failed func(err error)
 }
 
-// Run stands for election until ctx ends, and leads whenever it is elected. It returns context.Cause(ctx), after Lead has returned
-// and the lock has been released; or before that an error that trying again cannot mend: fencelock.ErrInvalid, ErrUnsupported,
-// ErrDeadlock, ErrClosed. Many may run at once, in one process too, also of one Mutex.
+// Run stands for election until ctx ends, and leads whenever it is elected. It returns
+// context.Cause(ctx), after Lead has returned and the lock has been released; or before that an
+// error that trying again cannot mend: fencelock.ErrInvalid, ErrUnsupported, ErrDeadlock,
+// ErrClosed. Many may run at once, in one process too, also of one Mutex.
 //
-// A store that is out is no reason to return: the error goes to Failed, and Run tries again after a pause of 0.1 s at first, and
-// later of up to 10 s.
+// A store that is out is no reason to return: the error goes to Failed, and Run tries again after a
+// pause of 0.1 s at first, and later of up to 10 s.
 func Run(ctx context.Context, m fencelock.Mutex, c Callbacks) error {
 	if c.Lead == nil {
 		return fmt.Errorf("leader: %w: Callbacks.Lead is nil", fencelock.ErrInvalid)
@@ -92,7 +102,9 @@ func Run(ctx context.Context, m fencelock.Mutex, c Callbacks) error {
 
 // hopeless reports whether an error of Lock comes again each time.
 func hopeless(err error) bool {
-	for _, e := range []error{fencelock.ErrInvalid, fencelock.ErrUnsupported, fencelock.ErrDeadlock, fencelock.ErrClosed} {
+	for _, e := range []error{
+		fencelock.ErrInvalid, fencelock.ErrUnsupported, fencelock.ErrDeadlock, fencelock.ErrClosed,
+	} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -112,7 +124,8 @@ func (c *Callbacks) term(ctx context.Context, lease *fencelock.Lease) (err error
 		close(returned)
 		<-watched
 		cancel()
-		if unlock := lease.Unlock(ctx); !errors.Is(unlock, fencelock.ErrLost) && !errors.Is(unlock, fencelock.ErrReleased) {
+		if unlock := lease.Unlock(ctx); !errors.Is(unlock, fencelock.ErrLost) &&
+			!errors.Is(unlock, fencelock.ErrReleased) {
 			err = errors.Join(err, unlock)
 		}
 	}()

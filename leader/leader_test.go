@@ -81,7 +81,9 @@ func TestTermsPassOn(t *testing.T) {
 					d.note("%s stops", who)
 					return ctx.Err()
 				},
-				Lost:   func(_ *fencelock.Lease, err error) { d.note("%s lost it: %v", who, errors.Is(err, fencelock.ErrLost)) },
+				Lost: func(_ *fencelock.Lease, err error) {
+					d.note("%s lost it: %v", who, errors.Is(err, fencelock.ErrLost))
+				},
 				Failed: func(err error) { t.Errorf("%s failed: %v", who, err) },
 			}
 		}
@@ -228,7 +230,10 @@ func TestPanicReleases(t *testing.T) {
 					t.Errorf("got panic %v, want Lead's", got)
 				}
 			}()
-			_ = leader.Run(t.Context(), a.Mutex("n"), leader.Callbacks{Lead: func(context.Context, *fencelock.Lease) error { panic("at the disco") }})
+			_ = leader.Run(t.Context(),
+				a.Mutex("n"), leader.Callbacks{
+					Lead: func(context.Context, *fencelock.Lease) error { panic("at the disco") },
+				})
 		}()
 		if _, err := b.Mutex("n").TryLock(t.Context()); err != nil {
 			t.Errorf("after the panic: %v, want it free", err)

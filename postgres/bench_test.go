@@ -16,8 +16,8 @@ import (
 	"github.com/fencelock/fencelock/postgres"
 )
 
-// BenchmarkCycle locks and unlocks free names, in turn with the recipe by hand (SELECT … FOR UPDATE on a row that is
-// there, and COMMIT) on the same pool, and reports our rate as a ratio to that.
+// BenchmarkCycle locks and unlocks free names, in turn with the recipe by hand (SELECT … FOR UPDATE
+// on a row that is there, and COMMIT) on the same pool, and reports our rate as a ratio to that.
 func BenchmarkCycle(b *testing.B) {
 	s := servers.Postgres(b, servers.PostgresOptions{})
 	for _, mode := range both {
@@ -44,7 +44,9 @@ func benchmarkCycle(b *testing.B, s *servers.PostgresServer, mode postgres.Mode,
 		b.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	if _, err := pool.Exec(b.Context(), "CREATE TABLE IF NOT EXISTS by_hand (name text PRIMARY KEY); INSERT INTO by_hand SELECT 'n' || i FROM generate_series(0, 1000) i ON CONFLICT DO NOTHING", pgx.QueryExecModeSimpleProtocol); err != nil {
+	if _, err := pool.Exec(b.Context(), "CREATE TABLE IF NOT EXISTS by_hand (name text PRIMARY "+
+		"KEY); INSERT INTO by_hand SELECT 'n' || i FROM generate_series(0, 1000) i ON CONFLICT DO "+
+		"NOTHING", pgx.QueryExecModeSimpleProtocol); err != nil {
 		b.Fatal(err)
 	}
 	ours := func(ctx context.Context, name string) error {
@@ -60,7 +62,8 @@ func benchmarkCycle(b *testing.B, s *servers.PostgresServer, mode postgres.Mode,
 			return err
 		})
 	}
-	// crowd runs n cycles with all workers, each with a name of its own, and returns how long that took.
+	// crowd runs n cycles with all workers, each with a name of its own, and returns how long that
+	// took.
 	crowd := func(n int, cycle func(context.Context, string) error) time.Duration {
 		var wg sync.WaitGroup
 		var left atomic.Int64

@@ -17,20 +17,22 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/conformance/gatetest"
+	"github.com/fencelock/fencelock/backend/gatetest"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
 
-// bouncer starts PgBouncer in transaction mode, with so many connections to the server, and returns its address.
-func bouncer(t *testing.T, s *servers.PostgresServer, size int) string {
+// bouncer starts PgBouncer in a mode, with so many connections to the server, and returns its
+// address.
+func bouncer(t *testing.T, s *servers.PostgresServer, mode string, size int) string {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
 		program = "/usr/sbin/pgbouncer"
 		if _, err := os.Stat(program); err != nil {
 			const how = "pgbouncer is missing; run scripts/setup-tests.sh pgbouncer, or install the package pgbouncer"
-			if list := "," + os.Getenv("FENCELOCK_REQUIRE") + ","; strings.Contains(list, ",postgres,") || strings.Contains(list, ",all,") {
+			if list := "," + os.Getenv("FENCELOCK_REQUIRE") + ","; strings.Contains(list, ",postgres,") ||
+				strings.Contains(list, ",all,") {
 				t.Fatal(how)
 			}
 			t.Skip(how)
@@ -55,11 +57,11 @@ listen_addr = 127.0.0.1
 listen_port = %s
 unix_socket_dir =
 auth_type = any
-pool_mode = transaction
+pool_mode = %s
 default_pool_size = %d
 max_client_conn = 500
 ignore_startup_parameters = extra_float_digits
-`, host, port, mine, size), 0o644))
+`, host, port, mine, mode, size), 0o644))
 	must(t, os.Chmod(dir, 0o755))
 	cmd := exec.Command(program, ini)
 	if os.Getuid() == 0 { // it refuses to run as root
@@ -88,12 +90,13 @@ ignore_startup_parameters = extra_float_digits
 	return addr
 }
 
-// Mode lease works behind a pooler in transaction mode, whose connections are shared by all clients: more than it has of
-// them hold and wait. Pushes need listen_url; without it the floor timer serves.
+// Mode lease works behind a pooler in transaction mode, whose connections are shared by all
+// clients: more than it has of them hold and wait. Pushes need listen_url; without it the floor
+// timer serves.
 func TestLeaseBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{})
-	addr := bouncer(t, s, 2)
+	addr := bouncer(t, s, "transaction", 2)
 	p := pool(t, s, "")
 	for _, tt := range []struct {
 		what string
@@ -144,11 +147,12 @@ func TestLeaseBehindPgBouncer(t *testing.T) {
 	}
 }
 
-// The contract of migrations holds behind a pooler in transaction mode: what marks a holder lasts as long as its transaction, or is a row.
+// The contract of migrations holds behind a pooler in transaction mode: what marks a holder lasts
+// as long as its transaction, or is a row.
 func TestGatesBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{})
-	addr := bouncer(t, s, 60)
+	addr := bouncer(t, s, "transaction", 60)
 	for _, mode := range both {
 		t.Run(string(mode), func(t *testing.T) {
 			gatetest.Run(t, func(t *testing.T) backend.Driver {
@@ -156,5 +160,39 @@ func TestGatesBehindPgBouncer(t *testing.T) {
 				return client(t, at(addr, mode, "pool_max_conns", "12"))
 			})
 		})
+	}
+}
+
+// In session mode a pooler tells its own number for the server's process. Waiters are not taken for
+// gone by it: they keep their place.
+func TestWaitersBehindPgBouncerInSessionMode(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	url := at(bouncer(t, s, "session", 60), postgres.Row, "pool_max_conns", "4")
+	p := pool(t, s, "")
+	a, b, c := open(t, url), open(t, url), open(t, url)
+	le := lock(t, a.Mutex("x"))
+	first := queue(t, b, "x", 1)
+	second := queue(t, c, "x", 2)
+	sessions := func() string {
+		return one[string](t, p, "SELECT string_agg(DISTINCT pid::text, ' ' ORDER BY pid::text) FROM "+
+			"pg_locks WHERE locktype = 'advisory' AND NOT granted")
+	}
+	before := sessions()
+	<-time.After(7 * time.Second) // three looks of each process whether its waiters are there
+	if now := sessions(); now != before {
+		t.Errorf("the sessions that wait were %s, are %s", before, now)
+	}
+	unlock(t, le)
+	unlock(t, first.granted(t, 3*time.Second))
+	unlock(t, second.granted(t, 3*time.Second))
+	// What a lost reply has got is ended by the process that the server knows.
+	d := driver(t, url)
+	r := request("y", "")
+	_, err := d.Acquire(t.Context(), r)
+	must(t, err)
+	must(t, d.Abandon(t.Context(), r))
+	if info, err := d.Inspect(t.Context(), "y"); err != nil || info.Held {
+		t.Errorf("after Abandon: got %+v, %v, want it free", info, err)
 	}
 }

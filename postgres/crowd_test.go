@@ -9,11 +9,14 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/postgres"
 )
 
-// Many goroutines of two clients lock a few names, by trying, by waiting and by waiting for too short a while, while their requests
-// share statements. No name has two holders, its tokens rise, and nothing is left.
+// Many goroutines of two clients lock a few names, by trying, by waiting and by waiting for too
+// short a while, while their requests share statements. No name has two holders, its tokens rise,
+// and nothing is left.
 func TestCrowd(t *testing.T) {
 	t.Parallel()
 	for _, mode := range both {
@@ -69,4 +72,58 @@ func TestCrowd(t *testing.T) {
 			await(t, 10*time.Second, "nothing is left", func() bool { return leftovers(t, p) == 0 })
 		})
 	}
+}
+
+// A try that meets the tidying of the name's row, and is still to be rolled back, keeps no other
+// try out.
+func TestTryKeepsNoDoor(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	l, p := open(t, at(s.Addr(), postgres.Row)), pool(t, s, "")
+	key := []byte(backend.DefaultPrefix + "x")
+	run(t, p, "INSERT INTO fencelock_row(name) VALUES ($1)", key)
+	tidy, err := p.Begin(t.Context())
+	must(t, err)
+	_, err = tidy.Exec(t.Context(), "SELECT pg_advisory_xact_lock_shared(fencelock_door($1))", key)
+	must(t, err)
+	early, err := p.Begin(t.Context())
+	must(t, err)
+	t.Cleanup(func() { // before the pool closes, which waits for them
+		_ = tidy.Rollback(context.Background())
+		_ = early.Rollback(context.Background())
+	})
+	var state string
+	must(t, early.QueryRow(t.Context(), takeByHand, key, false, len(backend.DefaultPrefix)).Scan(&state))
+	if state != "missing 0" {
+		t.Errorf("a try beside the tidying: got %q, want missing 0", state)
+	}
+	must(t, tidy.Rollback(t.Context()))
+	le, err := l.Mutex("x").TryLock(t.Context())
+	must(t, err)
+	unlock(t, le)
+}
+
+// An Unlock whose ctx ends between its COMMIT and the tidying leaves no row once it is repeated.
+func TestUnlockCancelledBehindItsCommit(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	l, p := open(t, at(s.Addr(), postgres.Row)), pool(t, s, "")
+	le := lock(t, l.Mutex("x"))
+	closed, err := p.Begin(t.Context())
+	must(t, err)
+	t.Cleanup(func() { _ = closed.Rollback(context.Background()) }) // before the pool closes, which waits for it
+	locked := make(chan error, 1)
+	go func() { // waits for the holder's COMMIT, and then keeps the tidying behind it waiting
+		_, err := closed.Exec(t.Context(), "LOCK TABLE fencelock_row IN ACCESS EXCLUSIVE MODE")
+		locked <- err
+	}()
+	await(t, 5*time.Second, "the table is waited for", func() bool {
+		return one[bool](t, p, "SELECT EXISTS (SELECT FROM pg_locks WHERE "+
+			"relation='fencelock_row'::regclass AND NOT granted)")
+	})
+	want(t, "Unlock", le.Unlock(within(t, 500*time.Millisecond)), context.DeadlineExceeded)
+	must(t, <-locked)
+	must(t, closed.Rollback(t.Context()))
+	unlock(t, le)
+	await(t, time.Second, "nothing is left", func() bool { return leftovers(t, p) == 0 })
 }

@@ -1,17 +1,15 @@
 package postgres
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"iter"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // Mode chooses what a lease is made of.
@@ -29,129 +27,108 @@ const (
 type Options struct {
 	// Mode is Row if it is empty.
 	Mode Mode
-	// Prefix goes before every lock's name in the tables; the default is "fencelock:". See NoPrefix for none.
+	// Prefix goes before every lock's name in the tables; the default is "fencelock:". See NoPrefix
+	// for none.
 	Prefix string
 	// NoPrefix makes the name itself the key.
 	NoPrefix bool
-	// Schema is where the tables are; the default is the first schema of the search_path. All clients
-	// of a lock must agree.
+	// Schema is where the tables are; the default is the first schema of the search_path that has
+	// them, else the first. All clients of a lock must agree: name it where their roles or settings
+	// differ. It is looked for once, on a new connection.
 	Schema string
-	// Listen is how mode Lease connects for its pushes: one connection, besides the pool, while somebody waits. The
-	// default is the pool's own configuration. Behind a pooler in transaction mode no push
-	// arrives over that; give the server's own address here.
+	// Listen is how mode Lease connects for its pushes: one connection, besides the pool, while
+	// somebody waits. The default is the pool's own configuration. Behind a pooler in transaction
+	// mode no push arrives over that; give the server's own address here.
 	Listen *pgx.ConnConfig
 }
 
-// Driver is the PostgreSQL backend. It implements backend.Driver, backend.Checker and backend.Gater.
+// Driver is the PostgreSQL backend. It implements backend.Driver, backend.Checker and
+// backend.Gater.
 type Driver struct {
-	mode
-	st   *store
-	own  *dialer // of a pool that the driver opened
-	name string
+	*core.Mover
+	st *store
 }
 
-// mode is what the two modes do each in its own way: the methods of backend.Driver and backend.Checker, and two of backend.Gater.
-type mode interface {
-	Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error)
-	Renew(ctx context.Context, hs []*backend.Hold) []error
-	Check(ctx context.Context, hs []*backend.Hold) []error
-	Release(ctx context.Context, h *backend.Hold) error
-	Abandon(ctx context.Context, r *backend.Request) error
-	Inspect(ctx context.Context, name string) (backend.Info, error)
-	List(ctx context.Context, prefix string) iter.Seq2[backend.Info, error]
-	Break(ctx context.Context, name string) error
-	Undrained(ctx context.Context, g backend.Gate) ([]backend.Info, error)
-	RaiseHeld(ctx context.Context, h *backend.Hold, floor backend.Token) error
-	close()
-}
-
-var (
-	_ backend.Driver  = (*Driver)(nil)
-	_ backend.Checker = (*Driver)(nil)
-	_ backend.Gater   = (*Driver)(nil)
-)
-
-// New returns a driver over a pool that the program has. The pool is neither changed nor closed, its connections come
-// back with their settings as they were, and nothing is sent yet: the tables are created by the first call that
-// misses them. opts may be nil: mode row.
+// New returns a driver over a pool that the program has. The pool is neither changed nor closed,
+// its connections come back with their settings as they were, and nothing is sent yet: the first
+// call finds the tables, or creates them. opts may be nil: mode row.
+//
+// Renewals, pushes and what waits for a lock go by connections of the driver's own, up to five,
+// made as the pool makes its own (with its BeforeConnect and AfterConnect); so does any other call
+// while the pool gives none. A program that uses up its pool loses no lock.
 //
 // Mode row holds a connection of the pool for each held lease and each name that is waited for, and
 // leaves one for other calls; what the program takes for itself comes on top.
 func New(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
+	return newDriver(pool, opts, nil)
+}
+
+// newDriver is New. A pool that the URL made comes with its dialer: it is the driver's own.
+func newDriver(pool *pgxpool.Pool, opts *Options, mine *dialer) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
 	if pool == nil {
 		return nil, backend.Invalid("the pgxpool.Pool is nil")
 	}
-	prefix := opts.Prefix
-	switch {
-	case opts.NoPrefix && prefix != "":
-		return nil, backend.Invalid("postgres.Options has both Prefix and NoPrefix: want one")
-	case prefix == "" && !opts.NoPrefix:
-		prefix = backend.DefaultPrefix
-	}
-	if err := backend.CheckPrefix(prefix); err != nil {
+	prefix, err := opts.place()
+	if err != nil {
 		return nil, err
 	}
-	if err := checkSchema(opts.Schema); err != nil {
-		return nil, err
-	}
-	st := &store{pool: pool, schema: opts.Schema, prefix: prefix, ensuring: make(chan struct{}, 1)}
-	st.gates.Store(&gates{})
-	if opts.Schema != "" {
-		st.before = qualifier(opts.Schema)
+	st := &store{
+		pool: pool, own: pool, dialer: mine, schema: opts.Schema, prefix: prefix,
+		ensuring: make(chan struct{}, 1),
 	}
 	d := &Driver{st: st}
 	switch opts.Mode {
 	case "", Row:
 		most := int(pool.Config().MaxConns)
 		if most < 2 {
-			return nil, backend.Invalid("mode row needs a pool of at least 2 connections, this has pool_max_conns=%d: one is kept back for Inspect, Break and tokens", most)
+			return nil, backend.Invalid("mode row needs a pool of at least 2 connections, "+
+				"this has pool_max_conns=%d: one is kept back for Inspect, Break and tokens", most)
 		}
 		if opts.Listen != nil {
-			return nil, backend.Invalid("postgres.Options.Listen belongs to mode lease: mode row needs no pushes")
+			return nil, backend.Invalid("postgres.Options.Listen belongs to mode lease: " +
+				"mode row needs no pushes")
 		}
-		d.mode, d.name = newRow(st, most), "postgres-row"
+		d.Mover = core.NewMover(newRow(st, most))
 	case Lease:
 		var id [8]byte
 		_, _ = rand.Read(id[:]) // never fails
 		listen := opts.Listen
-		if listen == nil {
-			listen = pool.Config().ConnConfig
+		if listen != nil {
+			listen = listen.Copy()
 		}
-		d.mode, d.name = newLease(st, hex.EncodeToString(id[:]), listen.Copy(), opts.Listen == nil), "postgres-lease"
+		d.Mover = core.NewMover(newLease(st, hex.EncodeToString(id[:]), listen))
 	default:
 		return nil, badMode(opts.Mode)
+	}
+	if mine == nil {
+		var err error
+		if st.own, st.dialer, err = ownPool(pool); err != nil {
+			return nil, err
+		}
 	}
 	return d, nil
 }
 
+// place returns the prefix, once that and the schema are checked.
+func (o *Options) place() (prefix string, err error) {
+	prefix = o.Prefix
+	switch {
+	case o.NoPrefix && prefix != "":
+		return "", backend.Invalid("postgres.Options has both Prefix and NoPrefix: want one")
+	case prefix == "" && !o.NoPrefix:
+		prefix = backend.DefaultPrefix
+	}
+	if err := backend.CheckPrefix(prefix); err != nil {
+		return "", err
+	}
+	return prefix, checkSchema(o.Schema)
+}
+
 func badMode(m Mode) error {
 	const most = 40
-	return backend.Invalid("mode %q: want %q or %q", strings.ToValidUTF8(string(m[:min(len(m), most)]), ""), Row, Lease)
-}
-
-// Traits returns what the mode promises.
-func (d *Driver) Traits() backend.Traits { return backend.TraitsOf(d.name) }
-
-// Raise implements backend.Raiser.
-func (d *Driver) Raise(ctx context.Context, floor backend.Token) error {
-	return d.st.raise(ctx, nil, floor)
-}
-
-// Close implements backend.Driver.
-func (d *Driver) Close() error {
-	d.close()
-	if d.own != nil {
-		d.own.close() // so that no connection waits for a server that is gone
-		d.st.pool.Close()
-	}
-	d.st.flying.Wait()
-	return nil
-}
-
-// unknownHolds is the answer for holds that are not of this driver.
-func unknownHolds(hs []*backend.Hold) []error {
-	return slices.Repeat([]error{backend.ErrLost}, len(hs))
+	shown := strings.ToValidUTF8(string(m[:min(len(m), most)]), "")
+	return backend.Invalid("mode %q: want %q or %q", shown, Row, Lease)
 }

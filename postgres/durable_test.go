@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
@@ -32,14 +32,16 @@ func (r *rising) saw(t *testing.T, when, name string, token fencelock.Token) {
 	r.last[name] = token
 }
 
-// The server dies while leases are held, their transactions open, in which a sequence alone would forget what it gave;
-// also where floors have raised the tokens above the clock.
+// The server dies while leases are held, their transactions open, in which a sequence alone would
+// forget what it gave; also where floors have raised the tokens above the clock.
 func TestTokensRiseOverKills(t *testing.T) {
 	t.Parallel()
 	for _, mode := range both {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
-			s := servers.Postgres(t, servers.PostgresOptions{Config: []string{"wal_writer_delay=10s", "bgwriter_delay=10s"}})
+			s := servers.Postgres(t, servers.PostgresOptions{
+				Config: []string{"wal_writer_delay=10s", "bgwriter_delay=10s"},
+			})
 			var r rising
 			rounds := 4
 			if testing.Short() {
@@ -55,7 +57,7 @@ func TestTokensRiseOverKills(t *testing.T) {
 					name := fmt.Sprint("x", i)
 					floor := fencelock.Token(0)
 					if i%2 == 1 && round < 1 {
-						floor = time.Now().UnixMicro() + int64(round+1)*1e12 // eleven days ahead
+						floor = time.Now().UnixMicro() + 3e9 // 50 minutes ahead
 					}
 					for range 3 { // held when the server dies: the last one
 						le := lock(t, l.Mutex(name, fencelock.WithFloor(floor)))
@@ -133,7 +135,7 @@ func TestTokensRiseOverPromotion(t *testing.T) {
 			replica := servers.PostgresReplica(t, primary, servers.PostgresReplicaOptions{})
 			var r rising
 			l := open(t, at(primary.Addr(), mode), fencelock.WithTTL(time.Minute), fencelock.WithManualRenew())
-			floor := time.Now().UnixMicro() + 1e12
+			floor := time.Now().UnixMicro() + 3e9
 			for i := range 8 {
 				name := fmt.Sprint("x", i)
 				m := l.Mutex(name)
@@ -164,5 +166,45 @@ func TestTokensRiseOverPromotion(t *testing.T) {
 				unlock(t, le)
 			}
 		})
+	}
+}
+
+// After a promotion the number of a transaction may be another one's: a COMMIT that the new server
+// never saw is not taken for done.
+func TestLostCommitIsNotJudgedByAnotherHistory(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("two servers and a copy")
+	}
+	primary := servers.Postgres(t, servers.PostgresOptions{})
+	run(t, pool(t, primary, ""), "CREATE TABLE written (n int)")
+	replica := servers.PostgresReplica(t, primary, servers.PostgresReplicaOptions{})
+	proxy := proxied(t, primary)
+	l := open(t, at(proxy.Addr()+","+replica.Addr(), postgres.Row, "target_session_attrs",
+		"read-write"), fencelock.WithTTL(5*time.Minute))
+	unlock(t, lock(t, l.Mutex("x")))
+	must(t, replica.AwaitCaughtUp(within(t, 30*time.Second), primary))
+	must(t, replica.Stop()) // what comes now, it never sees
+	le := lock(t, l.Mutex("x"))
+	_, err := txOf(t, le).Exec(t.Context(), "INSERT INTO written VALUES (1)")
+	must(t, err)
+	var xid int64
+	must(t, txOf(t, le).QueryRow(t.Context(), "SELECT pg_current_xact_id()::text::bigint").Scan(&xid))
+	proxy.Set(faultproxy.Mode{HoldReplies: true})
+	want(t, "Unlock whose reply is held", le.Unlock(within(t, 300*time.Millisecond)), fencelock.ErrUnavailable)
+	must(t, primary.Kill())
+	proxy.Cut()
+	must(t, replica.Start())
+	must(t, replica.Promote(within(t, 30*time.Second)))
+	after := pool(t, replica, "")
+	for one[int64](t, after, "SELECT pg_current_xact_id()::text::bigint") <= xid {
+	}
+	if n := one[int](t, after, "SELECT count(*) FROM written"); n != 0 {
+		t.Fatalf("the promoted server has %d rows: it was not behind", n)
+	}
+	if err := le.Unlock(within(t, 20*time.Second)); err == nil {
+		t.Error("Unlock: got nil, and what was written is lost")
+	} else {
+		want(t, "Unlock on a server of another history", err, fencelock.ErrUnavailable)
 	}
 }

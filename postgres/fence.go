@@ -5,37 +5,57 @@ import (
 	"errors"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencelock/fencelock/backend"
 )
 
-// CheckToken is the guard for what lies in this database: it checks the fencing token of a lease, of whatever backend, in
-// the caller's transaction, and keeps others from the resource until that ends. So the check and all that the
-// transaction reads and writes are one step. Call it first in every transaction that touches the resource, those that only
-// read too.
+// CheckToken is the guard for what lies in this database: it checks the fencing token of a lease,
+// of whatever backend, in the caller's transaction, and keeps others from the resource until that
+// ends. So the check and all that the transaction reads and writes are one step. Call it first in
+// every transaction that touches the resource, those that only read too.
 //
 // It returns nil for a token that is equal to the greatest that the resource has seen or greater, a
-// *backend.StaleError, which matches ErrStale, for a lower one, and an error that matches ErrInvalid for a
-// token that is not positive, and where the table of guards is missing (see [CreateSchema]). Unless the error
-// is nil, roll back. A transaction of level REPEATABLE READ or SERIALIZABLE can also fail with the server's 40001, as
-// with every concurrent update: repeat it.
+// *backend.StaleError, which matches ErrStale, for a lower one, and an error that matches
+// ErrInvalid for a token that is not positive, and where the table of guards is missing (see
+// [CreateSchema]). Unless the error is nil, roll back. A transaction of level REPEATABLE READ or
+// SERIALIZABLE can also fail with the server's 40001, as with every concurrent update: repeat it.
 //
-// resource is any text of the program's; the table has a row for each, for ever. The table is
-// found by the transaction's search_path.
+// resource is any text of the program's; the table has a row for each, for ever. A token more than
+// an hour ahead of the server's clock, in µs, is ErrInvalid: its mark would refuse every token to
+// come.
+//
+// The table is found by the transaction's search_path. Where connections differ in it and more than
+// one schema has such a table, a resource would have several guards: name the schema with
+// [CheckTokenIn].
 func CheckToken(ctx context.Context, tx pgx.Tx, resource string, t backend.Token) error {
+	return checkToken(ctx, tx, "", resource, t)
+}
+
+// CheckTokenIn is [CheckToken] with the table of a schema, whatever the search_path of the
+// transaction is.
+func CheckTokenIn(ctx context.Context, tx pgx.Tx, schema, resource string, t backend.Token) error {
+	return checkToken(ctx, tx, qualifier(schema), resource, t)
+}
+
+func checkToken(ctx context.Context, tx pgx.Tx, before, resource string, t backend.Token) error {
 	if t <= 0 {
 		return backend.Invalid("token %d: want a positive one", t)
 	}
 	var seen backend.Token
-	// The row is locked in either case. A stale token writes the same number again, which the caller rolls back.
-	err := tx.QueryRow(ctx, `INSERT INTO fencelock_guard AS g VALUES ($1, $2)
-		ON CONFLICT (resource) DO UPDATE SET token = greatest(g.token, excluded.token) RETURNING token`,
-		pgx.QueryExecModeExec, []byte(resource), t).Scan(&seen)
-	var answer *pgconn.PgError
+	// The row is locked in either case. A stale token writes the same number again, which the
+	// caller rolls back.
+	err := tx.QueryRow(ctx, qualified(before, `INSERT INTO fencelock_guard AS g
+		SELECT $1::bytea, $2::bigint WHERE $2 <= date_part('epoch', clock_timestamp()) * 1000000 + $3::bigint
+		ON CONFLICT (resource) DO UPDATE SET token = greatest(g.token, excluded.token) RETURNING token`),
+		pgx.QueryExecModeExec, []byte(resource), t, backend.FloorAhead).Scan(&seen)
+	code := codeOf(err)
 	switch {
-	case errors.As(err, &answer) && answer.Code == "42P01":
-		return &refused{"the table of guards is missing: call postgres.CreateSchema once, or run schema.sql", err}
+	case errors.Is(err, pgx.ErrNoRows):
+		return backend.Invalid("token %d is more than an hour ahead of the server's clock in µs: no "+
+			"lock of this library has granted it", t)
+	case code == "42P01" || code == "3F000":
+		return &refused{"the table of guards is missing, or the role has no rights to its schema: call " +
+			"postgres.CreateSchema once, or run schema.sql", err}
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:

@@ -54,8 +54,8 @@ func checkToken(t *testing.T, s *servers.PostgresServer) {
 	must(t, check(t.Context(), "a", 9))
 }
 
-// The check and what follows it in the transaction are one step: among writers with different tokens the value never goes
-// back, whether they read it or write it.
+// The check and what follows it in the transaction are one step: among writers with different
+// tokens the value never goes back, whether they read it or write it.
 func checkTokenIsAtomic(t *testing.T, s *servers.PostgresServer) {
 	p := pool(t, s, "&pool_max_conns=10")
 	conn, err := p.Acquire(t.Context())

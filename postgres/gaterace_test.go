@@ -59,7 +59,8 @@ func asking(t *testing.T, d *postgres.Driver, g backend.Gate) <-chan []string {
 	return done
 }
 
-// blocked returns when a session of Undrained waits for a lock, and fails the test if it has answered.
+// blocked returns when a session of Undrained waits for a lock, and fails the test if it has
+// answered.
 func blocked(t *testing.T, p *pgxpool.Pool, done <-chan []string) {
 	t.Helper()
 	await(t, 10*time.Second, "Undrained waits", func() bool {
@@ -68,18 +69,20 @@ func blocked(t *testing.T, p *pgxpool.Pool, done <-chan []string) {
 			t.Fatalf("Undrained answered %v while a transaction that may have passed the gate was open", names)
 		default:
 		}
-		return one[int](t, p, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%undrained%' AND pid <> pg_backend_pid()") == 1
+		return one[int](t, p, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "+
+			"AND query LIKE '%settled%' AND pid <> pg_backend_pid()") == 1
 	})
 }
 
-// Whoever has passed the open gate and has not come further is returned: nothing tells of him but his door.
+// Whoever has passed the open gate and has not come further is returned: nothing tells of him but
+// his door.
 func gateParkedRow(t *testing.T, s *servers.PostgresServer) {
 	p, d := pool(t, s, ""), driver(t, at(s.Addr(), postgres.Row, "prefix", "parked:"))
 	moves := backend.Pattern{Match: "in/*"}
 	var open []pgx.Tx
 	for _, name := range []string{"in/a", "in/b", "out"} {
 		run(t, p, "INSERT INTO fencelock_row VALUES ($1)", []byte("parked:"+name))
-		open = append(open, parked(t, p, "SELECT fencelock_take($1, 0, $2, 7, NULL, '', NULL)", []byte("parked:"+name), name == "in/b"))
+		open = append(open, parked(t, p, takeByHand, []byte("parked:"+name), name == "in/b", 7))
 	}
 	both, held := request("in/both", backend.PhaseBoth), request("in/held", backend.PhaseBoth)
 	held.Move = "another"
@@ -118,7 +121,7 @@ func gateParkedLease(t *testing.T, s *servers.PostgresServer) {
 	p, d := pool(t, s, ""), driver(t, at(s.Addr(), postgres.Lease, "prefix", "leases:"))
 	g := gateOf("m", backend.GateBoth, backend.Pattern{Match: "*"})
 	acquire := func(name string) pgx.Tx {
-		return parked(t, p, "SELECT fencelock_acquire($1, $2, 'me', 60000, 0, false, NULL, '', 0, 2000, 7, NULL, '')", []byte("leases:"+name), []byte(nonce()[:16]))
+		return parked(t, p, acquireByHand, []byte("leases:"+name), []byte(nonce()[:16]), 7)
 	}
 	a, b := acquire("a"), acquire("b")
 	must(t, d.SetGate(t.Context(), g, 0))
@@ -143,7 +146,8 @@ func gateParkedLease(t *testing.T, s *servers.PostgresServer) {
 	}
 }
 
-// A renewal that found the lease alive, and commits after its expiry has been seen, is waited for too.
+// A renewal that found the lease alive, and commits after its expiry has been seen, is waited for
+// too.
 func gateParkedRenewal(t *testing.T, s *servers.PostgresServer) {
 	p, d := pool(t, s, ""), driver(t, at(s.Addr(), postgres.Lease, "prefix", "renewal:"))
 	r := request("x", "")
@@ -152,7 +156,8 @@ func gateParkedRenewal(t *testing.T, s *servers.PostgresServer) {
 	must(t, err)
 	g := gateOf("m", backend.GateBoth, backend.Pattern{Match: "*"})
 	must(t, d.SetGate(t.Context(), g, 0))
-	tx := parked(t, p, "SELECT fencelock_renew(ARRAY[name], ARRAY[nonce], ARRAY[60000]) FROM fencelock_lease WHERE name = 'renewal:x'")
+	tx := parked(t, p, "SELECT fencelock_renew(ARRAY[name], ARRAY[nonce], ARRAY[60000]) FROM "+
+		"fencelock_lease WHERE name = 'renewal:x'")
 	await(t, 10*time.Second, "the lease looks expired", func() bool {
 		return one[bool](t, p, "SELECT expires_at < clock_timestamp() FROM fencelock_lease WHERE name = 'renewal:x'")
 	})

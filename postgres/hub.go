@@ -9,31 +9,32 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencelock/fencelock/backend"
 )
 
 const (
 	// slack is how long after its last sign of life a process counts as alive.
 	slack = 4 * time.Second
-	// beatEvery is how often a process that waits gives one, which is also the floor timer of its waiters.
+	// beatEvery is how often a process that waits gives one, which is also the floor timer of its
+	// waiters.
 	beatEvery = time.Second
 	// beatAlone is the same where no push arrives.
 	beatAlone = 250 * time.Millisecond
 	// idleFor is how long the listening connection is kept when nobody waits.
 	idleFor = 30 * time.Second
-	// readyMost is how long the first waiter waits for it.
-	readyMost = 500 * time.Millisecond
 	// hearMost is how long a push that the process sends to itself may take to arrive.
 	hearMost = 3 * time.Second
 	// deafFor is how long to go without pushes where they do not arrive.
 	deafFor = time.Minute
 )
 
-// hub is what the waiters of a process share: a channel of its own that it listens to, and its sign of life.
+// hub is what the waiters of a process share: a channel of its own that it listens to, and its sign
+// of life.
 type hub struct {
 	st      *store
 	process string
-	config  *pgx.ConnConfig
-	pooled  bool // config is the pool's: its hook goes with it
+	config  *pgx.ConnConfig // nil: as the pool connects
 
 	mu      sync.Mutex
 	waiters map[string]*waiter // by nonce, as hex
@@ -43,22 +44,22 @@ type hub struct {
 	closed  bool
 }
 
-// waiter is one acquisition that waits for a push.
+// waiter is the place of a claim that waits for a push.
 type waiter struct {
-	nonce string
-	raw   []byte
-	wake  chan struct{} // of size 1: look now
-	timer *time.Timer   // look when somebody else's claim is over; the hub's mutex guards it
+	claim  *backend.Claim
+	nonce  []byte
+	ticket int64 // the place in the queue, kept if the server forgets it; 0: none yet
 }
 
-func newHub(st *store, process string, config *pgx.ConnConfig, pooled bool) *hub {
-	return &hub{st: st, process: process, config: config, pooled: pooled, waiters: map[string]*waiter{}}
+func newHub(st *store, process string, config *pgx.ConnConfig) *hub {
+	return &hub{st: st, process: process, config: config, waiters: map[string]*waiter{}}
 }
 
 // channel is what the server pushes to.
 func (h *hub) channel() string { return "fl_" + h.process }
 
-// ready reports whether a waiter would hear a push, so that it can join the queue with its first request.
+// ready reports whether a waiter would hear a push, so that it can join the queue with its first
+// request.
 func (h *hub) ready() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -77,12 +78,11 @@ func (h *hub) hearsLocked() bool {
 	}
 }
 
-// join adds a waiter. The first one starts the hub.
-func (h *hub) join(nonce []byte) *waiter {
-	w := &waiter{nonce: hex.EncodeToString(nonce), raw: nonce, wake: make(chan struct{}, 1)}
+// join adds a waiter, if it is not there. The first one starts the hub.
+func (h *hub) join(w *waiter) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.waiters[w.nonce] = w
+	h.waiters[w.claim.Nonce] = w
 	if h.idle != nil {
 		h.idle.Stop()
 		h.idle = nil
@@ -94,17 +94,16 @@ func (h *hub) join(nonce []byte) *waiter {
 		h.st.flying.Go(func() { h.listen(ctx) })
 		h.st.flying.Go(func() { h.beat(ctx) })
 	}
-	return w
 }
 
 // leave takes a waiter out. The last one starts the time after which the hub is stopped.
 func (h *hub) leave(w *waiter) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if w.timer != nil {
-		w.timer.Stop()
+	if h.waiters[w.claim.Nonce] != w {
+		return
 	}
-	delete(h.waiters, w.nonce)
+	delete(h.waiters, w.claim.Nonce)
 	if len(h.waiters) == 0 && h.idle == nil && !h.closed {
 		h.idle = time.AfterFunc(idleFor, h.retire)
 	}
@@ -137,34 +136,12 @@ func (h *hub) close() {
 	h.stopLocked()
 }
 
-// awaitReady gives the connection that listens a moment to come up, so that the first push is not missed.
-func (h *hub) awaitReady(ctx context.Context) {
-	h.mu.Lock()
-	heard := h.heard
-	h.mu.Unlock()
-	timer := time.NewTimer(readyMost)
-	defer timer.Stop()
-	select {
-	case <-heard:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-// poke makes a waiter look now.
-func (w *waiter) poke() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
-
-// pokeAll makes every waiter look now.
-func (h *hub) pokeAll() {
+// wakeAll makes every waiter look now.
+func (h *hub) wakeAll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.waiters {
-		w.poke()
+		w.claim.Wake(0)
 	}
 }
 
@@ -182,12 +159,17 @@ func (h *hub) listen(ctx context.Context) {
 		default:
 			pause = min(2*pause, 2*time.Second)
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-		}
+		sleep(ctx, pause)
+	}
+}
+
+// sleep returns after d, or when ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -202,10 +184,14 @@ func (h *hub) deaf(ctx context.Context) {
 
 // hear listens on one connection until that ends, and reports whether pushes arrived.
 func (h *hub) hear(ctx context.Context) bool {
-	config := h.config.Copy()
-	if hook := h.st.pool.Config().BeforeConnect; h.pooled && hook != nil {
-		if err := hook(ctx, config); err != nil {
-			return false
+	config := h.config
+	if config == nil {
+		of := h.st.own.Config()
+		config = of.ConnConfig
+		if of.BeforeConnect != nil {
+			if err := of.BeforeConnect(ctx, config); err != nil {
+				return false
+			}
 		}
 	}
 	conn, err := pgx.ConnectConfig(ctx, config)
@@ -220,10 +206,13 @@ func (h *hub) hear(ctx context.Context) bool {
 	if _, err := conn.Exec(ctx, "LISTEN "+h.channel(), pgx.QueryExecModeSimpleProtocol); err != nil {
 		return false
 	}
-	// A pooler in transaction mode takes the LISTEN and drops the pushes. So one is sent by another connection.
+	// A pooler in transaction mode takes the LISTEN and drops the pushes. So one is sent by another
+	// connection.
 	hello, cancel := context.WithTimeout(ctx, hearMost)
 	defer cancel()
-	h.st.flying.Go(func() { _ = h.st.query(hello, "SELECT pg_notify($1, 'hello')", []any{h.channel()}, nil) })
+	h.st.flying.Go(func() {
+		_ = h.st.upkeep(hello, "SELECT pg_notify($1, 'hello')", []any{h.channel()}, nil)
+	})
 	n, err := conn.WaitForNotification(hello)
 	if err != nil {
 		if ctx.Err() == nil && !conn.IsClosed() {
@@ -236,7 +225,7 @@ func (h *hub) hear(ctx context.Context) bool {
 		close(h.heard)
 	}
 	h.mu.Unlock()
-	h.pokeAll() // what was pushed before is gone
+	h.wakeAll() // what was pushed before is gone
 	for {
 		if n.Payload != "hello" {
 			h.push(n.Payload)
@@ -247,19 +236,14 @@ func (h *hub) hear(ctx context.Context) bool {
 	}
 }
 
-// silence is for a way that carries no pushes: the pooler's connection is told to listen no more, and the next try is
-// later.
+// silence is for a way that carries no pushes: the pooler's connection is told to listen no more,
+// and the next try is later.
 func (h *hub) silence(ctx context.Context, conn *pgx.Conn) {
 	limited, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	_, _ = conn.Exec(limited, "UNLISTEN "+h.channel(), pgx.QueryExecModeSimpleProtocol)
 	_ = conn.Close(limited)
-	timer := time.NewTimer(deafFor)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	sleep(ctx, deafFor)
 }
 
 // push is one message: "g nonce", it is yours, or "w<ms> nonce", look in that time.
@@ -269,34 +253,25 @@ func (h *hub) push(payload string) {
 	defer h.mu.Unlock()
 	w := h.waiters[nonce]
 	switch {
-	case w == nil: // it has left; its Abandon passes the grant on
+	case w == nil: // it has left; its Leave passes the grant on
 	case what == "g":
-		w.poke()
+		w.claim.Wake(0)
 	case strings.HasPrefix(what, "w"):
 		if ms, err := strconv.Atoi(what[1:]); err == nil && ms >= 0 {
-			if w.timer != nil {
-				w.timer.Stop()
-			}
-			w.timer = time.AfterFunc(time.Duration(ms)*time.Millisecond+5*time.Millisecond, w.poke)
+			w.claim.Wake(time.Duration(ms)*time.Millisecond + 5*time.Millisecond)
 		}
 	}
 }
 
-// beat gives the sign of life of the process, for all its waiters in one statement, and wakes those that have
-// missed something.
+// beat gives the sign of life of the process, for all its waiters in one statement, and wakes those
+// that have missed something.
 func (h *hub) beat(ctx context.Context) {
-	for {
+	for ctx.Err() == nil {
 		every := beatAlone
 		if h.ready() {
 			every = beatEvery
 		}
-		timer := time.NewTimer(every)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		}
+		sleep(ctx, every)
 		h.beatOnce(ctx)
 	}
 }
@@ -305,7 +280,7 @@ func (h *hub) beatOnce(ctx context.Context) {
 	h.mu.Lock()
 	nonces := make([][]byte, 0, len(h.waiters))
 	for _, w := range h.waiters {
-		nonces = append(nonces, w.raw)
+		nonces = append(nonces, w.nonce)
 	}
 	h.mu.Unlock()
 	if len(nonces) == 0 {
@@ -314,7 +289,8 @@ func (h *hub) beatOnce(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, lookMost)
 	defer cancel()
 	var look []string
-	err := h.st.query(limited, "SELECT fencelock_beat($1, $2, $3)", []any{h.process, millis(slack), nonces}, func(row pgx.CollectableRow) error {
+	args := []any{h.process, millis(slack), nonces}
+	err := h.st.upkeep(limited, "SELECT fencelock_beat($1, $2, $3)", args, func(row pgx.CollectableRow) error {
 		var nonce []byte
 		err := row.Scan(&nonce)
 		look = append(look, hex.EncodeToString(nonce))
@@ -327,7 +303,7 @@ func (h *hub) beatOnce(ctx context.Context) {
 	defer h.mu.Unlock()
 	for _, nonce := range look {
 		if w := h.waiters[nonce]; w != nil {
-			w.poke()
+			w.claim.Wake(0)
 		}
 	}
 }

@@ -3,9 +3,9 @@ package postgres
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"iter"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -15,287 +15,254 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// floor is how long a waiter goes without a look at the most.
-const floor = 5 * time.Second
+const (
+	// batchMost is how many claims go into one statement, and batchesMost how many such statements
+	// are under way at once: what costs is the statement and its commit.
+	batchMost, batchesMost = 128, 2
+	// floor is how long a waiter goes without a look at the most.
+	floor = 5 * time.Second
+)
 
-// lease is mode lease.
+// lease is mode lease: a backend.Mover, with the methods of store.
 type lease struct {
-	st       *store
-	hub      *hub
-	acquires batcher[attempt]
-	releases batcher[ending]
+	*store
+	hub *hub
 
 	mu    sync.Mutex
-	doubt map[string]struct{} // nonces of which an acquire went unanswered
 	swept time.Time
 }
 
-func newLease(st *store, process string, listen *pgx.ConnConfig, own bool) *lease {
-	l := &lease{st: st, hub: newHub(st, process, listen, own), doubt: map[string]struct{}{}, swept: time.Now()}
-	l.acquires = batcher[attempt]{st: st, alone: l.acquireOne, all: l.acquireAll}
-	l.releases = batcher[ending]{st: st, alone: l.releaseOne, all: l.releaseAll}
-	return l
+func newLease(st *store, process string, listen *pgx.ConnConfig) *lease {
+	return &lease{store: st, hub: newHub(st, process, listen), swept: time.Now()}
 }
 
-// attempt is one acquisition.
-type attempt struct {
-	l      *lease
-	r      *backend.Request
-	nonce  []byte
-	ticket *int64 // the place in the queue, kept if the server forgets it
-	grant  backend.Grant
+// Traits implements backend.Store.
+func (l *lease) Traits() backend.Traits { return backend.TraitsOf("postgres-lease") }
 
-	queue  bool // join the queue
-	asked  backend.Instant
-	seen   sight
-	answer string // what fencelock_acquire returned
+// Calls implements backend.Store.
+func (l *lease) Calls() backend.Calls {
+	return backend.Calls{Most: batchMost, Abreast: batchesMost}
 }
 
-// Acquire implements backend.Driver: one statement in one round trip if the lock is free, or held and not
-// waited for.
-func (l *lease) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
-	nonce, err := hex.DecodeString(r.Nonce)
-	if err != nil {
-		return backend.Grant{}, backend.Invalid("the nonce %q is not hexadecimal", r.Nonce)
+// Enter implements backend.Store. It does not wait until pushes arrive: the sign of life finds what
+// is missed before.
+func (l *lease) Enter(_ context.Context, c *backend.Claim) error {
+	l.enter(c)
+	return nil
+}
+
+// enter puts a claim among the waiters.
+func (l *lease) enter(c *backend.Claim) *waiter {
+	w, ok := c.Place.(*waiter)
+	if !ok {
+		w = &waiter{claim: c, nonce: nonceOf(c.Request)}
+		c.Place = w
 	}
-	if err := checkPhase(r); err != nil {
-		return backend.Grant{}, err
-	}
-	a := &attempt{l: l, r: r, nonce: nonce}
-	var outage error
-	if !r.Wait || !l.hub.ready() {
-		granted, err := a.first(ctx)
-		switch {
-		case err == nil && granted:
-			return a.grant, nil
-		case err == nil && !r.Wait:
-			return backend.Grant{}, backend.ErrLocked
-		case err != nil && (!r.Wait || backend.Final(err)):
-			return backend.Grant{}, err
+	l.hub.join(w)
+	return w
+}
+
+// Ask implements backend.Store: one statement, with one commit. A waiter joins the queue with its
+// first request if it would hear a push.
+func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
+	var names, nonces, owners, ms, floors, reserves, moves, versions, tickets array
+	conn, hears := (*store).borrow, l.hub.ready()
+	for _, c := range cs {
+		names.bytes(l.prefix, c.Name)
+		nonces.hex(c.Nonce)
+		owners.bytes(c.Owner)
+		ms.int(millis(c.TTL + c.Grace))
+		floors.int(c.Floor)
+		reserves.int(int64(c.Reserve))
+		if c.Phase == backend.PhaseBoth {
+			moves.bytes(c.Move)
+		} else {
+			moves.raw("NULL")
 		}
-		outage = err
-	}
-	w := l.hub.join(nonce)
-	defer l.hub.leave(w)
-	l.hub.awaitReady(ctx)
-	err = backend.Wait(ctx, w.wake, func(ctx context.Context) (bool, time.Duration, error) {
-		granted, look, err := a.ask(ctx, true)
-		if err != nil && ctx.Err() != nil && outage != nil {
-			err = outage // says more than that there was no answer
+		versions.raw(seen(c))
+		w, _ := c.Place.(*waiter)
+		if w == nil && c.Wait && hears {
+			w = l.enter(c)
 		}
-		outage = err
-		return granted, min(look, floor), err
-	})
-	if err != nil {
-		return backend.Grant{}, err
+		if w == nil {
+			tickets.int(-1)
+		} else {
+			tickets.int(w.ticket)
+			conn = (*store).spare
+		}
 	}
-	return a.grant, nil
+	s := statement{
+		conn: conn,
+		text: "SELECT fencelock_acquire($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)",
+		raw: [][]byte{
+			names.end(), nonces.end(), owners.end(), ms.end(), floors.end(), reserves.end(),
+			moves.end(), versions.end(), tickets.end(), []byte(l.hub.process),
+			number(millis(slack)), number(millis(claim)), number(int64(len(l.prefix))),
+		},
+	}
+	asked := backend.Now()
+	err := limited(l.send(ctx, &s))
+	answer, rest := "", s.told
+	for _, c := range cs {
+		if c.Err = err; err == nil {
+			answer, rest, _ = strings.Cut(rest, "\n")
+			c.Err = l.answer(c, answer, asked)
+		}
+	}
 }
 
-// first is the ask of a lock that is probably free, cut short before a wait, which has its own patience.
-func (a *attempt) first(ctx context.Context) (bool, error) {
-	if a.r.Wait {
-		limited, cancel := context.WithTimeout(ctx, lookMost)
-		defer cancel()
-		ctx = limited
-	}
-	granted, _, err := a.ask(ctx, false)
-	return granted, err
-}
+// array is one in the server's text form.
+type array []byte
 
-// ask sends the acquire once; queue: join the queue if the lock is held. look: when to look again.
-func (a *attempt) ask(ctx context.Context, queue bool) (granted bool, look time.Duration, err error) {
-	one := *a // a batch that is late must not write into what its caller has left
-	one.queue, one.answer = queue, ""
-	if queue {
-		err = a.l.acquireOne(ctx, &one)
+func (a *array) next() {
+	if *a == nil {
+		*a = append(make(array, 0, 64), '{')
 	} else {
-		err = a.l.acquires.do(ctx, &one)
+		*a = append(*a, ',')
 	}
-	if err != nil {
-		if !backend.Final(err) {
-			a.l.setDoubt(a.r.Nonce)
-		}
-		return false, 0, err
+}
+
+func (a *array) int(n int64) {
+	a.next()
+	*a = strconv.AppendInt(*a, n, 10)
+}
+
+// raw adds what stands for itself: a number, or NULL.
+func (a *array) raw(s string) {
+	a.next()
+	*a = append(*a, s...)
+}
+
+// hex adds bytes that are given in hex. What is no hex the server refuses.
+func (a *array) hex(digits string) {
+	a.next()
+	*a = append(append(*a, `\\x`...), digits...)
+}
+
+func (a *array) bytes(parts ...string) {
+	a.hex("")
+	for _, p := range parts {
+		*a = hex.AppendEncode(*a, []byte(p))
 	}
-	answer, ungated, err := a.l.st.told(one.answer, one.seen)
-	if err != nil {
-		return false, 0, err
-	}
-	state, x, y := answer.word(0), answer.number(1), answer.number(2)
+}
+
+func (a *array) bool(b bool) {
+	a.next()
+	*a = strconv.AppendBool(*a, b)
+}
+
+// end returns it whole.
+func (a *array) end() []byte { return append(*a, '}') }
+
+func number(n int64) []byte { return strconv.AppendInt(nil, n, 10) }
+
+// answer reads what fencelock_acquire says of a claim.
+func (l *lease) answer(c *backend.Claim, answer string, asked backend.Instant) error {
+	a := reply(strings.Fields(answer))
+	state, x, y := a.word(0), a.number(1), a.number(2)
 	switch {
 	case state == "granted" && x > 0 && y >= 0:
-		a.grant = backend.Grant{Token: x, Reserved: int(y), Asked: one.asked, Ungated: ungated}
-		return true, 0, nil
-	case state == "shut" && x >= 0:
-		return false, 0, answer.refusal(1, 2, a.r)
-	case state == "locked":
-		return false, 0, nil
-	case state == "queued" && x >= 0 && y >= 0:
-		a.ticket = &x
-		return false, time.Duration(y)*time.Millisecond + 5*time.Millisecond, nil
-	case state == "gone":
-		return false, 0, fmt.Errorf("the request was abandoned: %w", backend.ErrLost)
-	default:
-		return false, 0, errOr(nil, one.answer)
-	}
-}
-
-// acquireOne sends one acquire.
-func (l *lease) acquireOne(ctx context.Context, a *attempt) error {
-	a.asked, a.seen = backend.Now(), l.st.look(a.r)
-	return l.st.query(ctx, "SELECT fencelock_acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
-		[]any{
-			l.st.key(a.r.Name), a.nonce, []byte(a.r.Owner), millis(a.r.TTL + a.r.Grace), a.r.Floor, int64(a.r.Reserve), a.queue, a.ticket,
-			l.hub.process, millis(slack), millis(claim), len(l.st.prefix), []byte(a.r.Move), string(a.r.Phase), a.seen.version,
-		},
-		func(row pgx.CollectableRow) error { return row.Scan(&a.answer) })
-}
-
-// acquireAll sends many that do not queue.
-func (l *lease) acquireAll(ctx context.Context, as []*attempt) error {
-	n := len(as)
-	names, nonces, owners := make([][]byte, n), make([][]byte, n), make([][]byte, n)
-	ms, floors, reserves := make([]int64, n), make([]int64, n), make([]int64, n)
-	moves, phases, seen := make([][]byte, n), make([]string, n), make([]*int64, n)
-	first := make(map[string]struct{}, n)
-	asked := backend.Now()
-	for i, a := range as {
-		a.asked = asked
-		names[i], nonces[i], owners[i] = l.st.key(a.r.Name), a.nonce, []byte(a.r.Owner)
-		ms[i], floors[i], reserves[i] = millis(a.r.TTL+a.r.Grace), a.r.Floor, int64(a.r.Reserve)
-		moves[i], phases[i] = []byte(a.r.Move), string(a.r.Phase)
-		if _, again := first[a.r.Name]; !again { // those that are there again go one by one
-			a.seen = l.st.look(a.r)
-			first[a.r.Name], seen[i] = struct{}{}, a.seen.version
-		}
-	}
-	return l.st.query(ctx, "SELECT * FROM fencelock_acquire_all($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
-		[]any{names, nonces, owners, ms, floors, reserves, moves, phases, seen, millis(claim), len(l.st.prefix)}, func(row pgx.CollectableRow) error {
-			var i int
-			var answer string
-			if err := row.Scan(&i, &answer); err != nil || i < 1 || i > n {
-				return errors.Join(err, fmt.Errorf("unexpected answer of the server: %d", i))
-			}
-			as[i-1].answer = answer
-			return nil
-		})
-}
-
-// Renew implements backend.Driver: one statement for all.
-func (l *lease) Renew(ctx context.Context, hs []*backend.Hold) []error {
-	return l.each(ctx, hs, "SELECT fencelock_renew($1, $2, $3)", true)
-}
-
-// Check implements backend.Checker.
-func (l *lease) Check(ctx context.Context, hs []*backend.Hold) []error {
-	return l.each(ctx, hs, `SELECT x.i FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY x(name, nonce, i)
-		JOIN fencelock_lease l USING (name, nonce) WHERE l.expires_at > clock_timestamp()`, false)
-}
-
-// each runs a statement that returns the indexes of those holds that are ours.
-func (l *lease) each(ctx context.Context, hs []*backend.Hold, sql string, times bool) []error {
-	errs := unknownHolds(hs)
-	names, nonces, ms := make([][]byte, len(hs)), make([][]byte, len(hs)), make([]int64, len(hs))
-	for i, h := range hs {
-		nonce, err := hex.DecodeString(h.Nonce)
-		if err != nil {
-			nonce = []byte{} // nobody's
-		}
-		names[i], nonces[i], ms[i] = l.st.key(h.Name), nonce, millis(h.TTL+h.Grace)
-	}
-	args := []any{names, nonces}
-	if times {
-		args = append(args, ms)
-	}
-	ours := make([]error, len(hs))
-	copy(ours, errs)
-	err := l.st.query(ctx, sql, args, func(row pgx.CollectableRow) error {
-		var i int
-		if err := row.Scan(&i); err != nil || i < 1 || i > len(hs) {
-			return errors.Join(err, fmt.Errorf("unexpected answer of the server: %d", i))
-		}
-		ours[i-1] = nil
+		c.Grant = backend.Grant{Token: x, Reserved: int(y), Asked: asked}
+		l.leave(c)
 		return nil
-	})
-	if err != nil {
-		for i := range errs {
-			errs[i] = err
-		}
-		return errs
+	case state == "locked":
+		return backend.ErrLocked
+	case state == "queued" && x > 0 && y >= 0:
+		c.Place.(*waiter).ticket = x
+		c.Queued, c.Next = true, min(time.Duration(y)*time.Millisecond+5*time.Millisecond, floor)
+		return backend.ErrLocked
+	case state == "gone":
+		return fmt.Errorf("the request was abandoned: %w", backend.ErrLost)
+	case state == "far":
+		return errFar
+	case state == "broken":
+		return backend.Invalid("the rows of %q in the driver's tables have what no driver writes there",
+			c.Name)
+	case state == "gates":
+		return l.otherGates(c, answer)
 	}
-	return ours
+	return unexpected(answer)
 }
 
-// Release implements backend.Driver.
-func (l *lease) Release(ctx context.Context, h *backend.Hold) error {
-	done, err := l.end(ctx, h.Request, true)
-	if err == nil && !done {
-		err = backend.ErrLost
+// errFar is a floor's that fencelock_far refuses.
+var errFar = backend.Invalid("the floor is too far ahead: " +
+	"want at most the server's clock in µs and an hour")
+
+// leave takes a claim from among the waiters.
+func (l *lease) leave(c *backend.Claim) {
+	if w, ok := c.Place.(*waiter); ok {
+		l.hub.leave(w)
+	}
+}
+
+// Leave implements backend.Store. A tombstone is left only where a request went unanswered, which
+// may still be under way.
+func (l *lease) Leave(ctx context.Context, cs []*backend.Claim) {
+	var names, nonces, keeps, held array
+	for _, c := range cs {
+		l.leave(c)
+		names.bytes(l.prefix, c.Name)
+		nonces.hex(c.Nonce)
+		held.bool(c.Held)
+		if c.Unsure {
+			keeps.int(millis(c.TTL + c.Grace + tombstone))
+		} else {
+			keeps.int(0)
+		}
+	}
+	s := statement{
+		conn: (*store).borrow, text: "SELECT fencelock_release($1,$2,$3,$4,$5)",
+		raw: [][]byte{names.end(), nonces.end(), keeps.end(), held.end(), number(millis(claim))},
+	}
+	err := limited(l.send(ctx, &s))
+	if err == nil && len(s.told) != len(cs) {
+		err = unexpected(s.told)
+	}
+	for i, c := range cs {
+		if c.Err = err; err == nil && c.Held && s.told[i] != 't' {
+			c.Err = backend.ErrLost
+		}
 	}
 	l.sweep()
-	return err
 }
 
-// Abandon implements backend.Driver.
-func (l *lease) Abandon(ctx context.Context, r *backend.Request) error {
-	_, err := l.end(ctx, r, false)
-	return err
-}
-
-// end sends the release. A tombstone is left only where an acquire went unanswered, which may still be under way.
-func (l *lease) end(ctx context.Context, r *backend.Request, remember bool) (done bool, err error) {
-	nonce, err := hex.DecodeString(r.Nonce)
+// Keep implements backend.Store: one statement for all.
+func (l *lease) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
+	var names, nonces, ms array
+	errs := make([]error, len(cs))
+	for _, c := range cs {
+		names.bytes(l.prefix, c.Name)
+		nonces.hex(c.Nonce)
+		ms.int(millis(c.TTL + c.Grace))
+	}
+	s := statement{
+		conn: (*store).spare, text: "SELECT fencelock_renew($1,$2,$3)",
+		raw: [][]byte{names.end(), nonces.end(), ms.end()},
+	}
+	if !extend {
+		s.text, s.raw = looking, s.raw[:2]
+	}
+	err := l.send(ctx, &s)
+	for i := range errs {
+		if errs[i] = err; err == nil {
+			errs[i] = backend.ErrLost
+		}
+	}
 	if err != nil {
-		return false, backend.ErrLost
+		return errs // what the statement said was undone, perhaps
 	}
-	e := &ending{key: l.st.key(r.Name), nonce: nonce, remember: remember}
-	if l.inDoubt(r.Nonce) {
-		e.keep = millis(r.TTL + r.Grace + tombstone)
+	for i := range strings.FieldsSeq(s.told) {
+		if n, _ := strconv.Atoi(i); n > 0 && n <= len(errs) {
+			errs[n-1] = nil
+		}
 	}
-	if err := l.releases.do(ctx, e); err != nil {
-		return false, err
-	}
-	if e.keep > 0 {
-		l.clearDoubt(r.Nonce)
-	}
-	return e.done, nil
+	return errs
 }
 
-// ending is one release or abandonment.
-type ending struct {
-	key, nonce []byte
-	keep       int64 // ms for which a late acquire is refused
-	remember   bool  // it is a release
-	done       bool  // the answer
-}
-
-// releaseOne sends one.
-func (l *lease) releaseOne(ctx context.Context, e *ending) error {
-	return l.st.query(ctx, "SELECT fencelock_release($1, $2, $3, $4, $5, $5)",
-		[]any{e.key, e.nonce, millis(claim), e.keep, e.remember},
-		func(row pgx.CollectableRow) error { return row.Scan(&e.done) })
-}
-
-// releaseAll sends many.
-func (l *lease) releaseAll(ctx context.Context, es []*ending) error {
-	n := len(es)
-	names, nonces := make([][]byte, n), make([][]byte, n)
-	keeps, remember := make([]int64, n), make([]bool, n)
-	for i, e := range es {
-		names[i], nonces[i], keeps[i], remember[i] = e.key, e.nonce, e.keep, e.remember
-	}
-	return l.st.query(ctx, "SELECT * FROM fencelock_release_all($1, $2, $3, $4, $5)",
-		[]any{names, nonces, keeps, remember, millis(claim)}, func(row pgx.CollectableRow) error {
-			var i int
-			var done bool
-			if err := row.Scan(&i, &done); err != nil || i < 1 || i > n {
-				return errors.Join(err, fmt.Errorf("unexpected answer of the server: %d", i))
-			}
-			es[i-1].done = done
-			return nil
-		})
-}
+// looking is fencelock_renew without a renewal.
+const looking = `SELECT coalesce(string_agg(x.i::text, ' '), '')
+	FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY x(name, nonce, i)
+	JOIN fencelock_lease l USING (name, nonce) WHERE l.expires_at > clock_timestamp()`
 
 // sweep deletes now and then what dead processes have left.
 func (l *lease) sweep() {
@@ -308,81 +275,97 @@ func (l *lease) sweep() {
 	if !due {
 		return
 	}
-	l.st.flying.Go(func() {
+	l.flying.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), lookMost)
 		defer cancel()
-		_ = l.st.query(ctx, "SELECT fencelock_sweep()", nil, nil) // another time then
+		_ = l.query(ctx, "SELECT fencelock_sweep()", nil, nil) // another time then
 	})
 }
 
-// leases describes what is held or waited for.
+// leases describes what is held or waited for, by names that begin with $1, or by the name $1 alone
+// unless $2. Held is what expires after $3, or after now.
 const leases = `SELECT n.name, l.name IS NOT NULL, coalesce(l.owner, ''), coalesce(l.token, 0),
 	coalesce(extract(epoch FROM l.expires_at - clock_timestamp())::float8, 0),
-	(SELECT count(*) FROM fencelock_queue q JOIN fencelock_process p USING (process) WHERE q.name = n.name AND p.alive_until > clock_timestamp())::int
+	(SELECT count(*) FROM fencelock_queue q JOIN fencelock_process p USING (process)
+		WHERE q.name = n.name AND p.alive_until > clock_timestamp())::int,
+	coalesce(l.move, ''), coalesce(l.claimed, false)
 FROM (SELECT name FROM fencelock_lease UNION SELECT name FROM fencelock_queue) n
-LEFT JOIN fencelock_lease l ON l.name = n.name AND l.expires_at > clock_timestamp()
+LEFT JOIN fencelock_lease l
+	ON l.name = n.name
+	AND l.expires_at > coalesce(to_timestamp($3::bigint / 1000000.0), clock_timestamp())
 WHERE n.name >= $1 AND substr(n.name, 1, length($1)) = $1 AND ($2 OR n.name = $1)`
 
-// Inspect implements backend.Driver.
-func (l *lease) Inspect(ctx context.Context, name string) (backend.Info, error) {
-	info := backend.Info{Name: name}
-	err := l.describe(ctx, name, false, func(i backend.Info) { info = i })
-	return info, err
-}
-
-// List implements backend.Driver.
-func (l *lease) List(ctx context.Context, prefix string) iter.Seq2[backend.Info, error] {
-	return listed(func(found func(backend.Info)) error { return l.describe(ctx, prefix, true, found) })
-}
-
-// describe calls found for the names with this prefix, or for this name alone.
-func (l *lease) describe(ctx context.Context, name string, prefix bool, found func(backend.Info)) error {
-	return l.st.query(ctx, leases, []any{l.st.key(name), prefix}, func(row pgx.CollectableRow) error {
-		i, err := l.info(row)
-		if err == nil {
-			found(i)
+// Look implements backend.Store. Why Strict misses none stands at fencelock_settled.
+func (l *lease) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
+	return looked(r, func(name string, prefix bool, found func(backend.Info)) error {
+		var since *int64
+		if r.Strict {
+			err := l.query(ctx, "SELECT fencelock_settled($1)", []any{[]byte(l.prefix)},
+				func(row pgx.CollectableRow) error { return row.Scan(&since) })
+			if err != nil {
+				return err
+			}
 		}
-		return err
+		args := []any{l.key(name), prefix, since}
+		return l.query(ctx, leases, args, func(row pgx.CollectableRow) error {
+			var key, owner, move []byte
+			var i backend.Info
+			var left float64
+			err := row.Scan(&key, &i.Held, &owner, &i.Token, &left, &i.Waiters, &move, &i.Pending)
+			if err != nil {
+				return err
+			}
+			i.Name, i.Owner = strings.TrimPrefix(string(key), l.prefix), string(owner)
+			i.Both = string(move)
+			if i.Held {
+				i.ExpiresIn = max(time.Duration(left*float64(time.Second)), time.Millisecond)
+			}
+			found(i)
+			return nil
+		})
 	})
 }
 
-// info reads what the server says of one name: its key, whether it is held, by whom, the token, how many seconds are left, and the waiters.
-func (l *lease) info(row pgx.CollectableRow) (backend.Info, error) {
-	var key, owner []byte
-	var i backend.Info
-	var left float64
-	if err := row.Scan(&key, &i.Held, &owner, &i.Token, &left, &i.Waiters); err != nil {
-		return i, err
+// looked yields what describe finds: of the names with a prefix those that are held or waited for.
+func looked(
+	r backend.Range, describe func(name string, prefix bool, found func(backend.Info)) error,
+) iter.Seq2[backend.Info, error] {
+	return func(yield func(backend.Info, error) bool) {
+		var all []backend.Info
+		var err error
+		if r.Name != "" {
+			all = []backend.Info{{Name: r.Name}}
+			err = describe(r.Name, false, func(i backend.Info) { all[0] = i })
+		} else {
+			err = describe(r.Prefix, true, func(i backend.Info) {
+				if (i.Held || i.Waiters > 0) && (i.Nameless || backend.CheckName(i.Name) == nil) {
+					all = append(all, i)
+				}
+			})
+		}
+		if err != nil {
+			yield(backend.Info{}, err)
+			return
+		}
+		for _, i := range all {
+			if !yield(i, nil) {
+				return
+			}
+		}
 	}
-	i.Name, i.Owner = strings.TrimPrefix(string(key), l.st.prefix), string(owner)
-	if i.Held {
-		i.ExpiresIn = max(time.Duration(left*float64(time.Second)), time.Millisecond)
-	}
-	return i, nil
 }
 
-// Break implements backend.Driver.
+// Break implements backend.Store. A second copy would free the next holder's lock.
 func (l *lease) Break(ctx context.Context, name string) error {
-	return l.st.query(ctx, "SELECT fencelock_break($1, $2)", []any{l.st.key(name), millis(claim)}, nil)
+	return l.send(ctx, &statement{
+		conn: (*store).borrow, once: true,
+		text: "SELECT fencelock_break($1, $2)", args: []any{l.key(name), millis(claim)},
+	})
 }
 
-func (l *lease) close() { l.hub.close() }
-
-func (l *lease) setDoubt(nonce string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.doubt[nonce] = struct{}{}
-}
-
-func (l *lease) clearDoubt(nonce string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.doubt, nonce)
-}
-
-func (l *lease) inDoubt(nonce string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, ok := l.doubt[nonce]
-	return ok
+// Close implements backend.Store.
+func (l *lease) Close() error {
+	l.hub.close()
+	l.close()
+	return nil
 }

@@ -2,13 +2,18 @@ package postgres_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
@@ -20,14 +25,20 @@ func calling(function string) func([]byte) bool {
 
 func TestFailedTryWritesNothing(t *testing.T) {
 	t.Parallel()
-	s := servers.Postgres(t, servers.PostgresOptions{Config: []string{"wal_level=minimal", "max_wal_senders=0", "autovacuum=off"}})
+	s := servers.Postgres(t, servers.PostgresOptions{Config: []string{
+		"wal_level=minimal",
+		"max_wal_senders=0", "autovacuum=off",
+	}})
 	p := pool(t, s, "")
 	l := open(t, at(s.Addr(), postgres.Lease), fencelock.WithManualRenew(), fencelock.WithTTL(time.Minute))
 	le := lock(t, l.Mutex("x"))
 	b := open(t, at(s.Addr(), postgres.Lease))
 	state := func() string {
-		return one[string](t, p, "SELECT pg_current_wal_insert_lsn() || ' ' || xmin || ' ' || xmax || ' ' || ctid FROM fencelock_lease WHERE name = 'fencelock:x'")
+		return one[string](t, p, "SELECT pg_current_wal_insert_lsn() || ' ' || xmin || ' ' || xmax || "+
+			"' ' || ctid FROM fencelock_lease WHERE name = 'fencelock:x'")
 	}
+	_, err := b.Mutex("x").TryLock(t.Context()) // the first use of the functions may prune the catalogue's pages
+	want(t, "TryLock", err, fencelock.ErrLocked)
 	before := state()
 	for range 100 {
 		_, err := b.Mutex("x").TryLock(t.Context())
@@ -56,7 +67,11 @@ func TestThousandLeasesOverOneConnection(t *testing.T) {
 		all, until = append(all, le), append(until, le.Deadline())
 	}
 	for i, le := range all {
-		await(t, 30*time.Second, "a lease is renewed", func() bool { must(t, le.Err()); return le.Deadline().After(until[i]) })
+		await(t, 30*time.Second, "a lease is renewed", func() bool {
+			must(t,
+				le.Err())
+			return le.Deadline().After(until[i])
+		})
 	}
 	// One waits too, which takes the connection that listens.
 	other := open(t, at(s.Addr(), postgres.Lease))
@@ -86,7 +101,7 @@ func leaseLostReplies(t *testing.T, s *servers.PostgresServer) {
 		proxy.LoseReplyTo(1, calling("fencelock_acquire"))
 		le, err := take(l.Mutex(fmt.Sprint("x", i)))
 		must(t, err)
-		if drawn := one[int64](t, p, "SELECT max(last_value) FROM pg_sequences WHERE sequencename LIKE 'fencelock_token%'"); drawn != le.Token() {
+		if drawn := one[int64](t, p, "SELECT last_value FROM fencelock_token"); drawn != le.Token() {
 			t.Errorf("the last token drawn is %d, the lease has %d: want no second token", drawn, le.Token())
 		}
 		proxy.LoseReplyTo(1, calling("fencelock_renew"))
@@ -108,11 +123,11 @@ func pushGoesToOneProcess(t *testing.T, s *servers.PostgresServer) {
 	proxies := make([]func() int64, 3)
 	for i := range proxies {
 		proxy := proxied(t, s)
-		l := open(t, at(s.Addr(), postgres.Lease, "listen_url", "postgres://postgres@"+proxy.Addr()+"/postgres?sslmode=disable"))
+		l, heard := listening(t, s, proxy.Addr(), "")
 		line = append(line, queue(t, l, "x", i+1))
+		heard()
 		proxies[i] = func() int64 { return proxy.Counts().Replies }
 	}
-	<-time.After(time.Second) // each has heard its own greeting
 	before := proxies[2]()
 	unlock(t, le)
 	began := time.Now()
@@ -149,7 +164,8 @@ func givenPoolOfAnyExecMode(t *testing.T, s *servers.PostgresServer) {
 				t.Errorf("got %d", got)
 			}
 			must(t, le.Renew(t.Context()))
-			err := pgx.BeginFunc(t.Context(), p, func(tx pgx.Tx) error { return postgres.CheckToken(t.Context(), tx, mode, le.Token()) })
+			err := pgx.BeginFunc(t.Context(), p,
+				func(tx pgx.Tx) error { return postgres.CheckToken(t.Context(), tx, mode, le.Token()) })
 			must(t, err)
 			unlock(t, le)
 		}
@@ -161,7 +177,8 @@ func TestHostileRows(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{})
 	p := pool(t, s, "")
-	l, r := driver(t, at(s.Addr(), postgres.Lease, "prefix", "h:")), driver(t, at(s.Addr(), postgres.Row, "prefix", "h:"))
+	l := driver(t, at(s.Addr(), postgres.Lease, "prefix", "h:"))
+	r := driver(t, at(s.Addr(), postgres.Row, "prefix", "h:"))
 	for _, end := range []string{"infinity", "-infinity"} {
 		run(t, p, "DELETE FROM fencelock_lease; INSERT INTO fencelock_lease VALUES ('h:x', 'n', 'o', 1, '"+end+"')")
 		_, err := l.Acquire(t.Context(), request("x", ""))
@@ -170,4 +187,187 @@ func TestHostileRows(t *testing.T) {
 	run(t, p, "INSERT INTO fencelock_lead SELECT n, -5 FROM generate_series(-1, 1023) n")
 	_, err := r.Acquire(t.Context(), request("y", ""))
 	want(t, "a lead below 0", err, fencelock.ErrInvalid)
+}
+
+// A server that does not answer shows as that, and not as a deadline that the caller never set.
+func TestOwnLimitIsNoDeadlineOfTheCaller(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	proxy := proxied(t, s)
+	d := driver(t, at(proxy.Addr(), postgres.Lease))
+	_, err := d.Inspect(t.Context(), "x")
+	must(t, err)
+	proxy.Set(faultproxy.BlackHole)
+	t.Cleanup(func() { proxy.Set(faultproxy.Mode{}); proxy.Cut() })
+	const n = 10
+	errs := make(chan error, n)
+	for i := range n {
+		go func() {
+			_, err := d.Acquire(t.Context(), request(fmt.Sprint("x", i), ""))
+			errs <- err
+		}()
+	}
+	for range n {
+		select {
+		case err := <-errs:
+			if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+				t.Errorf("Acquire: got %v, want an error that is no deadline of the caller's", err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("an acquisition has no limit")
+		}
+	}
+}
+
+// What a lost push has missed, the sign of life finds, within a second or so.
+func lostPushIsFound(t *testing.T, s *servers.PostgresServer) {
+	proxy := proxied(t, s)
+	a := open(t, at(s.Addr(), postgres.Lease))
+	b, heard := listening(t, s, proxy.Addr(), "")
+	le := lock(t, a.Mutex("lost push"))
+	wait := queue(t, b, "lost push", 1)
+	heard() // which makes it look again, so that what is tested is the next time
+	unlock(t, le)
+	unlock(t, wait.granted(t, 5*time.Second))
+	le = lock(t, a.Mutex("lost push"))
+	wait = queue(t, b, "lost push", 1)
+	proxy.Set(faultproxy.Mode{HoldReplies: true})
+	began := time.Now()
+	unlock(t, le)
+	next := wait.granted(t, 5*time.Second)
+	if took := wait.at.Sub(began); took > 3*time.Second {
+		t.Errorf("handed over after %v, want the next sign of life to find it", took)
+	}
+	unlock(t, next)
+	proxy.Set(faultproxy.Mode{})
+}
+
+// However many dead processes are before it in the queue, the first live waiter has the lock at
+// once.
+func deadAreSkipped(t *testing.T, s *servers.PostgresServer) {
+	p := pool(t, s, "")
+	a, b := open(t, at(s.Addr(), postgres.Lease, "prefix", "dead:")), open(t, at(s.Addr(),
+		postgres.Lease, "prefix", "dead:"))
+	le := lock(t, a.Mutex("x"))
+	run(t, p, "INSERT INTO fencelock_process VALUES ('dead', clock_timestamp() - interval '1 s')")
+	run(t, p, "INSERT INTO fencelock_queue SELECT 'dead:x', nextval('fencelock_ticket'), "+
+		"decode(md5(i::text), 'hex'), 'o', 'dead' FROM generate_series(1, 9) i")
+	wait := queue(t, b, "x", 1)
+	unlock(t, le)
+	unlock(t, wait.granted(t, time.Second))
+	if n := leftovers(t, p); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+}
+
+// A claim that is given up goes to the next waiter by push, as a release does.
+func abandonHandsOn(t *testing.T, s *servers.PostgresServer) {
+	url := at(s.Addr(), postgres.Lease, "prefix", "abandon:")
+	d := driver(t, url)
+	late := driver(t, url+"&listen_url=postgres%3A%2F%2Fpostgres%40127.0.0.1%3A1%2Fpostgres")
+	b, heard := listening(t, s, s.Addr(), "abandon:")
+	theirs := lock(t, open(t, url).Mutex("warm"))
+	warm := queue(t, b, "warm", 1) // its process listens
+	heard()
+	var most time.Duration
+	for range 5 { // the sign of life finds one now and then in time
+		r := request("x", "")
+		g, err := d.Acquire(t.Context(), r)
+		must(t, err)
+		first := request("x", "")
+		first.Wait = true
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = late.Acquire(ctx, first) // which hears of no push
+		}()
+		waiters(t, b, "x", 1)
+		wait := queue(t, b, "x", 2)
+		must(t, d.Release(t.Context(), &backend.Hold{Request: r, Grant: g}))
+		cancel()
+		<-ended
+		began := time.Now()
+		must(t, late.Abandon(t.Context(), first))
+		unlock(t, wait.granted(t, 3*time.Second))
+		most = max(most, wait.at.Sub(began))
+	}
+	if most > 250*time.Millisecond {
+		t.Errorf("handed on after %v", most)
+	}
+	unlock(t, theirs)
+	unlock(t, warm.granted(t, 3*time.Second))
+}
+
+// A waiter whose place the server has lost, in a crash, comes back to it and not to the end of the
+// queue.
+func placeIsKept(t *testing.T, s *servers.PostgresServer) {
+	p := pool(t, s, "")
+	url := at(s.Addr(), postgres.Lease, "prefix", "place:")
+	le := lock(t, open(t, url).Mutex("x"))
+	b, c := open(t, url), open(t, url)
+	first := queue(t, b, "x", 1)
+	second := queue(t, c, "x", 2)
+	run(t, p, "DELETE FROM fencelock_queue WHERE ticket = (SELECT min(ticket) FROM fencelock_queue "+
+		"WHERE name = 'place:x')") // what a crash takes from an unlogged table
+	waiters(t, c, "x", 2) // it is back
+	unlock(t, le)
+	unlock(t, first.granted(t, 5*time.Second))
+	unlock(t, second.granted(t, 5*time.Second))
+}
+
+// A lock that a waiter has taken over from a dead holder is free once that waiter unlocks it: its
+// place in the queue went with the grant.
+func takenOverIsFreed(t *testing.T, s *servers.PostgresServer) {
+	p := pool(t, s, "")
+	url := at(s.Addr(), postgres.Lease, "prefix", "over:")
+	dead := driver(t, url)
+	r := request("x", "")
+	r.TTL = 600 * time.Millisecond // nobody renews it
+	_, err := dead.Acquire(t.Context(), r)
+	must(t, err)
+	a, b := open(t, url), open(t, url)
+	wait := queue(t, a, "x", 1)
+	unlock(t, wait.granted(t, 5*time.Second))
+	le, err := b.Mutex("x").TryLock(t.Context())
+	must(t, err)
+	unlock(t, le)
+	if n := one[int](t, p, "SELECT count(*) FROM fencelock_queue WHERE name = 'over:x'"); n != 0 {
+		t.Errorf("%d places in the queue are left", n)
+	}
+}
+
+// A try whose floor is too far ahead leaves the lock free, before it is given up.
+func TestFarFloorLeavesTheLockFree(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	d := driver(t, at(s.Addr(), postgres.Lease))
+	far := request("n", "")
+	far.Floor = 1<<53 - 2
+	_, err := d.Acquire(t.Context(), far)
+	want(t, "a far floor", err, backend.ErrInvalid)
+	_, err = d.Acquire(t.Context(), request("n", ""))
+	must(t, err)
+}
+
+// A renewal whose transaction is undone after its statement has answered is none, at whatever level
+// the role's transactions are.
+func TestUndoneRenewalIsNone(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	p := pool(t, s, "")
+	run(t, p, "CREATE ROLE strict LOGIN SUPERUSER; "+
+		"ALTER ROLE strict SET default_transaction_isolation = 'serializable'")
+	d := driver(t, strings.Replace(at(s.Addr(), postgres.Lease), "postgres@", "strict@", 1))
+	r := request("n", "")
+	g, err := d.Acquire(t.Context(), r)
+	must(t, err)
+	run(t, p, `CREATE FUNCTION undo() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		RAISE 'undone';
+	END $$;
+	CREATE CONSTRAINT TRIGGER undo AFTER UPDATE ON fencelock_lease DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW EXECUTE FUNCTION undo()`)
+	if err := d.Renew(t.Context(), []*backend.Hold{{Request: r, Grant: g}})[0]; err == nil {
+		t.Error("the renewal was undone, and counts")
+	}
 }

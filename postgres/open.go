@@ -25,18 +25,21 @@ const maxConns = 50
 // connectMost is how long one connection may take to be made, if the URL does not say.
 const connectMost = 2 * time.Second
 
-// passed are the keys that go to pgx and pgxpool as they are: how to connect, the pool, and those run-time parameters of the
-// server that make sense for a session of ours. What is not among them is refused, for pgx would
-// hand it to the server, which says so late, or a mistyped sslmode would connect in the clear.
+// passed are the keys that go to pgx and pgxpool as they are: how to connect, the pool, and those
+// run-time parameters of the server that make sense for a session of ours. What is not among them
+// is refused, for pgx would hand it to the server, which says so late, or a mistyped sslmode would
+// connect in the clear.
 var passed = []string{
 	// pgconn, as libpq
-	"host", "port", "user", "password", "dbname", "database", "passfile", "connect_timeout", "service", "servicefile", "target_session_attrs",
+	"host", "port", "user", "password", "dbname", "database", "passfile", "connect_timeout",
+	"service", "servicefile", "target_session_attrs",
 	"sslmode", "sslkey", "sslcert", "sslcertmode", "sslrootcert", "sslpassword", "sslsni", "sslnegotiation",
 	"krbspn", "krbsrvname", "channel_binding", "require_auth", "min_protocol_version", "max_protocol_version",
 	// pgx
 	"default_query_exec_mode", "statement_cache_capacity", "description_cache_capacity",
 	// pgxpool
-	"pool_max_conns", "pool_min_conns", "pool_min_idle_conns", "pool_max_conn_lifetime", "pool_max_conn_lifetime_jitter",
+	"pool_max_conns", "pool_min_conns", "pool_min_idle_conns", "pool_max_conn_lifetime",
+	"pool_max_conn_lifetime_jitter",
 	"pool_max_conn_idle_time", "pool_health_check_period", "pool_ping_timeout",
 	// the server's
 	"application_name", "search_path", "options", "role", "statement_timeout", "lock_timeout", "synchronous_commit",
@@ -47,7 +50,8 @@ var passed = []string{
 // secret are the keys whose values never show.
 var secret = []string{"password", "sslpassword"}
 
-// open makes a driver from postgres://[user[:password]@]host[:5432][,host…][/database]?mode=row|lease&….
+// open makes a driver from
+// postgres://[user[:password]@]host[:5432][,host…][/database]?mode=row|lease&….
 func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
 	prefix := q.Prefix()
 	opts := &Options{
@@ -77,9 +81,8 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 	if err != nil {
 		return nil, backend.Invalid("the pool cannot be made of the URL: %v", err)
 	}
-	driver, err := New(pool, opts)
+	driver, err := newDriver(pool, opts, d)
 	if err == nil {
-		driver.own = d
 		err = driver.st.probe(ctx)
 	}
 	if err != nil {
@@ -123,7 +126,8 @@ func listenConfig(raw string, mode Mode) (*pgx.ConnConfig, error) {
 	}
 	u, err := backend.ParseURL(raw)
 	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
-		return nil, backend.Invalid("listen_url cannot be read: want a percent-encoded postgres://[user[:password]@]host[:port]/database")
+		return nil, backend.Invalid("listen_url cannot be read: want a percent-encoded " +
+			"postgres://[user[:password]@]host[:port]/database")
 	}
 	keys, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -131,7 +135,9 @@ func listenConfig(raw string, mode Mode) (*pgx.ConnConfig, error) {
 	}
 	for k := range keys {
 		if !slices.Contains(passed, k) || strings.HasPrefix(k, "pool_") {
-			return nil, backend.Invalid("unknown key in listen_url: known are %s", strings.Join(slices.DeleteFunc(slices.Sorted(slices.Values(passed)), func(k string) bool { return strings.HasPrefix(k, "pool_") }), ", "))
+			return nil, backend.Invalid("unknown key in listen_url: known are %s",
+				strings.Join(slices.DeleteFunc(slices.Sorted(slices.Values(passed)),
+					func(k string) bool { return strings.HasPrefix(k, "pool_") }), ", "))
 		}
 	}
 	config, err := pgx.ParseConfig(raw)
@@ -144,7 +150,8 @@ func listenConfig(raw string, mode Mode) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-// unreadable says what pgx could not read, without what it quotes: the URL, whose password it hides as well as it can.
+// unreadable says what pgx could not read, without what it quotes: the URL, whose password it hides
+// as well as it can.
 func unreadable(err error, what string, u *url.URL, keys url.Values) error {
 	msg := err.Error()
 	if i := strings.LastIndex(msg, "`: "); i >= 0 {
@@ -169,11 +176,20 @@ func unreadable(err error, what string, u *url.URL, keys url.Values) error {
 func (st *store) probe(ctx context.Context) error {
 	var version string
 	var replica bool
-	err := st.query(ctx, "SELECT current_setting('server_version_num'), pg_is_in_recovery()", nil, func(row pgx.CollectableRow) error {
-		return row.Scan(&version, &replica)
-	})
-	if err != nil {
-		return err
+	ask := statement{
+		conn: (*store).borrow, text: "SELECT current_setting('server_version_num'), pg_is_in_recovery()",
+		args: []any{pgx.QueryExecModeExec},
+		take: func(row pgx.CollectableRow) error { return row.Scan(&version, &replica) },
+	}
+	err := st.once(ctx, &ask)
+	if err != nil && ctx.Err() == nil && broken(err) {
+		err = st.once(ctx, &ask)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return meaning(err)
 	}
 	if n, err := strconv.Atoi(version); err == nil && n < 150000 {
 		return backend.Invalid("the server is PostgreSQL %d: 15 or later is needed", n/10000)
@@ -181,5 +197,5 @@ func (st *store) probe(ctx context.Context) error {
 	if replica {
 		return errReplica
 	}
-	return st.ensure(ctx)
+	return st.ready(ctx)
 }

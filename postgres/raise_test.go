@@ -16,7 +16,8 @@ type handle struct{ h *backend.Hold }
 
 func (h handle) Handle() any { return h.h.Handle }
 
-// A raise leaves the holder's transaction alone, waits for its statements, and lasts when it is rolled back.
+// A raise leaves the holder's transaction alone, waits for its statements, and lasts when it is
+// rolled back.
 func raiseHeldInTx(t *testing.T, s *servers.PostgresServer) {
 	p, d := pool(t, s, ""), driver(t, at(s.Addr(), postgres.Row, "prefix", "raise:"))
 	run(t, p, "CREATE TABLE IF NOT EXISTS written (n int)")
@@ -42,10 +43,14 @@ func raiseHeldInTx(t *testing.T, s *servers.PostgresServer) {
 		}
 		rows, err := tx.Query(t.Context(), "SELECT n FROM written") // has the connection
 		must(t, err)
-		last = g.Token + 3e9
+		last = g.Token + 1e9
 		raised := make(chan error, 1)
 		go func() { raised <- d.RaiseHeld(t.Context(), h, last) }()
-		await(t, 10*time.Second, "the raise has committed", func() bool { source, err := d.Source(t.Context()); return err == nil && source >= last })
+		await(t, 10*time.Second, "the raise has committed", func() bool {
+			source,
+				err := d.Source(t.Context())
+			return err == nil && source >= last
+		})
 		rows.Close()
 		must(t, rows.Err())
 		must(t, <-raised)
@@ -82,7 +87,10 @@ func raiseHeldAfterLoss(t *testing.T, s *servers.PostgresServer) {
 // A raise is durable when it returns, though the holder's transaction is open when the server dies.
 func TestRaiseHeldIsDurable(t *testing.T) {
 	t.Parallel()
-	s := servers.Postgres(t, servers.PostgresOptions{Config: []string{"wal_writer_delay=10s", "bgwriter_delay=10s", "synchronous_commit=off"}})
+	s := servers.Postgres(t, servers.PostgresOptions{Config: []string{
+		"wal_writer_delay=10s",
+		"bgwriter_delay=10s", "synchronous_commit=off",
+	}})
 	floors := map[postgres.Mode]backend.Token{}
 	for _, mode := range both {
 		d := driver(t, at(s.Addr(), mode, "prefix", string(mode)))

@@ -33,7 +33,8 @@ func (b *blocks) saw(t *testing.T, how, name string, g backend.Grant) {
 	b.last[name] = g.Token + int64(g.Reserved)
 }
 
-// Every later grant is behind a reserved block, however the lock came free; a row that ends with its transaction reserves nothing.
+// Every later grant is behind a reserved block, however the lock came free; a row that ends with
+// its transaction reserves nothing.
 func TestReservedTokens(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{})
@@ -88,7 +89,8 @@ func TestReservedTokens(t *testing.T) {
 		again, err := d.Acquire(t.Context(), next)
 		must(t, err)
 		if again.Token != got.hold.Token || again.Reserved > got.hold.Reserved {
-			t.Errorf("%s: sent again: got %d and %d more, want %d and at most %d more", mode, again.Token, again.Reserved, got.hold.Token, got.hold.Reserved)
+			t.Errorf("%s: sent again: got %d and %d more, want %d and at most %d more", mode, again.Token,
+				again.Reserved, got.hold.Token, got.hold.Reserved)
 		}
 		must(t, d.Release(t.Context(), got.hold))
 		take("after all", reserving("x", 63))

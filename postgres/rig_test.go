@@ -1,10 +1,13 @@
 package postgres_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
@@ -38,6 +41,45 @@ func open(t *testing.T, url string, opts ...fencelock.Option) *fencelock.Locker 
 	}
 	t.Cleanup(func() { _ = l.Close() }) // the test may have taken its server away
 	return l
+}
+
+// listening returns a Locker of mode lease that listens by this address, and what returns once it
+// has heard the push that it sends to itself.
+func listening(
+	t *testing.T, s *servers.PostgresServer, addr, prefix string,
+) (*fencelock.Locker, func()) {
+	t.Helper()
+	config, err := pgx.ParseConfig("postgres://postgres@" + addr + "/postgres?sslmode=disable")
+	must(t, err)
+	heard := make(chan struct{})
+	done := sync.OnceFunc(func() { close(heard) })
+	config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		return tap{conn, done}, err
+	}
+	l := over(t, pool(t, s, ""), &postgres.Options{Mode: postgres.Lease, Listen: config, Prefix: prefix})
+	return l, func() {
+		t.Helper()
+		select {
+		case <-heard:
+		case <-time.After(10 * time.Second):
+			t.Fatal("no greeting within 10s")
+		}
+	}
+}
+
+// tap tells when the greeting arrives.
+type tap struct {
+	net.Conn
+	greeted func()
+}
+
+func (c tap) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if bytes.Contains(p[:n], []byte("hello")) {
+		c.greeted()
+	}
+	return n, err
 }
 
 // pool returns a pool that knows nothing of locks.
@@ -225,12 +267,22 @@ func lost(t *testing.T, le *fencelock.Lease, most time.Duration, reasons ...fenc
 // holder is the process of the server that has locked a row.
 func holder(t *testing.T, p *pgxpool.Pool, name string) int32 {
 	t.Helper()
-	return one[int32](t, p, `SELECT l.pid FROM fencelock_row r JOIN pg_locks l ON l.locktype = 'transactionid' AND l.granted
+	return one[int32](t, p,
+		`SELECT l.pid FROM fencelock_row r JOIN pg_locks l ON l.locktype = 'transactionid' AND l.granted
 		AND l.transactionid = r.xmax WHERE r.name = $1`, []byte("fencelock:"+name))
 }
+
+// takeByHand and acquireByHand are the statements of the two modes for a client that knows the
+// gates.
+const (
+	takeByHand    = "SELECT fencelock_take($1, 0, $2, $3, NULL, fencelock_gates_now(), NULL, NULL)"
+	acquireByHand = `SELECT fencelock_acquire(ARRAY[$1::bytea], ARRAY[$2::bytea], '{me}', '{60000}',
+		'{0}', '{0}', '{NULL}', ARRAY[fencelock_gates_now()], '{-1}', '', 0, 2000, $3)`
+)
 
 // leftovers counts the rows that are there for names.
 func leftovers(t *testing.T, p *pgxpool.Pool) int {
 	t.Helper()
-	return one[int](t, p, "SELECT (SELECT count(*) FROM fencelock_row) + (SELECT count(*) FROM fencelock_lease) + (SELECT count(*) FROM fencelock_queue)")
+	return one[int](t, p, "SELECT (SELECT count(*) FROM fencelock_row) + (SELECT count(*) FROM "+
+		"fencelock_lease) + (SELECT count(*) FROM fencelock_queue)")
 }

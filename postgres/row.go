@@ -4,8 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock/backend"
 )
@@ -13,268 +19,223 @@ import (
 const (
 	// lookMost bounds what must be answered at once.
 	lookMost = 2 * time.Second
-	// slotMost is how long a Lock waits for a connection that all others have.
+	// lookEvery is how often a process that waits looks whether the server is there and its waiting
+	// sessions are.
+	lookEvery = 2 * time.Second
+	// slotMost is how long a claim waits for a connection that the program has.
 	slotMost = 500 * time.Millisecond
-	// tombstone is how much longer than the TTL an abandoned nonce is refused.
+	// tombstone is how much longer than the TTL an abandoned nonce of mode lease is refused.
 	tombstone = 10 * time.Second
-	// tidyEvery is how often a process looks for rows that dead ones have left, while it releases locks.
+	// tidyEvery is how often a process looks for rows that dead ones have left, while it releases
+	// locks.
 	tidyEvery = time.Minute
-	// tagHead begins the application_name of our sessions: "fl token nonce timeout owner".
-	tagHead = "fl "
-	// tagMost is how long the server lets an application_name be.
-	tagMost = 63
 )
 
-// row is mode row.
+// row is mode row: a backend.Mover, with the methods of store. The place of a claim is its session.
 type row struct {
-	st    *store
+	*store
 	most  int           // the pool's size
 	slots chan struct{} // one for each session
 
 	mu       sync.Mutex
-	sessions map[string]*session  // by nonce, until nothing is left of them in the server
-	gone     map[string]time.Time // abandoned nonces, and until when they are refused
-	swept    time.Time            // when gone was last
+	sessions map[*session]struct{} // that have a connection
 	tidied   time.Time
 
-	watch watch // of the waiters
+	looking chan struct{} // of size 1: who has it looks for all that wait
+	looked  time.Time     // when that was last; guarded by looking
 }
 
 func newRow(st *store, most int) *row {
-	r := &row{
-		st: st, most: most, slots: make(chan struct{}, most-1),
-		sessions: map[string]*session{}, gone: map[string]time.Time{}, tidied: time.Now(),
+	return &row{
+		store: st, most: most, slots: make(chan struct{}, most-1),
+		sessions: map[*session]struct{}{}, tidied: time.Now(), looking: make(chan struct{}, 1),
 	}
-	r.watch.r = r
-	return r
 }
 
-// Acquire implements backend.Driver.
-func (r *row) Acquire(ctx context.Context, req *backend.Request) (backend.Grant, error) {
-	if err := ctx.Err(); err != nil {
-		return backend.Grant{}, err
+// Traits implements backend.Store.
+func (r *row) Traits() backend.Traits { return backend.TraitsOf("postgres-row") }
+
+// Calls implements backend.Store. The read that is parked on a connection tells of its end.
+func (r *row) Calls() backend.Calls { return backend.Calls{Most: 1, Tells: true} }
+
+// Enter implements backend.Store. Who waits is blocked in the server's queue.
+func (r *row) Enter(context.Context, *backend.Claim) error { return nil }
+
+// gone is the place of a claim that was given up.
+type gone struct{}
+
+// of returns the session of a claim, or nil.
+func (r *row) of(c *backend.Claim) *session {
+	s, ok := c.Place.(*session)
+	if !ok {
+		s, _ = c.Handle.(*session)
 	}
-	if err := checkPhase(req); err != nil {
-		return backend.Grant{}, err
-	}
-	if s, err := r.known(req.Nonce); err != nil {
-		return backend.Grant{}, err
-	} else if s != nil {
-		asked := backend.Now() // sent again: being connected is having it
-		if err := s.renew(ctx); err == nil {
-			return backend.Grant{Token: s.token, Asked: asked, Ungated: s.ungated, Handle: s}, nil
-		} else if ctx.Err() != nil {
-			return backend.Grant{}, ctx.Err()
+	return s
+}
+
+// Ask implements backend.Store: one try on a connection of its own. A claim that waits then has a
+// statement blocked there, whose answer wakes it.
+func (r *row) Ask(ctx context.Context, cs []*backend.Claim) {
+	for _, c := range cs {
+		if c.Err = r.ask(ctx, c); c.Err != nil && !errors.Is(c.Err, backend.ErrGates) {
+			c.Err = limited(meaning(c.Err))
 		}
-		if err := r.clean(ctx, s); err != nil {
-			return backend.Grant{}, err
-		}
 	}
-	if req.Wait {
-		return r.wait(ctx, req)
+}
+
+func (r *row) ask(ctx context.Context, c *backend.Claim) error {
+	if _, ok := c.Place.(gone); ok {
+		return fmt.Errorf("the request was abandoned: %w", backend.ErrLost)
 	}
-	g, err := r.try(ctx, req)
-	for again := 1; ; again-- {
-		if err == nil || ctx.Err() != nil || backend.Final(err) || errors.Is(err, backend.ErrUnavailable) || !broken(err) || again == 0 {
-			return g, err
-		}
-		// The connection broke: its grant, if there was one, must not be in the way of the next try.
-		if s, _ := r.known(req.Nonce); s != nil {
-			if err := r.clean(ctx, s); err != nil {
-				return g, err
+	if most := math.MaxInt32 * time.Millisecond; c.TTL+c.Grace > most {
+		return backend.Invalid("TTL + grace are %v: in mode row the server keeps a "+
+			"lock for at most %v (idle_in_transaction_session_timeout)", c.TTL+c.Grace, most)
+	}
+	switch c.Phase {
+	case "", backend.PhaseFrom, backend.PhaseBoth, backend.PhaseTo:
+	default:
+		return backend.Invalid("phase %q: want %s, %s or %s",
+			c.Phase, backend.PhaseFrom, backend.PhaseBoth, backend.PhaseTo)
+	}
+	if s := r.of(c); s != nil {
+		switch s.standing() {
+		case waiting:
+			return s.asleep(ctx, c)
+		case holding: // sent again: being connected is having it
+			asked := backend.Now()
+			if err := s.renew(ctx); err == nil {
+				c.Grant = backend.Grant{Token: s.token, Asked: asked, Handle: s}
+				return nil
+			} else if ctx.Err() != nil {
+				return ctx.Err()
 			}
 		}
-		g, err = r.try(ctx, req)
-	}
-}
-
-// try asks once, on a connection of its own.
-func (r *row) try(ctx context.Context, req *backend.Request) (backend.Grant, error) {
-	s, err := r.open(ctx, req)
-	if err != nil {
-		return backend.Grant{}, err
-	}
-	g, err := s.try(ctx)
-	if errors.Is(err, backend.ErrLocked) {
-		s.leave(ctx, "ROLLBACK")
-	}
-	return g, err
-}
-
-// wait queues until granted. An outage is ridden out for backend.Patience.
-func (r *row) wait(ctx context.Context, req *backend.Request) (backend.Grant, error) {
-	var failed time.Time // since when there was no answer
-	var pause time.Duration
-	locked := false
-	for {
-		began := time.Now()
-		g, answered, err := r.queue(ctx, req)
-		switch {
-		case err == nil:
-			return g, nil
-		case ctx.Err() != nil:
-			return g, backend.Ended(ctx, locked || answered, err)
-		case backend.Final(err):
-			return g, err
-		case errors.Is(err, errUsedUp):
-			return g, err
-		}
-		locked = locked || answered
-		switch {
-		case answered:
-			failed, pause = time.Now(), 0
-		case failed.IsZero():
-			failed = began
-		}
-		if time.Since(failed) >= backend.Patience || errors.Is(err, errSilent) {
-			return g, backend.Outlast(err)
-		}
-		pause = min(max(2*pause, 20*time.Millisecond), 500*time.Millisecond)
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-		}
-		if s, _ := r.known(req.Nonce); s != nil { // what the broken connection may have got
-			limited, cancel := context.WithTimeout(ctx, lookMost)
-			_ = r.clean(limited, s) // a ghost is in the way for as long as a claim lasts
-			cancel()
+		// What a connection that broke may have got must not be in the way.
+		if err := r.clean(ctx, s); err != nil {
+			return err
 		}
 	}
-}
-
-// queue asks once, and joins the server's queue if the lock is held. answered: the server said that it is.
-func (r *row) queue(ctx context.Context, req *backend.Request) (g backend.Grant, answered bool, err error) {
-	limited, cancel := context.WithTimeout(ctx, lookMost)
-	defer cancel()
-	s, err := r.open(limited, req)
-	if err == nil {
-		g, err = s.try(limited)
+	for range r.most {
+		s, err := r.open(ctx, c)
+		if err != nil {
+			return err
+		}
+		c.Place = s
+		err = s.try(ctx, c)
+		if ctx.Err() != nil || !endedBefore(err) {
+			return err
+		}
+		s.stand(past) // it met a connection that had died before, perhaps one of many
 	}
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		err = fmt.Errorf("no answer within %v", lookMost) // the look's own limit, not the caller's
-	}
-	if !errors.Is(err, backend.ErrLocked) {
-		return g, false, err
-	}
-	waiting, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	r.watch.add(s, stop)
-	g, err = s.wait(waiting)
-	r.watch.remove(s)
-	if cause := context.Cause(waiting); err != nil && cause != nil && ctx.Err() == nil {
-		err = cause
-	}
-	return g, true, err
+	return errors.New("the server has ended every connection")
 }
 
 // errReplica: the server only reads.
 var errReplica = errors.New("the server is a replica, which cannot be written to")
 
-// errUsedUp: every connection that leases may have is taken.
-var errUsedUp = errors.New("every connection is in use")
-
 // open returns a session that has asked for nothing yet.
-func (r *row) open(ctx context.Context, req *backend.Request) (*session, error) {
-	if err := r.slot(ctx, req.Wait); err != nil {
-		return nil, err
+func (r *row) open(ctx context.Context, c *backend.Claim) (*session, error) {
+	select {
+	case r.slots <- struct{}{}:
+	default:
+		return nil, r.usedUp()
 	}
-	conn, err := r.st.pool.Acquire(ctx)
+	err := r.ready(ctx)
+	var conn *pgxpool.Conn
+	if err == nil {
+		conn, err = r.connect(ctx)
+	}
 	if err != nil {
 		<-r.slots
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, meaning(err)
+		return nil, err
 	}
-	s := newSession(r, req, conn)
-	r.mu.Lock()
-	r.sessions[req.Nonce] = s
-	r.mu.Unlock()
-	return s, nil
+	return newSession(r, c, conn), nil
 }
 
-// slot takes a place in the pool.
-func (r *row) slot(ctx context.Context, wait bool) error {
-	select {
-	case r.slots <- struct{}{}:
-		return nil
-	default:
+// connect takes a connection of the pool. One that the program has used up says so in time: the
+// server is there.
+func (r *row) connect(ctx context.Context) (*pgxpool.Conn, error) {
+	limited, cancel := context.WithTimeout(ctx, slotMost)
+	defer cancel()
+	conn, err := r.pool.Acquire(limited)
+	if err == nil || limited.Err() == nil || ctx.Err() != nil {
+		return conn, err
 	}
-	var late <-chan time.Time
-	if wait {
-		timer := time.NewTimer(slotMost)
-		defer timer.Stop()
-		late = timer.C
-	} else {
-		closed := make(chan time.Time)
-		close(closed)
-		late = closed
+	if now := r.pool.Stat(); now.AcquiredConns() >= now.MaxConns() {
+		err = r.usedUp()
 	}
+	return nil, err // the pool goes on making one, for the next Ask
+}
+
+// usedUp says that every connection is taken, by leases, by waiters or by the program.
+func (r *row) usedUp() error {
+	return backend.Refusal(backend.Unavailable(fmt.Errorf("every connection is in use: mode row needs one for "+
+		"each held lease and each name that is waited for, and pool_max_conns=%d (one is kept back) is used up: "+
+		"raise it", r.most)))
+}
+
+// look asks, for all that wait and no more often than they need it, whether the server is there and
+// their sessions are: one blocked in the server's queue hears nothing of a server that is gone.
+func (r *row) look(ctx context.Context) error {
 	select {
-	case r.slots <- struct{}{}:
-		return nil
-	case <-late:
-		return backend.Unavailable(fmt.Errorf("%w: mode row needs one for each held lease and each name that is waited for, and pool_max_conns=%d (one is kept back) is used up: raise it", errUsedUp, r.most))
+	case r.looking <- struct{}{}:
+		defer func() { <-r.looking }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// known returns the session of a nonce, or ErrLost if it was abandoned.
-func (r *row) known(nonce string) (*session, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if _, gone := r.gone[nonce]; gone {
-		return nil, fmt.Errorf("the request was abandoned: %w", backend.ErrLost)
+	began := time.Now()
+	if began.Sub(r.looked) < lookEvery {
+		return nil
 	}
-	return r.sessions[nonce], nil
-}
-
-// forget drops what is known of a session that has left nothing in the server.
-func (r *row) forget(s *session) {
+	waiters := map[int32]*session{}
+	var pids []int32
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.sessions[s.req.Nonce] == s {
-		delete(r.sessions, s.req.Nonce)
-	}
-}
-
-// bury makes a late Acquire of the nonce fail.
-func (r *row) bury(req *backend.Request) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := time.Now()
-	if len(r.gone) >= 256 && now.Sub(r.swept) > time.Second {
-		r.swept = now
-		for n, until := range r.gone {
-			if until.Before(now) {
-				delete(r.gone, n)
-			}
+	for s := range r.sessions {
+		if s.standing() == waiting {
+			pids = append(pids, int32(s.at.pid))
+			waiters[int32(s.at.pid)] = s
 		}
 	}
-	r.gone[req.Nonce] = now.Add(req.TTL + req.Grace + tombstone)
+	r.mu.Unlock()
+	err := r.upkeep(ctx, "SELECT pid FROM pg_stat_activity WHERE pid=ANY($1)", []any{pids},
+		func(row pgx.CollectableRow) error {
+			var pid int32
+			err := row.Scan(&pid)
+			delete(waiters, pid)
+			return err
+		})
+	if err != nil {
+		return err
+	}
+	r.looked = began
+	for _, s := range waiters {
+		s.forsake() // what blocks on it returns
+	}
+	return nil
 }
 
-// Renew implements backend.Driver: a statement on each connection, all at once.
-func (r *row) Renew(ctx context.Context, hs []*backend.Hold) []error {
-	errs := make([]error, len(hs))
+// Keep implements backend.Store: a statement on each connection, all at once. It looks at what the
+// parked reads have seen.
+func (r *row) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
+	errs := make([]error, len(cs))
 	type answer struct {
 		i   int
 		err error
 	}
-	answers := make(chan answer, len(hs))
-	for i, h := range hs {
+	answers := make(chan answer, len(cs))
+	for i, c := range cs {
 		errs[i] = context.DeadlineExceeded // until there is an answer
-		s, ok := h.Handle.(*session)
-		if !ok {
+		s := r.of(c)
+		switch {
+		case s == nil:
 			answers <- answer{i, backend.ErrLost}
-			continue
+		case !extend:
+			answers <- answer{i, s.held()}
+		default:
+			r.flying.Go(func() { answers <- answer{i, s.renew(ctx)} })
 		}
-		r.st.flying.Go(func() { answers <- answer{i, s.renew(ctx)} })
 	}
-	for range hs {
+	for range cs {
 		select {
 		case a := <-answers:
 			errs[a.i] = a.err
@@ -285,24 +246,46 @@ func (r *row) Renew(ctx context.Context, hs []*backend.Hold) []error {
 	return errs
 }
 
-// Check implements backend.Checker, from what the parked reads have seen.
-func (r *row) Check(_ context.Context, hs []*backend.Hold) []error {
-	errs := unknownHolds(hs)
-	for i, h := range hs {
-		if s, ok := h.Handle.(*session); ok {
-			errs[i] = s.held()
-		}
+// Raise implements backend.Mover. What the holder's own transaction writes lasts only once it has
+// committed, so the raise goes by another connection, if the holder's transaction is open, and is
+// durable with that. Being connected is holding: if the transaction is open afterwards too, nobody
+// else has held the row since the grant, and whoever does later draws his token after the raise.
+func (r *row) Raise(ctx context.Context, floor backend.Token, held *backend.Claim) error {
+	if held == nil {
+		return r.raise(ctx, nil, floor)
 	}
-	return errs
+	s := r.of(held)
+	if s == nil {
+		return backend.ErrLost
+	}
+	if err := s.held(); err != nil {
+		return err
+	}
+	raised := false
+	err := r.query(ctx, `SELECT fencelock_raise($1, $2)
+		FROM (SELECT pg_xact_status($3::text::xid8) AS status) x WHERE status = 'in progress'`,
+		[]any{r.key(held.Name), floor, s.xid},
+		func(pgx.CollectableRow) error { raised = true; return nil })
+	switch {
+	case codeOf(err) == "22023": // in the server's future: its data is another
+	case err != nil:
+		return err
+	}
+	if !raised {
+		return s.heldOr(backend.ErrLost)
+	}
+	return s.renew(ctx)
 }
 
-func (r *row) close() {
+// Close implements backend.Store.
+func (r *row) Close() error {
 	r.mu.Lock()
-	all := r.sessions
-	r.sessions = map[string]*session{}
+	all := slices.Collect(maps.Keys(r.sessions))
 	r.mu.Unlock()
 	for _, s := range all {
 		s.end(nil)
 		s.drop()
 	}
+	r.close()
+	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
@@ -39,7 +39,10 @@ func rowSessionEnded(t *testing.T, s *servers.PostgresServer) {
 		do     func()
 		reason fencelock.Reason
 	}{
-		{"pg_terminate_backend", func() { run(t, p, "SELECT pg_terminate_backend($1)", holder(t, p, "x")) }, fencelock.Revoked},
+		{"pg_terminate_backend", func() {
+			run(t, p, "SELECT pg_terminate_backend($1)", holder(t, p,
+				"x"))
+		}, fencelock.Revoked},
 		{"a cut connection", proxy.Cut, fencelock.SessionLost},
 	} {
 		for _, wait := range []time.Duration{0, 200 * time.Millisecond} { // before and after the read is parked
@@ -62,7 +65,8 @@ func rowSessionEnded(t *testing.T, s *servers.PostgresServer) {
 func rowPoolUsedUp(t *testing.T, s *servers.PostgresServer) {
 	l := open(t, at(s.Addr(), postgres.Row, "pool_max_conns", "3"))
 	a, b := lock(t, l.Mutex("a")), lock(t, l.Mutex("b"))
-	for what, take := range map[string]func(context.Context) (*fencelock.Lease, error){"TryLock": l.Mutex("c").TryLock, "Lock": l.Mutex("c").Lock} {
+	for what, take := range map[string]func(context.Context) (*fencelock.Lease,
+		error){"TryLock": l.Mutex("c").TryLock, "Lock": l.Mutex("c").Lock} {
 		_, err := take(t.Context())
 		want(t, what, err, fencelock.ErrUnavailable)
 		if !strings.Contains(fmt.Sprint(err), "pool_max_conns=3") {
@@ -171,7 +175,10 @@ func rowLostReplies(t *testing.T, s *servers.PostgresServer) {
 	}
 	// A renewal: the lease cannot be kept, for its connection is gone, and that is said at once.
 	le := lock(t, l.Mutex("r"))
-	proxy.LoseReplyTo(1, func(request []byte) bool { return bytes.Contains(request, []byte("SELECT 1\x00")) })
+	proxy.LoseReplyTo(1, func(request []byte) bool {
+		return bytes.Contains(request,
+			[]byte("pg_current_xact_id_if_assigned"))
+	})
 	want(t, "Renew", le.Renew(t.Context()), fencelock.ErrLost)
 	lost(t, le, time.Second, fencelock.SessionLost)
 	unlock(t, lock(t, l.Mutex("r")))
@@ -230,14 +237,15 @@ func TestRowDeadWaiter(t *testing.T) {
 	unlock(t, le)
 }
 
-// A try takes the door of its own row, and no other, whatever the server's plan for a table is that it knows to be small.
+// A try takes the door of its own row, and no other, whatever the server's plan for a table is that
+// it knows to be small.
 func rowDoors(t *testing.T, s *servers.PostgresServer) {
 	p := pool(t, s, "")
 	l := open(t, at(s.Addr(), postgres.Row, "prefix", "doors:"))
 	unlock(t, lock(t, l.Mutex("warm")))
 	run(t, p, "INSERT INTO fencelock_row VALUES ('doors:a'), ('doors:b'), ('doors:c')")
 	run(t, p, "VACUUM ANALYZE fencelock_row")
-	tx := parked(t, p, "SELECT fencelock_take('doors:b', 0, false, 6, NULL, '', NULL)")
+	tx := parked(t, p, takeByHand, []byte("doors:b"), false, 6)
 	if n := one[int](t, p, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1"); n != 1 {
 		t.Errorf("a try holds %d doors, want 1", n)
 	}

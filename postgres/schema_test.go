@@ -10,7 +10,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/conformance/gatetest"
+	"github.com/fencelock/fencelock/backend/gatetest"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
@@ -57,7 +57,8 @@ func TestSchema(t *testing.T) {
 		want(t, "a schema that is not there", err, fencelock.ErrInvalid)
 		run(t, p, `CREATE SCHEMA "Locks""here"`)
 		cycle(t, s.URL()+"&schema=Locks%22here")
-		if n := one[int](t, p, `SELECT count(*) FROM pg_tables WHERE schemaname = 'Locks"here' AND tablename LIKE 'fencelock%'`); n < 7 {
+		if n := one[int](t, p,
+			`SELECT count(*) FROM pg_tables WHERE schemaname = 'Locks"here' AND tablename LIKE 'fencelock%'`); n < 7 {
 			t.Errorf("%d tables are in the schema", n)
 		}
 		_, err = fencelock.Open(t.Context(), s.URL()+"&search_path=nowhere")
@@ -67,8 +68,9 @@ func TestSchema(t *testing.T) {
 	t.Run("by hand", func(t *testing.T) {
 		run(t, p, "CREATE DATABASE hand")
 		owner := pool(t, s, "&database=hand")
-		run(t, owner, "CREATE ROLE app LOGIN; REVOKE CREATE ON SCHEMA public FROM public, app")
-		url := strings.Replace(strings.Replace(s.URL(), "/postgres?", "/hand?", 1), "postgres@", "app@", 1)
+		run(t, owner, "CREATE ROLE app LOGIN; REVOKE CREATE ON SCHEMA public FROM public, app; CREATE SCHEMA locks")
+		run(t, owner, "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
+		url := strings.NewReplacer("/postgres?", "/hand?", "postgres@", "app@").Replace(s.URL()) + "&schema=locks"
 		for _, mode := range both {
 			_, err := fencelock.Open(t.Context(), url+"&mode="+string(mode))
 			want(t, "a role that may not create tables", err, fencelock.ErrInvalid)
@@ -76,9 +78,9 @@ func TestSchema(t *testing.T) {
 				t.Errorf("got %v, want one that names schema.sql", err)
 			}
 		}
-		run(t, owner, postgres.Schema)
-		run(t, owner, postgres.Schema) // again: what is there is kept
-		_, err := open(t, url).Mutex("x").TryLock(t.Context())
+		run(t, owner, "SET search_path = locks;"+postgres.Schema+"RESET search_path")
+		run(t, owner, "SET search_path = locks;"+postgres.Schema+"RESET search_path") // again: what is there is kept
+		_, err := fencelock.Open(t.Context(), url)
 		want(t, "without the GRANTs", err, fencelock.ErrInvalid)
 		var grants []string // those that the file shows
 		for line := range strings.Lines(postgres.Schema) {
@@ -88,12 +90,18 @@ func TestSchema(t *testing.T) {
 		}
 		run(t, owner, strings.Join(grants, ""))
 		cycle(t, url)
+		run(t, owner, "ALTER ROLE app SET search_path = locks")
+		cycle(t, strings.Replace(url, "&schema=locks", "", 1))
+		run(t, owner, "ALTER ROLE app SET search_path = public, locks")
+		cycle(t, strings.Replace(url, "&schema=locks", "", 1)) // where they are, not where they might be made
 		for _, mode := range both {
 			t.Run(string(mode), func(t *testing.T) {
-				gatetest.Run(t, func(t *testing.T) backend.Driver { return client(t, url+"&pool_max_conns=8&mode="+string(mode)) })
+				gatetest.Run(t, func(t *testing.T) backend.Driver {
+					return client(t, url+"&pool_max_conns=8&mode="+string(mode))
+				})
 			})
 		}
-		run(t, owner, "DROP TABLE fencelock_lease CASCADE")
+		run(t, owner, "DROP TABLE locks.fencelock_lease CASCADE")
 		_, err = fencelock.Open(t.Context(), url+"&mode=lease")
 		want(t, "a table is gone, and may not be made again", err, fencelock.ErrInvalid)
 	})
@@ -116,7 +124,8 @@ func TestSchema(t *testing.T) {
 	})
 
 	t.Run("another isolation level is the default", func(t *testing.T) {
-		run(t, p, "CREATE ROLE strict LOGIN SUPERUSER; ALTER ROLE strict SET default_transaction_isolation = 'serializable'; ALTER ROLE strict SET default_transaction_read_only = off")
+		run(t, p, "CREATE ROLE strict LOGIN SUPERUSER; ALTER ROLE strict SET "+
+			"default_transaction_isolation = 'serializable'; ALTER ROLE strict SET default_transaction_read_only = off")
 		url := strings.Replace(s.URL(), "postgres@", "strict@", 1)
 		cycle(t, url)
 		l := open(t, url+"&mode=lease")

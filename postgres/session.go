@@ -2,41 +2,49 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock/backend"
 )
 
-// parkAfter is how long a session may be idle before a read is parked on it: a short hold does without.
+// parkAfter is how long a session may be idle before a read is parked on it: a short hold does
+// without.
 const parkAfter = 50 * time.Millisecond
 
-// hangUpMost is how long a server may take to end a session that pgx has closed.
-const hangUpMost = 500 * time.Millisecond
+// letGoMost is how long a holder's statement may take to notice that its connection was closed.
+const letGoMost = 100 * time.Millisecond
+
+// applicationName is the parameter that has a session's label.
+const applicationName = "application_name"
 
 // standing is what is known of a session's hold.
 type standing int
 
 const (
-	trying   standing = iota // not granted yet
+	trying   standing = iota // asked for
+	waiting                  // in the server's queue, or granted without being told
 	holding                  // the row is locked
 	released                 // by COMMIT, confirmed
 	doubtful                 // COMMIT was sent, its answer lost
 	over                     // lost, given up, or not granted
+	past                     // the same, and nothing is left of it in the server
 )
 
-// session is a connection with its open transaction: what a hold, or a wait, of mode row consists of. It
-// has one goroutine while it is idle, which reads what the server has to say about its end.
+// session is a connection with its open transaction: what a hold, or a wait, of mode row consists
+// of. Until the grant the claim's Ask has the connection. A hold has one goroutine while it is idle,
+// which reads what the server has to say about its end.
 type session struct {
 	row  *row
 	req  *backend.Request
-	conn *pgxpool.Conn
-	pid  uint32
+	conn *pgxpool.Conn // nil once it has gone back; mu guards it
+	pg   *pgx.Conn     // the same, for whoever has the turn
+	at   server
 	tag  string // names the session in pg_stat_activity
 
 	ctx    context.Context // ends with the session
@@ -45,37 +53,52 @@ type session struct {
 
 	mu     sync.Mutex
 	state  standing
-	loss   error           // why it is over, if it was held
-	wanted int             // who waits for the turn
-	parked bool            // a read is parked on the connection
-	gone   bool            // the connection is being closed
-	ending <-chan struct{} // pgx is ending it: closed when the server has hung up
+	loss   error // why it is over, if it was held
+	wanted int   // who waits for the turn
+	parked bool  // a read is parked on the connection
+	closed bool  // the connection is being closed
 	timer  *time.Timer
 
-	dropped chan struct{} // closed when the connection is gone
+	flight chan taken    // gets the answer to a wait that is under way; Ask's
+	unwait string        // ends what is set for a wait; Ask's
+	ended  chan struct{} // closed when the COMMIT has ended; Leave's
 
-	seen    sight  // of the gates
-	xid     string // of the transaction, to learn what became of a COMMIT
-	token   backend.Token
-	ungated bool // of the grant
-	ready   bool // the transaction of the try can wait as it is
-	tx      tx   // what the holder writes
+	xid   string // of the transaction, to tell it from another, and to learn what became of a COMMIT
+	named string // the application_name of the transaction; the turn guards it
+	token backend.Token
+	tx    tx // what the holder writes
 }
 
-func newSession(r *row, req *backend.Request, conn *pgxpool.Conn) *session {
+// newSession returns a session whose maker has the turn.
+func newSession(r *row, c *backend.Claim, conn *pgxpool.Conn) *session {
 	s := &session{
-		row: r, req: req, conn: conn, pid: conn.Conn().PgConn().PID(),
-		tag:  req.Nonce[:6],
-		turn: make(chan struct{}, 1), dropped: make(chan struct{}),
+		row: r, req: c.Request, conn: conn, pg: conn.Conn(), at: server{pid: conn.Conn().PgConn().PID()},
+		tag: c.Nonce[:6], turn: make(chan struct{}, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.tx.s = s
+	s.tx.root.s = s
+	s.turn <- struct{}{}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sessions[s] = struct{}{}
 	return s
+}
+
+func (s *session) standing() standing {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
+func (s *session) stand(st standing) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state = st
 }
 
 // exec runs statements in one round trip. The caller has the turn.
 func (s *session) exec(ctx context.Context, sql string) ([]*pgconn.Result, error) {
-	return s.conn.Conn().PgConn().Exec(ctx, sql).ReadAll()
+	return s.pg.PgConn().Exec(ctx, sql).ReadAll()
 }
 
 // take gets the turn: the parked read is interrupted, another user is waited for.
@@ -126,10 +149,11 @@ func (s *session) give() {
 
 // interrupt makes the parked read return; s.mu is held.
 func (s *session) interrupt() {
-	_ = s.conn.Conn().PgConn().Conn().SetReadDeadline(time.Unix(1, 0)) // a closed one has returned already
+	_ = s.pg.PgConn().Conn().SetReadDeadline(time.Unix(1, 0)) // a closed one has returned already
 }
 
-// park reads until somebody wants the connection or the server ends it: pgx sees nothing of that by itself.
+// park reads until somebody wants the connection or the server ends it: pgx sees nothing of that by
+// itself.
 func (s *session) park() {
 	select {
 	case s.turn <- struct{}{}:
@@ -146,14 +170,14 @@ func (s *session) park() {
 	s.mu.Unlock()
 	var err error
 	for err == nil {
-		_, err = s.conn.Conn().WaitForNotification(context.Background())
+		_, err = s.pg.WaitForNotification(context.Background())
 	}
 	s.mu.Lock()
 	s.parked = false
-	_ = s.conn.Conn().PgConn().Conn().SetReadDeadline(time.Time{})
+	_ = s.pg.PgConn().Conn().SetReadDeadline(time.Time{})
 	alone := s.wanted == 0
 	s.mu.Unlock()
-	ended := s.conn.Conn().IsClosed()
+	ended := s.pg.IsClosed()
 	<-s.turn
 	switch {
 	case ended:
@@ -170,14 +194,11 @@ func (s *session) park() {
 // lossOf says how a session ended.
 func lossOf(err error) error {
 	reason := backend.SessionLost
-	var answer *pgconn.PgError
-	if errors.As(err, &answer) {
-		switch {
-		case answer.Code == "25P03" || answer.Code == "25P04": // the server's lease ran out
-			reason = backend.Expired
-		case strings.HasPrefix(answer.Code, "57P"): // terminated by somebody
-			reason = backend.Revoked
-		}
+	switch code := codeOf(err); {
+	case code == "25P03" || code == "25P04": // the server's lease ran out
+		reason = backend.Expired
+	case strings.HasPrefix(code, "57P"): // terminated by somebody
+		reason = backend.Revoked
 	}
 	return &backend.LostError{Reason: reason}
 }
@@ -199,10 +220,11 @@ func (s *session) heldLocked() error {
 	return backend.ErrLost
 }
 
-// end gives the session up: its connection is closed, which ends the transaction. A holder is told loss, if there is one.
+// end gives the session up: its connection is closed, which ends the transaction. A holder is told
+// loss, if there is one.
 func (s *session) end(loss error) {
 	s.mu.Lock()
-	if s.state == over || s.state == released {
+	if s.state == over || s.state == released || s.state == past {
 		s.mu.Unlock()
 		return
 	}
@@ -210,74 +232,81 @@ func (s *session) end(loss error) {
 	if s.state != doubtful {
 		s.state = over
 	}
+	if tell {
+		s.loss = loss
+	}
 	s.mu.Unlock()
 	if tell {
-		s.mu.Lock()
-		s.loss = loss
-		s.mu.Unlock()
 		s.req.Lost(loss)
 	}
 	s.drop()
 }
 
-// drop closes the connection, and returns it to the pool once nobody uses it.
+// forsake ends a session that waits; not one that was granted the lock meanwhile.
+func (s *session) forsake() {
+	s.mu.Lock()
+	waits := s.state == waiting
+	if waits {
+		s.state = over
+	}
+	s.mu.Unlock()
+	if waits {
+		s.drop()
+	}
+}
+
+// drop closes the connection, and returns it to the pool once nobody uses it. What a holder has
+// left open, such as Rows, keeps it: the pool forgets it then.
 func (s *session) drop() {
 	s.cancel()
 	s.mu.Lock()
-	if s.conn == nil || s.gone {
+	if s.conn == nil || s.closed {
 		s.mu.Unlock()
 		return
 	}
-	s.gone = true
+	s.closed = true
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	conn, ending := s.conn, s.ending
 	s.wanted++ // for good: no read is parked any more
 	s.mu.Unlock()
-	s.row.st.flying.Go(func() {
-		defer close(s.dropped)
-		if ending != nil {
-			timer := time.NewTimer(hangUpMost)
-			defer timer.Stop()
-			select {
-			case <-ending:
-			case <-timer.C:
-			}
+	s.row.flying.Go(func() {
+		_ = s.pg.PgConn().Conn().Close() // it may be broken
+		timer := time.NewTimer(letGoMost)
+		defer timer.Stop()
+		select {
+		case s.turn <- struct{}{}: // for good
+			s.putBack()
+		case <-timer.C:
+			// Another still has the turn: the pool forgets the connection, which was closed.
+			s.giveUp(func(c *pgxpool.Conn) { c.Hijack() })
 		}
-		_ = conn.Conn().PgConn().Conn().Close() // it may be broken
-		s.turn <- struct{}{}                    // for good
-		s.putBack()
 	})
 }
 
-// abort ends a session that was asked for something and has not granted it. Its caller has the connection. If pgx has closed that, because
-// ctx ended in the middle, the server may still be doing what was asked: it is done when it has hung up.
-func (s *session) abort() {
-	if pg := s.conn.Conn().PgConn(); pg.IsClosed() {
-		s.mu.Lock()
-		s.ending = pg.CleanupDone()
-		s.mu.Unlock()
-	}
-	s.end(nil)
-}
+// putBack returns the connection to the pool, once, which throws it away unless it is idle and
+// outside a transaction. The caller has the turn and keeps it.
+func (s *session) putBack() { s.giveUp((*pgxpool.Conn).Release) }
 
-// putBack returns the connection to the pool, once, which throws it away unless it is idle and outside a
-// transaction. The caller has the turn and keeps it.
-func (s *session) putBack() {
+// giveUp ends the session's right to its connection and to its place, if that was not done before.
+func (s *session) giveUp(how func(*pgxpool.Conn)) {
 	s.mu.Lock()
 	conn := s.conn
 	s.conn = nil
 	s.mu.Unlock()
-	if conn != nil {
-		s.cancel()
-		conn.Release()
-		<-s.row.slots
+	if conn == nil {
+		return
 	}
+	s.cancel()
+	<-s.row.slots
+	s.row.mu.Lock()
+	delete(s.row.sessions, s)
+	s.row.mu.Unlock()
+	how(conn)
 }
 
-// renew makes the server's lease last for the full time again. What was sent stays under way when ctx ends: a slow
-// answer must not cost the connection.
+// renew makes the server's lease last for the full time again. What was sent stays under way when
+// ctx ends: a slow answer must not cost the connection.
 func (s *session) renew(ctx context.Context) error {
 	if err := s.held(); err != nil {
 		return err
@@ -289,21 +318,52 @@ func (s *session) renew(ctx context.Context) error {
 	if err := s.held(); err != nil {
 		return err
 	}
-	_, err := s.exec(s.ctx, "SELECT 1")
-	return s.survived(err)
+	return s.identify()
 }
 
-// survived takes in how a statement on a held session went, and returns the loss if it ended the session. The caller
-// has the turn.
+// identify asks the server which transaction this is, and returns the loss if it is another than
+// the one that was granted the lock: a holder's COMMIT AND CHAIN ends that, and begins one that
+// looks like it. The caller has the turn.
+func (s *session) identify() error {
+	res, err := s.exec(s.ctx, "SELECT "+identity)
+	if lost := s.open(err); lost != nil {
+		return lost
+	}
+	if len(res) != 1 || len(res[0].Rows) != 1 || string(res[0].Rows[0][0]) != s.xid {
+		s.end(lossOf(nil))
+		return s.heldOr(backend.ErrLost)
+	}
+	s.named = s.pg.PgConn().ParameterStatus(applicationName)
+	return nil
+}
+
+// identity is the server's word for the transaction, in SQL.
+const identity = "pg_current_xact_id_if_assigned()::text"
+
+// survived takes in how a statement on a held session went, and returns the loss if it ended the
+// session, or the transaction. The caller has the turn.
 func (s *session) survived(err error) error {
-	if s.ctx.Err() != nil {
-		return s.heldOr(err)
+	if lost := s.open(err); lost != nil {
+		return lost
 	}
-	if pg := s.conn.Conn().PgConn(); !pg.IsClosed() && pg.TxStatus() == 'T' {
-		return err
+	// The name ends with the transaction, and the server tells so unasked. Where it is another, the
+	// holder may have renamed the session.
+	if s.pg.PgConn().ParameterStatus(applicationName) == s.named {
+		return nil
 	}
-	s.end(lossOf(err))
-	return s.heldOr(err)
+	return s.identify()
+}
+
+// open returns the loss unless a transaction is open that statements can go on in, after one that
+// ended with err.
+func (s *session) open(err error) error {
+	if s.ctx.Err() == nil {
+		if pg := s.pg.PgConn(); !pg.IsClosed() && pg.TxStatus() == 'T' {
+			return nil
+		}
+		s.end(lossOf(err))
+	}
+	return s.heldOr(backend.ErrLost)
 }
 
 // heldOr is held, or err while it is held.

@@ -21,7 +21,7 @@ import (
 )
 
 // Schema is the SQL of every table, sequence and function that the driver uses.
-// It is run on first use; where the role may not create tables, run it by hand.
+// It is run on first use, in one schema; where the role may not create tables, run it by hand.
 //
 //go:embed schema.sql
 var Schema string
@@ -31,20 +31,82 @@ const claim = 2 * time.Second
 
 // store is the way to the server that both modes share.
 type store struct {
-	pool   *pgxpool.Pool
-	schema string // as the program gave it; "" is the first of the search_path
-	before string // what goes before the names of our objects
+	pool   *pgxpool.Pool // the program's, or that of the URL
+	own    *pgxpool.Pool // the driver's own, for what must not wait for the program; the pool itself if the URL made it
+	dialer *dialer       // of own
+	schema string        // as the program gave it; "": place says which
 	prefix string
 
-	gates    atomic.Pointer[gates]
-	level    atomic.Bool    // the sessions' default isolation level is not READ COMMITTED
-	ensuring chan struct{}  // of size 1: who creates the schema
-	flying   sync.WaitGroup // what outlives its caller
+	place    atomic.Pointer[string] // the schema of our objects, found once; nil: nothing was sent yet
+	texts    sync.Map               // statements by their text without the schema
+	level    atomic.Bool            // the sessions' default isolation level is not READ COMMITTED
+	ensuring chan struct{}          // of size 1: who looks for the schema, or creates our objects
+	flying   sync.WaitGroup         // what outlives its caller
 }
 
-// sql qualifies the names of our objects.
+// sql qualifies the names of our objects, so that the search_path of a connection decides nothing.
+// The schema is found by ready.
 func (st *store) sql(text string) string {
-	return qualified(st.before, text)
+	return qualified(qualifier(*st.place.Load()), text)
+}
+
+// ownMost is how many connections of its own a driver over a program's pool makes at the most. One
+// is enough for its upkeep; the others serve calls while the program has used up its pool.
+const ownMost = 4
+
+// borrowMost is how long a call waits for a connection of the program's pool, before one of the
+// driver's own serves it.
+const borrowMost = 100 * time.Millisecond
+
+// ownPool returns the driver's own way to the server of a program's pool: connections made as the
+// pool makes them.
+func ownPool(pool *pgxpool.Pool) (*pgxpool.Pool, *dialer, error) {
+	config, d := pool.Config(), newDialer()
+	d.next = config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = d.dial
+	config.MaxConns, config.MinConns, config.MinIdleConns = ownMost, 0, 0
+	config.MaxConnIdleTime = min(config.MaxConnIdleTime, idleFor)
+	// What the program does for its own use of connections.
+	//lint:ignore SA1019 a program may set it still
+	config.BeforeAcquire = nil
+	config.PrepareConn, config.AfterRelease = nil, nil
+	own, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		return nil, nil, backend.Invalid("the pool's configuration makes no second pool: %v", err)
+	}
+	return own, d, nil
+}
+
+// close ends the driver's own connections, and waits for what uses them.
+func (st *store) close() {
+	st.dialer.close() // so that none waits for a server that is gone
+	st.own.Close()
+	st.flying.Wait()
+}
+
+// borrow takes a connection for a call of the program: one of its pool, or, where the pool gives
+// none, one of the driver's own. The program may have used up its pool and wait for this very call.
+func (st *store) borrow(ctx context.Context) (*pgxpool.Conn, error) {
+	if st.own == st.pool {
+		return st.pool.Acquire(ctx)
+	}
+	limited, cancel := context.WithTimeout(ctx, borrowMost)
+	conn, err := st.pool.Acquire(limited)
+	cancel()
+	if err == nil || ctx.Err() != nil {
+		return conn, err
+	}
+	return st.own.Acquire(ctx)
+}
+
+// spare takes a connection for what keeps locks and waits alive: one of the driver's own, or one of
+// the pool where the server lets in no more.
+func (st *store) spare(ctx context.Context) (*pgxpool.Conn, error) {
+	conn, err := st.own.Acquire(ctx)
+	if err != nil && ctx.Err() == nil && st.own != st.pool && errors.As(err, new(*pgconn.PgError)) {
+		return st.pool.Acquire(ctx)
+	}
+	return conn, err
 }
 
 // key is a lock's name as the tables have it.
@@ -53,16 +115,57 @@ func (st *store) key(name string) []byte { return []byte(st.prefix + name) }
 // literal is bytes as SQL, whatever the session's settings about strings and encodings are.
 func literal(b []byte) string { return "decode('" + hex.EncodeToString(b) + "','hex')" }
 
-// query runs a statement of ours that may be sent twice: it has the effect of once, or
-// carries a nonce. It needs no state of a session, so that it works behind a pooler in transaction mode. take is
-// called for each row.
-func (st *store) query(ctx context.Context, text string, args []any, take func(pgx.CollectableRow) error) error {
-	text = st.sql(text)
-	all := append([]any{pgx.QueryExecModeExec}, args...)
-	again := 1
+// query runs a statement of ours for a call of the program. It may be sent twice: it has the effect
+// of once. It needs no state of a session, so that it works behind a pooler in transaction mode.
+// take is called for each row.
+func (st *store) query(
+	ctx context.Context, text string, args []any, take func(pgx.CollectableRow) error,
+) error {
+	s := statement{conn: (*store).borrow, text: text, args: args, take: take, again: 1}
+	return st.send(ctx, &s)
+}
+
+// upkeep is query for what keeps locks and waits alive, which no program's use of its pool may hold
+// up.
+func (st *store) upkeep(
+	ctx context.Context, text string, args []any, take func(pgx.CollectableRow) error,
+) error {
+	s := statement{conn: (*store).spare, text: text, args: args, take: take, again: 1}
+	return st.send(ctx, &s)
+}
+
+// statement is one of ours, and what to send it by.
+type statement struct {
+	// A method of store: as a value it would be allocated.
+	conn  func(*store, context.Context) (*pgxpool.Conn, error)
+	text  string
+	args  []any
+	take  func(pgx.CollectableRow) error
+	raw   [][]byte // instead of args and take: arguments as text, for an answer of one text
+	told  string   // that
+	again int      // how often it is sent again where no answer came
+	once  bool     // it is not sent to a second session where the server ended the first
+	mute  bool     // push nothing: the server's queue of pushes is full
+}
+
+// send sends a statement again while the server has undone it or it was not sent.
+func (st *store) send(ctx context.Context, s *statement) error {
+	if err := st.ready(ctx); err != nil {
+		return err
+	}
+	if text, ok := st.texts.Load(s.text); ok {
+		s.text = text.(string)
+	} else {
+		whole := st.sql(s.text)
+		st.texts.Store(s.text, whole)
+		s.text = whole
+	}
+	if s.raw == nil {
+		s.args = append([]any{pgx.QueryExecModeExec}, s.args...)
+	}
 	for try := 0; ; try++ {
-		err := st.once(ctx, text, all, take)
-		var answer *pgconn.PgError
+		err := st.once(ctx, s)
+		code := codeOf(err)
 		switch {
 		case err == nil:
 			return nil
@@ -72,40 +175,70 @@ func (st *store) query(ctx context.Context, text string, args []any, take func(p
 			if err := st.ensure(ctx); err != nil {
 				return err
 			}
-		case errors.As(err, &answer) && answer.Code == "FL001" && try < 3:
+		case code == "FL001" && try < 3:
 			st.level.Store(true)
-		case errors.As(err, &answer) && (answer.Code == "40001" || answer.Code == "40P01") && try < 3: // it was undone
-		case stale(err) && try <= int(st.pool.Config().MaxConns):
-		case broken(err) && again > 0:
-			again--
+		case code == "54000" && !s.mute:
+			s.mute = true
+		case (code == "40001" || code == "40P01") && try < 3: // it was undone
+		case (stale(err) || code == "57P01" && !s.once) && try <= int(st.pool.Config().MaxConns)+ownMost:
+			// It met a connection that had died before, perhaps one of many.
+		case broken(err) && s.again > 0:
+			s.again--
 		default:
-			return meaning(err)
+			return limited(meaning(err))
 		}
 	}
 }
 
 // once runs a statement once.
-func (st *store) once(ctx context.Context, text string, args []any, take func(pgx.CollectableRow) error) error {
-	run := func(db interface {
-		Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-	},
-	) error {
-		rows, err := db.Query(ctx, text, args...)
-		if err != nil {
-			return err
-		}
-		_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
-			if take == nil {
-				return struct{}{}, nil
-			}
-			return struct{}{}, take(row)
-		})
+func (st *store) once(ctx context.Context, s *statement) error {
+	conn, err := s.conn(st, ctx)
+	if err != nil {
 		return err
 	}
-	if !st.level.Load() {
-		return run(st.pool)
+	defer conn.Release()
+	if !st.level.Load() && !s.mute {
+		return s.run(ctx, conn.Conn())
 	}
-	return pgx.BeginTxFunc(ctx, st.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error { return run(tx) })
+	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if s.mute {
+			_, err := tx.Exec(ctx, "SET LOCAL fencelock.mute = on", pgx.QueryExecModeSimpleProtocol)
+			if err != nil {
+				return err
+			}
+		}
+		return s.run(ctx, tx.Conn())
+	})
+}
+
+func (s *statement) run(ctx context.Context, conn *pgx.Conn) error {
+	if s.raw != nil {
+		res := conn.PgConn().ExecParams(ctx, s.text, s.raw, nil, nil, nil).Read()
+		if res.Err == nil && len(res.Rows) == 1 {
+			s.told = string(res.Rows[0][0])
+		}
+		return res.Err
+	}
+	rows, err := conn.Query(ctx, s.text, s.args...)
+	if err != nil {
+		return err
+	}
+	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
+		if s.take == nil {
+			return struct{}{}, nil
+		}
+		return struct{}{}, s.take(row)
+	})
+	return err
+}
+
+// limited hides the deadline of a limit that the caller did not set, such as that of making a
+// connection.
+func limited(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("no answer in time: %s", err.Error())
+	}
+	return err
 }
 
 // broken reports whether err is about the connection, not the server's answer to a statement.
@@ -121,86 +254,159 @@ func broken(err error) bool {
 	return !errors.Is(err, pgx.ErrNoRows)
 }
 
-// stale reports whether the statement met a connection that had died before, so that it was not sent.
+// stale reports whether the statement met a connection that had died before, so that it was not
+// sent.
 func stale(err error) bool { return broken(err) && pgconn.SafeToRetry(err) }
+
+// endedBefore reports whether a session was ended before its statement, or by its server.
+func endedBefore(err error) bool { return err != nil && (stale(err) || codeOf(err) == "57P01") }
+
+// codeOf is the code of a server's error, and otherwise "".
+func codeOf(err error) string {
+	if answer := (*pgconn.PgError)(nil); errors.As(err, &answer) {
+		return answer.Code
+	}
+	return ""
+}
 
 // missing reports whether an object of ours is not there.
 func missing(err error) bool {
-	var answer *pgconn.PgError
-	return errors.As(err, &answer) && (answer.Code == "42P01" || answer.Code == "42883" || answer.Code == "42704")
+	code := codeOf(err)
+	return code == "42P01" || code == "42883" || code == "42704"
 }
 
-// ensure creates the schema if it is not there. Processes that do so at once wait for each other.
+// ready finds out, before the first statement, in which schema our objects are, and creates them
+// there if they are not.
+func (st *store) ready(ctx context.Context) error {
+	if st.place.Load() != nil {
+		return nil
+	}
+	return st.create(ctx, func() bool { return st.place.Load() != nil })
+}
+
+// ensure creates our objects again, where they were: the server may have lost its data.
 func (st *store) ensure(ctx context.Context) error {
+	return st.create(ctx, func() bool { return false })
+}
+
+// create looks for our objects and creates them if they are not there, unless another call has done
+// it meanwhile. Processes that do so at once wait for each other. The connection is the driver's
+// own, so that no SET of the program has moved its search_path.
+func (st *store) create(ctx context.Context, done func() bool) error {
 	select {
 	case st.ensuring <- struct{}{}:
 		defer func() { <-st.ensuring }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	conn, err := st.pool.Acquire(ctx)
+	if done() {
+		return nil
+	}
+	conn, err := st.own.Acquire(ctx)
 	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		return meaning(err)
 	}
 	defer conn.Release()
-	return CreateSchema(ctx, conn.Conn(), st.schema)
+	in := st.schema
+	if found := st.place.Load(); found != nil {
+		in = *found
+	}
+	in, err = schemaIn(ctx, conn.Conn(), in)
+	if err == nil {
+		st.place.Store(&in)
+	}
+	return err
 }
 
-// CreateSchema creates the objects of [Schema] if they are not there, or of an earlier version: what the driver does by itself on first
-// use. A program that only checks tokens, in a database without locks, calls it once. schema is where; "" stands
-// for the first schema of the search_path. The error matches ErrInvalid if there is no such schema or the
-// role may not create tables in it.
+// CreateSchema creates the objects of [Schema] if they are not there: what the driver does by
+// itself on first use. A program that only checks tokens, in a database without locks, calls it
+// once. schema is where; "" stands for the first schema of the search_path that has them, and where
+// none has, for the first. The error matches ErrInvalid if there is no such schema, the role may
+// not create tables in it, or the objects there are of another version: they are never changed.
 func CreateSchema(ctx context.Context, conn *pgx.Conn, schema string) error {
-	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		return createSchema(ctx, tx, schema)
+	_, err := schemaIn(ctx, conn, schema)
+	return err
+}
+
+// schemaIn is CreateSchema, and returns the schema.
+func schemaIn(ctx context.Context, conn *pgx.Conn, schema string) (in string, err error) {
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		in, err = createSchema(ctx, tx, schema)
+		return err
 	})
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return "", ctx.Err()
 	}
-	return meaning(err)
+	return in, meaning(err)
 }
 
 // version is that of [Schema].
 var version = regexp.MustCompile(`fencelock_version\(\).* AS 'SELECT (\d+)'`).FindStringSubmatch(Schema)[1]
 
 // relations are the tables and sequences of [Schema].
-var relations = regexp.MustCompile(`fencelock_\w+`).FindAllString(strings.Join(
-	regexp.MustCompile(`(?m)^CREATE (?:UNLOGGED )?(?:TABLE|SEQUENCE) IF NOT EXISTS fencelock_\w+`).FindAllString(Schema, -1), " "), -1)
+var relations = func() (names []string) {
+	made := regexp.MustCompile(
+		`(?m)^CREATE (?:UNLOGGED )?(?:TABLE|SEQUENCE) IF NOT EXISTS (fencelock_\w+)`)
+	for _, m := range made.FindAllStringSubmatch(Schema, -1) {
+		names = append(names, m[1])
+	}
+	return names
+}()
 
-func createSchema(ctx context.Context, tx pgx.Tx, schema string) error {
+// whereSchema finds the schema $1, or, without one, the first of the search_path that has our
+// objects, else the first of all.
+const whereSchema = `SELECT nspname FROM pg_namespace WHERE nspname = coalesce(nullif($1, ''),
+	(SELECT s FROM unnest(current_schemas(false)) WITH ORDINALITY p(s, i) JOIN pg_namespace n ON n.nspname = s
+		JOIN pg_proc f ON f.pronamespace = n.oid AND f.proname = 'fencelock_version' ORDER BY i LIMIT 1),
+	current_schema())`
+
+func createSchema(ctx context.Context, tx pgx.Tx, schema string) (in string, err error) {
 	run := func(sql string) error {
 		_, err := tx.Conn().PgConn().Exec(ctx, sql).ReadAll()
 		return err
 	}
-	if err := run("SELECT pg_advisory_xact_lock(7306, -1); SET LOCAL client_min_messages = warning; SET LOCAL synchronous_commit = on"); err != nil {
-		return err
+	if err := run("SELECT pg_advisory_xact_lock(7306, -1); SET LOCAL client_min_messages = warning; " +
+		"SET LOCAL synchronous_commit = on"); err != nil {
+		return "", err
 	}
-	var in string
-	err := tx.QueryRow(ctx, `SELECT nspname FROM pg_namespace WHERE nspname = coalesce(nullif($1, ''), current_schema()::text)`,
-		pgx.QueryExecModeExec, schema).Scan(&in)
+	err = tx.QueryRow(ctx, whereSchema, pgx.QueryExecModeExec, schema).Scan(&in)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) && schema == "":
-		return backend.Invalid("the search_path of the role names no schema that exists: create one, or name one by schema=")
+		return "", backend.Invalid("the search_path of the role names no schema that exists: create " +
+			"one, or name one by schema=")
 	case errors.Is(err, pgx.ErrNoRows):
-		return backend.Invalid("there is no schema %q: create it, or name another by schema=", schema)
+		return "", backend.Invalid("there is no schema %q: create it, or name another by schema=", schema)
 	case err != nil:
-		return err
+		return "", err
 	}
 	if err := checkSchema(in); err != nil {
-		return err
+		return "", err
 	}
-	// In the database every name is qualified, so that the functions find the tables whatever the search_path of their callers is.
 	before := qualifier(in)
-	var there bool
-	err = tx.QueryRow(ctx, `SELECT to_regprocedure($1 || 'fencelock_version()') IS NOT NULL AND NOT EXISTS (SELECT FROM unnest($2::text[]) r WHERE to_regclass($1 || r) IS NULL)`,
-		pgx.QueryExecModeExec, before, relations).Scan(&there)
-	if err == nil && there { // of an earlier version it is run again
-		err = tx.QueryRow(ctx, qualified(before, "SELECT fencelock_version() >= $1::text::int"), pgx.QueryExecModeExec, version).Scan(&there)
+	var there, whole bool
+	err = tx.QueryRow(ctx, `SELECT to_regprocedure($1 || 'fencelock_version()') IS NOT NULL,
+		NOT EXISTS (SELECT FROM unnest($2::text[]) r WHERE to_regclass($1 || r) IS NULL)`,
+		pgx.QueryExecModeExec, before, relations).Scan(&there, &whole)
+	if err != nil {
+		return "", err
 	}
-	if err != nil || there {
-		return err
+	if there {
+		var theirs string
+		sql := qualified(before, "SELECT fencelock_version()::text")
+		err = tx.QueryRow(ctx, sql, pgx.QueryExecModeExec).Scan(&theirs)
+		if err == nil && theirs != version {
+			err = backend.Invalid("the driver's objects in schema %q are of version %s, "+
+				"and this program's of version %s: "+
+				"name another schema by schema=", in, theirs, version)
+		}
 	}
-	return run(qualified(before, Schema))
+	if err == nil && !(there && whole) {
+		err = run("SET LOCAL search_path = " + pgx.Identifier{in}.Sanitize() + ";" + Schema)
+	}
+	return in, err
 }
 
 // qualifier is what goes before the names of objects in a schema.
@@ -219,14 +425,16 @@ func checkSchema(name string) error {
 	return nil
 }
 
-// meaning returns an error of the server as the contract has it: what another try cannot mend is ErrInvalid.
+// meaning returns an error of the server as the contract has it: what another try cannot mend is
+// ErrInvalid.
 func meaning(err error) error {
-	var answer *pgconn.PgError
-	if err == nil || backend.Final(err) || !errors.As(err, &answer) {
+	code := codeOf(err)
+	if code == "" || backend.Final(err) {
 		return err
 	}
 	for _, m := range []struct{ code, means string }{
-		{"42501", "the role lacks rights: run the driver's schema.sql once as the owner of the schema, with the GRANTs at its head (docs/postgres.md)"},
+		{"42501", "the role lacks rights: run the driver's schema.sql once as the owner of the schema, " +
+			"with the GRANTs at its head (docs/postgres.md)"},
 		{"42P01", "a table of the driver is missing, and could not be created"},
 		{"42704", "a table of the driver is missing, and could not be created"},
 		{"42883", "a function of the driver is missing, and could not be created"},
@@ -238,11 +446,11 @@ func meaning(err error) error {
 		{"28000", "the server refuses the user"},
 		{"3D000", "the server has no such database"},
 		{"3F000", "the server has no such schema"},
-		{"FL053", "a floor or token of 2^53 or more"},
+		{"FL053", "a floor or token is too far ahead: want at most the server's clock in µs and an hour"},
 		{"FL022", "a table of the driver has what no driver writes there"},
 		{"0A000", "the server cannot do that: PostgreSQL 15 or later is needed"},
 	} {
-		if answer.Code == m.code {
+		if code == m.code {
 			return &refused{m.means, err}
 		}
 	}
@@ -260,18 +468,14 @@ func (e *refused) Error() string {
 }
 func (e *refused) Unwrap() []error { return []error{backend.ErrInvalid, e.err} }
 
-// raise makes every later token of a name exceed floor; of all names without a key.
-func (st *store) raise(ctx context.Context, key []byte, floor backend.Token) error {
-	return st.query(ctx, "SELECT fencelock_raise($1, $2)", []any{key, floor}, nil)
-}
-
-// millis is a duration as the server takes it. It rounds up: the store may keep a lock longer, never shorter.
+// millis is a duration as the server takes it. It rounds up: the store may keep a lock longer,
+// never shorter.
 func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
-// dialer is the way to dial of pools that the driver opened: it notices a dead network soon, and can end every
-// connection at once.
+// dialer is the way to dial of pools that the driver opened: it notices a dead network soon, unless
+// the program dials in its own way, and can end every connection at once.
 type dialer struct {
-	net.Dialer
+	next   pgconn.DialFunc
 	mu     sync.Mutex
 	closed bool
 	conns  map[*dialed]struct{}
@@ -283,15 +487,16 @@ type dialed struct {
 }
 
 func newDialer() *dialer {
-	return &dialer{
-		Dialer: net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 4}},
-		conns:  map[*dialed]struct{}{},
-	}
+	soon := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
+		Enable: true, Idle: 5 * time.Second,
+		Interval: 2 * time.Second, Count: 4,
+	}}
+	return &dialer{next: soon.DialContext, conns: map[*dialed]struct{}{}}
 }
 
 // dial is a pgconn.DialFunc.
 func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	c, err := d.DialContext(ctx, network, addr)
+	c, err := d.next(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}

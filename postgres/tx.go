@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -13,61 +15,122 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// cancelMost is how long the server may take to cancel a statement before its connection is given up.
+// cancelMost is how long the server may take to cancel a statement before its connection is given
+// up.
 const cancelMost = time.Second
 
-// Tx returns the transaction that holds a lease of mode row: what is written through it commits with Unlock, and rolls
-// back if the lease is lost. It takes a *fencelock.Lease, or anything else with its Handle. It
+// Tx returns the transaction that holds a lease of mode row. What is written through it commits
+// with an Unlock that the holder calls, and with nothing else. It rolls back if the lease is lost,
+// after [Rollback], if the function of Locker.Do fails, panics or outlives its context, and if
+// Locker.Close ends the lease. Tx takes a *fencelock.Lease, or anything else with its Handle. It
 // returns false for a lease of another backend or of mode lease.
 //
 //   - Each statement has the connection for itself: one at a time, and no renewal meanwhile. So
-//     read or close the Rows of one before the next. A statement is a renewal for the server; one that takes longer than
-//     the TTL loses the lease.
-//   - Before each statement goes a savepoint. A statement that fails undoes itself, not the lease; but Unlock
-//     rolls everything back then, frees the lock, and returns the first such error. Where a program
-//     expects a failure it uses Begin: what fails inside is forgotten when that is rolled back.
-//   - A statement whose ctx ends is cancelled at the server and counts as failed.
-//   - Commit and Rollback are ErrUnsupported: the end of the lease is the end of the transaction, and a
-//     transaction that a statement such as COMMIT has ended is a lost lease. So are LargeObjects;
-//     the functions lo_… of SQL work. Conn is for its type map.
-//   - If the answer to the COMMIT of Unlock is lost, that is ErrUnavailable: it may have been done. Unlock
-//     called again finds out.
+//     read or close the Rows of one before the next. A statement is a renewal for the server; one
+//     that takes longer than the TTL loses the lease.
+//   - A statement that the server refuses undoes what was written before it, not the lease. Unlock
+//     rolls back then, frees the lock, and returns the first such error. Where a program expects a
+//     failure it uses Begin: that undoes no more than what was written inside, and is forgotten
+//     when it is rolled back. An error of the program's own side, such as that of a Scan, undoes
+//     nothing.
+//   - A statement whose ctx ends is cancelled at the server and counts as refused. A server that is
+//     silent for a second after that costs the connection, and the lease with it.
+//   - Commit and Rollback are ErrUnsupported: the end of the lease is the end of the transaction,
+//     and [Rollback] chooses which. A transaction that a statement such as COMMIT or COMMIT AND
+//     CHAIN has ended is a lost lease. LargeObjects are ErrUnsupported too; the functions lo_… of
+//     SQL work. Conn is for its type map.
+//   - If the answer to the COMMIT of Unlock is lost, that is ErrUnavailable: it may have been done.
+//     Unlock called again finds out.
 //   - After the lease has ended, every method returns an error that matches ErrLost or ErrReleased.
 //
-// The transaction is READ COMMITTED and lasts as long as the lease, which holds back vacuum: keep it short.
+// The transaction is READ COMMITTED and lasts as long as the lease, which holds back vacuum: keep
+// it short.
 func Tx(lease backend.Handler) (pgx.Tx, bool) {
+	s := sessionOf(lease)
+	if s == nil {
+		return nil, false
+	}
+	return &s.tx.root, true
+}
+
+// Rollback makes Unlock roll back what was written through the transaction of a lease of mode row,
+// and return nil for that. Until then the lock is held, and no statement goes through [Tx] any
+// more. It sends nothing. It returns ErrUnsupported for a lease without a transaction, and ErrLost
+// or ErrReleased for one that has ended. Leases that share the hold by re-entry share the
+// transaction.
+func Rollback(lease backend.Handler) error {
+	s := sessionOf(lease)
+	if s == nil {
+		return backend.Unsupported("only a lease of mode row has a transaction to roll back")
+	}
+	if err := s.usable(); err != nil {
+		return err
+	}
+	s.tx.mu.Lock()
+	defer s.tx.mu.Unlock()
+	s.tx.meant = true
+	return nil
+}
+
+// sessionOf returns what a lease of mode row has, and nil for any other.
+func sessionOf(lease backend.Handler) *session {
 	if lease == nil {
-		return nil, false
+		return nil
 	}
-	s, ok := lease.Handle().(*session)
-	if !ok {
-		return nil, false
+	s, _ := lease.Handle().(*session)
+	return s
+}
+
+// Undo implements backend.Undoer.
+func (s *session) Undo(cause error) {
+	s.tx.mu.Lock()
+	defer s.tx.mu.Unlock()
+	if s.usable() == nil && s.tx.cause == nil { // what was sent to be committed may be so already
+		s.tx.cause = cause
 	}
-	return &leaseTx{s: s}, true
 }
 
 // tx is what is known of the holder's writes.
 type tx struct {
-	s *session
-
-	mu      sync.Mutex
-	used    bool
-	err     error // of the first statement that failed
-	nested  int   // names savepoints
-	pending bool  // the last statement's savepoint is still there; the session's turn guards it
+	mu     sync.Mutex
+	used   bool
+	root   leaseTx
+	cause  error      // why the holder's caller does not want it committed
+	meant  bool       // the holder itself does not
+	parts  []*leaseTx // the nested ones that have not ended, the innermost last
+	nested int        // names savepoints
 }
 
-// undone returns why what was written must not be committed.
-func (t *tx) undone() error {
+// undone reports whether what was written must not be committed.
+func (t *tx) undone() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.err
+	return t.failureLocked() != nil || t.cause != nil || t.meant
+}
+
+// failureLocked is the error of the first statement that failed, unless that was in a nested
+// transaction which has been rolled back.
+func (t *tx) failureLocked() error {
+	err := t.root.err
+	for _, part := range t.parts { // left open
+		if err == nil {
+			err = part.err
+		}
+	}
+	return err
 }
 
 // verdict is what the release of the lock comes to.
 func (t *tx) verdict() error {
-	if err := t.undone(); err != nil {
-		return &backend.UndoneError{Err: err}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.meant || !t.used:
+		return nil
+	case t.failureLocked() != nil:
+		return &backend.UndoneError{Err: t.failureLocked()}
+	case t.cause != nil:
+		return &backend.UndoneError{Err: t.cause}
 	}
 	return nil
 }
@@ -78,16 +141,18 @@ func (t *tx) isUsed() bool {
 	return t.used
 }
 
-func (t *tx) fail(err error) {
+// innermost is the name of the savepoint that a statement which fails goes back to.
+func (t *tx) innermost() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.err == nil {
-		t.err = err
+	if n := len(t.parts); n > 0 {
+		return t.parts[n-1].name
 	}
+	return savepoint
 }
 
-// savepoint is the name of that before each statement.
-const savepoint = "fencelock_statement"
+// savepoint is the name of that behind the grant.
+const savepoint = "fencelock_granted"
 
 // leaseTx is the transaction of a lease, or one nested in it.
 type leaseTx struct {
@@ -95,21 +160,17 @@ type leaseTx struct {
 	outer *leaseTx // nil for that of the lease
 	name  string   // of the nested one's savepoint
 
-	mu   sync.Mutex
-	err  error // of the first statement that failed inside a nested one
+	// tx.mu guards these.
+	err  error // of the first statement that failed, not counting nested ones
 	done bool
 }
 
 var _ pgx.Tx = (*leaseTx)(nil)
 
-// fail notes the error of a statement where it belongs.
+// fail notes the error of a statement.
 func (t *leaseTx) fail(err error) {
-	if t.outer == nil {
-		t.s.tx.fail(err)
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.s.tx.mu.Lock()
+	defer t.s.tx.mu.Unlock()
 	if t.err == nil {
 		t.err = err
 	}
@@ -117,84 +178,122 @@ func (t *leaseTx) fail(err error) {
 
 // live returns an error unless statements may go through t.
 func (t *leaseTx) live() error {
+	x := &t.s.tx
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	for one := t; one != nil; one = one.outer {
-		one.mu.Lock()
-		done := one.done
-		one.mu.Unlock()
-		if done {
+		if one.done {
 			return pgx.ErrTxClosed
 		}
 	}
-	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
-	if t.s.state == released || t.s.state == doubtful {
-		return backend.ErrReleased
+	err := t.s.usable()
+	switch {
+	case err != nil:
+		return err
+	case x.meant:
+		return pgx.ErrTxClosed
+	case x.cause != nil:
+		return fmt.Errorf("the transaction of the lease is rolled back: %w", x.cause)
 	}
-	return t.s.heldLocked()
+	return nil
 }
 
-// begin gets the connection for one statement, behind a savepoint.
+// usable returns an error unless the transaction is there.
+func (s *session) usable() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state == released || s.state == doubtful {
+		return backend.ErrReleased
+	}
+	return s.heldLocked()
+}
+
+// begin gets the connection for one statement.
 func (t *leaseTx) begin(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return t.enter(ctx)
+}
+
+// enter gets the connection. The first one to use it makes the transaction ready.
+func (t *leaseTx) enter(ctx context.Context) error {
 	if err := t.live(); err != nil {
 		return err
 	}
 	if err := t.s.take(ctx); err != nil {
 		return err
 	}
-	if err := t.live(); err != nil {
-		t.s.give()
-		return err
-	}
+	err := t.live()
 	x := &t.s.tx
-	x.mu.Lock()
-	x.used = true
-	x.mu.Unlock()
-	if err := t.control(x.over() + "SAVEPOINT " + savepoint); err != nil {
+	if err == nil && !x.isUsed() {
+		x.mu.Lock()
+		x.used = true
+		x.mu.Unlock()
+		err = t.control(ctx, t.s.writable())
+	}
+	if err != nil {
 		t.s.give()
-		return err
-	}
-	x.pending = true
-	return nil
-}
-
-// over is what ends the last statement's savepoint.
-func (t *tx) over() string {
-	if !t.pending {
-		return ""
-	}
-	t.pending = false
-	return "RELEASE SAVEPOINT " + savepoint + ";"
-}
-
-// control runs what is about savepoints, which must not be cut short. The caller has the turn.
-func (t *leaseTx) control(sql string) error {
-	_, err := t.s.exec(t.s.ctx, sql)
-	return t.s.survived(err)
-}
-
-// end takes in how a statement went, undoes it if it failed, and gives the connection back.
-func (t *leaseTx) end(ctx context.Context, err error) error {
-	defer t.s.give()
-	if err == nil {
-		return t.s.survived(nil) // it may have been a COMMIT
-	}
-	if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
-		err = fmt.Errorf("%w: %w", ctx.Err(), err)
-	}
-	t.fail(err)
-	if conn := t.s.conn.Conn(); conn.IsClosed() || conn.PgConn().TxStatus() == 'I' {
-		return errors.Join(t.s.survived(err), err)
-	}
-	t.s.tx.pending = false
-	if lost := t.control("ROLLBACK TO SAVEPOINT " + savepoint + ";RELEASE SAVEPOINT " + savepoint); lost != nil {
-		return errors.Join(lost, err)
 	}
 	return err
 }
 
-// bounded returns the ctx that a statement runs with, and what stops watching the caller's. When that ends, the
-// statement is cancelled at the server, so that the connection, and with it the lease, lives on.
-func (t *leaseTx) bounded(ctx context.Context) (context.Context, func()) {
+// writable is what precedes the holder's first statement.
+//
+// While a statement runs, or its result is not read, the idle timeout does not run, so other limits
+// see to it that a holder who is gone does not keep the lock: the server looks whether the
+// connection is there, ends a statement after the time of the lease, and a connection whose client
+// reads nothing for so long. One savepoint is behind all that, for a statement that fails.
+func (s *session) writable() string {
+	ms := strconv.FormatInt(millis(s.timeout()), 10)
+	return "SET LOCAL client_connection_check_interval=500;SET LOCAL tcp_user_timeout=" + ms + ";" +
+		"SELECT set_config('statement_timeout','" + ms + "',true)" +
+		" WHERE current_setting('statement_timeout')::interval NOT BETWEEN '1 ms' AND '" + ms + " ms';" +
+		"SAVEPOINT " + savepoint
+}
+
+// control runs what is about savepoints. It is not cancelled, which would end the transaction. The
+// caller has the turn.
+func (t *leaseTx) control(ctx context.Context, sql string) error {
+	run, stop := t.bounded(ctx, false)
+	_, err := t.s.exec(run, sql)
+	stop()
+	if lost := t.s.survived(err); lost != nil {
+		err = lost
+	}
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
+	return err
+}
+
+// end takes in how a statement went, undoes what was written if the server refused it, and gives
+// the connection back. An error of this side alone, such as that of a Scan, undoes nothing.
+func (t *leaseTx) end(ctx context.Context, err error) error {
+	defer t.s.give()
+	if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
+	var lost error
+	if pg := t.s.pg.PgConn(); !pg.IsClosed() && pg.TxStatus() == 'E' {
+		t.fail(err)
+		lost = t.control(ctx, "ROLLBACK TO SAVEPOINT "+t.s.tx.innermost())
+	} else {
+		lost = t.s.survived(err) // it may have been a COMMIT
+	}
+	switch {
+	case lost == nil:
+		return err
+	case err == nil:
+		return lost
+	}
+	return errors.Join(lost, err)
+}
+
+// bounded returns the ctx that a statement runs with, and what stops watching the caller's. When
+// that ends, the statement may be cancelled at the server, so that the connection, and with it the
+// lease, lives on.
+func (t *leaseTx) bounded(ctx context.Context, cancellable bool) (context.Context, func()) {
 	run, kill := context.WithCancel(context.WithoutCancel(ctx))
 	unbind := context.AfterFunc(t.s.ctx, kill)
 	done := make(chan struct{})
@@ -203,7 +302,9 @@ func (t *leaseTx) bounded(ctx context.Context) (context.Context, func()) {
 		defer close(finished)
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelMost)
 		defer cancel()
-		_ = t.s.conn.Conn().PgConn().CancelRequest(limited)
+		if cancellable {
+			_ = t.s.pg.PgConn().CancelRequest(limited)
+		}
 		select {
 		case <-done:
 		case <-limited.Done():
@@ -220,15 +321,21 @@ func (t *leaseTx) bounded(ctx context.Context) (context.Context, func()) {
 	})
 }
 
+// once makes one call that needs the connection no longer than it takes.
+func once[T any](ctx context.Context, t *leaseTx, do func(ctx context.Context) (T, error)) (T, error) {
+	if err := t.begin(ctx); err != nil {
+		var none T
+		return none, err
+	}
+	run, stop := t.bounded(ctx, true)
+	res, err := do(run)
+	stop()
+	return res, t.end(ctx, err)
+}
+
 // Exec implements pgx.Tx.
 func (t *leaseTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	if err := t.begin(ctx); err != nil {
-		return pgconn.CommandTag{}, err
-	}
-	run, stop := t.bounded(ctx)
-	tag, err := t.s.conn.Conn().Exec(run, sql, args...)
-	stop()
-	return tag, t.end(ctx, err)
+	return once(ctx, t, func(ctx context.Context) (pgconn.CommandTag, error) { return t.s.pg.Exec(ctx, sql, args...) })
 }
 
 // Query implements pgx.Tx. The connection is taken until the Rows are closed or read to their end.
@@ -236,8 +343,8 @@ func (t *leaseTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows,
 	if err := t.begin(ctx); err != nil {
 		return &failedRows{err}, err
 	}
-	run, stop := t.bounded(ctx)
-	rows, err := t.s.conn.Conn().Query(run, sql, args...)
+	run, stop := t.bounded(ctx, true)
+	rows, err := t.s.pg.Query(run, sql, args...)
 	if err != nil {
 		stop()
 		err = t.end(ctx, err)
@@ -259,14 +366,14 @@ func (t *leaseTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 	return oneRow{rows}
 }
 
-// SendBatch implements pgx.Tx. The connection is taken until the results are closed. The statements of a batch are one as
-// far as failing goes.
+// SendBatch implements pgx.Tx. The connection is taken until the results are closed. The statements
+// of a batch are one as far as failing goes.
 func (t *leaseTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if err := t.begin(ctx); err != nil {
 		return &failedBatch{err}
 	}
-	run, stop := t.bounded(ctx)
-	res := t.s.conn.Conn().SendBatch(run, b)
+	run, stop := t.bounded(ctx, true)
+	res := t.s.pg.SendBatch(run, b)
 	return &leaseBatch{BatchResults: res, end: sync.OnceValue(func() error {
 		err := res.Close()
 		stop()
@@ -275,28 +382,21 @@ func (t *leaseTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults 
 }
 
 // CopyFrom implements pgx.Tx.
-func (t *leaseTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, src pgx.CopyFromSource) (int64, error) {
-	if err := t.begin(ctx); err != nil {
-		return 0, err
-	}
-	run, stop := t.bounded(ctx)
-	n, err := t.s.conn.Conn().CopyFrom(run, table, columns, src)
-	stop()
-	return n, t.end(ctx, err)
+func (t *leaseTx) CopyFrom(
+	ctx context.Context, table pgx.Identifier, columns []string, src pgx.CopyFromSource,
+) (int64, error) {
+	return once(ctx, t, func(ctx context.Context) (int64, error) { return t.s.pg.CopyFrom(ctx, table, columns, src) })
 }
 
 // Prepare implements pgx.Tx.
 func (t *leaseTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
-	if err := t.begin(ctx); err != nil {
-		return nil, err
-	}
-	run, stop := t.bounded(ctx)
-	sd, err := t.s.conn.Conn().Prepare(run, name, sql)
-	stop()
-	return sd, t.end(ctx, err)
+	return once(ctx, t, func(ctx context.Context) (*pgconn.StatementDescription, error) {
+		return t.s.pg.Prepare(ctx, name, sql)
+	})
 }
 
-// Begin starts a transaction nested in this one: a savepoint, which Commit or Rollback of what it returns ends.
+// Begin starts a transaction nested in this one: a savepoint, which Commit or Rollback of what it
+// returns ends.
 func (t *leaseTx) Begin(ctx context.Context) (pgx.Tx, error) {
 	if err := t.begin(ctx); err != nil {
 		return nil, err
@@ -305,46 +405,65 @@ func (t *leaseTx) Begin(ctx context.Context) (pgx.Tx, error) {
 	x := &t.s.tx
 	x.mu.Lock()
 	x.nested++
-	name := fmt.Sprintf("fencelock_%d", x.nested)
+	part := &leaseTx{s: t.s, outer: t, name: fmt.Sprintf("fencelock_%d", x.nested)}
 	x.mu.Unlock()
-	if err := t.control(x.over() + "SAVEPOINT " + name); err != nil {
+	if err := t.control(ctx, "SAVEPOINT "+part.name); err != nil {
 		return nil, err
 	}
-	return &leaseTx{s: t.s, outer: t, name: name}, nil
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.parts = append(x.parts, part)
+	return part, nil
 }
 
 // Commit implements pgx.Tx.
 func (t *leaseTx) Commit(ctx context.Context) error {
-	return t.finish(ctx, "commits with Unlock", func() string {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if t.err != nil {
-			t.outer.fail(t.err)
-		}
-		return "RELEASE SAVEPOINT " + t.name
-	})
-}
-
-// Rollback implements pgx.Tx.
-func (t *leaseTx) Rollback(ctx context.Context) error {
-	return t.finish(ctx, "ends with Unlock", func() string {
-		return "ROLLBACK TO SAVEPOINT " + t.name + ";RELEASE SAVEPOINT " + t.name
-	})
-}
-
-// finish ends a nested transaction.
-func (t *leaseTx) finish(ctx context.Context, how string, sql func() string) error {
 	if t.outer == nil {
-		return backend.Unsupported("the transaction of a lease %s; Begin one inside it for a part", how)
+		return backend.Unsupported("the transaction of a lease commits with Unlock; Begin one inside it for a part")
 	}
-	if err := t.begin(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return t.finish(ctx, ctx, "RELEASE SAVEPOINT "+t.name, true)
+}
+
+// Rollback implements pgx.Tx. It works when its ctx is done.
+func (t *leaseTx) Rollback(ctx context.Context) error {
+	if t.outer == nil {
+		return backend.Unsupported("the transaction of a lease ends with Unlock, which rolls back " +
+			"after postgres.Rollback; Begin one inside it for a part")
+	}
+	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(cancelMost, cancel) })
+	defer stop()
+	return t.finish(ctx, lasting, "ROLLBACK TO SAVEPOINT "+t.name+";RELEASE SAVEPOINT "+t.name, false)
+}
+
+// finish ends a nested transaction, and those inside it. It waits for the connection as long as
+// lasting.
+func (t *leaseTx) finish(ctx, lasting context.Context, sql string, commit bool) error {
+	if err := t.enter(lasting); err != nil {
 		return err
 	}
 	defer t.s.give()
-	t.mu.Lock()
+	x := &t.s.tx
+	x.mu.Lock()
 	t.done = true
-	t.mu.Unlock()
-	return t.control(t.s.tx.over() + sql())
+	failed := t.err
+	if at := slices.Index(x.parts, t); at >= 0 {
+		for _, part := range x.parts[at+1:] { // they end with it
+			if failed == nil {
+				failed = part.err
+			}
+		}
+		x.parts = x.parts[:at]
+	}
+	x.mu.Unlock()
+	if commit && failed != nil {
+		t.outer.fail(failed)
+	}
+	return t.control(ctx, sql)
 }
 
 // LargeObjects implements pgx.Tx. What it returns does not work.
@@ -357,5 +476,5 @@ func (t *leaseTx) Conn() *pgx.Conn {
 	if t.s.conn == nil {
 		return nil
 	}
-	return t.s.conn.Conn()
+	return t.s.pg
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
@@ -37,7 +37,8 @@ const note = "INSERT INTO notes VALUES ($1)"
 
 func tx(t *testing.T, s *servers.PostgresServer) {
 	p := pool(t, s, "")
-	run(t, p, "CREATE TABLE notes (what text); CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)")
+	run(t, p, "CREATE TABLE IF NOT EXISTS notes (what text); CREATE TABLE parent (id int PRIMARY "+
+		"KEY); CREATE TABLE child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)")
 	l := open(t, at(s.Addr(), postgres.Row))
 	long := fencelock.WithTTL(time.Minute)
 
@@ -164,10 +165,37 @@ func tx(t *testing.T, s *servers.PostgresServer) {
 		lost(t, le, time.Second)
 	})
 
+	t.Run("rolled back by hand", func(t *testing.T) {
+		le := lock(t, l.Mutex("by hand", long))
+		tx := txOf(t, le)
+		_, err := tx.Exec(t.Context(), note, "by hand")
+		must(t, err)
+		must(t, postgres.Rollback(le))
+		must(t, postgres.Rollback(le))
+		_, err = tx.Exec(t.Context(), note, "by hand")
+		want(t, "Exec after Rollback", err, pgx.ErrTxClosed)
+		_, err = l.Mutex("by hand").TryLock(t.Context())
+		want(t, "TryLock by another after Rollback", err, fencelock.ErrLocked)
+		must(t, le.Renew(t.Context()))
+		unlock(t, le)
+		if n := notes(t, p, "by hand"); n != 0 {
+			t.Errorf("after Unlock: got %d notes, want none", n)
+		}
+		want(t, "Rollback after Unlock", postgres.Rollback(le), fencelock.ErrReleased)
+		le = lock(t, l.Mutex("by hand", long))
+		run(t, p, "SELECT pg_terminate_backend($1)", holder(t, p, "by hand"))
+		lost(t, le, 2*time.Second)
+		want(t, "Rollback after a loss", postgres.Rollback(le), fencelock.ErrLost)
+		other := lock(t, open(t, at(s.Addr(), postgres.Lease)).Mutex("y"))
+		want(t, "Rollback of a lease of mode lease", postgres.Rollback(other), fencelock.ErrUnsupported)
+		want(t, "Rollback of nothing", postgres.Rollback(nil), fencelock.ErrUnsupported)
+	})
+
 	t.Run("every way to ask", func(t *testing.T) {
 		le := lock(t, l.Mutex("ways", long))
 		tx := txOf(t, le)
-		n, err := tx.CopyFrom(t.Context(), pgx.Identifier{"notes"}, []string{"what"}, pgx.CopyFromRows([][]any{{"ways"}, {"ways"}}))
+		n, err := tx.CopyFrom(t.Context(), pgx.Identifier{"notes"}, []string{"what"},
+			pgx.CopyFromRows([][]any{{"ways"}, {"ways"}}))
 		if err != nil || n != 2 {
 			t.Fatalf("CopyFrom: got %d, %v", n, err)
 		}
@@ -190,16 +218,21 @@ func tx(t *testing.T, s *servers.PostgresServer) {
 	})
 
 	t.Run("it keeps the session's timeouts", func(t *testing.T) {
-		l := over(t, pool(t, s, "&statement_timeout=7s&lock_timeout=3s&pool_max_conns=3"), nil)
-		le := lock(t, l.Mutex("timeouts", long))
-		next := queue(t, l, "timeouts2", 0)
-		unlock(t, next.granted(t, 5*time.Second))
+		l := over(t, pool(t, s, "&statement_timeout=7s&lock_timeout=1s&pool_max_conns=3"), nil)
+		first := lock(t, l.Mutex("timeouts", long))
+		next := queue(t, l, "timeouts", 1)
+		behind := queue(t, open(t, at(s.Addr(), postgres.Row)), "timeouts", 2)
+		<-time.After(1500 * time.Millisecond) // longer than the lock_timeout: its place is kept
+		unlock(t, first)
+		le := next.granted(t, 5*time.Second) // a wait does without them
 		var statement, lockTimeout string
-		must(t, txOf(t, le).QueryRow(t.Context(), "SELECT current_setting('statement_timeout'), current_setting('lock_timeout')").Scan(&statement, &lockTimeout))
-		if statement != "7s" || lockTimeout != "3s" {
-			t.Errorf("got %s and %s, want 7s and 3s", statement, lockTimeout)
+		must(t, txOf(t, le).QueryRow(t.Context(), "SELECT current_setting('statement_timeout'), "+
+			"current_setting('lock_timeout')").Scan(&statement, &lockTimeout))
+		if statement != "7s" || lockTimeout != "1s" {
+			t.Errorf("got %s and %s, want 7s and 1s", statement, lockTimeout)
 		}
 		unlock(t, le)
+		unlock(t, behind.granted(t, 5*time.Second))
 	})
 
 	if _, ok := postgres.Tx(lock(t, open(t, at(s.Addr(), postgres.Lease)).Mutex("x"))); ok {
@@ -210,7 +243,8 @@ func tx(t *testing.T, s *servers.PostgresServer) {
 	}
 }
 
-// A statement through the transaction renews the lease, and the renewals of the engine come in between.
+// A statement through the transaction renews the lease, and the renewals of the engine come in
+// between.
 func TestTxAndRenewalShareTheConnection(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{})

@@ -70,10 +70,12 @@ func passwordsDoNotShow(t *testing.T, s *servers.PostgresServer) {
 func uRLReachesTheServer(t *testing.T, s *servers.PostgresServer) {
 	p := pool(t, s, "")
 	for _, scheme := range []string{"postgres", "postgresql"} {
-		url := scheme + strings.TrimPrefix(s.URL(), "postgres") + "&application_name=of_the_url&pool_min_conns=2&timezone=UTC&prefix=mine/"
+		url := scheme + strings.TrimPrefix(s.URL(),
+			"postgres") + "&application_name=of_the_url&pool_min_conns=2&timezone=UTC&prefix=mine/"
 		l := open(t, url)
 		le := lock(t, l.Mutex("x"))
-		if got := one[string](t, p, "SELECT encode(name, 'escape') FROM fencelock_row WHERE substr(name, 1, 5) = 'mine/'"); got != "mine/x" {
+		if got := one[string](t, p, "SELECT encode(name, 'escape') FROM fencelock_row WHERE "+
+			"substr(name, 1, 5) = 'mine/'"); got != "mine/x" {
 			t.Errorf("the row's name: got %q", got)
 		}
 		unlock(t, le)

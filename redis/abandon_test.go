@@ -12,7 +12,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/redis"
 )
@@ -75,8 +75,8 @@ func (r *route) dial(ctx context.Context, network, _ string) (net.Conn, error) {
 	return d.DialContext(ctx, network, *r.addr.Load())
 }
 
-// A request that was given up and arrives after its Abandon finds the tombstone. The second case takes the tombstone
-// away first, and so shows that the first one does deliver the request.
+// A request that was given up and arrives after its Abandon finds the tombstone. The second case
+// takes the tombstone away first, and so shows that the first one does deliver the request.
 func TestLateAcquireFindsTombstone(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
@@ -128,7 +128,12 @@ func TestLateAcquireFindsTombstone(t *testing.T) {
 		}
 		before := calls(t, c)["evalsha"]
 		p.Set(faultproxy.Mode{})
-		await(t, 2*time.Second, "the late request has arrived", func() bool { return calls(t, c)["evalsha"] > before })
+		await(
+			t,
+			2*time.Second,
+			"the late request has arrived",
+			func() bool { return calls(t, c)["evalsha"] > before },
+		)
 		if got := c.Exists(t.Context(), key("x")).Val(); got != tt.want {
 			t.Errorf("%s: lock keys after the late request: got %d, want %d", tt.name, got, tt.want)
 		}

@@ -81,7 +81,7 @@ func TestPassword(t *testing.T) {
 
 // rights are those that the package documentation names, for the default prefix.
 const rights = "~fencelock:* ~fl* resetchannels &fl* -@all +eval +evalsha +get +set +del +exists +pexpire +pttl +time" +
-	" +zadd +zrem +zrange +zscore +hset +hget +hdel +hvals +lpush +ltrim +lpos +scan +publish +subscribe +mget +hgetall +info"
+	" +zadd +zrem +zrange +zscore +hset +hget +hdel +hvals +scan +publish +subscribe +mget +hgetall +info"
 
 func TestRights(t *testing.T) {
 	t.Parallel()
@@ -94,7 +94,14 @@ func TestRights(t *testing.T) {
 	c := foreign(t, s)
 
 	// All that a program does, with what the documentation asks for and no more.
-	a, b := open(t, asUser(s, "documented", "p"), fencelock.WithTTL(time.Second)), open(t, asUser(s, "documented", "p"))
+	a, b := open(
+		t,
+		asUser(s, "documented", "p"),
+		fencelock.WithTTL(time.Second),
+	), open(
+		t,
+		asUser(s, "documented", "p"),
+	)
 	le := lock(t, a.Mutex("x"))
 	wait := queue(t, c, b, "x", 1)
 	span := 4 * time.Second // longer than go-redis leaves a subscription without a sign of life
@@ -118,7 +125,7 @@ func TestRights(t *testing.T) {
 	must(t, a.Break(t.Context(), "x"))
 	lost(t, next, time.Second, fencelock.Revoked)
 	unlock(t, lock(t, a.Mutex("x")))
-	awaitClean(t, c, time.Second)
+	awaitTombstones(t, c, time.Second)
 
 	// A right that is missing is named, at the latest when it is needed.
 	for _, tt := range []struct{ user, says string }{
@@ -140,7 +147,8 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// A right that is taken away while a program waits ends its wait, and does not look like a lock that is held.
+// A right that is taken away while a program waits ends its wait, and does not look like a lock
+// that is held.
 func TestRightsTakenAway(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{Users: []string{"u on >p ~* &* +@all"}})

@@ -1,15 +1,15 @@
--- The acquire that found the key taken, the queue not empty, its own tombstone, gates that it does not know or
--- that refuse it, or no counter yet. Follows queue.lua; what it is given and replies: run.lua.
-local function acquire(nonce)
-  local refused, known = string.match(version, '^(!?)(.*)$')
+-- The acquire that found the key taken, the queue not empty, its own tombstone, gates that the
+-- client does not know, or no counter yet. Follows shape.lua, queue.lua and gates.lua; what it is given and
+-- replies: run.lua.
+local function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
   local ticket, floor, reserve = string.match(kind, '(%d+):(%d+):(%d+)$')
   floor, reserve = tonumber(floor or 0), tonumber(reserve or 0)
-  local claim, slack, process, pub = string.match(ARGV[3], '^%d+ %d (%d+) (%d+) (%S+) (%S+)$')
 
   if call('EXISTS', TOMB) == 1 then return {'gone'} end
+  if ahead(floor) and floor > tonumber(call('GET', COUNTER) or 0) then return {'floor', num(us)} end
 
-  -- The lock is the request's, with the token n. What follows n is free for it up to where the counter is moved: all that was
-  -- drawn since n are tickets, and tokens of other names.
+  -- The lock is the request's, with the token n. What follows n is free for it up to where the
+  -- counter is moved: all that was drawn since n are tickets, and tokens of other names.
   local function granted(n)
     if n <= floor then n = draw(floor) end
     call('SET', LOCK, nonce .. ':' .. num(n) .. ':' .. owner, 'PX', ttl)
@@ -20,23 +20,22 @@ local function acquire(nonce)
     return {n, r}
   end
 
-  -- Ours already: the same request again, which no gate refuses any more, or the waiter's confirmation of its claim.
-  local value = call('GET', LOCK)
+  -- Ours already: the same request again, which no gate refuses any more, or the waiter's
+  -- confirmation of its claim.
+  local value = redis.pcall('GET', LOCK)
+  if type(value) == 'table' then -- a stranger holds it if that is a lock of Redisson
+    if shape(LOCK) ~= 'lock' then error(value) end
+    value = ''
+  end
   local mine = value and sub(value, 1, 33) == nonce .. ':'
   local claimed = mine and string.byte(value, -1) == 0
   local n = mine and tonumber(string.match(value, '^%x+:(%d+):'))
   if mine and not claimed then return granted(n) end
 
   local stands = redis.pcall('GET', KEYS[queues])
-  if type(stands) == 'table' then return {'badgate'} end
-  if (stands or '-') ~= known then return {'gates'} end
-
-  -- Refused: out of the queue, and the lock goes on to the next.
-  if refused ~= '' then
-    drop(nonce)
-    if claimed then call('DEL', LOCK) end
-    if claimed or not value then grant(pub, '', claim) end
-    return {'refused'}
+  if type(stands) == 'table' or (stands or '-') ~= version then
+    local now, all = gates(KEYS[queues])
+    return now and {'gates', now, listed(all)} or {'badgate'}
   end
   if claimed then return granted(n) end
 
@@ -51,8 +50,10 @@ local function acquire(nonce)
   local left = call('PTTL', LOCK)
   local foreign = string.match(value, '^%x+:%d+:') and 0 or 1
   local place = tonumber(call('ZSCORE', QUEUE, nonce) or 0)
+  local dropped = 0
   if place == 0 then
-    place = tonumber(ticket)
+    place = tonumber(ticket or 0)
+    if place ~= 0 then dropped = 1 end
     if place == 0 then place = draw(0) end
     call('ZADD', QUEUE, num(place), nonce)
   end
@@ -64,5 +65,5 @@ local function acquire(nonce)
     call('PEXPIRE', QUEUE, alive)
     call('PEXPIRE', WAITERS, alive)
   end
-  return {'queued', num(place), left, foreign}
+  return {'queued', num(place), left, foreign, dropped}
 end

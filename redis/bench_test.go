@@ -16,7 +16,9 @@ import (
 )
 
 // compareAndDelete is the classic release.
-var compareAndDelete = goredis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
+var compareAndDelete = goredis.NewScript(
+	`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`,
+)
 
 // rig is a server with a Locker of the default prefix over a client that the raw recipe uses too.
 type rig struct {
@@ -65,8 +67,8 @@ func (r rig) raw(b *testing.B, key, value string) {
 	}
 }
 
-// BenchmarkCycle locks and unlocks free names from one and from many goroutines, in turn with the raw recipe on the same client, and
-// reports our rate as a ratio to that.
+// BenchmarkCycle locks and unlocks free names from one and from many goroutines, in turn with the
+// raw recipe on the same client, and reports our rate as a ratio to that.
 func BenchmarkCycle(b *testing.B) {
 	r := newRig(b)
 	const each = 20 // cycles of a goroutine in a turn
@@ -103,8 +105,9 @@ func BenchmarkCycle(b *testing.B) {
 	}
 }
 
-// BenchmarkGate locks and unlocks a free name that does not move in a keyspace with gates, in turn with one without, and reports
-// the rate as a ratio, and the time of the server in its scripts as another.
+// BenchmarkGate locks and unlocks a free name that does not move in a keyspace with gates, in turn
+// with one without, and reports the rate as a ratio, and the time of the server in its scripts as
+// another.
 func BenchmarkGate(b *testing.B) {
 	r := newRig(b)
 	gated, err := redis.New(r.client, &redis.Options{Prefix: "gated:"})

@@ -14,7 +14,8 @@ import (
 	"github.com/fencelock/fencelock/redis"
 )
 
-// clientsOfTheCaller locks, waits, loses and closes with two drivers over one client of the test, which must stay open.
+// clientsOfTheCaller locks, waits, loses and closes with two drivers over one client of the test,
+// which must stay open.
 func clientsOfTheCaller(t *testing.T, c goredis.UniversalClient) {
 	t.Helper()
 	before := plain(c)
@@ -119,7 +120,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// With one connection a request may have to wait for another, but a wait for a lock holds no connection.
+// With one connection a request may have to wait for another, but a wait for a lock holds no
+// connection.
 func TestPoolOfOneConnection(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})

@@ -1,5 +1,5 @@
--- Forgets the clients of a migration that have not reported for long, takes in one report if there is one, and
--- returns what is left. The clock is the server's.
+-- Forgets the clients of a migration that have not reported for long, takes in one report if there
+-- is one, and returns what is left: id, record, id, record. The clock is the server's.
 -- KEYS  1 clients: hash id -> "until record"
 -- ARGV  1 id, or "" for no report  2 record, or "" to delete  3 ms to keep it
 local t = redis.call('TIME')
@@ -13,6 +13,10 @@ end
 local all, live = redis.call('HGETALL', KEYS[1]), {}
 for i = 1, #all, 2 do
   local till, record = string.match(all[i + 1], '^(%d+) (.*)$')
-  if till and tonumber(till) > ms then live[#live + 1] = record else redis.call('HDEL', KEYS[1], all[i]) end
+  if till and tonumber(till) > ms then
+    live[#live + 1], live[#live + 2] = all[i], record
+  else
+    redis.call('HDEL', KEYS[1], all[i])
+  end
 end
 return live

@@ -11,3 +11,10 @@ end
 
 -- Lua prints large numbers rounded; this does not.
 local function num(n) return n == us and text or string.format('%.0f', n) end
+
+-- Every token is below this number, which is exact in JSON and in Lua.
+local tokens = 9007199254740992
+
+-- A floor further ahead of the clock than an hour (backend.FloorAhead) would spend the numbers of
+-- other names.
+local function ahead(floor) return floor > us + 3600000000 end

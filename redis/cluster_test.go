@@ -14,7 +14,12 @@ import (
 )
 
 // spread returns n lock names for each of the masters, and the master of each name.
-func spread(t *testing.T, cl *servers.Cluster, c *goredis.ClusterClient, n int) (names []string, masters map[string]*servers.Server) {
+func spread(
+	t *testing.T,
+	cl *servers.Cluster,
+	c *goredis.ClusterClient,
+	n int,
+) (names []string, masters map[string]*servers.Server) {
 	t.Helper()
 	masters = map[string]*servers.Server{}
 	have := map[*servers.Server]int{}
@@ -134,7 +139,8 @@ func waitInEverySlot(t *testing.T, cl *servers.Cluster, a, b *fencelock.Locker, 
 	}
 }
 
-// A slot moves to another master, with a lock that is held and waited for. The holder keeps it, the waiter gets it.
+// A slot moves to another master, with a lock that is held and waited for. The holder keeps it, the
+// waiter gets it.
 func TestClusterSlotMoves(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a cluster of its own takes seconds to start")
@@ -207,7 +213,10 @@ func moveSlot(t *testing.T, cl *servers.Cluster, slot int) {
 // The leases of a master that stops are lost at their Deadline, those of the others are not.
 func TestClusterMasterStops(t *testing.T) {
 	t.Parallel()
-	cl := servers.RedisCluster(t, servers.ClusterOptions{Masters: 3, Config: []string{"cluster-require-full-coverage no"}})
+	cl := servers.RedisCluster(
+		t,
+		servers.ClusterOptions{Masters: 3, Config: []string{"cluster-require-full-coverage no"}},
+	)
 	const ttl = 1500 * time.Millisecond
 	l := open(t, cl.URL(), fencelock.WithTTL(ttl))
 	names, masters := spread(t, cl, clusterClient(t, cl), 5)

@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/redis"
 )
 
-// A late reply never lengthens a lease: the Deadline counts from before the request, not from the reply.
+// A late reply never lengthens a lease: the Deadline counts from before the request, not from the
+// reply.
 func TestDeadlineCountsFromTheRequest(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
@@ -70,7 +71,8 @@ func TestGrantAfterItsOwnDeadlineIsGivenBack(t *testing.T) {
 	l := open(t, url)
 	unlock(t, lock(t, l.Mutex("warm")))
 	p.Set(faultproxy.Mode{Delay: 120 * time.Millisecond})
-	le, err := l.Mutex("x", fencelock.WithTTL(200*time.Millisecond), fencelock.WithGrace(time.Minute)).TryLock(t.Context())
+	le, err := l.Mutex("x", fencelock.WithTTL(200*time.Millisecond), fencelock.WithGrace(time.Minute)).
+		TryLock(t.Context())
 	if err == nil {
 		t.Errorf("TryLock: got a lease with %v left", time.Until(le.Deadline()))
 	}
@@ -91,14 +93,25 @@ func TestTokensOfTheQueueRise(t *testing.T) {
 	unlock(t, le)
 	next := wait.granted(t, time.Second)
 	if next.Token() <= le.Token() {
-		t.Errorf("token granted by a release with a stale counter: got %d, want more than %d", next.Token(), le.Token())
+		t.Errorf(
+			"token granted by a release with a stale counter: got %d, want more than %d",
+			next.Token(),
+			le.Token(),
+		)
 	}
 	wait = queue(t, c, open(t, s.URL()), "x", 1)
 	must(t, c.Del(t.Context(), counter, key("x")).Err())
-	must(t, c.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Err()) // so that the waiter looks, and finds the key free
+	must(
+		t,
+		c.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Err(),
+	) // so that the waiter looks, and finds the key free
 	last := wait.granted(t, 6*time.Second)
 	if last.Token() <= next.Token() {
-		t.Errorf("token taken from the queue without a counter: got %d, want more than %d", last.Token(), next.Token())
+		t.Errorf(
+			"token taken from the queue without a counter: got %d, want more than %d",
+			last.Token(),
+			next.Token(),
+		)
 	}
 	unlock(t, last)
 }

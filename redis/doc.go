@@ -5,75 +5,94 @@
 //	redis+sentinel://s1[:26379],s2,s3/master[/db]    user and password are the data nodes'
 //	redis+cluster://n1[:6379],n2,n3
 //
-// Keys of the URL: prefix, ttl; client_name, dial_timeout, read_timeout, pool_size, min_idle_conns; tls
-// (on a cluster or Sentinel), tls_ca, tls_cert, tls_key, tls_server_name, tls_skip_verify;
+// Keys of the URL: prefix, ttl; client_name, dial_timeout, read_timeout, pool_size, min_idle_conns;
+// tls (on a cluster or Sentinel), tls_ca, tls_cert, tls_key, tls_server_name, tls_skip_verify;
 // sentinel_username, sentinel_password. [New] takes a client that the program has.
 //
 // # What a lease is made of
 //
-// The lock is the key prefix+name, a string "nonce:token:owner" with an expiry,
-// set only where there is none: so a program that uses the canonical SET key value NX PX on
-// that key excludes us and is excluded. One Lua script acquires (token included), one releases: a
-// round trip each. Every key of ours has a NUL byte, which no name has, and the hash tag of the lock's slot:
+// The lock is the key prefix+name, a string "nonce:token:owner" with an expiry, set only where
+// there is none: so a program that uses the canonical SET key value NX PX on that key excludes us
+// and is excluded. One Lua script acquires (token included), one releases: a round trip each. Every
+// key of ours has a NUL byte, which no name has, and the hash tag of the lock's slot:
 //
 //	fl\0{tag}c          counter of the slot: the last token drawn
-//	fl\0{tag}r<process>:<minute>  nonces that a process released in a minute, for a release that is sent again; expires three minutes
-//	                    after the first of them. Off a cluster in slot 0 alone
 //	fl\0{tag}q<lock>    queue: nonce by ticket
 //	fl\0{tag}m<lock>    its waiters: until when each counts as alive, its process, its owner
-//	fl\0{tag}x<nonce>   tombstone of an acquisition that was given up while a request was under way
+//	fl\0{tag}x<nonce>   tombstone of an acquisition of which a copy may come yet: a request of it
+//	                    went unanswered, even if another copy was answered. Or the mark that
+//	                    its lock was taken away, for a release that is sent again; or that
+//	                    of a Break, for a copy of it that comes late
 //	fl\0{tag}g<prefix>  version of the keyspace's gates, if a migration has set any
 //	fl\0{tag}g<prefix>\0  the gates: a hash, by migration
 //	fl\0{tag}k<prefix>\0<migration>  what the migration's clients report of themselves; expires with the last of them
 //
-// What is left of a name once nobody holds it or waits for it: nothing. The counters are at most one for
-// each of the 16,384 slots, however many names there are.
+// Once nobody holds a name or waits for it, nothing is left of it but tombstones and marks, which
+// expire. The counters are at most one for each of the 16,384 slots, however many names there are.
 //
-// Behind the owner a NUL and a migration mark a holder in PhaseBoth, and a NUL at the end of the value a claim
-// that its waiter has not confirmed.
+// Behind the owner a NUL and a migration mark a holder in PhaseBoth, and a NUL at the end of the
+// value a claim that its waiter has not confirmed.
 //
 // # Gates
 //
-// The client judges by the gates that it knows and sends their version, a hash of all of them; the script that acquires compares it with the
-// one that stands in the store, in a read that it makes anyway, and grants nothing if it is another one. Then the client reads the gates and asks again. So
-// gates cost a lock neither a request nor a command, whether its name moves or not, but to the first after a change, which makes two
-// requests more. Off a cluster the gates are in the slot 0 that a cluster would have. On a cluster each slot has them, since a script sees the keys of its slot alone:
-// SetGate, Gates, Raise and Source go over all of them, a thousand in one pipeline, some tenths of a second in all. Who is interrupted
-// leaves the gate Torn: names of some slots are refused, and the next change mends it. Under the keys must lie nothing else: names of that
-// keyspace are not granted then (ErrInvalid). The version alone is the gate: where it is missing there is none.
+// The client judges by the gates that it knows and sends their version, a hash of all of them; the
+// script that acquires compares it with the one that stands in the store, in a read that it makes
+// anyway, and grants nothing if it is another one: it answers with the gates, and the client asks
+// again. So gates cost a lock neither a request nor a command, whether its name moves or not, but
+// to the first after a change, which makes one request more. Off a cluster the gates are in the
+// slot 0 that a cluster would have. On a cluster each slot has them, since a script sees the keys
+// of its slot alone: SetGate, Gates, Raise and Source go over all of them, a thousand in one
+// pipeline, some tenths of a second in all. Who is interrupted leaves the gate Torn: names of some
+// slots are refused, and the next change mends it. Under the keys must lie nothing else: names of
+// that keyspace are not granted then (ErrInvalid). The version alone is the gate: where it is
+// missing there is none.
 //
-// Undrained searches the whole keyspace with SCAN, and gives an error if a failover, a restart or the move of a slot made the search
-// incomplete. It is exact about our own holders. A program that uses the plain recipe knows no gates: it shows while it
-// holds a key, and can take one at any time. Raise writes a counter in each of the 16,384 slots, some 1.5 MB. Gates are as durable as the locks: what
-// loses the data opens the store, until a client in PhaseBoth finds the gate missing (Grant.Ungated).
+// Undrained searches the whole keyspace with SCAN, and gives an error if a failover, a restart or
+// the move of a slot made the search incomplete. It is exact about our own holders. A program that
+// uses the plain recipe knows no gates: it shows while it holds a key, and can take one at any
+// time. Raise writes a counter in each of the 16,384 slots, some 1.5 MB. Gates are as durable as
+// the locks: what loses the data opens the store, until a client in PhaseBoth finds the gate
+// missing (Grant.Ungated).
 //
 // # Waiting
 //
-// A waiter subscribes to its process's channel, then joins the queue with its
-// acquire. A release grants the lock in the same script to the first waiter to whom a push finds a
-// listener, and pushes to that one alone. Such a grant is a claim of 2 s; it lasts for the TTL only once the
-// waiter has sent its own acquire again, which is also what its Deadline is counted from. A waiter looks
-// again when the holder's key would expire, every 5 s at the latest (1 s while a program that knows
-// no queue holds the key), when the claim of the one before it would be over, and after
-// every re-subscription. A process that died is skipped at once, since nobody
-// listens; a host that vanished costs one claim.
+// A waiter subscribes to its process's channel, then joins the queue with its acquire. A release
+// grants the lock in the same script to the first waiter to whom a push finds a listener, and
+// pushes to that one alone. Such a grant is a claim of 2 s; it lasts for the TTL only once the
+// waiter has sent its own acquire again, which is also what its Deadline is counted from. A waiter
+// looks again when the holder's key would expire, every 5 s at the latest (1 s while a program that
+// knows no queue holds the key), when the claim of the one before it would be over, and after every
+// re-subscription. A process that died is skipped at once, since nobody listens; a host that
+// vanished costs one claim. A waiter whose place in the queue is gone was dropped although it
+// lives: its process's subscription is closed and opened anew, and it takes its place again.
 //
 // # Tokens
 //
-// Each grant's token is max(counter + 1, the server's clock in µs, floor + 1),
-// computed in the script that grants. So tokens rise also after the data is lost
-// or a stale replica is promoted, as long as the clock of the server that grants next is not behind the
-// clock of the one that granted last by more than the time between the two grants. Tokens reserved for
-// other holders of the process move the counter at most 3 ms ahead of that clock.
+// Each grant's token is max(counter + 1, the server's clock in µs, floor + 1), computed in the
+// script that grants. So tokens rise also after the data is lost or a stale replica is promoted, as
+// long as the clock of the server that grants next is not behind the clock of the one that granted
+// last by more than the time between the two grants. Tokens reserved for other holders of the
+// process move the counter at most 3 ms ahead of that clock. A floor more than an hour ahead of the
+// clock and above the counter is ErrInvalid, for it would spend the numbers of other names.
 //
 // # Many goroutines
 //
-// A request is sent on the goroutine that asks. Once two are with the server, those that come within a
-// millisecond wait for one of the answers and go together: one call of one script, which reads all their keys at once and goes one by one only through
-// what is contended. Under load most do, and a lone caller pays nothing for it. Acquires go together if they have TTL, grace, owner and migration in
-// common. The requests of a Cluster, and those with a deadline within 0.7 s, go alone.
+// A request is sent on the goroutine that asks. Once two are with the server, those that come
+// within a millisecond wait for one of the answers and go together: one call of one script, which
+// reads all their keys at once and goes one by one only through what is contended. Under load most
+// do, and a lone caller pays nothing for it. Acquires that were judged by different gates go in
+// calls of their own. The requests of a Cluster, and those with a deadline within 0.7 s, go alone.
 //
 // # What is not promised
+//
+// A release that is sent again because no answer came is nil where the lock is gone without a mark.
+// So Unlock can be nil although some program deleted the key less than a second before, if the
+// first copy of the release was lost too.
+//
+// A server behind a proxy that spreads slots, such as Redis Enterprise, Envoy or twemproxy, does
+// not serve a redis:// URL, since the gates of a keyspace are in slot 0 and its locks in others.
+// Scripts use keys of the lock's slot that are not among their KEYS, which Dragonfly refuses by
+// default.
 //
 // Mutual exclusion through a loss of the server's data: a restart without
 // persistence or with appendfsync everysec, a failover to a replica that was behind,
@@ -83,13 +102,16 @@
 //
 // # What the server needs
 //
-// Redis 6.2 or later, 7.0 for a cluster (sharded pub/sub). maxmemory-policy noeviction.
-// With ACLs: the lock keys and ~fl*, the channels &fl*, and the commands EVAL, EVALSHA, GET, MGET,
-// SET, DEL, EXISTS, PEXPIRE, PTTL, TIME, the Z, H and L commands of the scripts, SCAN, PUBLISH, SUBSCRIBE (on
-// a cluster SPUBLISH, SSUBSCRIBE, CLUSTER); in a store with gates also HGETALL, and INFO for Undrained. A holder looks every 0.6 s whether its key is still its own, many
-// holds in one command, so a deleted key or a Break is noticed within a second.
+// Redis 6.2 or later, 7.0 for a cluster (sharded pub/sub). maxmemory-policy noeviction. With ACLs:
+// the lock keys and ~fl*, the channels &fl*, and the commands EVAL, EVALSHA, GET, MGET, SET, DEL,
+// EXISTS, PEXPIRE, PTTL, TIME, the Z and H commands of the scripts, SCAN, PUBLISH, PUBSUB,
+// SUBSCRIBE (on a cluster SPUBLISH, SSUBSCRIBE, SUNSUBSCRIBE, CLUSTER); in a store with gates also
+// HGETALL, and INFO for Undrained. A holder looks every 0.6 s whether its key is still its own,
+// many holds in one command, so a deleted key or a Break is noticed within a second.
 //
-// go-redis logs failed dials on standard error by itself; a program that does not want that
-// calls its SetLogger. Once as many dials have failed as its pool has connections (pool_size, by default 10 for each processor), it dials
-// once a second and gives every call the last error: so the store can be unavailable for up to a second longer than the server is down.
+// go-redis logs failed dials on standard error by itself; a program that does not want that calls
+// its SetLogger. Once as many dials have failed as its pool has connections (pool_size, by default
+// 10 for each processor), it dials once a second and gives every call the last error: so the store
+// can be unavailable for up to a second longer than the server is down. An Unlock that gets no
+// connection asks again for 1.5 s, and so bridges that.
 package redis

@@ -1,18 +1,17 @@
 package redis
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 const (
@@ -47,6 +46,12 @@ type Options struct {
 
 // Driver is the Redis backend. It implements backend.Driver, backend.Checker and backend.Gater.
 type Driver struct {
+	*core.Mover
+	store *store
+}
+
+// store implements backend.Mover.
+type store struct {
 	client  goredis.UniversalClient
 	cluster *goredis.ClusterClient // client, if it is one
 	own     bool                   // we opened the client
@@ -55,29 +60,24 @@ type Driver struct {
 	gates   string // the key of its gates, off a cluster
 	process string // names this driver's channels
 	publish string // PUBLISH or SPUBLISH
-	hubs    hubs
-	lane    lane
-	known   atomic.Pointer[gateList]
 	rest    string // ARGV[3] of run.lua
-	began   time.Time
-	ring    atomic.Pointer[ring]
-
-	mu     sync.Mutex
-	doubt  map[string]struct{} // nonces of which a request went unanswered
-	flying sync.WaitGroup      // calls that outlived their callers
+	hubs    hubs
+	flying  sync.WaitGroup // requests that outlived their callers
 }
-
-var (
-	_ backend.Driver  = (*Driver)(nil)
-	_ backend.Checker = (*Driver)(nil)
-	_ backend.Gater   = (*Driver)(nil)
-)
 
 // New returns a driver over a client that the program has: a *redis.Client
 // (also of a Sentinel group) or a *redis.ClusterClient of go-redis v9. The client is
 // neither changed nor closed, and nothing is sent. opts may be nil. A *redis.Ring is ErrInvalid:
 // it would put the keys of one lock on different servers.
 func New(client goredis.UniversalClient, opts *Options) (*Driver, error) {
+	s, err := newStore(client, opts)
+	if err != nil {
+		return nil, err
+	}
+	return &Driver{core.NewMover(s), s}, nil
+}
+
+func newStore(client goredis.UniversalClient, opts *Options) (*store, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
@@ -93,25 +93,25 @@ func New(client goredis.UniversalClient, opts *Options) (*Driver, error) {
 	}
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails
-	d := &Driver{
+	s := &store{
 		client:  client,
 		prefix:  prefix,
 		gates:   ours(tags()[0]) + "g" + prefix,
 		process: hex.EncodeToString(id[:]),
 		publish: "PUBLISH",
-		doubt:   map[string]struct{}{},
 	}
 	switch c := client.(type) {
 	case nil:
 		return nil, backend.Invalid("the Redis client is nil")
 	case *goredis.Ring:
-		return nil, backend.Invalid("a redis.Ring cannot carry locks: the keys of one lock would lie on different servers; use a Client or a ClusterClient")
+		return nil, backend.Invalid("a redis.Ring cannot carry locks: the keys of one lock would lie " +
+			"on different servers; use a Client or a ClusterClient")
 	case *goredis.ClusterClient:
 		if c == nil {
 			return nil, backend.Invalid("the Redis client is nil")
 		}
-		d.cluster, d.publish = c, "SPUBLISH"
-		d.prompt = c.Options().ContextTimeoutEnabled
+		s.cluster, s.publish = c, "SPUBLISH"
+		s.prompt = c.Options().ContextTimeoutEnabled
 	case *goredis.Client:
 		if c == nil {
 			return nil, backend.Invalid("the Redis client is nil")
@@ -121,105 +121,39 @@ func New(client goredis.UniversalClient, opts *Options) (*Driver, error) {
 		mine.Options().ContextTimeoutEnabled = true
 		mine.Options().MaxRetries = min(mine.Options().MaxRetries, 1)
 		// One of a Sentinel group asks the sentinels when it dials, without heeding a deadline.
-		d.client, d.prompt = mine, c.Options().Addr != failoverAddr
+		s.client, s.prompt = mine, c.Options().Addr != failoverAddr
 	}
-	d.hubs.d, d.lane.d = d, d
-	d.rest = fmt.Sprintf("%s %d %d %s %s", plain, claimMillis, millis(slack), d.process, d.publish)
-	d.began = time.Now()
-	return d, nil
+	s.hubs.s, s.hubs.idle = s, idleFor
+	s.rest = fmt.Sprintf("%d %d %s %s", claimMillis, millis(slack), s.process, s.publish)
+	return s, nil
 }
 
 // Traits returns what the Redis backend promises.
-func (d *Driver) Traits() backend.Traits { return backend.TraitsOf("redis") }
+func (s *store) Traits() backend.Traits { return backend.TraitsOf("redis") }
 
-// Release implements backend.Driver.
-func (d *Driver) Release(ctx context.Context, h *backend.Hold) error {
-	n, err := d.end(ctx, h.Request, true)
-	if err == nil && n == 0 {
-		err = backend.ErrLost
+// Calls implements backend.Store. On a cluster the keys of two locks lie in two slots, as a rule.
+func (s *store) Calls() backend.Calls {
+	c := backend.Calls{Most: 100, Abreast: 2, Mixed: true, Aside: !s.prompt}
+	if s.cluster != nil {
+		c.Most = 1
 	}
-	return err
+	return c
 }
 
-// Abandon implements backend.Driver.
-func (d *Driver) Abandon(ctx context.Context, r *backend.Request) error {
-	_, err := d.end(ctx, r, false)
-	return err
-}
-
-// end sends a release or an abandon. A tombstone is left only where an acquire went
-// unanswered, which may still be under way.
-func (d *Driver) end(ctx context.Context, r *backend.Request, remember bool) (int64, error) {
-	var keep time.Duration
-	if d.inDoubt(r.Nonce) {
-		keep = r.TTL + r.Grace + tombstone
-	}
-	shared := plain
-	if keep > 0 || !remember {
-		shared = fmt.Sprintf("%d %d", millis(keep), flag(remember))
-	}
-	c := &call{script: runScript, op: keysOf(d.prefix+r.Name).operation(false, r.Nonce, shared)}
-	reply, err := d.send(ctx, c)
-	if err != nil {
-		return 0, err
-	}
-	n, ok := reply.(int64)
-	if !ok {
-		return 0, unexpected(reply)
-	}
-	if keep > 0 {
-		d.clearDoubt(r.Nonce)
-	}
-	return n, nil
-}
-
-// Renew implements backend.Driver.
-func (d *Driver) Renew(ctx context.Context, hs []*backend.Hold) []error {
-	return d.each(ctx, renewScript, hs, func(h *backend.Hold) []any {
-		return []any{h.Nonce, millis(h.TTL + h.Grace)}
-	})
-}
-
-// Close implements backend.Driver.
-func (d *Driver) Close() error {
-	d.hubs.close()
+// Close implements backend.Store.
+func (s *store) Close() error {
+	s.hubs.close()
 	var err error
-	if d.own {
-		err = d.client.Close() // ends the calls that are under way
+	if s.own {
+		err = s.client.Close() // ends the calls that are under way
 	}
-	d.flying.Wait()
+	s.flying.Wait()
 	return err
-}
-
-func (d *Driver) setDoubt(nonce string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.doubt[nonce] = struct{}{}
-}
-
-func (d *Driver) clearDoubt(nonce string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.doubt, nonce)
-}
-
-func (d *Driver) inDoubt(nonce string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_, ok := d.doubt[nonce]
-	return ok
 }
 
 // millis is a duration as Redis takes it. It rounds up: the store may keep a
 // lock longer, never shorter.
 func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
-
-func flag(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
 
 var errUnexpected = errors.New("unexpected reply of the server")
 

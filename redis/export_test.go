@@ -8,6 +8,7 @@ import "time"
 var (
 	RunHash   = runScript.hash
 	RenewHash = renewScript.hash
+	CheckHash = checkScript.hash
 )
 
 // OursOf returns what the driver's keys of a lock begin with: "fl\0{tag}".
@@ -16,5 +17,5 @@ func OursOf(lock string) string { return keysOf(lock).ours() }
 // OursOfFirst returns what keys in slot 0 begin with, where the gates are off a cluster.
 func OursOfFirst() string { return ours(tags()[0]) }
 
-// Older makes a driver look as if it had been there for longer.
-func Older(d *Driver, by time.Duration) { d.began = d.began.Add(-by) }
+// Idle makes a driver leave channels, and hubs, on which nobody waits after so long.
+func Idle(d *Driver, after time.Duration) { d.store.hubs.idle = after }

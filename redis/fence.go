@@ -15,21 +15,25 @@ import (
 //go:embed fence.lua
 var fenceLua string
 
-// guardPrefix begins the keys of guards. The rest is the resource, verbatim, and with it the resource's hash tag.
+// guardPrefix begins the keys of guards. The rest is the resource, verbatim, and with it the
+// resource's hash tag.
 const guardPrefix = "fl\x00fence:"
 
 var checkTokenScript = NewFencedScript("return 1")
 
-// CheckToken refuses a stale fencing token: it returns nil if t is at least as great as every token that was checked
-// for the resource before, and remembers it; a *backend.StaleError, which matches ErrStale, if it is lower;
-// ErrInvalid for a token that is not positive or a foreign value under the guard's key; and otherwise the client's error.
+// CheckToken refuses a stale fencing token: it returns nil if t is at least as great as every token
+// that was checked for the resource before, and remembers it; a *backend.StaleError, which matches
+// ErrStale, if it is lower; ErrInvalid for a token that is not positive or more than an hour above
+// the server's clock in µs, or a foreign value under the guard's key; and otherwise the client's
+// error.
 //
-// The check is atomic in itself, not with commands that follow: a holder may be overtaken in between. An access to
-// data in the same Redis belongs into a [FencedScript].
+// The check is atomic in itself, not with commands that follow: a holder may be overtaken in
+// between. An access to data in the same Redis belongs into a [FencedScript].
 //
-// The number lives in a key of its own, without expiry, for each resource that was ever checked, in the hash slot of
-// the resource's {tag} if it has one. It is as durable as the data beside it: what rolls one back rolls back the other. Evicting
-// it would let stale writers in: see maxmemory-policy.
+// The number lives in a key of its own, without expiry, for each resource that was ever checked, in
+// the hash slot of the resource's {tag} if it has one. It is as durable as the data beside it: what
+// rolls one back rolls back the other. Evicting it would let stale writers in: see
+// maxmemory-policy.
 func CheckToken(ctx context.Context, c goredis.Scripter, resource string, t backend.Token) error {
 	_, err := checkTokenScript.Run(ctx, c, resource, t, nil)
 	return err
@@ -44,25 +48,34 @@ func (g guard) Check(ctx context.Context, resource string, t backend.Token) erro
 	return CheckToken(ctx, g.c, resource, t)
 }
 
-// A FencedScript is a Lua script that runs only under a token that is not stale: the check and the script are
-// one step at the server. Reads of what a lock guards belong into one as well as writes.
+// A FencedScript is a Lua script that runs only under a token that is not stale: the check and the
+// script are one step at the server. Reads of what a lock guards belong into one as well as writes.
 type FencedScript struct{ script *goredis.Script }
 
-// NewFencedScript returns src guarded by a check. src is written as for EVAL: its KEYS and ARGV are those given to Run.
+// NewFencedScript returns src guarded by a check. src is written as for EVAL: its KEYS and ARGV are
+// those given to Run. It may begin with a line such as #!lua flags=allow-oom.
 func NewFencedScript(src string) *FencedScript {
-	return &FencedScript{goredis.NewScript(fenceLua + src)}
+	first := ""
+	if strings.HasPrefix(src, "#!") {
+		first, src, _ = strings.Cut(src, "\n")
+		first += "\n"
+	}
+	return &FencedScript{goredis.NewScript(first + fenceLua + src)}
 }
 
-// Run checks t for the resource as [CheckToken] does and, unless it is stale, runs the script. In a Cluster the
-// resource and the keys must be of one slot: give them the same {tag}.
-func (s *FencedScript) Run(ctx context.Context, c goredis.Scripter, resource string, t backend.Token, keys []string, args ...any) (any, error) {
+// Run checks t for the resource as [CheckToken] does and, unless it is stale, runs the script. In a
+// Cluster the resource and the keys must be of one slot: give them the same {tag}.
+func (s *FencedScript) Run(ctx context.Context, c goredis.Scripter, resource string, t backend.Token,
+	keys []string, args ...any,
+) (any, error) {
 	if t <= 0 {
 		return nil, backend.Invalid("token %d: want a positive one", t)
 	}
 	if resource == "" {
 		return nil, backend.Invalid("the resource is empty: want the name of what the token protects")
 	}
-	res, err := s.script.Run(ctx, c, append([]string{guardPrefix + resource}, keys...), append([]any{t}, args...)...).Result()
+	res, err := s.script.Run(ctx, c, append([]string{guardPrefix + resource}, keys...), append([]any{t}, args...)...).
+		Result()
 	return res, guarded(err)
 }
 
@@ -77,6 +90,13 @@ func guarded(err error) error {
 		if seen, perr := strconv.ParseInt(rest, 10, 64); perr == nil {
 			return &backend.StaleError{Max: seen}
 		}
+	}
+	if rest, ok := strings.CutPrefix(text, "FLAHEAD "); ok {
+		now, _, _ := strings.Cut(rest, " ")
+		return backend.Invalid(
+			"the token is more than an hour ahead of the server's clock in µs, which is %s: no grant has such a number",
+			now,
+		)
 	}
 	if strings.HasPrefix(text, "FLFOREIGN") {
 		return backend.Invalid("the guard's key holds something that is not a token")

@@ -9,6 +9,13 @@ do
   -- Decimal numbers without leading zeros, compared as text: exact beyond 2^53 too.
   local t, s = ARGV[1], seen or '0'
   if #t < #s or (#t == #s and t < s) then return redis.error_reply('FLSTALE ' .. s) end
-  if t ~= s then redis.call('SET', KEYS[1], t) end
+  if t ~= s then
+    -- One bad number would shut every later holder out: an hour (backend.FloorAhead) above the
+    -- clock is the most.
+    local now = redis.call('TIME')
+    local us = now[1] * 1000000 + now[2]
+    if tonumber(t) > us + 3600000000 then return redis.error_reply('FLAHEAD ' .. string.format('%.0f', us)) end
+    redis.call('SET', KEYS[1], t)
+  end
 end
 local KEYS, ARGV = {unpack(KEYS, 2)}, {unpack(ARGV, 2)}

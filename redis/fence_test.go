@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -31,8 +32,12 @@ func TestCheckToken(t *testing.T) {
 		{"none", "a", 0, fencelock.ErrInvalid},
 		{"negative", "a", -3, fencelock.ErrInvalid},
 		{"no resource", "", 3, fencelock.ErrInvalid},
-		{"above 2^53", "big", 1<<53 + 1, nil},
-		{"one less, which a double cannot tell", "big", 1 << 53, fencelock.ErrStale},
+		{
+			"hours ahead of the clock", "far", fencelock.Token(time.Now().Add(3 * time.Hour).UnixMicro()),
+			fencelock.ErrInvalid,
+		},
+		{"near the end of the numbers", "far", 1<<53 - 2, fencelock.ErrInvalid},
+		{"after those that were refused", "far", 1, nil},
 	} {
 		if err := redis.CheckToken(t.Context(), c, tt.resource, tt.token); !errors.Is(err, tt.want) {
 			t.Errorf("%s: got %v, want %v", tt.what, err, tt.want)
@@ -66,6 +71,11 @@ func TestFencedScript(t *testing.T) {
 	if v := c.Get(t.Context(), "k").Val(); v != "v5" {
 		t.Errorf("after a stale write: got %q, want v5", v)
 	}
+	// Since Redis 7 a script may begin with its flags.
+	flagged := redis.NewFencedScript("#!lua flags=allow-oom\nreturn redis.call('GET', KEYS[1])")
+	if got, err := flagged.Run(t.Context(), c, "doc", 5, []string{"k"}); err != nil || got != "v5" {
+		t.Errorf("a script with flags: got %v, %v", got, err)
+	}
 	read := redis.NewFencedScript("return redis.call('GET', KEYS[1])")
 	if got, err := read.Run(t.Context(), c, "doc", 7, []string{"k"}); err != nil || got != "v5" {
 		t.Errorf("a newer holder reads: got %v, %v", got, err)
@@ -76,13 +86,23 @@ func TestFencedScript(t *testing.T) {
 	if _, err := read.Run(t.Context(), c, "doc", 7, []string{"none"}); !errors.Is(err, goredis.Nil) {
 		t.Errorf("a nil reply: got %v, want redis.Nil", err)
 	}
+	// A script that fails has read, and may have written: its token counts.
+	fails := redis.NewFencedScript("return redis.error_reply('HALF done')")
+	if _, err := fails.Run(t.Context(), c, "doc", 9, nil); err == nil || errors.Is(err, fencelock.ErrStale) {
+		t.Errorf("a script that fails: got %v, want its error", err)
+	}
+	if _, err := put.Run(t.Context(), c, "doc", 8, []string{"k"}, "late", "x"); !errors.Is(err, fencelock.ErrStale) {
+		t.Errorf("a write after a newer holder's script that failed: got %v, want ErrStale", err)
+	}
 }
 
 // Many writers with many tokens at once: what is stored never goes back.
 func TestFencedScriptsAreAtomic(t *testing.T) {
 	t.Parallel()
 	c := foreign(t, servers.Redis(t, servers.RedisOptions{}))
-	raise := redis.NewFencedScript("local was = tonumber(redis.call('GET', KEYS[1]) or '0'); redis.call('SET', KEYS[1], ARGV[1]); return was")
+	raise := redis.NewFencedScript(
+		"local was = tonumber(redis.call('GET', KEYS[1]) or '0'); redis.call('SET', KEYS[1], ARGV[1]); return was",
+	)
 	var wg sync.WaitGroup
 	for token := fencelock.Token(1); token <= 64; token++ {
 		wg.Go(func() {

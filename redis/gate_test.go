@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	neturl "net/url"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -12,12 +14,13 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/conformance/gatetest"
+	"github.com/fencelock/fencelock/backend/gatetest"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/redis"
 )
 
-// The rules for gates on every topology; on a single server with the rights that the documentation names.
+// The rules for gates on every topology; on a single server with the rights that the documentation
+// names.
 func TestGates(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -25,7 +28,8 @@ func TestGates(t *testing.T) {
 		url  func(*testing.T) string
 	}{
 		{"single", func(t *testing.T) string {
-			return asUser(servers.Redis(t, servers.RedisOptions{Users: []string{"documented on >p " + rights}}), "documented", "p")
+			s := servers.Redis(t, servers.RedisOptions{Users: []string{"documented on >p " + rights}})
+			return asUser(s, "documented", "p")
 		}},
 		{"sentinel", func(t *testing.T) string { return servers.RedisSentinel(t, servers.SentinelOptions{}).URL() }},
 		{"cluster", func(t *testing.T) string {
@@ -35,7 +39,12 @@ func TestGates(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			url := tt.url(t)
-			gatetest.Run(t, func(t *testing.T) backend.Driver { return gater(t, url) })
+			gatetest.Run(t, func(t *testing.T) backend.Driver {
+				if tt.name == "cluster" { // all gates of a keyspace are in each slot
+					return gater(t, url+"?prefix="+neturl.QueryEscape(t.Name()))
+				}
+				return gater(t, url)
+			})
 		})
 	}
 }
@@ -64,7 +73,14 @@ const (
 var single = redis.OursOfFirst() + "gfencelock:"
 
 func request(name, nonce string, phase backend.Phase) *backend.Request {
-	r := &backend.Request{Name: name, Nonce: nonce, Owner: "o", TTL: 20 * time.Second, Phase: phase, Lost: func(error) {}}
+	r := &backend.Request{
+		Name:  name,
+		Nonce: nonce,
+		Owner: "o",
+		TTL:   20 * time.Second,
+		Phase: phase,
+		Lost:  func(error) {},
+	}
 	if phase != "" {
 		r.Move = "m"
 	}
@@ -72,7 +88,12 @@ func request(name, nonce string, phase backend.Phase) *backend.Request {
 }
 
 func closedGate(match string) backend.Gate {
-	return backend.Gate{Move: "m", Scope: backend.Scope{{Match: match}}, State: backend.GateBoth, Epoch: time.Now().UnixMicro()}
+	return backend.Gate{
+		Move:  "m",
+		Scope: backend.Scope{{Match: match}},
+		State: backend.GateBoth,
+		Epoch: time.Now().UnixMicro(),
+	}
 }
 
 // What is no gate under the gates' key grants nothing, and is named.
@@ -84,7 +105,8 @@ func TestForeignGate(t *testing.T) {
 		func() { must(t, c.Set(t.Context(), single, "x", 0).Err()) },
 		func() { must(t, c.HSet(t.Context(), single, "m", "x").Err()) },
 		func() {
-			must(t, c.HSet(t.Context(), single, "m", `{"move":"m","state":"ajar","epoch":1,"scope":[{"match":"x"}]}`).Err())
+			ajar := `{"move":"m","state":"ajar","epoch":1,"scope":[{"match":"x"}]}`
+			must(t, c.HSet(t.Context(), single, "m", ajar).Err())
 		},
 		func() {
 			must(t, c.HSet(t.Context(), single, "m", `{"move":"m","state":"both","epoch":1,"scope":{}}`).Err())
@@ -93,7 +115,8 @@ func TestForeignGate(t *testing.T) {
 			must(t, c.HSet(t.Context(), single, "m", `{"move":"m","state":"both","epoch":1,"scope":[{}]}`).Err())
 		},
 		func() {
-			must(t, c.HSet(t.Context(), single, "m", `{"move":"m","state":"both","epoch":null,"scope":[{"match":"x"}]}`).Err())
+			null := `{"move":"m","state":"both","epoch":null,"scope":[{"match":"x"}]}`
+			must(t, c.HSet(t.Context(), single, "m", null).Err())
 		},
 	} {
 		must(t, c.Del(t.Context(), single).Err())
@@ -114,7 +137,8 @@ func TestForeignGate(t *testing.T) {
 	}
 }
 
-// Two keyspaces of one server have gates and clients of their own, and neither is a lock of anybody's.
+// Two keyspaces of one server have gates and clients of their own, and neither is a lock of
+// anybody's.
 func TestGatesOfTwoKeyspaces(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
@@ -143,8 +167,9 @@ func TestGatesOfTwoKeyspaces(t *testing.T) {
 	}
 }
 
-// A holder in PhaseBoth is marked in the lock's value, and Inspect shows the owner without the mark. A stranger's lock holds up
-// the drain, one of a value without any mark too, a name that stays and a claim do not.
+// A holder in PhaseBoth is marked in the lock's value, and Inspect shows the owner without the
+// mark. A stranger's lock holds up the drain, one of a value without any mark too, a name that
+// stays and a claim do not.
 func TestUndrainedKinds(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
@@ -175,7 +200,8 @@ func TestUndrainedKinds(t *testing.T) {
 		t.Errorf("got %v, want two", left)
 	}
 	for _, i := range left {
-		if want := map[string]string{"move/stranger": "", "move/old": "somebody"}[i.Name]; !i.Held || i.Owner != want {
+		if want := map[string]string{"move/stranger": "", "move/old": "somebody"}[i.Name]; !i.Held ||
+			i.Owner != want {
 			t.Errorf("got %+v, want owner %q", i, want)
 		}
 	}
@@ -234,7 +260,8 @@ func TestTornGate(t *testing.T) {
 	where := redis.OursOf(key("x")) + "gfencelock:"
 	must(t, c.Del(t.Context(), where).Err())
 	gates, err := d.Gates(t.Context())
-	if err != nil || len(gates) != 1 || !gates[0].Torn || gates[0].State != backend.GateBoth || gates[0].Epoch != g.Epoch {
+	if err != nil || len(gates) != 1 || !gates[0].Torn || gates[0].State != backend.GateBoth ||
+		gates[0].Epoch != g.Epoch {
 		t.Fatalf("got %+v, %v, want it torn", gates, err)
 	}
 	_, err = d.Acquire(t.Context(), request("x", nonceA, backend.PhaseTo))
@@ -243,13 +270,14 @@ func TestTornGate(t *testing.T) {
 	want(t, "a change that expects it", d.SetGate(t.Context(), g, g.Epoch-1), backend.ErrGateMoved)
 	g.Epoch++
 	must(t, d.SetGate(t.Context(), g, backend.Lower))
-	if gates, err = d.Gates(t.Context()); err != nil || len(gates) != 1 || gates[0].Torn || gates[0].Epoch != g.Epoch {
+	if gates, err = d.Gates(t.Context()); err != nil || len(gates) != 1 || gates[0].Torn ||
+		gates[0].Epoch != g.Epoch {
 		t.Errorf("got %+v, %v, want it whole", gates, err)
 	}
 }
 
-// A search for holders that another server goes on with has missed keys, perhaps: it is an error. So is one while a
-// slot is on its way.
+// A search for holders that another server goes on with has missed keys, perhaps: it is an error.
+// So is one while a slot is on its way.
 func TestSearchOfChangingServers(t *testing.T) {
 	t.Parallel()
 	cl := servers.RedisCluster(t, servers.ClusterOptions{Masters: 2})
@@ -276,5 +304,30 @@ func TestSearchOfChangingServers(t *testing.T) {
 	}
 	must(t, from.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "STABLE").Err())
 	_, err = d.Undrained(t.Context(), g)
+	must(t, err)
+}
+
+// A server in a locale orders text by it: a, B, c. The gates of a place have one order everywhere.
+func TestGatesOnAServerInALocale(t *testing.T) {
+	dir := t.TempDir()
+	out, err := exec.Command("localedef", "-i", "en_US", "-f", "UTF-8", dir+"/en_US.UTF-8").CombinedOutput()
+	if err != nil {
+		t.Skipf("no locale can be made (%v): %s", err, out)
+	}
+	t.Setenv("LOCPATH", dir)
+	t.Setenv("LC_ALL", "en_US.UTF-8")
+	s := servers.Redis(t, servers.RedisOptions{})
+	d := closing(t, s.URL())
+	for i, move := range []string{"a", "B", "c"} {
+		g := closedGate(fmt.Sprint(i) + "*")
+		g.Move = move
+		must(t, d.SetGate(t.Context(), g, 0))
+	}
+	gates, err := closing(t, s.URL()).Gates(t.Context())
+	must(t, err)
+	if len(gates) != 3 {
+		t.Errorf("got %+v, want three gates", gates)
+	}
+	_, err = open(t, s.URL()).Mutex("x").TryLock(t.Context())
 	must(t, err)
 }

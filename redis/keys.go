@@ -4,8 +4,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-
-	"github.com/fencelock/fencelock/backend"
 )
 
 // slots is how many hash slots a Redis Cluster has.
@@ -16,10 +14,9 @@ const slots = 16384
 // prefix has, and a hash tag of that slot:
 //
 //	fl\0{tag}c          the slot's counter
-//	fl\0{tag}r<process>:<minute>  the nonces that a process released in a minute of its own
 //	fl\0{tag}q<lock>    the queue
 //	fl\0{tag}m<lock>    its waiters
-//	fl\0{tag}x<nonce>   a tombstone
+//	fl\0{tag}x<nonce>   a tombstone, or the mark that the lock was taken away from this nonce
 //	fl\0{tag}g<prefix>  the version of the keyspace's gates: on a cluster in every slot, elsewhere in one
 //	fl\0{tag}g<prefix>\0  the gates, in the same slots
 //	fl\0{tag}k<prefix>\0<migration>   the migration's clients, in one slot
@@ -41,50 +38,6 @@ func (k keys) inspect() []string {
 // all returns every key that break.lua may use.
 func (k keys) all() []string {
 	return append(k.inspect(), k.ours()+"c")
-}
-
-// gatesOf returns the key of the version of the gates that the acquire of a lock compares.
-func (d *Driver) gatesOf(k keys) string { return *d.gatesIn(k.tag) }
-
-// gatesIn is gatesOf for the locks of a slot.
-func (d *Driver) gatesIn(tag string) *string {
-	if d.cluster == nil {
-		return &d.gates
-	}
-	key := ours(tag) + "g" + d.prefix
-	return &key
-}
-
-// mark returns the owner as the value of a lock has it: with the migration behind a NUL, which no owner
-// has, for a holder in PhaseBoth. A claim has one more NUL at its end.
-func mark(r *backend.Request) string {
-	if r.Phase == backend.PhaseBoth {
-		return r.Owner + "\x00" + r.Move
-	}
-	return r.Owner
-}
-
-// value is what the value of a lock key says; the zero value is a stranger's.
-type value struct {
-	token backend.Token
-	owner string
-	both  string // the migration of a holder in PhaseBoth
-	claim bool   // granted by a release, and not confirmed: nobody trusts it yet
-}
-
-// parse reads "nonce:token:owner" with its marks.
-func parse(s string) value {
-	parts := strings.SplitN(s, ":", 3)
-	if len(parts) != 3 || len(parts[0]) != 32 || strings.Trim(parts[0], "0123456789abcdef") != "" {
-		return value{}
-	}
-	token, err := strconv.ParseInt(parts[1], 10, 64)
-	if err != nil {
-		return value{}
-	}
-	rest, claim := strings.CutSuffix(parts[2], "\x00")
-	owner, both, _ := strings.Cut(rest, "\x00")
-	return value{token, owner, both, claim}
 }
 
 // slot returns the hash slot of a key: CRC16 of its hash tag, as the Redis
@@ -125,15 +78,34 @@ var crcTable = sync.OnceValue(func() *[256]uint16 {
 	return &t
 })
 
-// tags has, for every slot, the first short text that hashes to it.
+// tags has, for every slot, the first short text that hashes to it: a number in base 36. They are
+// parts of one text, and a number's checksum goes on from that of what is before its last digit,
+// since every lock of a program begins with them.
 var tags = sync.OnceValue(func() *[slots]string {
-	var t [slots]string
+	const digits = "0123456789abcdefghijklmnopqrstuvwxyz"
+	table := crcTable()
+	var from [slots]int // where in all, plus one
+	all := make([]byte, 0, 5*slots)
+	sums := []uint16{0} // of the numbers, in order; the first is of none
 	for i, left := 0, slots; left > 0; i++ {
-		tag := strconv.FormatInt(int64(i), 36)
-		if s := crc16(tag) % slots; t[s] == "" {
-			t[s] = tag
+		// The number i is the number i/36, if that is not 0, and a digit.
+		before, digit := uint16(0), digits[i%36]
+		if i >= 36 {
+			before = sums[i/36+1]
+		}
+		sum := before<<8 ^ table[byte(before>>8)^digit]
+		sums = append(sums, sum)
+		if s := sum % slots; from[s] == 0 {
+			from[s] = len(all) + 1
+			all = strconv.AppendInt(all, int64(i), 36)
+			all = append(all, ' ')
 			left--
 		}
+	}
+	var t [slots]string
+	text := string(all)
+	for s, at := range from {
+		t[s], _, _ = strings.Cut(text[at-1:], " ")
 	}
 	return &t
 })

@@ -26,7 +26,9 @@ func TestLockKeyIsPrefixAndName(t *testing.T) {
 			le := lock(t, l.Mutex(name))
 			value, err := c.Get(t.Context(), tt.prefix+name).Result()
 			must(t, err)
-			if parts := strings.SplitN(value, ":", 3); len(parts) != 3 || len(parts[0]) != 32 || parts[1] != fmt.Sprint(le.Token()) || parts[2] != "a:b c" {
+			if parts := strings.SplitN(value, ":", 3); len(parts) != 3 || len(parts[0]) != 32 ||
+				parts[1] != fmt.Sprint(le.Token()) ||
+				parts[2] != "a:b c" {
 				t.Errorf("value of %q: got %q, want nonce:%d:a:b c", tt.prefix+name, value, le.Token())
 			}
 			left, err := c.PTTL(t.Context(), tt.prefix+name).Result()
@@ -48,7 +50,8 @@ func TestPlainRecipeExcludesAndIsExcluded(t *testing.T) {
 	c, l := foreign(t, s), open(t, s.URL())
 	recipe := func() bool {
 		t.Helper()
-		err := c.SetArgs(t.Context(), key("x"), "a stranger's", goredis.SetArgs{Mode: "NX", TTL: 30 * time.Second}).Err()
+		err := c.SetArgs(t.Context(), key("x"), "a stranger's", goredis.SetArgs{Mode: "NX", TTL: 30 * time.Second}).
+			Err()
 		if err != nil && !errors.Is(err, goredis.Nil) {
 			t.Fatal(err)
 		}
@@ -66,7 +69,8 @@ func TestPlainRecipeExcludesAndIsExcluded(t *testing.T) {
 	want(t, "TryLock of a stranger's lock", err, fencelock.ErrLocked)
 	info, err := l.Inspect(t.Context(), "x")
 	must(t, err)
-	if !info.Held || info.Owner != "" || info.Token != 0 || info.Leaked || info.ExpiresIn <= 29*time.Second || info.ExpiresIn > 30*time.Second {
+	if !info.Held || info.Owner != "" || info.Token != 0 || info.Leaked || info.ExpiresIn <= 29*time.Second ||
+		info.ExpiresIn > 30*time.Second {
 		t.Errorf("a stranger's lock: got %+v", info)
 	}
 	wait := queue(t, c, l, "x", 1)
@@ -84,7 +88,7 @@ func TestForeignKeyWithoutExpiryIsLeaked(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
 	c, l := foreign(t, s), open(t, s.URL())
-	must(t, c.Set(t.Context(), key("x"), "1", 0).Err())
+	must(t, c.Set(t.Context(), key("x"), "Zm9vYmFyYmF6cXV4MTIzNA", 0).Err()) // as redislock writes it
 	info, err := l.Inspect(t.Context(), "x")
 	must(t, err)
 	if !info.Held || !info.Leaked || info.ExpiresIn != 0 || info.Owner != "" || info.Token != 0 {
@@ -95,12 +99,77 @@ func TestForeignKeyWithoutExpiryIsLeaked(t *testing.T) {
 	must(t, l.Break(t.Context(), "x")) // free: no error
 }
 
+// What an application keeps under the prefix is no lock: it is not listed, and Break leaves it
+// alone.
+func TestApplicationKeys(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c, l := foreign(t, s), open(t, s.URL()+"?prefix=")
+	locks := map[string]bool{}
+	for name, value := range map[string]string{
+		"ours":      ours,
+		"redsync":   "yNW3ZKvTAyKGxcZ0AHLXbA==",
+		"redislock": "yNW3ZKvTAyKGxcZ0AHLXbA some text",
+		"uuid":      "0b2a7f0e-3c3e-4f7b-9a53-6d1f7f2f1b11",
+	} {
+		must(t, c.Set(t.Context(), name, value, 0).Err())
+		locks[name] = true
+	}
+	must(t, c.HSet(t.Context(), "redisson", "0b2a7f0e-3c3e-4f7b-9a53-6d1f7f2f1b11:42", 1).Err())
+	locks["redisson"] = true
+	kept := map[string]string{
+		"balance": "1234567890123456", "name": "Grace Hopper, rear admiral",
+		"json": `{"account":"0123456789abcdef0123"}`, "flag": "1", "empty": "",
+	}
+	for name, value := range kept {
+		must(t, c.Set(t.Context(), name, value, 0).Err())
+	}
+	must(t, c.HSet(t.Context(), "user", "id", 1).Err())
+	must(t, c.RPush(t.Context(), "jobs", 1).Err())
+	for info, err := range l.List(t.Context(), "") {
+		must(t, err)
+		if !locks[info.Name] || !info.Leaked {
+			t.Errorf("List: got %+v, want the locks alone, leaked", info)
+		}
+		delete(locks, info.Name)
+	}
+	if len(locks) > 0 {
+		t.Errorf("List: %v are missing", locks)
+	}
+	for name, says := range map[string]string{
+		"balance": "a string of 16 bytes", "name": "a string", "json": "a string",
+		"flag": "a string of 1 bytes", "empty": "a string",
+		"user": "a hash", "jobs": "a list",
+	} {
+		before := c.Dump(t.Context(), name).Val()
+		err := l.Break(t.Context(), name)
+		want(t, "Break of "+name, err, fencelock.ErrInvalid)
+		if err != nil &&
+			(!strings.Contains(err.Error(), says) || kept[name] != "" &&
+				len(kept[name]) > 1 && strings.Contains(err.Error(), kept[name])) {
+			t.Errorf("Break of %s: got %v, want it to say %q, without the value", name, err, says)
+		}
+		if after := c.Dump(t.Context(), name).Val(); after != before {
+			t.Errorf("%s has changed", name)
+		}
+	}
+	for _, name := range []string{"ours", "redsync", "redislock", "uuid", "redisson"} {
+		must(t, l.Break(t.Context(), name))
+		if n := c.Exists(t.Context(), name).Val(); n != 0 {
+			t.Errorf("%s is there after Break", name)
+		}
+	}
+}
+
 func TestForeignValuesAreNotOurs(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
 	c, l := foreign(t, s), open(t, s.URL())
 	hex := strings.Repeat("0a", 16)
-	for _, value := range []string{"", "x", hex, hex + ":", hex + ":12", hex + ":x:y", strings.ToUpper(hex) + ":1:o", hex[1:] + ":1:o", "\x00\xff"} {
+	for _, value := range []string{
+		"", "x", hex, hex + ":", hex + ":12", hex + ":x:y",
+		strings.ToUpper(hex) + ":1:o", hex[1:] + ":1:o", "\x00\xff",
+	} {
 		must(t, c.Set(t.Context(), key("x"), value, time.Minute).Err())
 		_, err := l.Mutex("x").TryLock(t.Context())
 		want(t, fmt.Sprintf("TryLock over %q", value), err, fencelock.ErrLocked)
@@ -120,7 +189,10 @@ func TestKeyOfAnotherType(t *testing.T) {
 	want(t, "Lock", err, fencelock.ErrInvalid)
 	_, err = l.Mutex("list").TryLock(t.Context())
 	want(t, "TryLock", err, fencelock.ErrInvalid)
-	if err != nil && (!strings.Contains(err.Error(), `"list"`) || !strings.Contains(err.Error(), "delete it, or use another name or prefix")) {
+	if err != nil &&
+		(!strings.Contains(err.Error(), `"list"`) ||
+			!strings.Contains(err.Error(), "use another name or prefix") ||
+			strings.Contains(err.Error(), "script")) {
 		t.Errorf("got %v, want the lock's name and what to do", err)
 	}
 	_, err = l.Inspect(t.Context(), "list")
@@ -180,13 +252,15 @@ func TestReleasedNamesLeaveConstantState(t *testing.T) {
 	for part := range 4 {
 		wg.Go(func() {
 			for i := part; i < names; i += 4 {
-				if le, err := l.Mutex(fmt.Sprint("name-", i)).TryLock(t.Context()); err != nil || le.Unlock(t.Context()) != nil {
+				if le, err := l.Mutex(fmt.Sprint("name-", i)).TryLock(t.Context()); err != nil ||
+					le.Unlock(t.Context()) != nil {
 					t.Errorf("name %d: %v", i, err)
 				}
 				if i%8 != 0 { // and most of them in one slot
 					continue
 				}
-				if le, err := l.Mutex(fmt.Sprint("{one}", i)).TryLock(t.Context()); err != nil || le.Unlock(t.Context()) != nil {
+				if le, err := l.Mutex(fmt.Sprint("{one}", i)).TryLock(t.Context()); err != nil ||
+					le.Unlock(t.Context()) != nil {
 					t.Errorf("name {one}%d: %v", i, err)
 				}
 			}
@@ -194,53 +268,15 @@ func TestReleasedNamesLeaveConstantState(t *testing.T) {
 	}
 	wg.Wait()
 	if left := leftovers(t, c); len(left) > 0 {
-		t.Fatalf("%d keys besides counters and rings, such as %q", len(left), left[0])
+		t.Fatalf("%d keys besides counters, such as %q", len(left), left[0])
 	}
-	counters, rings, ringed := 0, 0, int64(0)
-	for _, k := range allKeys(t, c) {
-		ttl := c.PTTL(t.Context(), k).Val()
-		if strings.HasSuffix(k, "}c") {
-			counters++
-			if ttl != -1 {
-				t.Errorf("counter %q expires in %v, want never", k, ttl)
-			}
-			continue
-		}
-		rings++
-		ringed = max(ringed, c.LLen(t.Context(), k).Val())
-		if ttl <= time.Minute || ttl > 3*time.Minute {
-			t.Errorf("ring %q expires in %v, want within three minutes", k, ttl)
-		}
-		must(t, c.PExpire(t.Context(), k, time.Millisecond).Err()) // they are over
-	}
-	t.Logf("%d names left %d counters and %d rings, the longest of %d nonces", names, counters, rings, ringed)
-	if rings > 2 || counters > names+1 {
-		t.Errorf("got %d counters and %d rings, want a counter a slot and a ring a minute", counters, rings)
-	}
-	await(t, time.Second, "only counters are left", func() bool { return len(allKeys(t, c)) == counters })
-}
-
-func TestRingHasAnEnd(t *testing.T) {
-	t.Parallel()
-	s := servers.Redis(t, servers.RedisOptions{})
-	c := foreign(t, s)
-	l := open(t, s.URL())
-	unlock(t, lock(t, l.Mutex("x")))
-	ring := ""
-	for _, k := range allKeys(t, c) {
-		if strings.Contains(k, "}r") {
-			ring = k
+	counters := allKeys(t, c)
+	for _, k := range counters {
+		if ttl := c.PTTL(t.Context(), k).Val(); ttl != -1 {
+			t.Errorf("counter %q expires in %v, want never", k, ttl)
 		}
 	}
-	for range 7 {
-		some := make([]any, 10_000)
-		for i := range some {
-			some[i] = nonceB + ":"
-		}
-		must(t, c.RPush(t.Context(), ring, some...).Err())
-	}
-	unlock(t, lock(t, l.Mutex("x")))
-	if got := c.LLen(t.Context(), ring).Val(); got != 65536 {
-		t.Errorf("nonces in the ring: got %d, want 65536", got)
+	if len(counters) > names+1 {
+		t.Errorf("got %d counters of %d names, want one for each slot at the most", len(counters), names)
 	}
 }

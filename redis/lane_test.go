@@ -10,7 +10,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
@@ -80,7 +80,8 @@ func TestForgottenScriptsOfMany(t *testing.T) {
 	awaitClean(t, c, 2*time.Second)
 }
 
-// Who stands behind others whose server does not answer is not kept by them: the end of its ctx ends it.
+// Who stands behind others whose server does not answer is not kept by them: the end of its ctx
+// ends it.
 func TestCancelledInTheLane(t *testing.T) {
 	s := servers.Redis(t, servers.RedisOptions{})
 	p, url := proxied(t, s)

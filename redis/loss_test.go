@@ -8,8 +8,10 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/redis"
 )
 
 // What takes the key away behind the holder's back is seen within a second.
@@ -19,15 +21,21 @@ func TestRevocation(t *testing.T) {
 		name   string
 		revoke func(*testing.T, *servers.Server, *goredis.Client)
 	}{
-		{"DEL", func(t *testing.T, _ *servers.Server, c *goredis.Client) { must(t, c.Del(t.Context(), key("x")).Err()) }},
+		{"DEL", func(t *testing.T, _ *servers.Server, c *goredis.Client) {
+			must(t, c.Del(t.Context(), key("x")).Err())
+		}},
 		{"SET by another", func(t *testing.T, _ *servers.Server, c *goredis.Client) {
 			must(t, c.Set(t.Context(), key("x"), ours, time.Minute).Err())
 		}},
-		{"FLUSHALL", func(t *testing.T, _ *servers.Server, c *goredis.Client) { must(t, c.FlushAll(t.Context()).Err()) }},
+		{"FLUSHALL", func(t *testing.T, _ *servers.Server, c *goredis.Client) {
+			must(t, c.FlushAll(t.Context()).Err())
+		}},
 		{"Break", func(t *testing.T, s *servers.Server, _ *goredis.Client) {
 			must(t, open(t, s.URL()).Break(t.Context(), "x"))
 		}},
-		{"restart without data", func(t *testing.T, s *servers.Server, _ *goredis.Client) { must(t, s.Restart(false)) }},
+		{"restart without data", func(t *testing.T, s *servers.Server, _ *goredis.Client) {
+			must(t, s.Restart(false))
+		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -109,8 +117,8 @@ func TestRenewDoesNotCreate(t *testing.T) {
 	}
 }
 
-// The holder's network, or the server, is silent for longer than the TTL: the holder is told at its Deadline, before
-// anybody else can have the lock.
+// The holder's network, or the server, is silent for longer than the TTL: the holder is told at its
+// Deadline, before anybody else can have the lock.
 func TestHolderIsToldBeforeTheNextIsGranted(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -201,10 +209,20 @@ func TestTokensRise(t *testing.T) {
 		t.Errorf("token over the floor %d: got %d, want the next number", floor, last)
 	}
 	cycle("after a floor far ahead")
-	const high = 1<<53 - 1000
-	cycle("with a floor near the end", fencelock.WithFloor(high))
-	for range 20 {
+	bad := l.Mutex("x", fencelock.WithFloor(last+2*backend.FloorAhead))
+	_, err := bad.TryLock(t.Context())
+	want(t, "a floor hours ahead", err, fencelock.ErrInvalid)
+
+	// A counter that some program has written to: its numbers end, and none comes twice.
+	const high = 1<<53 - 3
+	must(t, c.Set(t.Context(), redis.OursOf(key("x"))+"c", high-1, 0).Err())
+	for last < 1<<53-1 {
 		cycle("near the end")
+	}
+	_, err = l.Mutex("x").TryLock(t.Context())
+	want(t, "at the end", err, fencelock.ErrInvalid)
+	if n := c.Exists(t.Context(), key("x")).Val(); n != 0 {
+		t.Error("a lock without a token was left behind")
 	}
 	le := lock(t, l.Mutex("y"))
 	if le.Token() >= high {
@@ -219,7 +237,7 @@ func TestFloorOfAWaiter(t *testing.T) {
 	s := servers.Redis(t, servers.RedisOptions{})
 	c := foreign(t, s)
 	le := lock(t, open(t, s.URL()).Mutex("x"))
-	floor := le.Token() + 1_000_000_000_000
+	floor := le.Token() + 1_000_000_000
 	wait := queue(t, c, open(t, s.URL(), fencelock.WithFloor(floor)), "x", 1)
 	unlock(t, le)
 	next := wait.granted(t, time.Second)

@@ -13,6 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
@@ -52,10 +53,10 @@ func open(dial func(settings) (goredis.UniversalClient, error)) backend.Opener {
 		}
 		d, err := New(client, &Options{Prefix: prefix, NoPrefix: prefix == ""})
 		if err == nil {
-			d.own, d.client = true, client // as it is: its options are ours
-			err = d.probe(ctx)
+			d.store.own, d.store.client = true, client // as it is: its options are ours
+			err = d.store.probe(ctx)
 		}
-		if timedOut(err) {
+		if core.TimedOut(err) {
 			err = fmt.Errorf("no answer from %s%s: %w", strings.Join(s.hosts, ","), s.hint(), err)
 		}
 		if err != nil {
@@ -91,14 +92,21 @@ func read(u *url.URL, q *backend.Query) (settings, error) {
 		return s, backend.Invalid("sentinel_username and sentinel_password belong into a redis+sentinel:// URL")
 	}
 	var err error
-	s.tls, err = tlsurl.Config(q.Bool("tls", u.Scheme == "rediss") || u.Scheme == "rediss", q, "use rediss:// or add tls=true")
+	s.tls, err = tlsurl.Config(
+		q.Bool("tls", u.Scheme == "rediss") || u.Scheme == "rediss",
+		q,
+		"use rediss:// or add tls=true",
+	)
 	return s, err
 }
 
 // single opens redis://[user:password@]host[:port][/db].
 func single(s settings) (goredis.UniversalClient, error) {
 	if len(s.hosts) != 1 {
-		return nil, backend.Invalid("a redis:// URL has one host, this has %d: use redis+cluster:// or redis+sentinel:// for several", len(s.hosts))
+		return nil, backend.Invalid(
+			"a redis:// URL has one host, this has %d: use redis+cluster:// or redis+sentinel:// for several",
+			len(s.hosts),
+		)
 	}
 	db, err := database(s.path)
 	if err != nil {
@@ -114,7 +122,9 @@ func single(s settings) (goredis.UniversalClient, error) {
 // sentinel opens redis+sentinel://[user:password@]s1[:26379],s2/master[/db].
 func sentinel(s settings) (goredis.UniversalClient, error) {
 	if len(s.path) == 0 {
-		return nil, backend.Invalid("a redis+sentinel:// URL names the master group: redis+sentinel://s1:26379,s2:26379/mymaster[/db]")
+		return nil, backend.Invalid(
+			"a redis+sentinel:// URL names the master group: redis+sentinel://s1:26379,s2:26379/mymaster[/db]",
+		)
 	}
 	db, err := database(s.path[1:])
 	if err != nil {
@@ -154,26 +164,29 @@ func database(path []string) (int, error) {
 	}
 	db, err := strconv.Atoi(path[0])
 	if err != nil || db < 0 || len(path) > 1 {
-		return 0, backend.Invalid("the path %q of the Redis URL: want a database number such as /0", "/"+strings.Join(path, "/"))
+		return 0, backend.Invalid(
+			"the path %q of the Redis URL: want a database number such as /0",
+			"/"+strings.Join(path, "/"),
+		)
 	}
 	return db, nil
 }
 
 // probe asks the server for an answer, for the rights that pushes need, and for
 // what it is.
-func (d *Driver) probe(ctx context.Context) error {
-	k := keysOf(d.prefix)
-	_, err := do(ctx, d, func(ctx context.Context) (any, error) {
-		return d.client.Do(ctx, d.publish, d.channel(k), "probe "+d.process).Result()
+func (s *store) probe(ctx context.Context) error {
+	k := keysOf(s.prefix)
+	_, err := do(ctx, s, func(ctx context.Context) (any, error) {
+		return s.client.Do(ctx, s.publish, s.channel(k), "probe "+s.process).Result()
 	})
 	if err != nil {
-		return d.meaning(err)
+		return s.meaning(err)
 	}
-	if d.cluster != nil {
+	if s.cluster != nil {
 		return nil
 	}
-	text, err := do(ctx, d, func(ctx context.Context) (string, error) {
-		return d.client.Info(ctx).Result() // of one section or all: several at once are Redis 7
+	text, err := do(ctx, s, func(ctx context.Context) (string, error) {
+		return s.client.Info(ctx).Result() // of one section or all: several at once are Redis 7
 	})
 	switch {
 	case err != nil && errors.Is(err, backend.ErrInvalid):

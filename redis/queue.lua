@@ -1,8 +1,10 @@
--- The queue of a lock: what acquire.lua, release.lua and break.lua share. Its order is the ticket, drawn from the counter. A
--- waiter is alive if its "until" has not passed and a push to its process finds a listener.
+-- The queue of a lock: what acquire.lua, release.lua and break.lua share. Its order is the ticket,
+-- drawn from the counter. A waiter is alive if its "until" has not passed and a push to its process
+-- finds a listener.
 local LOCK, QUEUE, WAITERS, COUNTER, TOMB
 local function of(lock, base, nonce)
-  LOCK, QUEUE, WAITERS, COUNTER, TOMB = lock, base .. 'q' .. lock, base .. 'm' .. lock, base .. 'c', base .. 'x' .. nonce
+  LOCK, QUEUE, WAITERS = lock, base .. 'q' .. lock, base .. 'm' .. lock
+  COUNTER, TOMB = base .. 'c', base .. 'x' .. nonce
 end
 
 -- The channel of a process: one for all slots, or with sharded pub/sub one in each slot.
@@ -15,6 +17,7 @@ end
 -- at least the server's clock, for a promoted replica does not know that its counter is old.
 local function draw(floor)
   local n = max(tonumber(call('GET', COUNTER) or 0) + 1, us, floor + 1)
+  if n >= tokens then error({err = 'FLEND the counter of tokens is at its end'}) end
   call('SET', COUNTER, num(n))
   return n
 end
@@ -32,13 +35,25 @@ local function tell(pub, nonce, message)
   if not w then return nil end
   local till, process, owner = string.match(w, '^(%d+) (%S+) (.*)$')
   if not till or tonumber(till) < ms then return nil end
-  if call(pub, channel(pub, process), message .. ' ' .. nonce) == 0 then return nil end
+  local to = channel(pub, process)
+  -- PUBLISH counts those too who listen to every channel. To a shard's nobody can by a pattern. A
+  -- user without the right to PUBSUB has the count of PUBLISH alone.
+  if pub == 'PUBLISH' and redis.pcall('PUBSUB', 'NUMSUB', to)[2] == 0 then return nil end
+  if call(pub, to, message .. ' ' .. nonce) == 0 then return nil end
   return owner
 end
 
--- Hands the free lock to the first live waiter. The grant is a claim, marked by a NUL at the end: it lasts
--- for the TTL only once the waiter has sent its own acquire again, which the gates may refuse. The waiter after it is told to look
--- when the claim is over. Stops at the waiter self, who takes the lock himself.
+-- Leaves a mark that the lock was taken away from the nonce whose tombstone this is. Without memory
+-- for it a release that is sent again can take that for its own doing, which is no reason to fail.
+local function mark(tomb, keep)
+  local reply = redis.pcall('SET', tomb, 'lost', 'PX', max(tonumber(keep), 60000))
+  if reply.err and not string.find(reply.err, 'OOM', 1, true) then error(reply) end
+end
+
+-- Hands the free lock to the first live waiter. The grant is a claim, marked by a NUL at the end:
+-- it lasts for the TTL only once the waiter has sent its own acquire again, which the gates may
+-- refuse. The waiter after it is told to look when the claim is over. Stops at the waiter self, who
+-- takes the lock himself.
 local function grant(pub, self, claim)
   local h = head()
   while h and h ~= self do

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
@@ -64,7 +64,12 @@ func TestKilledWaiterIsSkipped(t *testing.T) {
 	heard := listeners(t, c)
 	p.Set(faultproxy.Mode{Refuse: true})
 	p.Cut()
-	await(t, 2*time.Second, "the server sees the end of the connection", func() bool { return listeners(t, c) == heard-1 })
+	await(
+		t,
+		2*time.Second,
+		"the server sees the end of the connection",
+		func() bool { return listeners(t, c) == heard-1 },
+	)
 	released := time.Now()
 	unlock(t, le)
 	unlock(t, next.granted(t, time.Second))
@@ -195,7 +200,12 @@ func TestDroppedWaiterKeepsItsPlace(t *testing.T) {
 	heard := listeners(t, c)
 	p.Set(faultproxy.Mode{Refuse: true})
 	p.Cut()
-	await(t, 2*time.Second, "the server sees the end of the connection", func() bool { return listeners(t, c) == heard-1 })
+	await(
+		t,
+		2*time.Second,
+		"the server sees the end of the connection",
+		func() bool { return listeners(t, c) == heard-1 },
+	)
 	unlock(t, le)
 	held := second.granted(t, time.Second)
 	if n := queued(t, c, "x"); n != 1 {
@@ -244,8 +254,16 @@ func TestHandOverCostsTheSameForAnyNumberOfWaiters(t *testing.T) {
 			}
 		}
 		cost[n] = float64(all) / hands
-		t.Logf("%d waiters: a hand-over is %.2f scripts, %.2f pushes, %.1f commands in all, %v", n,
-			float64(now["evalsha"]-old["evalsha"])/hands, float64(now["publish"]-old["publish"])/hands, cost[n], took/hands)
+		t.Logf(
+			"%d waiters: a hand-over is %.2f scripts, %.2f pushes, %.1f commands in all, %v",
+			n,
+			float64(
+				now["evalsha"]-old["evalsha"],
+			)/hands,
+			float64(now["publish"]-old["publish"])/hands,
+			cost[n],
+			took/hands,
+		)
 		for _, w := range waits[hands:] {
 			w.cancel()
 		}
@@ -261,7 +279,13 @@ func TestHandOverCostsTheSameForAnyNumberOfWaiters(t *testing.T) {
 	}
 	few, many := cost[counts[0]], cost[counts[1]]
 	if many > few*1.5+2 {
-		t.Errorf("commands of a hand-over: got %.1f with %d waiters and %.1f with %d, want the same", few, counts[0], many, counts[1])
+		t.Errorf(
+			"commands of a hand-over: got %.1f with %d waiters and %.1f with %d, want the same",
+			few,
+			counts[0],
+			many,
+			counts[1],
+		)
 	}
 	awaitClean(t, c, 2*time.Second)
 }

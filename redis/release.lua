@@ -1,21 +1,21 @@
--- The release of a lock that others wait for, or that is not ours any more, and the abandon: frees the lock if the nonce holds it, takes
--- the nonce out of the queue, and hands the lock on. Follows queue.lua; what it is given and replies: run.lua.
-local function release(nonce, i)
-  local keep, mark, claim, pub = string.match(ARGV[3], '^(%d+) (%d) (%d+) %d+ %S+ (%S+)$')
-  if keep ~= '0' then call('SET', TOMB, '1', 'PX', keep) end
+-- The release of a lock that others wait for, or that is not ours any more, and the abandon: frees
+-- the lock if the nonce holds it, takes the nonce out of the queue, and hands the lock on. Follows
+-- queue.lua; what it is given and replies: run.lua.
+--
+-- A lock that is not ours was taken away, as the first release of it can tell. It leaves a mark
+-- then, as does break.lua. A release that is sent again, since no answer came to the first one, and
+-- finds neither lock nor mark, finds what the first one did.
+local function release(nonce, keep, kind, claim, pub)
   if call('ZREM', QUEUE, nonce) == 1 then call('HDEL', WAITERS, nonce) end
   local value = redis.pcall('GET', LOCK) -- a key of another type is not ours
-  if type(value) == 'string' and sub(value, 1, 33) == nonce .. ':' then
-    call('DEL', LOCK)
-    if mark == '1' then remember(i, i) end
-    grant(pub, '', claim)
-    return 1
+  local ours = type(value) == 'string' and sub(value, 1, 33) == nonce .. ':'
+  if ours then call('DEL', LOCK) end -- first: a server without memory still deletes, and then it writes too
+  local lost = not ours and kind ~= '0' and (kind == '1' or call('GET', TOMB) == 'lost')
+  if lost then
+    mark(TOMB, keep)
+  elseif keep ~= '0' then
+    call('SET', TOMB, '1', 'PX', keep)
   end
-  if mark == '0' then return 0 end
-  -- A release whose reply was lost finds its nonce among the last released ones.
-  local ring, window = string.match(ARGV[1], '^(.*:)(%d+)$')
-  for w = tonumber(window), max(0, window - 1), -1 do
-    if call('LPOS', ring .. num(w), nonce .. ':') then return 1 end
-  end
-  return 0
+  if ours then grant(pub, '', claim) end
+  return (ours or kind == '2' and not lost) and 1 or 0
 end

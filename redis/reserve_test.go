@@ -29,7 +29,8 @@ func nonce(c byte) string {
 	return string(n)
 }
 
-// Every grant of the name is above the tokens that were reserved before, through all that ends a hold.
+// Every grant of the name is above the tokens that were reserved before, through all that ends a
+// hold.
 func TestReserved(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
@@ -109,7 +110,8 @@ func TestReservedIsCapped(t *testing.T) {
 	r.Reserve = 1_000_000
 	g := acquire(t, d, r)
 	after := c.Time(t.Context()).Val()
-	if end := g.Token + backend.Token(g.Reserved); end > after.Add(3*time.Millisecond).UnixMicro() || g.Reserved == 0 {
+	if end := g.Token + backend.Token(g.Reserved); end > after.Add(3*time.Millisecond).UnixMicro() ||
+		g.Reserved == 0 {
 		t.Errorf("reserved %d: up to %d, the clock is at %d", g.Reserved, end, after.UnixMicro())
 	}
 }

@@ -1,11 +1,23 @@
 -- What run.lua has left to do, one by one. What goes wrong with one is no other's business.
 if a == 0 then clock() end
+local claim, slack, process, pub = string.match(ARGV[3], '^(%d+) (%d+) (%S+) (%S+)$')
 for i = 1, r + a do
   if not replies[i] then
-    local nonce, queue, lock = sub(ARGV[3 + i], 1, 32), KEYS[queues + i], i > r and KEYS[locks + i - r] or KEYS[i]
+    local at = i > r and asked + 4 * (i - r - 1) or 3 * i
+    local nonce = sub(ARGV[at + 1], 1, 32)
+    local queue, lock = KEYS[queues + i], i > r and KEYS[locks + i - r] or KEYS[i]
     of(lock, sub(queue, 1, -#lock - 2), nonce)
-    local ok, reply = pcall(i > r and acquire or release, nonce, 3 + i)
-    if not ok then reply = {'err', tostring(type(reply) == 'table' and reply.err or reply)} end
+    local ok, reply
+    if i > r then
+      ok, reply = pcall(acquire, nonce, ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], claim, slack, process, pub)
+    else
+      ok, reply = pcall(release, nonce, ARGV[at + 2], ARGV[at + 3], claim, pub)
+    end
+    if not ok then
+      reply = {'err', tostring(type(reply) == 'table' and reply.err or reply)}
+      local refused = refusal(reply[2])
+      if refused then return refused end
+    end
     replies[i] = reply
   end
 end

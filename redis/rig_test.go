@@ -13,7 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/redis"
 )
@@ -139,7 +139,12 @@ func start(t *testing.T, m fencelock.Mutex) *pending {
 func queue(t *testing.T, c *goredis.Client, l *fencelock.Locker, name string, n int64) *pending {
 	t.Helper()
 	p := start(t, l.Mutex(name))
-	await(t, 10*time.Second, fmt.Sprintf("%d in the queue for %q", n, name), func() bool { return queued(t, c, name) == n })
+	await(
+		t,
+		10*time.Second,
+		fmt.Sprintf("%d in the queue for %q", n, name),
+		func() bool { return queued(t, c, name) == n },
+	)
 	return p
 }
 
@@ -229,22 +234,41 @@ func allKeys(t *testing.T, c *goredis.Client) []string {
 	return ks
 }
 
-// leftovers is every key but the counters and the rings of released nonces.
+// leftovers is every key but the counters.
 func leftovers(t *testing.T, c *goredis.Client) []string {
 	t.Helper()
 	var left []string
 	for _, k := range allKeys(t, c) {
-		if !strings.HasPrefix(k, "fl\x00{") || !strings.HasSuffix(k, "}c") && !strings.Contains(k, "}r") {
+		if !strings.HasPrefix(k, "fl\x00{") || !strings.HasSuffix(k, "}c") {
 			left = append(left, k)
 		}
 	}
 	return left
 }
 
-// awaitClean returns when only counters and rings are left.
+// awaitClean returns when only counters are left.
 func awaitClean(t *testing.T, c *goredis.Client, most time.Duration) {
 	t.Helper()
-	await(t, most, "only counters and rings are left", func() bool { return len(leftovers(t, c)) == 0 })
+	defer func() {
+		if t.Failed() {
+			t.Logf("left: %q", leftovers(t, c))
+		}
+	}()
+	await(t, most, "only counters are left", func() bool { return len(leftovers(t, c)) == 0 })
+}
+
+// awaitTombstones returns when all that is left besides are tombstones of acquisitions that were
+// sent twice, which expire.
+func awaitTombstones(t *testing.T, c *goredis.Client, most time.Duration) {
+	t.Helper()
+	await(t, most, "tombstones with an expiry at the most are left", func() bool {
+		for _, k := range leftovers(t, c) {
+			if !strings.Contains(k, "}x") || c.PTTL(t.Context(), k).Val() <= 0 {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // want fails the test unless err matches target.

@@ -1,30 +1,31 @@
--- Releases and acquires: one, or several that go together. The uncontended ones are done here, all at once and so with few commands; the
--- rest one by one in queue.lua, acquire.lua, release.lua and rest.lua, which follow in the same script. Follows clock.lua.
+-- Releases and acquires: one, or several that go together. The uncontended ones are done here, all
+-- at once and so with few commands. The rest is done one by one by what follows in the same script:
+-- shape.lua, queue.lua, gates.lua, acquire.lua, release.lua and rest.lua. Before it come refuse.lua and
+-- clock.lua.
 --
--- KEYS  of r releases and a acquires: r locks  a counters  1 version of the gates (gate.lua), if there are acquires; missing where there are none
---       r+a queues: zset nonce -> ticket  a tombstones  a locks; on a cluster, where one goes alone, then those that it may need besides
--- ARGV  1 ring of the nonces that this process released last, "" for no releases
---       2 "version ttl kind owner" of the acquires, "" for none: the version of the gates as the client knows them, - for none, with ! in front: they
---         refuse the requests; ms; t to try, or t or w:ticket:floor:reserve: w to wait, the ticket drawn before, or 0, how many tokens
---         to reserve; marked (keys.go)
---       3 "keep remember claim slack process pub": ms to keep a tombstone, or 0, and 1 to remember the nonce as released or 0, of the
---         releases; ms; ms; PUBLISH or SPUBLISH
---       4 and more: "nonce:" of each release and acquire
+-- KEYS  of r releases and a acquires:
+--       r locks  a counters  1 version of the gates, if there are acquires
+--       r+a queues: zset nonce -> ticket  a tombstones  a locks
+--       on a cluster, where one goes alone, then those that it may need besides
+-- ARGV  1 r
+--       2 the version of the gates that the client knows, - for none
+--       3 "claim slack process pub": ms, ms, the channel's name, PUBLISH or SPUBLISH
+--       of each release: "nonce:", how long to keep a tombstone in ms or 0, its kind: 1 released,
+--         2 released again, since no answer came to an earlier one, 0 abandoned
+--       of each acquire: "nonce:", owner with its marks (keys.go), TTL in ms, its kind: t to try, w
+--         to wait, and of some :ticket:floor:reserve, where ticket is the one drawn before, or 0
 -- Reply, of each release and acquire
 --   1 released, now or before | 0 not ours
---   token, or {token, reserved} if some were asked for: granted | {"gone"} abandoned before | {"locked"} | {"queued", ticket, pttl, foreign}
---   | {"gates"}: not those that the client knows | {"refused"} by them | {"badgate"}: no version of ours
+--   token, or {token, reserved} if some were asked for: granted
+--   {"gone"} abandoned before | {"locked"} | {"queued", ticket, pttl, foreign, dropped}
+--   {"floor", now}: further ahead than now, in µs, and an hour
+--   {"gates", version, list}: not those that the client knows | {"badgate"}: no gates of ours
 --   {"err", message}
-local a, r = 0, #ARGV - 3
-if ARGV[1] == '' then
-  a, r = r, 0
-elseif ARGV[2] ~= '' then
-  a = (#KEYS - 1) / 2 - r
-  r = r - a
-end
-local queues = r > 0 and a == 0 and r or r + a + 1 -- what is before them
+local r, version = tonumber(ARGV[1]), ARGV[2]
+local a = (#ARGV - 3 - 3 * r) / 4
+local queues = a > 0 and r + a + 1 or r -- what is before them
 local tombs, locks = queues + r + a, queues + r + 2 * a
-local version, ttl, kind, owner = string.match(ARGV[2], '^(%S+) (%d+) (%S+) (.*)$')
+local asked = 3 + 3 * r -- what is before the arguments of the acquires
 
 -- What is no string counts as missing.
 local values, calm
@@ -37,43 +38,35 @@ else
 end
 local replies, rest = {}, false
 
--- A new ring expires by itself, long after the client has begun the next one.
-local function remember(from, to)
-  local n = call('LPUSH', ARGV[1], unpack(ARGV, from, to))
-  if n == to - from + 1 then call('PEXPIRE', ARGV[1], '180000') end
-  if n > 70000 then call('LTRIM', ARGV[1], '0', '65535') end
-end
-
 -- First the releases, for they free memory, which the acquires may want.
 if r > 0 then
-  local plain = string.byte(ARGV[3]) == 48 and string.byte(ARGV[3], 3) == 49
+  local free, n = {}, 0
   for i = 1, r do
-    local value = values[i]
-    replies[i] = plain and value and sub(value, 1, 33) == ARGV[3 + i] and (calm or call('EXISTS', KEYS[queues + i]) == 0) and 1
-    rest = rest or not replies[i]
-  end
-  for i = 1, rest and r or 0 do
+    local at, value = 3 * i, values[i]
+    replies[i] = value and ARGV[at + 2] == '0' and ARGV[at + 3] == '1' and sub(value, 1, 33) == ARGV[at + 1]
+      and (calm or call('EXISTS', KEYS[queues + i]) == 0) and 1
     if replies[i] then
-      call('DEL', KEYS[i])
-      remember(3 + i, 3 + i)
+      n = n + 1
+      free[n] = KEYS[i]
+    else
+      rest = true
     end
   end
-  if not rest then
-    call('DEL', unpack(KEYS, 1, r))
-    remember(4, 3 + r)
-  end
+  local reply = n > 0 and redis.pcall('DEL', unpack(free))
+  if type(reply) == 'table' then return refusal(reply.err) or reply end
 end
 
 if a > 0 then
   clock()
   local pass = version == '-' and (calm or call('EXISTS', KEYS[queues]) == 0) or values[queues] == version
-  local floor, reserve = 0, 0
-  if kind ~= 't' then
-    floor, reserve = string.match(kind, '(%d+):(%d+)$')
-    floor, reserve = tonumber(floor), tonumber(reserve)
-  end
   local drawn = {}
   for i = r + 1, r + a do
+    local at = asked + 4 * (i - r - 1)
+    local kind, floor, reserve = ARGV[at + 4], 0, 0
+    if #kind > 1 then
+      floor, reserve = string.match(kind, '(%d+):(%d+)$')
+      floor, reserve = tonumber(floor), tonumber(reserve)
+    end
     local key, n, s = KEYS[i], us, text
     local last = drawn[key] or values[i]
     if last and (#last ~= #text or last >= text or floor >= us) then
@@ -81,8 +74,10 @@ if a > 0 then
       n = last and max(last + 1, us, floor + 1)
       s = n and num(n)
     end
-    if last and pass and (calm or call('EXISTS', KEYS[queues + i], KEYS[tombs + i - r]) == 0)
-      and call('SET', KEYS[locks + i - r], ARGV[3 + i] .. s .. ':' .. owner, 'PX', ttl, 'NX') then
+    local taken = last and pass and n < tokens and not ahead(floor)
+      and (calm or call('EXISTS', KEYS[queues + i], KEYS[tombs + i - r]) == 0)
+      and redis.pcall('SET', KEYS[locks + i - r], ARGV[at + 1] .. s .. ':' .. ARGV[at + 2], 'PX', ARGV[at + 3], 'NX')
+    if taken and taken.ok then -- a refusal is told by what follows, to this one alone
       replies[i] = n
       if reserve > 0 then
         local more = max(0, min(reserve, us + 3000 - n)) -- as backend.Reserve

@@ -1,14 +1,22 @@
 package redis
 
-import _ "embed"
+import (
+	_ "embed"
+
+	goredis "github.com/redis/go-redis/v9"
+)
 
 var (
+	//go:embed refuse.lua
+	refuseLua string
 	//go:embed clock.lua
 	clockLua string
 	//go:embed run.lua
 	runLua string
 	//go:embed queue.lua
 	queueLua string
+	//go:embed gates.lua
+	gatesLua string
 	//go:embed acquire.lua
 	acquireLua string
 	//go:embed release.lua
@@ -17,38 +25,53 @@ var (
 	restLua string
 	//go:embed renew.lua
 	renewLua string
+	//go:embed check.lua
+	checkLua string
+	//go:embed shape.lua
+	shapeLua string
 	//go:embed break.lua
 	breakLua string
 	//go:embed inspect.lua
 	inspectLua string
-	//go:embed gatelist.lua
-	gateListLua string
-	//go:embed gate.lua
-	gateLua string
-	//go:embed gates.lua
-	gatesLua string
-	//go:embed raise.lua
-	raiseLua string
-	//go:embed source.lua
-	sourceLua string
-	//go:embed raiseheld.lua
-	raiseHeldLua string
+	//go:embed load.lua
+	loadLua string
+	//go:embed swap.lua
+	swapLua string
 	//go:embed clients.lua
 	clientsLua string
+	//go:embed source.lua
+	sourceLua string
+	//go:embed raise.lua
+	raiseLua string
+	//go:embed raiseheld.lua
+	raiseHeldLua string
 )
 
 // The scripts. The one that every lock pays for begins with what uncontended
 // ones need, and returns before the queue's functions are even defined.
 var (
-	runScript     = newScript(clockLua + runLua + queueLua + acquireLua + releaseLua + restLua)
-	renewScript   = newScript(renewLua)
-	breakScript   = newScript(clockLua + queueLua + breakLua)
-	inspectScript = newScript(inspectLua)
+	runScript = newScript(refuseLua + clockLua + runLua +
+		shapeLua + queueLua + gatesLua + acquireLua + releaseLua + restLua)
+	renewScript   = newScript(refuseLua + renewLua)
+	checkScript   = newScript(refuseLua + checkLua)
+	breakScript   = newScript(shapeLua + clockLua + queueLua + breakLua)
+	inspectScript = newScript(shapeLua + inspectLua)
 
-	gateScript      = newScript(gateListLua + gateLua)
-	gatesScript     = newScript(gateListLua + gatesLua)
-	raiseScript     = newScript(raiseLua)
-	sourceScript    = newScript(sourceLua)
-	raiseHeldScript = newScript(raiseHeldLua)
+	loadScript      = newScript(gatesLua + loadLua)
+	swapScript      = newScript(gatesLua + swapLua)
 	clientsScript   = newScript(clientsLua)
+	sourceScript    = newScript(sourceLua)
+	raiseScript     = newScript(raiseLua)
+	raiseHeldScript = newScript(raiseHeldLua)
 )
+
+// script is a Lua script, called by its hash.
+type script struct {
+	*goredis.Script
+	text, hash string
+}
+
+func newScript(text string) *script {
+	s := goredis.NewScript(text)
+	return &script{s, text, s.Hash()}
+}

@@ -8,6 +8,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
@@ -32,9 +33,14 @@ func slotsOf(t *testing.T, c *goredis.Client, keys []string) []int {
 
 // hostile are names that a careless hash tag gets wrong.
 var hostile = []string{
-	"plain", "{}", "{", "}", "}{", "{}{", "{{a}}", "{a}b", "a{b}c", "a{b}{c}", "a{}b", "a{}{b}", "{}a{b}", "a}b{c", "a{b",
-	"héllo", "日本語", "{日本}語", "\u00e9", "e\u0301", "a b", "%00", "..", "/", "a/b", "\n", "*", "?", "[a-z]", `\`,
-	strings.Repeat("x", 512), strings.Repeat("{", 512), strings.Repeat("{}", 256), "{" + strings.Repeat("y", 510) + "}",
+	"plain", "{}", "{", "}", "}{", "{}{", "{{a}}", "{a}b", "a{b}c", "a{b}{c}", "a{}b", "a{}{b}",
+	"{}a{b}", "a}b{c", "a{b",
+	"héllo", "日本語", "{日本}語", "\u00e9", "e\u0301",
+	"a b", "%00", "..", "/", "a/b", "\n", "*", "?", "[a-z]", `\`,
+	strings.Repeat(
+		"x",
+		512,
+	), strings.Repeat("{", 512), strings.Repeat("{}", 256), "{" + strings.Repeat("y", 510) + "}",
 }
 
 // What the driver says of slots is what a node of a cluster says.
@@ -96,7 +102,8 @@ func slotsOfOneLock(t *testing.T, c *goredis.Client) {
 	for _, prefix := range []string{"fencelock:", "", "{p}:", "p{"} {
 		for _, name := range hostile {
 			k := keysOf(prefix + name)
-			op := k.operation(true, nonce, "")
+			c := &backend.Claim{Request: &backend.Request{Name: name, Nonce: nonce}}
+			op := (&store{prefix: prefix}).place(c)
 			if op.nonce != nonce+":" {
 				t.Errorf("nonce of %q: got %q", name, op.nonce)
 			}

@@ -74,7 +74,11 @@ func TestURLKeys(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
 	c := foreign(t, s)
-	l := open(t, "redis://"+s.Addr()+"/3?prefix=mine:&ttl=7s&client_name=lockers&dial_timeout=1s&read_timeout=2s&pool_size=3&min_idle_conns=1")
+	l := open(
+		t,
+		"redis://"+s.Addr()+"/3?prefix=mine:&ttl=7s&client_name=lockers"+
+			"&dial_timeout=1s&read_timeout=2s&pool_size=3&min_idle_conns=1",
+	)
 	le := lock(t, l.Mutex("x"))
 	list := c.ClientList(t.Context()).Val()
 	if !strings.Contains(list, "name=lockers") || !strings.Contains(list, "db=3") {
@@ -109,7 +113,9 @@ func TestUnknownKey(t *testing.T) {
 	for scheme, sentinel := range map[string]int{"redis://127.0.0.1:1/": 0, "redis+sentinel://127.0.0.1:1/main": 1} {
 		_, err := fencelock.Open(t.Context(), scheme+"?bogus=1")
 		want(t, scheme, err, fencelock.ErrInvalid)
-		if err != nil && (strings.Count(err.Error(), "sentinel_password") != sentinel || strings.Count(err.Error(), "read_timeout") != 1) {
+		if err != nil &&
+			(strings.Count(err.Error(), "sentinel_password") != sentinel ||
+				strings.Count(err.Error(), "read_timeout") != 1) {
 			t.Errorf("%s: got %v, want each key of this URL once", scheme, err)
 		}
 	}
@@ -143,9 +149,18 @@ func TestUnreachableServer(t *testing.T) {
 		{"refuses, sentinel", "redis+sentinel://:PW@" + refusing + "/main", 0, 5500 * time.Millisecond},
 		{"refuses, TLS", "rediss://:PW@" + refusing, 0, 5500 * time.Millisecond},
 		{"silent", "redis://:PW@" + silent.Addr().String(), 0, 5500 * time.Millisecond},
-		{"silent, ctx", "redis://:PW@" + silent.Addr().String(), 400 * time.Millisecond, 750 * time.Millisecond},
-		{"silent, cluster, ctx", "redis+cluster://:PW@" + silent.Addr().String(), 400 * time.Millisecond, 750 * time.Millisecond},
-		{"silent, sentinel, ctx", "redis+sentinel://:PW@" + silent.Addr().String() + "/main", 400 * time.Millisecond, 750 * time.Millisecond},
+		{
+			"silent, ctx", "redis://:PW@" + silent.Addr().String(),
+			400 * time.Millisecond, 750 * time.Millisecond,
+		},
+		{
+			"silent, cluster, ctx", "redis+cluster://:PW@" + silent.Addr().String(),
+			400 * time.Millisecond, 750 * time.Millisecond,
+		},
+		{
+			"silent, sentinel, ctx", "redis+sentinel://:PW@" + silent.Addr().String() + "/main",
+			400 * time.Millisecond, 750 * time.Millisecond,
+		},
 		{"silent, TLS, ctx", "rediss://:PW@" + silent.Addr().String(), 400 * time.Millisecond, 750 * time.Millisecond},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -173,10 +188,12 @@ func TestUnreachableServer(t *testing.T) {
 			if err != nil && strings.Contains(err.Error(), secret) {
 				t.Errorf("the error shows the password: %v", err)
 			}
-			if err != nil && strings.HasPrefix(tt.name, "silent") && !strings.Contains(err.Error(), silent.Addr().String()) {
+			if err != nil && strings.HasPrefix(tt.name, "silent") &&
+				!strings.Contains(err.Error(), silent.Addr().String()) {
 				t.Errorf("the error does not say who is silent: %v", err)
 			}
-			if err != nil && strings.Contains(tt.name, "silent, TLS") && !strings.Contains(err.Error(), "may not speak TLS") {
+			if err != nil && strings.Contains(tt.name, "silent, TLS") &&
+				!strings.Contains(err.Error(), "may not speak TLS") {
 				t.Errorf("the error does not say what may be wrong: %v", err)
 			}
 		})

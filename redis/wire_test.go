@@ -91,8 +91,17 @@ func TestManyLeasesAreRenewedInBatches(t *testing.T) {
 	}
 	renewed = seen.count(fencelock.Renewed) - renewed
 	writes := p.Counts().Requests
-	t.Logf("%d leases of TTL %v over %v: %d renewals in %d client writes (checks included): %.1f a write; at most %d goroutines",
-		held, ttl, span, renewed, writes, float64(renewed)/float64(writes), most)
+	t.Logf(
+		"%d leases of TTL %v over %v: %d renewals in %d client writes (checks included): "+
+			"%.1f a write; at most %d goroutines",
+		held,
+		ttl,
+		span,
+		renewed,
+		writes,
+		float64(renewed)/float64(writes),
+		most,
+	)
 	if most >= 100 {
 		t.Errorf("goroutines: got %d, want less than 100", most)
 	}
@@ -144,7 +153,8 @@ func TestManyWaitersAreOneAtTheServer(t *testing.T) {
 	var odd []error
 	for range waiting {
 		wg.Go(func() {
-			if _, err := l.Mutex("popular").Lock(ctx); !errors.Is(err, context.Canceled) || !errors.Is(err, fencelock.ErrLocked) {
+			if _, err := l.Mutex("popular").Lock(ctx); !errors.Is(err, context.Canceled) ||
+				!errors.Is(err, fencelock.ErrLocked) {
 				mu.Lock()
 				odd = append(odd, err)
 				mu.Unlock()
@@ -170,8 +180,16 @@ func TestManyWaitersAreOneAtTheServer(t *testing.T) {
 		}
 	}
 	writes := p.Counts().Requests
-	t.Logf("%d goroutines wait: %d more connections; commands a second: %.1f sent, %.1f with those inside scripts (the holder's checks included); %.1f client writes a second of the waiting process",
-		waiting, added, float64(outer)/took, float64(all)/took, float64(writes)/took)
+	t.Logf(
+		"%d goroutines wait: %d more connections; commands a second: %.1f sent, "+
+			"%.1f with those inside scripts (the holder's checks included); "+
+			"%.1f client writes a second of the waiting process",
+		waiting,
+		added,
+		float64(outer)/took,
+		float64(all)/took,
+		float64(writes)/took,
+	)
 	if added > 4 {
 		t.Errorf("connections: got %d more, want 4 at most", added)
 	}

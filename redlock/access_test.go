@@ -2,10 +2,12 @@ package redlock_test
 
 import (
 	"errors"
+	"fmt"
 	neturl "net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,10 +35,18 @@ func TestTLSAndPassword(t *testing.T) {
 		what, url string
 		want      error
 	}{
-		{"the wrong password", "redlocks://:" + secret + "x@" + hosts + "?tls_ca=" + neturl.QueryEscape(ca), fencelock.ErrInvalid},
+		{
+			"the wrong password",
+			"redlocks://:" + secret + "x@" + hosts + "?tls_ca=" + neturl.QueryEscape(ca),
+			fencelock.ErrInvalid,
+		},
 		{"no authority", "redlocks://:" + secret + "@" + hosts, fencelock.ErrUnavailable},
 		{"no TLS", "redlock://:" + secret + "@" + hosts, fencelock.ErrUnavailable},
-		{"TLS keys without TLS", "redlock://:" + secret + "@" + hosts + "?tls_ca=" + neturl.QueryEscape(ca), fencelock.ErrInvalid},
+		{
+			"TLS keys without TLS",
+			"redlock://:" + secret + "@" + hosts + "?tls_ca=" + neturl.QueryEscape(ca),
+			fencelock.ErrInvalid,
+		},
 		{"both", "redlocks://:" + secret + "@" + hosts + "?fresh=1&tls_ca=" + neturl.QueryEscape(ca), nil},
 	} {
 		l, err := fencelock.Open(t.Context(), tt.url)
@@ -56,10 +66,12 @@ func TestTLSAndPassword(t *testing.T) {
 	}
 }
 
-// The rights that the package documentation names, for the default prefix: those that are needed, and those of functions.
+// The rights that the package documentation names, for the default prefix: those that are needed,
+// and those of functions.
 const (
-	rights = "~fencelock:* ~fl* resetchannels &fl* -@all +eval +evalsha +info +time +get +set +del +exists +pexpire +pttl" +
-		" +hget +hset +hdel +hmget +hgetall +hvals +rpush +ltrim +lpos +scan +publish +subscribe"
+	rights = "~fencelock:* ~fl* resetchannels &fl* -@all +eval +evalsha +info +time +get +set " +
+		"+del +exists +pexpire +pttl +hget +hset +hdel +hmget +hgetall +hvals +rpush +ltrim " +
+		"+lpos +scan +publish +subscribe"
 	functions = " +fcall +function|load"
 )
 
@@ -73,7 +85,8 @@ func TestRights(t *testing.T) {
 		t.Run(tt.user, func(t *testing.T) {
 			t.Parallel()
 			g := servers.Redises(t, 3, servers.RedisOptions{Users: []string{
-				"documented on >p " + rights + tt.extra, "elsewhere on >p ~other:* ~fl* &* +@all", "idle on >p ~* &* -@all +ping",
+				"documented on >p " + rights + tt.extra, "elsewhere on >p ~other:* ~fl* &* +@all",
+				"idle on >p ~* &* -@all +ping",
 			}})
 			c := over(t, g, g.Addrs())
 			as := func(user string) string {
@@ -145,4 +158,46 @@ func migrate(t *testing.T, d *redlock.Driver) {
 	must(t, d.Report(t.Context(), backend.Client{ID: "c", Move: "m"}, time.Minute))
 	_, err = d.Clients(t.Context(), "m")
 	must(t, err)
+}
+
+// Without functions (Redis 6.2, or a user without the right to them) a node that has no memory left
+// refuses the first write of a call: a release deletes before it leaves a tombstone, also of a lock
+// that was asked for twice, and so does Break.
+func TestScriptsWithoutMemory(t *testing.T) {
+	t.Parallel()
+	g := servers.Redises(t, 3, servers.RedisOptions{Users: []string{"scripts on >p " + rights}})
+	c := over(t, g, g.Addrs())
+	proxies, u := c.proxied(t, "fresh=1")
+	l := open(t, strings.Replace(u, "//", "//scripts:p@", 1))
+	unlock(t, lock(t, l.Mutex("before")))
+	for _, p := range proxies {
+		p.LoseReplies(1)
+	}
+	twice, broken := lock(t, l.Mutex("twice")), lock(t, l.Mutex("broken"))
+	var held [50]*fencelock.Lease
+	for i := range held {
+		held[i] = lock(t, l.Mutex(fmt.Sprint("held", i)))
+	}
+	for _, r := range c.direct {
+		must(t, r.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	}
+	_, err := l.Mutex("new").TryLock(t.Context())
+	want(t, "TryLock", err, fencelock.ErrUnavailable)
+	unlock(t, twice)
+	must(t, l.Break(t.Context(), "broken"))
+	var work sync.WaitGroup
+	for i, le := range held { // what is refused travels with what is not
+		work.Go(func() { _, _ = l.Mutex(fmt.Sprint("new", i)).TryLock(t.Context()) })
+		work.Go(func() {
+			if err := le.Unlock(t.Context()); err != nil {
+				t.Errorf("Unlock beside tries that are refused: %v", err)
+			}
+		})
+	}
+	work.Wait()
+	for _, le := range []*fencelock.Lease{twice, broken} {
+		await(t, 5*time.Second, le.Name()+" is free", func() bool {
+			return c.value(t, 0, le.Name())+c.value(t, 1, le.Name())+c.value(t, 2, le.Name()) == ""
+		})
+	}
 }

@@ -1,9 +1,11 @@
--- Reads at once what the votes and releases of a call would read one after the other, and gives the votes their numbers.
+-- Reads at once what the votes and releases of a call would read one after the other, and gives
+-- the votes their numbers.
 
 -- How many arguments the operations have that it knows: a call with others is left alone.
 local ARGS = {v = 4, r = 3}
 
--- Numbers are for votes that are to find their lock free. The counters are written before the first lock has such a number.
+-- Numbers are for votes that are to find their lock free. The counters are written before the first
+-- lock has such a number.
 local function count(locks, at)
   local free, with, named, freed = {}, {}, {STATE}, {}
   for i, lock in ipairs(locks) do
@@ -11,21 +13,21 @@ local function count(locks, at)
     local id, value = ARGV[from + 1], values[lock]
     if ARGV[from] == 'r' then
       freed[lock] = value and string.sub(value, 1, #id + 1) == id .. ':' or freed[lock]
-    elseif agreed(ARGV[from + 4]) and (not value or freed[lock]) then
+    elseif not far(agreed(ARGV[from + 4]).floor) and (not value or freed[lock]) then
       free[#free + 1], with[#free + 1] = i, terms
       named[#named + 1] = 'c' .. ARGV[from + 3]
     end
   end
   numbers = {}
   if #free == 0 then return end
-  local counters, last, write = call('HMGET', unpack(named)), {}, {STATE}
+  local counters, last, write = call('HMGET', unpack(named)), {}, {}
   for k, i in ipairs(free) do
     local name = named[k + 1]
     local s = number(last[name] or counters[k], ARGV[at[i] + 2], with[k])
     numbers[i], last[name] = s, s
-    write[2 * k], write[2 * k + 1] = name, s
+    write[2 * k - 1], write[2 * k] = name, s
   end
-  call('HSET', unpack(write))
+  note(unpack(write))
 end
 
 local function ahead(keys)

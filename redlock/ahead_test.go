@@ -3,6 +3,7 @@ package redlock
 import (
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,17 +13,43 @@ import (
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
-// A call that reads ahead for all its votes and releases answers as if each had come alone: what one of them changes, those after it
-// find.
+// A library that has served clients of very many kinds does not grow.
+func TestLibraryForgetsSettings(t *testing.T) {
+	t.Parallel()
+	client := goredis.NewClient(&goredis.Options{Addr: servers.Redis(t, servers.RedisOptions{}).Addr()})
+	t.Cleanup(func() { _ = client.Close() })
+	if err := client.FunctionLoad(t.Context(), libText).Err(); err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("p", 2000)
+	p := client.Pipeline()
+	for i := range 10_000 {
+		p.FCall(t.Context(), library, []string{"fl\x00rl"}, fmt.Sprintf("0 1000 3600000000 1000 %s%d", long, i), "id")
+	}
+	if _, err := p.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	info, err := client.InfoMap(t.Context(), "memory").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, err := strconv.Atoi(info["Memory"]["used_memory_vm_functions"])
+	if err != nil || used == 0 || used > 10<<20 {
+		t.Errorf("the functions use %d bytes (%v), want less than 10 MiB", used, err)
+	}
+}
+
+// A call that reads ahead for all its votes and releases answers as if each had come alone: what
+// one of them changes, those after it find.
 func TestOperationsOfOneCall(t *testing.T) {
 	t.Parallel()
 	client := goredis.NewClient(&goredis.Options{Addr: servers.Redis(t, servers.RedisOptions{}).Addr()})
 	t.Cleanup(func() { _ = client.Close() })
-	d, err := New([]goredis.UniversalClient{client, client, client}, nil)
+	s, err := newStore([]goredis.UniversalClient{client, client, client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = d.Close() })
+	t.Cleanup(func() { _ = s.Close() })
 	id := func(c string) string { return strings.Repeat(c, 32) }
 	first := time.Now().UnixMicro()
 	number := first
@@ -34,13 +61,11 @@ func TestOperationsOfOneCall(t *testing.T) {
 	const look, abandon = "0", "10000 0 0"
 	ask := func(ops ...op) []any {
 		t.Helper()
-		done := make(chan answer, 1)
-		d.nodes[0].send(&request{ops: ops, done: done})
-		a := <-done
-		if a.err != nil {
-			t.Fatal(a.err)
+		replies, err := s.nodes[0].ask(t.Context(), ops)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return a.replies
+		return replies
 	}
 	// what names a reply: the number of a vote is compared with the last one.
 	last := int64(0)
@@ -75,21 +100,49 @@ func TestOperationsOfOneCall(t *testing.T) {
 		ops  []op
 		want []string
 	}{
-		{"free", []op{vote("a", "1", look), vote("b", "2", look), vote("c", "3", look)}, []string{"vote", "vote", "vote"}},
-		{"held", []op{vote("a", "4", look), vote("d", "5", look), vote("d", "6", look)}, []string{"held by 1", "vote", "held by 5"}},
+		{
+			"free",
+			[]op{vote("a", "1", look), vote("b", "2", look), vote("c", "3", look)},
+			[]string{"vote", "vote", "vote"},
+		},
+		{
+			"held",
+			[]op{vote("a", "4", look), vote("d", "5", look), vote("d", "6", look)},
+			[]string{"held by 1", "vote", "held by 5"},
+		},
 		{"released and taken", []op{
-			release("a", "1", ""), vote("a", "4", look), vote("a", "7", look), release("a", "1", ""), vote("a", "8", look),
+			release("a", "1", ""), vote("a", "4", look), vote("a", "7", look),
+			release("a", "1", ""), vote("a", "8", look),
 		}, []string{"1", "vote", "held by 4", "1", "held by 4"}},
-		{"another's release", []op{release("b", "9", ""), vote("b", "9", look), release("c", "3", "")}, []string{"0", "held by 2", "1"}},
+		{
+			"another's release",
+			[]op{release("b", "9", ""), vote("b", "9", look), release("c", "3", "")},
+			[]string{"0", "held by 2", "1"},
+		},
 		{"taken, released, taken", []op{
 			vote("c", "1", look), release("c", "1", ""), vote("c", "2", look), vote("c", "3", look),
 		}, []string{"vote", "1", "vote", "held by 2"}},
-		{"abandoned before", []op{release("e", "e", abandon), vote("e", "e", look), vote("e", "2", look)}, []string{"0", "no 3", "vote"}},
-		{"abandoned earlier", []op{vote("g", "e", look), vote("h", "e", look), vote("i", "2", look)}, []string{"no 3", "no 3", "vote"}},
-		{"another type", []op{vote("list", "1", look), vote("j", "2", look), vote("k", "2", look)}, []string{"no 5", "vote", "vote"}},
+		{
+			"abandoned before",
+			[]op{release("e", "e", abandon), vote("e", "e", look), vote("e", "2", look)},
+			[]string{"0", "no 3", "vote"},
+		},
+		{
+			"abandoned earlier",
+			[]op{vote("g", "e", look), vote("h", "e", look), vote("i", "2", look)},
+			[]string{"no 3", "no 3", "vote"},
+		},
+		{
+			"another type",
+			[]op{vote("list", "1", look), vote("j", "2", look), vote("k", "2", look)},
+			[]string{"no 5", "vote", "vote"},
+		},
 		{
 			"one bucket",
-			[]op{vote("l", "1", look), release("l", "1", ""), vote("l", "2", look), release("l", "2", ""), vote("l", "3", look)},
+			[]op{
+				vote("l", "1", look), release("l", "1", ""), vote("l", "2", look),
+				release("l", "2", ""), vote("l", "3", look),
+			},
 			[]string{"vote", "1", "vote", "1", "vote"},
 		},
 	} {
@@ -109,7 +162,8 @@ func TestOperationsOfOneCall(t *testing.T) {
 	// The counter of each bucket is not below a number of it.
 	for _, lock := range []string{"a", "c", "l", "m"} {
 		n := parse(client.Get(t.Context(), lock).Val()).number
-		if c, err := client.HGet(t.Context(), stateKey, "c"+bucket(lock)).Int64(); err != nil || n == 0 || c < int64(n) {
+		if c, err := client.HGet(t.Context(), stateKey, "c"+bucket(lock)).Int64(); err != nil ||
+			n == 0 || c < int64(n) {
 			t.Errorf("the counter of %q is %d, %v, and the lock has %d", lock, c, err, n)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
 	"github.com/fencelock/fencelock/fence"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
 // movable starts nodes whose wall clocks the test can move.
@@ -29,7 +29,8 @@ func movable(t *testing.T, n int) (c *cluster, move func(node int, by time.Durat
 	}
 	dir := t.TempDir()
 	shim := filepath.Join(dir, "clock.so")
-	if out, err := exec.CommandContext(t.Context(), "cc", "-O2", "-shared", "-fPIC", "-o", shim, "testdata/clock.c").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "cc", "-O2", "-shared", "-fPIC", "-o", shim,
+		"testdata/clock.c").CombinedOutput(); err != nil {
 		t.Fatalf("cc: %v\n%s", err, out)
 	}
 	file := func(node int) string { return filepath.Join(dir, "clock-"+strconv.Itoa(node)) }
@@ -77,8 +78,9 @@ func (c *cluster) moved(t *testing.T, node int, by time.Duration) {
 	}
 }
 
-// What is declared: where one node of a bare majority has its clock moved forward by a minute, it forgets the lock, and there
-// are two holders. Their tokens differ, and a resource that checks them refuses the older one.
+// What is declared: where one node of a bare majority has its clock moved forward by a minute, it
+// forgets the lock, and there are two holders. Their tokens differ, and a resource that checks them
+// refuses the older one.
 func TestClockOfOneNodeMovedForward(t *testing.T) {
 	t.Parallel()
 	c, move := movable(t, 3)

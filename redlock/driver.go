@@ -12,6 +12,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 const (
@@ -53,6 +54,11 @@ type Options struct {
 
 // Driver is the Redlock backend. It implements backend.Driver, backend.Checker and backend.Gater.
 type Driver struct {
+	*core.Mover
+}
+
+// store implements backend.Mover.
+type store struct {
 	nodes   []*node
 	quorum  int
 	own     bool // we opened the clients
@@ -61,29 +67,28 @@ type Driver struct {
 	hub     hub
 
 	quarantine time.Duration
-	settings   string // as state.lua has it
 	drift      float64
 	fresh      atomic.Bool // the operator's word is still to be given
 
 	last   atomic.Int64 // the greatest number proposed or seen
 	mended atomic.Int64 // when the gates were looked after, in ns since 1970
-	mu     sync.Mutex
-	grips  map[string]*grip // by nonce
 
-	lone   lone
 	flying sync.WaitGroup // calls to nodes
 }
 
-var (
-	_ backend.Driver  = (*Driver)(nil)
-	_ backend.Checker = (*Driver)(nil)
-	_ backend.Gater   = (*Driver)(nil)
-)
-
-// New returns a driver over clients that the program has, one *redis.Client of go-redis v9 for each node: an odd
-// number from 3, of servers that do not replicate to each other. The clients are neither changed nor
-// closed, and nothing is sent. opts may be nil. A client of a Cluster or a Ring is ErrInvalid, for it is no single node.
+// New returns a driver over clients that the program has, one *redis.Client of go-redis v9 for each
+// node: an odd number from 3, of servers that do not replicate to each other. The clients are
+// neither changed nor closed, and nothing is sent. opts may be nil. A client of a Cluster or a Ring
+// is ErrInvalid, for it is no single node.
 func New(clients []goredis.UniversalClient, opts *Options) (*Driver, error) {
+	s, err := newStore(clients, opts)
+	if err != nil {
+		return nil, err
+	}
+	return &Driver{core.NewMover(s)}, nil
+}
+
+func newStore(clients []goredis.UniversalClient, opts *Options) (*store, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
@@ -92,11 +97,14 @@ func New(clients []goredis.UniversalClient, opts *Options) (*Driver, error) {
 	case opts.NoPrefix && prefix != "":
 		return nil, backend.Invalid("redlock.Options has both Prefix and NoPrefix: want one")
 	case n < 3 || n%2 == 0:
-		return nil, backend.Invalid("Redlock over %d nodes: want an odd number from 3, such as 3 or 5 (an even one survives no more failures than one less)", n)
+		return nil, backend.Invalid("Redlock over %d nodes: want an odd number from 3, such as 3 "+
+			"or 5 (an even one survives no more failures than one less)", n)
 	case opts.Quarantine < 0:
-		return nil, backend.Invalid("redlock.Options.Quarantine is %v: want a positive duration, the longest TTL in use", opts.Quarantine)
+		return nil, backend.Invalid("redlock.Options.Quarantine is %v: want a positive "+
+			"duration, the longest TTL in use", opts.Quarantine)
 	case opts.Drift < 0 || opts.Drift >= 0.5:
-		return nil, backend.Invalid("redlock.Options.Drift is %v: want a share of the TTL from 0 to below 0.5, such as 0.01", opts.Drift)
+		return nil, backend.Invalid("redlock.Options.Drift is %v: want a share of the TTL from 0 "+
+			"to below 0.5, such as 0.01", opts.Drift)
 	case prefix == "" && !opts.NoPrefix:
 		prefix = backend.DefaultPrefix
 	}
@@ -105,44 +113,41 @@ func New(clients []goredis.UniversalClient, opts *Options) (*Driver, error) {
 	}
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails
-	d := &Driver{
+	s := &store{
 		quorum:     len(clients)/2 + 1,
 		prefix:     prefix,
 		process:    hex.EncodeToString(id[:]),
 		quarantine: opts.Quarantine,
 		drift:      opts.Drift,
-		grips:      map[string]*grip{},
 	}
-	if d.quarantine == 0 {
-		d.quarantine = DefaultQuarantine
+	if s.quarantine == 0 {
+		s.quarantine = DefaultQuarantine
 	}
-	if d.drift == 0 {
-		d.drift = DefaultDrift
+	if s.drift == 0 {
+		s.drift = DefaultDrift
 	}
-	ahead := d.quarantine / 4 // that a proposal may be of a node's clock
-	d.settings = fmt.Sprint(millis(d.quarantine), " ", ahead.Microseconds(), " ", reserveMs, " ", d.prefix)
-	d.fresh.Store(opts.Fresh)
-	d.hub.d = d
+	s.fresh.Store(opts.Fresh)
+	s.hub.s = s
 	for i, c := range clients {
-		n, err := d.node(i, c)
+		n, err := s.node(i, c)
 		if err != nil {
 			return nil, err
 		}
-		d.nodes = append(d.nodes, n)
+		s.nodes = append(s.nodes, n)
 	}
-	d.lone.slow = make([]time.Time, len(d.nodes))
-	return d, nil
+	return s, nil
 }
 
 // node makes the node of a client: a copy that shares its pool, but heeds deadlines.
-func (d *Driver) node(i int, client goredis.UniversalClient) (*node, error) {
-	n := &node{d: d, index: i, client: client, addr: fmt.Sprintf("node %d", i+1)}
-	n.line.node, n.line.mu = n, make(chan struct{}, 1)
+func (s *store) node(i int, client goredis.UniversalClient) (*node, error) {
+	n := &node{s: s, index: i, client: client, addr: fmt.Sprintf("node %d", i+1)}
+	db := 0
 	switch c := client.(type) {
 	case nil:
 		return nil, backend.Invalid("the Redis client of node %d is nil", i+1)
 	case *goredis.ClusterClient, *goredis.Ring:
-		return nil, backend.Invalid("the client of node %d is a %T: want a *redis.Client, for a node is one server that knows nothing of the others", i+1, client)
+		return nil, backend.Invalid("the client of node %d is a %T: want a *redis.Client, for a "+
+			"node is one server that knows nothing of the others", i+1, client)
 	case *goredis.Client:
 		if c == nil {
 			return nil, backend.Invalid("the Redis client of node %d is nil", i+1)
@@ -150,25 +155,31 @@ func (d *Driver) node(i int, client goredis.UniversalClient) (*node, error) {
 		mine := c.WithTimeout(callMost)
 		mine.Options().ContextTimeoutEnabled = true
 		mine.Options().MaxRetries = 0 // a node's call is sent again by call, which says so
-		n.client, n.addr, n.line.options = mine, c.Options().Addr, lineOptions(c)
+		n.client, n.addr = mine, c.Options().Addr
+		db = c.Options().DB
 	}
+	ahead := s.quarantine / 4 // that a proposal may be of a node's clock
+	n.settings = fmt.Sprint(db, " ", millis(s.quarantine), " ", ahead.Microseconds(), " ", reserveMs, " ", s.prefix)
 	return n, nil
 }
 
 // Traits returns what the Redlock backend promises.
-func (d *Driver) Traits() backend.Traits { return backend.TraitsOf("redlock") }
+func (s *store) Traits() backend.Traits { return backend.TraitsOf("redlock") }
 
-// Close implements backend.Driver. What is still owed to nodes that answer is sent first.
-func (d *Driver) Close() error {
-	d.hub.close()
-	d.lone.close(d.nodes)
-	for _, n := range d.nodes {
+// Calls implements backend.Store. What goes to a node together is decided for each node alone, so
+// that a lock waits for no other lock's votes.
+func (s *store) Calls() backend.Calls { return backend.Calls{Most: 1} }
+
+// Close implements backend.Store. What is still owed to nodes that answer is sent first.
+func (s *store) Close() error {
+	s.hub.close()
+	for _, n := range s.nodes {
 		n.close()
 	}
-	d.flying.Wait()
+	s.flying.Wait()
 	var errs []error
-	if d.own {
-		for _, n := range d.nodes {
+	if s.own {
+		for _, n := range s.nodes {
 			errs = append(errs, n.client.Close())
 		}
 	}
@@ -176,18 +187,21 @@ func (d *Driver) Close() error {
 }
 
 // number returns one above every number that this driver has proposed or seen, and at least the clock in µs.
-func (d *Driver) number() int64 {
+func (s *store) number() int64 {
 	for {
-		last := d.last.Load()
+		last := s.last.Load()
 		n := max(time.Now().UnixMicro(), last+1)
-		if d.last.CompareAndSwap(last, n) {
+		if s.last.CompareAndSwap(last, n) {
 			return n
 		}
 	}
 }
 
 // saw takes in a token, so that the next proposal is above it.
-func (d *Driver) saw(n int64) {
-	for last := d.last.Load(); n > last && !d.last.CompareAndSwap(last, n); last = d.last.Load() {
+func (s *store) saw(n int64) {
+	for last := s.last.Load(); n > last && !s.last.CompareAndSwap(last, n); last = s.last.Load() {
 	}
 }
+
+// millis is a duration as Redis takes it. It rounds up: a node may keep a lock longer, never shorter.
+func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }

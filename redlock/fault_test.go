@@ -3,13 +3,13 @@ package redlock_test
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
 var blackHole = faultproxy.Mode{HoldRequests: true, HoldReplies: true}
@@ -22,12 +22,22 @@ func TestMinorityAndMajority(t *testing.T) {
 		renew error // of a held lease without a majority
 		fail  func(t *testing.T, c *cluster, p []*faultproxy.Proxy, node int)
 	}{
-		{"killed", fencelock.ErrUnavailable, func(t *testing.T, c *cluster, _ []*faultproxy.Proxy, node int) { must(t, c.Servers()[node].Kill()) }},
+		{
+			"killed", fencelock.ErrUnavailable,
+			func(t *testing.T, c *cluster, _ []*faultproxy.Proxy, node int) {
+				must(t, c.Servers()[node].Kill())
+			},
+		},
 		{"paused", fencelock.ErrUnavailable, func(t *testing.T, c *cluster, _ []*faultproxy.Proxy, node int) {
 			must(t, c.Servers()[node].Pause())
 			t.Cleanup(func() { _ = c.Servers()[node].Resume() })
 		}},
-		{"black-holed", fencelock.ErrUnavailable, func(_ *testing.T, _ *cluster, p []*faultproxy.Proxy, node int) { p[node].Set(blackHole) }},
+		{
+			"black-holed", fencelock.ErrUnavailable,
+			func(_ *testing.T, _ *cluster, p []*faultproxy.Proxy, node int) {
+				p[node].Set(blackHole)
+			},
+		},
 		{"restarted empty", fencelock.ErrLost, func(t *testing.T, c *cluster, _ []*faultproxy.Proxy, node int) {
 			must(t, c.Servers()[node].Restart(false))
 		}},
@@ -78,7 +88,8 @@ func TestHungNodeDelaysNothing(t *testing.T) {
 		t.Errorf("a round with a hung node took %v", each)
 	}
 	must(t, c.Servers()[1].Resume())
-	await(t, 10*time.Second, "what was owed to the hung node is done when it answers again", func() bool { return c.value(t, 1, "a") == "" })
+	await(t, 10*time.Second, "what was owed to the hung node is done when it answers again",
+		func() bool { return c.value(t, 1, "a") == "" })
 }
 
 // A waiter is woken by push although a node is down, and gets the lock at once.
@@ -112,6 +123,16 @@ func TestPushWithANodeDown(t *testing.T) {
 	unlock(t, r.le)
 }
 
+// count sets all counters of a node.
+func (c *cluster) count(t *testing.T, node int, to int64) {
+	t.Helper()
+	var all []any
+	for b := range 4096 {
+		all = append(all, fmt.Sprint("c", b), to)
+	}
+	must(t, c.direct[node].HSet(t.Context(), state, all...).Err())
+}
+
 // The votes disagree: the greatest is the token, a majority carries it, and the next grant is above it, whoever votes.
 func TestWriteBack(t *testing.T) {
 	t.Parallel()
@@ -119,11 +140,8 @@ func TestWriteBack(t *testing.T) {
 	proxies, through := c.proxied(t, "fresh=1")
 	l := open(t, through)
 	ahead := time.Now().Add(time.Hour).UnixMicro()
-	high := strconv.FormatInt(ahead, 10)
 	refuse(proxies[0]) // so that node 2 is one of the two that vote
-	for b := range 4096 {
-		must(t, c.direct[2].HSet(t.Context(), state, fmt.Sprint("c", b), high).Err())
-	}
+	c.count(t, 2, ahead)
 	le := lock(t, l.Mutex("a"))
 	if le.Token() != ahead+1 {
 		t.Fatalf("token: got %d, want %d, one above the greatest counter", le.Token(), ahead+1)
@@ -131,6 +149,9 @@ func TestWriteBack(t *testing.T) {
 	for _, node := range []int{1, 2} {
 		if v := c.value(t, node, "a"); !strings.Contains(v, fmt.Sprintf(":%d:", ahead+1)) {
 			t.Errorf("node %d has %q, want the token", node, v)
+		}
+		if left := c.direct[node].PTTL(t.Context(), "fencelock:a").Val(); left <= 0 {
+			t.Errorf("node %d keeps the lock for %v after the write-back, want an expiry", node, left)
 		}
 	}
 	unlock(t, le)
@@ -141,6 +162,31 @@ func TestWriteBack(t *testing.T) {
 		t.Errorf("token: got %d after %d", next.Token(), le.Token())
 	}
 	unlock(t, next)
+}
+
+// A vote that comes after the grant, with a greater number, does not change the token of the same
+// Acquire sent again.
+func TestLateVoteKeepsTheToken(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	proxies, through := c.proxied(t, "fresh=1")
+	d := closing(t, through)
+	for i := range 6 {
+		late := i % 3
+		proxies[late].Set(faultproxy.Mode{HoldRequests: true})
+		r := request(fmt.Sprint("a", i), "a", "")
+		first, err := d.Acquire(t.Context(), r)
+		must(t, err)
+		c.count(t, late, time.Now().Add(time.Hour+time.Duration(i)*time.Minute).UnixMicro())
+		proxies[late].Set(faultproxy.Mode{})
+		await(t, 5*time.Second, "the late vote", func() bool { return c.value(t, late, r.Name) != "" })
+		again, err := d.Acquire(t.Context(), r)
+		must(t, err)
+		if again.Token != first.Token {
+			t.Errorf("token: got %d, and sent again %d", first.Token, again.Token)
+		}
+		must(t, d.Release(t.Context(), &backend.Hold{Request: r, Grant: again}))
+	}
 }
 
 // A vote request that arrives after its acquisition was given up finds a tombstone, and takes nothing.
@@ -188,8 +234,8 @@ func TestOwedToANodeThatWasDown(t *testing.T) {
 	await(t, 15*time.Second, "the node frees the lock", func() bool { return c.value(t, 0, "a") == "" })
 }
 
-// One node still has a vote of a lock that is released, as before a late release arrives, and another one is late with its answer to the
-// look: their word decides, and is waited for.
+// One node still has a vote of a lock that is released, as before a late release arrives, and
+// another one is late with its answer to the look: their word decides, and is waited for.
 func TestInspectWaitsForTheNodeThatDecides(t *testing.T) {
 	t.Parallel()
 	c := start(t, 3)
@@ -231,5 +277,35 @@ func TestInspectWaitsForTheToken(t *testing.T) {
 		}
 		proxies[(i+1)%3].Set(faultproxy.Mode{})
 		unlock(t, le)
+	}
+}
+
+// A connection to each node is lost without a word. What is asked later goes over others, and waits for none of those.
+func TestSilentConnectionsDelayNothing(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	proxies, through := c.proxied(t, "fresh=1")
+	d := closing(t, through)
+	for i := range 3 {
+		for _, p := range proxies {
+			p.Set(faultproxy.Mode{Delay: 5 * time.Second})
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		_, err := d.Acquire(ctx, request(fmt.Sprint("lost", i), "abc"[i:i+1], ""))
+		cancel()
+		want(t, "Acquire over connections that are silent", err, context.DeadlineExceeded)
+		for _, p := range proxies {
+			p.Set(faultproxy.Mode{})
+		}
+		for j := range 3 { // each request comes soon after the one before it
+			began := time.Now()
+			r := request(fmt.Sprint("a", i, j), fmt.Sprint(3*i+j), "")
+			g, err := d.Acquire(t.Context(), r)
+			must(t, err)
+			must(t, d.Release(t.Context(), &backend.Hold{Request: r, Grant: g}))
+			if took := time.Since(began); took > time.Second { // a call to a node ends after 2 s
+				t.Errorf("Acquire and Release took %v", took)
+			}
+		}
 	}
 }

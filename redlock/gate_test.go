@@ -1,14 +1,17 @@
 package redlock_test
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
-	"github.com/fencelock/fencelock/conformance/gatetest"
+	"github.com/fencelock/fencelock/backend/gatetest"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/redlock"
 )
 
@@ -38,7 +41,10 @@ func closing(t *testing.T, url string) *redlock.Driver {
 const gates = "fl\x00rl:gfencelock:"
 
 func request(name, nonce string, phase backend.Phase) *backend.Request {
-	r := &backend.Request{Name: name, Nonce: strings.Repeat(nonce, 32), Owner: "o", TTL: 20 * time.Second, Phase: phase, Lost: func(error) {}}
+	r := &backend.Request{
+		Name: name, Nonce: strings.Repeat(nonce, 32), Owner: "o", TTL: 20 * time.Second,
+		Phase: phase, Lost: func(error) {},
+	}
 	if phase != "" {
 		r.Move = "m"
 	}
@@ -62,8 +68,9 @@ func (c *cluster) have(t *testing.T, what string) {
 	})
 }
 
-// A node that lost its data has lost the gate too. It gets it back from the others by the next vote or look that sees it,
-// mostly while it is still in quarantine; until then it is one vote, which opens nothing.
+// A node that lost its data has lost the gate too. It gets it back from the others by the next vote
+// or look that sees it, mostly while it is still in quarantine; until then it is one vote, which
+// opens nothing.
 func TestNodeThatLostTheGate(t *testing.T) {
 	t.Parallel()
 	c := start(t, 3)
@@ -77,23 +84,26 @@ func TestNodeThatLostTheGate(t *testing.T) {
 		{"the gate of a node", func() { must(t, c.direct[1].Del(t.Context(), gates).Err()) }},
 	} {
 		kind.lose()
-		_, err := straggler.Acquire(t.Context(), request("x", "a", backend.PhaseFrom))
+		r := request("x", "a", backend.PhaseFrom)
+		_, err := straggler.Acquire(t.Context(), r)
 		want(t, kind.what, err, backend.ErrUnsupported)
 		await(t, 5*time.Second, kind.what, func() bool { // a vote that sees it
-			_ = straggler.Abandon(t.Context(), request("x", "a", backend.PhaseFrom))
-			_, err := straggler.Acquire(t.Context(), request("x", "a", backend.PhaseFrom))
+			_ = straggler.Abandon(t.Context(), r)
+			_, err := straggler.Acquire(t.Context(), r)
 			want(t, kind.what, err, backend.ErrUnsupported)
 			return c.direct[0].HLen(t.Context(), gates).Val() == 1 && c.direct[1].HLen(t.Context(), gates).Val() == 1
 		})
 	}
 	must(t, c.direct[2].Del(t.Context(), gates).Err())
-	if got, err := d.Gates(t.Context()); err != nil || len(got) != 1 || got[0].Torn || got[0].State != backend.GateBoth {
+	if got, err := d.Gates(t.Context()); err != nil || len(got) != 1 || got[0].Torn ||
+		got[0].State != backend.GateBoth {
 		t.Errorf("Gates: got %+v, %v, want it whole again", got, err)
 	}
 	c.have(t, "Gates gives it back")
 }
 
-// A change of a gate needs every node, and says which one is missing. What got through of it is finished by whoever looks next.
+// A change of a gate needs every node, and says which one is missing. What got through of it is
+// finished by whoever looks next.
 func TestGateNeedsEveryNode(t *testing.T) {
 	t.Parallel()
 	c := start(t, 3)
@@ -134,7 +144,9 @@ func TestUndrainedAfterLosses(t *testing.T) {
 	must(t, err)
 	g := gate(backend.GateBoth, "*")
 	must(t, d.SetGate(t.Context(), g, 0))
-	await(t, 5*time.Second, "all nodes have voted", func() bool { return c.value(t, 0, "x") != "" && c.value(t, 1, "x") != "" && c.value(t, 2, "x") != "" })
+	await(t, 5*time.Second, "all nodes have voted", func() bool {
+		return c.value(t, 0, "x") != "" && c.value(t, 1, "x") != "" && c.value(t, 2, "x") != ""
+	})
 	for i := range 2 {
 		must(t, c.direct[i].Del(t.Context(), "fencelock:x").Err())
 	}
@@ -153,12 +165,44 @@ func TestUndrainedAfterLosses(t *testing.T) {
 	}
 }
 
+// Numbers that are raised while nodes are searched, by a client of another keyspace, are no quarantine.
+func TestUndrainedBesideARaise(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	d, other := closing(t, c.url("fresh=1")), closing(t, c.url("prefix=other:"))
+	g := gate(backend.GateBoth, "*")
+	must(t, d.SetGate(t.Context(), g, 0))
+	n, err := other.Source(t.Context())
+	must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	var raises sync.WaitGroup
+	raises.Go(func() {
+		for floor := n + 1; ctx.Err() == nil; floor++ {
+			if err := other.Raise(ctx, floor); err != nil && ctx.Err() == nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 50 {
+		if _, err := d.Undrained(t.Context(), g); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	stop()
+	raises.Wait()
+}
+
 // What is no gate under the gates' key grants nothing, and is named.
 func TestForeignGate(t *testing.T) {
 	t.Parallel()
 	c := start(t, 3)
 	d := closing(t, c.url("fresh=1"))
-	for _, record := range []string{`{"move":"m","state":"ajar","epoch":1,"scope":[{"match":"x"}]}`, `{"move":"m","state":"both","epoch":1,"scope":{}}`, "x"} {
+	for _, record := range []string{
+		`{"move":"m","state":"ajar","epoch":1,"scope":[{"match":"x"}]}`,
+		`{"move":"m","state":"both","epoch":1,"scope":{}}`, "x",
+	} {
 		for _, n := range c.direct {
 			must(t, n.HSet(t.Context(), gates, "m", record).Err())
 		}
@@ -211,4 +255,27 @@ func TestRefusedWaiterPassesOn(t *testing.T) {
 		t.Errorf("the straggler: got %v, want the gate's refusal", err)
 	}
 	must(t, b.Abandon(t.Context(), request("x", "b", backend.PhaseBoth)))
+}
+
+// Two changes of one epoch at two nodes: neither is the later, so that nothing is mended, and whoever
+// a majority keeps out stays out.
+func TestGatesOfOneEpoch(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	d := closing(t, c.url("fresh=1"))
+	shut := gate(backend.GateBoth, "*")
+	must(t, d.SetGate(t.Context(), shut, 0))
+	other := shut
+	other.State = backend.GateOpen
+	raw, err := json.Marshal(other)
+	must(t, err)
+	must(t, c.direct[0].HSet(t.Context(), gates, "m", string(raw)).Err())
+	got, err := d.Gates(t.Context())
+	must(t, err)
+	if len(got) != 1 || !got[0].Torn || got[0].State != backend.GateBoth {
+		t.Errorf("got %+v, want the gate torn, and not open", got)
+	}
+	if _, err := closing(t, c.url("")).Acquire(t.Context(), request("x", "a", "")); err == nil {
+		t.Error("a client of no migration was granted the lock")
+	}
 }

@@ -5,7 +5,20 @@ ops.e = function(lock)
   local _, mine = read(lock, id)
   if not mine then return 0 end
   if quarantine() > 0 then return -1 end
+  note()
   return call('PEXPIRE', lock, ttl)
+end
+
+-- a: votes again for a lock that a majority of the others still has: this node forgot it, or never
+-- voted. It takes nobody's place, and comes after no release and no Break.
+-- args id  token  bucket  ttl ms  owner, marked   reply 1 it is here | 0 it is not
+ops.a = function(lock)
+  local id, token, bucket, ttl, owner = args(5)
+  if quarantine() > 0 or call('EXISTS', lock, TOMB .. id, RESERVED .. lock) > 0 then return 0 end
+  local c = tonumber(call('HGET', STATE, 'c' .. bucket) or 0)
+  note('c' .. bucket, num(math.max(c, tonumber(token))))
+  call('SET', lock, id .. ':' .. token .. ':' .. owner, 'PX', ttl)
+  return 1
 end
 
 -- c: looks whether it is ours. args id   reply 1 | 0
@@ -16,21 +29,24 @@ ops.c = function(lock)
 end
 
 -- r: releases or undoes.
--- args   id  bucket  how: "ms to keep a tombstone, or 0, and 1 or 0: remember the id as released, leave the waiters"; or "", which is "0 1 0"
+-- args   id  bucket  how: "ms to keep a tombstone, or 0, and 1 or 0: remember the id as released,
+--        leave the waiters"; or "", which is "0 1 0"
 -- reply  1 released, now or before | 0 not ours
 ops.r = function(lock)
   local id, bucket, how = args(3)
   local keep, remember, leaves = '0', '1', '0'
   if how ~= '' then keep, remember, leaves = string.match(how, '^(%d+) (%d) (%d)$') end
   local _, mine = read(lock, id)
+  if mine then
+    call('DEL', lock) -- first: a node without memory still deletes, and then it writes too
+    if values then values[lock] = nil end
+  end
   if keep ~= '0' then
     call('SET', TOMB .. id, '1', 'PX', keep)
     clear = false
   end
   if leaves == '1' then leave(lock, nonceOf(id), mine) end
   if mine then
-    call('DEL', lock)
-    if values then values[lock] = nil end
     if remember == '1' then
       local ring = RING .. bucket
       local size = call('RPUSH', ring, id)
@@ -49,9 +65,20 @@ ops.r = function(lock)
   return 0
 end
 
--- b: frees the lock whoever holds it. reply 1 | {5} a key of another type
+-- b: frees the lock if one of these holds it, and refuses votes for that holder from now on. A copy
+-- that comes late meets nobody who has got the lock since.
+-- args ids, each between spaces, - for a stranger   reply 1 | {5} a key of another type
 ops.b = function(lock)
-  if type((read(lock, ''))) == 'table' then return {5} end
-  if call('DEL', lock) == 1 then wake(lock) end
+  local ids = args(1)
+  local value = read(lock, '')
+  if type(value) == 'table' then return {5} end
+  if not value then return 1 end
+  local id = string.match(value, '^(%x[%x.]*):%d+:')
+  if id and #id < 32 then id = nil end
+  if not string.find(ids, ' ' .. (id or '-') .. ' ', 1, true) then return 1 end
+  local left = math.max(call('PTTL', lock), 0)
+  call('DEL', lock)
+  if id then call('SET', TOMB .. id, '1', 'PX', left + 10000) end
+  wake(lock)
   return 1
 end

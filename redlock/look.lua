@@ -10,14 +10,17 @@ ops.i = function(lock)
   return {value or '', value and 1 or 0, call('PTTL', lock), live}
 end
 
--- s: the node's state. reply {1 if it has settled, ms of quarantine left, run id, until or "", base}
+-- s: the node's state.
+-- reply {1 if it has settled, ms of quarantine left, run id, until or "", when it or the last one
+--       began}
 ops.s = function()
   quarantine()
-  local s = call('HMGET', STATE, 'run', 'until')
-  return {left == 0 and 1 or 0, left, s[1], s[2] or '', num(base)}
+  local s = call('HMGET', STATE, 'run', 'until', 'began')
+  return {left == 0 and 1 or 0, left, s[1], s[2] or '', s[3] or ''}
 end
 
--- f: an operator's word that no lock was forgotten: ends the quarantine that the operator's client has seen, and no other.
+-- f: an operator's word that no lock was forgotten: ends the quarantine that the operator's client
+-- has seen, and no other.
 -- args run id  until   reply 1 the node votes | 0 it is in another quarantine
 ops.f = function()
   local run, till = args(2)
@@ -26,7 +29,7 @@ ops.f = function()
   if s[1] ~= run or s[2] ~= till then return 0 end
   base, left = math.max(base, us()), 0
   call('HDEL', STATE, 'until')
-  call('HSET', STATE, 'base', num(base))
+  note('base', num(base))
   return 1
 end
 
@@ -36,7 +39,7 @@ ops.m = function()
   if quarantine() > 0 then return 0 end
   if base < floor then
     base = floor
-    call('HSET', STATE, 'base', num(base))
+    note('base', num(base))
   end
   return 1
 end

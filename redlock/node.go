@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,13 +14,15 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
 const (
 	// callMost bounds one call to a node. How long a caller waits for a majority is another matter: patience.
 	callMost = 2 * time.Second
-	// voteMost is how long a round of votes waits for a majority at the most.
-	voteMost = 1500 * time.Millisecond
+	// voteMost is how long a round of votes waits for a majority at the most. A claim that does not
+	// wait has four of them in 5 s, the first of which the engine ends sooner.
+	voteMost = 1200 * time.Millisecond
 	// stuckAfter is how long a call may take before what comes next no longer waits for it.
 	stuckAfter = 20 * time.Millisecond
 	// maxCalls is how many calls may be under way to a node that does not answer.
@@ -44,40 +47,24 @@ type op struct {
 // request is what one caller wants of one node.
 type request struct {
 	ops  []op
-	done chan answer // nil: nobody waits. It has room for the answer.
-	to   *round      // whose done that is; nil: none
-	// otherwise, if there are any: the operations where this does not come after what was sent on the same line before.
-	otherwise []op
-	twice     bool // it may have been sent before
+	to   *round       // nil: nobody waits
+	note func(answer) // gets the answer first, also one that nobody waits for any more
+	// certain, if there are any: the operations where nothing of a round is under way to the node when this is sent.
+	certain []op
+	of      *grip
 	// until: try again until then, whenever the node answers. The zero time: never.
 	until time.Time
 	// by: of no use to anybody later than this; the zero time: always.
 	by time.Time
 }
 
-// answer is a node's to a request: one reply for each operation.
-type answer struct {
-	node    int
-	replies []any
-	err     error
-	twice   bool // it was sent twice, and the first of them may still be under way
-}
-
-// elsewhere is the request as it is sent after its line.
-func (r *request) elsewhere() *request {
-	if r.otherwise != nil {
-		r.ops, r.otherwise = r.otherwise, nil
-	}
-	return r
-}
-
 // answer gives one to whoever waits for it.
 func (r *request) answer(a answer) {
-	if r.done != nil {
-		r.done <- a
+	if r.note != nil {
+		r.note(a)
 	}
 	if r.to != nil {
-		r.to.came()
+		r.to.answered(a)
 	}
 }
 
@@ -86,85 +73,78 @@ var errBehind = errors.New("it has not answered for long: too many requests wait
 // node is one of the Redis servers. What is asked while a call is under way
 // goes into the next call together.
 type node struct {
-	d      *Driver
-	index  int
-	client goredis.UniversalClient
-	addr   string
+	index    int
+	client   goredis.UniversalClient
+	addr     string
+	settings string // as state.lua has it
+	s        *store
 
 	scripts atomic.Bool // it has no functions for us
-	line    line
 
 	mu      sync.Mutex
 	queue   []*request
 	owed    []*request
 	calls   int           // workers that are busy
-	since   time.Time     // when the last call was begun
-	idle    bool          // the worker that is kept waits for a wake
-	wake    chan struct{} // of size 1
+	begun   []time.Time   // when the calls that are under way were begun
 	again   *time.Timer   // until what is owed is tried again
 	pause   time.Duration // how long that is
 	closing bool
 }
 
-// send asks the node, and returns at once. One worker is kept once there is one, for a new goroutine's stack would have to
-// grow for each call; others come where it is stuck.
+// send asks the node, and returns at once.
 func (n *node) send(r *request) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closing {
-		n.fail(r, goredis.ErrClosed)
-		return
-	}
-	if len(n.queue) >= maxQueued {
-		n.fail(r, errBehind)
-		return
-	}
-	n.queue = append(n.queue, r)
-	n.rouse()
-}
-
-// rouse makes a worker take what is queued; n.mu is held.
-func (n *node) rouse() {
 	switch {
-	case n.idle:
-		n.idle = false
-		n.calls++
-		n.wake <- struct{}{}
-	case n.wake == nil:
-		n.wake = make(chan struct{}, 1)
-		n.calls++
-		n.d.flying.Go(func() {
-			for n.work(true) {
-				<-n.wake
-			}
-		})
-	case n.calls == 0 || n.calls < maxCalls && time.Since(n.since) > stuckAfter:
-		n.calls++
-		n.since = time.Now()
-		n.d.flying.Go(func() { n.work(false) })
+	case n.closing:
+		n.unsent(r, goredis.ErrClosed)
+	case len(n.queue) >= maxQueued:
+		n.unsent(r, errBehind)
+	default:
+		n.queue = append(n.queue, r)
+		n.rouse()
 	}
 }
 
-// fail answers a request that has no reply.
-func (n *node) fail(r *request, err error) {
-	r.answer(answer{node: n.index, err: err})
+// unsent answers a request that was never sent.
+func (n *node) unsent(r *request, err error) { r.answer(answer{node: n.index, err: err, sure: true}) }
+
+// rouse makes a worker take what is queued, if no other will soon; n.mu is held.
+func (n *node) rouse() {
+	if n.calls == 0 || n.calls < maxCalls && n.stuck() {
+		n.calls++
+		n.s.flying.Go(n.work)
+	}
 }
 
-// work makes calls until nothing is queued. The worker that is kept is idle then, and done when the node is closed.
-func (n *node) work(kept bool) (goOn bool) {
+// stuck reports whether all calls that are under way have been for long; n.mu is held.
+func (n *node) stuck() bool {
+	for _, at := range n.begun {
+		if time.Since(at) <= stuckAfter {
+			return false
+		}
+	}
+	return len(n.begun) == n.calls // the other workers are about to begin
+}
+
+// work makes calls until nothing is queued.
+func (n *node) work() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	for {
-		n.mu.Lock()
 		batch := n.take()
 		if len(batch) == 0 {
 			n.calls--
-			n.idle = n.idle || kept && !n.closing
-			goOn = kept && !n.closing
-			n.mu.Unlock()
-			return goOn
+			return
 		}
-		n.since = time.Now()
+		began := time.Now()
+		n.begun = append(n.begun, began)
 		n.mu.Unlock()
-		n.call(batch)
+		err := n.call(batch)
+		n.mu.Lock()
+		i := slices.Index(n.begun, began)
+		n.begun = slices.Delete(n.begun, i, i+1)
+		n.settle(err)
 	}
 }
 
@@ -177,11 +157,14 @@ func (n *node) take() []*request {
 	for ; i < len(n.queue); i++ {
 		r := n.queue[i]
 		if !r.by.IsZero() && now.After(r.by) {
-			n.fail(r, context.DeadlineExceeded) // its caller has gone, and it was never sent
+			n.unsent(r, context.DeadlineExceeded) // its caller has gone
 			continue
 		}
 		if ops += len(r.ops); ops > maxOps && len(batch) > 0 {
 			break
+		}
+		if r.certain != nil && r.of.sure(n.index) {
+			r.ops = r.certain
 		}
 		batch = append(batch, r)
 	}
@@ -191,42 +174,53 @@ func (n *node) take() []*request {
 }
 
 // call makes one call and hands out its replies.
-func (n *node) call(batch []*request) {
-	ctx := deadlineCtx{context.Background(), time.Now().Add(callMost)}
-	n.line.after()
-	keys, args := n.d.call(batch...)
-	replies, err := n.run(ctx, keys, args)
+func (n *node) call(batch []*request) error {
+	ctx, cancel := context.WithTimeout(context.Background(), callMost)
+	defer cancel()
+	args, ops := n.asked(batch)
+	replies, err := n.run(ctx, args)
 	twice := broken(err)
 	if twice { // a connection that had died unnoticed, probably
-		replies, err = n.run(ctx, keys, args)
+		replies, err = n.run(ctx, args)
 	}
-	if err == nil && len(replies) != len(keys)-1 {
+	if len(batch) > 1 && full(err) { // what needs no memory is not to fail with what does
+		for _, r := range batch {
+			err = n.call([]*request{r})
+		}
+		return err
+	}
+	if err == nil && len(replies) != ops {
 		err = unexpected(replies)
 	}
-	err = meaning(err)
-	at := 0
+	a := answer{node: n.index, err: meaning(err), sure: (err == nil || full(err)) && !twice}
 	for _, r := range batch {
-		if err != nil {
+		if err == nil {
+			a.replies, replies = replies[:len(r.ops)], replies[len(r.ops):]
+		} else {
 			n.owe(r)
-			n.fail(r, err)
-			continue
 		}
-		r.answer(answer{node: n.index, replies: replies[at : at+len(r.ops)], twice: twice || r.twice})
-		at += len(r.ops)
+		r.answer(a)
 	}
-	n.settle(err)
+	return a.err
 }
 
-// call returns what body is called with for these requests. The terms of a vote are not said again if they are those of the one before.
-func (d *Driver) call(batch ...*request) (keys []string, args []any) {
-	keys = make([]string, 1, 1+len(batch))
-	keys[0] = stateKey
-	args = make([]any, 0, 2+5*len(batch))
-	args = append(args, d.settings)
+// asked returns a call of body for these requests, with the number of keys, but without the command
+// and what it runs. The terms of a vote are not said again if they are those of the one before.
+func (n *node) asked(batch []*request) (args []any, ops int) {
+	for _, r := range batch {
+		ops += len(r.ops)
+	}
+	args = make([]any, 4, 8+6*ops)
+	args[2], args[3] = 1+ops, stateKey
+	for _, r := range batch {
+		for i := range r.ops {
+			args = append(args, &r.ops[i].lock)
+		}
+	}
+	args = append(args, &n.settings)
 	var terms any
 	for _, r := range batch {
 		for _, o := range r.ops {
-			keys = append(keys, o.lock)
 			args = append(args, o.args...)
 			if last := &args[len(args)-1]; o.args[0] == "v" {
 				if *last == terms {
@@ -237,36 +231,28 @@ func (d *Driver) call(batch ...*request) (keys []string, args []any) {
 			}
 		}
 	}
-	return keys, args
-}
-
-// deadlineCtx is a ctx with a deadline that no timer watches: go-redis makes the connection's deadline of it.
-type deadlineCtx struct {
-	context.Context
-	at time.Time
-}
-
-// Deadline returns it.
-func (c deadlineCtx) Deadline() (time.Time, bool) { return c.at, true }
-
-// Err knows it too.
-func (c deadlineCtx) Err() error {
-	if time.Now().Before(c.at) {
-		return nil
-	}
-	return context.DeadlineExceeded
+	return args, ops
 }
 
 // broken reports whether a call failed with its connection, so that it is not known whether it was done.
 func broken(err error) bool {
+	if err == nil {
+		return false
+	}
 	var answered goredis.Error
 	var timeout net.Error
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
 		return false // it was never sent
 	}
-	return err != nil && !errors.As(err, &answered) && !errors.Is(err, context.DeadlineExceeded) &&
+	return !errors.As(err, &answered) && !errors.Is(err, context.DeadlineExceeded) &&
 		!errors.Is(err, goredis.ErrClosed) && (!errors.As(err, &timeout) || !timeout.Timeout())
+}
+
+// full reports whether the server refused a write for lack of memory: in a script, where it has no
+// functions for us. A vote that was refused so is none.
+func full(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "OOM command not allowed")
 }
 
 // owe keeps a request for when the node answers again.
@@ -279,17 +265,15 @@ func (n *node) owe(r *request) {
 }
 
 // settle queues what is owed to a node that has answered, and sees to it that one that has not is asked again. When
-// closing, a node that does not answer is given up.
+// closing, a node that does not answer is given up. n.mu is held.
 func (n *node) settle(err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	switch {
 	case err == nil:
 		n.pause = 0
 		n.repay()
 	case n.closing:
 		for _, r := range n.queue {
-			n.fail(r, err)
+			n.unsent(r, err)
 		}
 		n.queue = nil
 	case len(n.owed) > 0 && n.again == nil:
@@ -320,52 +304,32 @@ func (n *node) close() {
 	if n.again != nil {
 		n.again.Stop()
 	}
-	if n.idle {
-		n.idle = false
-		n.calls++
-		n.wake <- struct{}{}
-	}
 }
 
-// meaning returns an error of a server as the contract has it: what another
-// try cannot mend is ErrInvalid.
+// patience is how long a round of votes for a lease of this TTL waits for a majority: a small part of the TTL. A node
+// that does not answer delays nobody, as long as a majority does.
+func patience(ttl time.Duration) time.Duration {
+	return min(max(ttl/4, 50*time.Millisecond), voteMost)
+}
+
+const ofCluster = "the server is a node of a cluster, and Redlock wants servers that know nothing of each other"
+
+// meaning returns an error of a server as the contract has it.
 func meaning(err error) error {
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
-	}
-	msg := err.Error()
-	for _, m := range []struct{ code, means string }{
-		{"NOPERM", "the Redis user lacks rights: it needs the lock keys, the keys and channels that begin with fl, and the commands of the package documentation"},
-		{"ERR The user executing the script", "the Redis user lacks rights: it needs the commands of the package documentation, which the scripts call"},
-		{"NOAUTH", "the server wants a password"},
-		{"WRONGPASS", "the server refuses the user or password"},
-		{"ERR AUTH", "the server refuses the password"},
-		{"ERR invalid DB index", "the server has no such database"},
-		{"ERR DB index is out of range", "the server has no such database"},
-		{"ERR unknown command", "the server is too old or the command is disabled: Redis 6.2 or later is needed"},
-		{"MOVED", "the server is a node of a cluster, and Redlock wants servers that know nothing of each other"},
-		{"CROSSSLOT", "the server is a node of a cluster, and Redlock wants servers that know nothing of each other"},
-	} {
-		if strings.HasPrefix(msg, m.code) || strings.Contains(msg, " "+m.code+" ") {
-			return &refused{m.means, err}
-		}
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
+	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("no answer within %v", callMost)
+	case errors.Is(err, goredis.ErrPoolTimeout):
+		return fmt.Errorf("the client's pool is used up: %w", err)
+	case goredis.HasErrorPrefix(err, "READONLY"):
+		return fmt.Errorf("the server is a replica, or the client reads from one, and Redlock "+
+			"wants masters that do not replicate to each other: %w", err)
 	}
-	return err
+	return redisnode.Meaning(err, redisnode.Answer{Code: "MOVED", Means: ofCluster},
+		redisnode.Answer{Code: "CROSSSLOT", Means: ofCluster})
 }
-
-// refused is a server's error that matches ErrInvalid.
-type refused struct {
-	means string
-	err   error
-}
-
-func (e *refused) Error() string {
-	return fmt.Sprintf("%v: %s (%v)", backend.ErrInvalid, e.means, e.err)
-}
-func (e *refused) Unwrap() []error { return []error{backend.ErrInvalid, e.err} }
 
 func unexpected(reply any) error { return fmt.Errorf("unexpected reply of the server: %v", reply) }
 

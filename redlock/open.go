@@ -2,7 +2,6 @@ package redlock
 
 import (
 	"context"
-	"crypto/tls"
 	"net/url"
 	"slices"
 	"strconv"
@@ -12,6 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
@@ -23,14 +23,6 @@ func init() {
 	backend.Register("redlocks", open)
 }
 
-// settings are what a URL says of its connections.
-type settings struct {
-	user, password, clientName string
-	db, pool, idle             int
-	dial, read                 time.Duration
-	tls                        *tls.Config
-}
-
 // open opens redlock://[user:password@]h1[:6379],h2,h3[/db]. A majority must answer.
 func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
 	prefix := q.Prefix()
@@ -38,7 +30,7 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 	opts.Quarantine = q.Duration("quarantine", DefaultQuarantine)
 	opts.Fresh = q.Bool("fresh", false)
 	drift := q.String("drift", "")
-	s, err := read(u, q)
+	o, err := read(u, q)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +39,8 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 	}
 	if drift != "" {
 		if opts.Drift, err = strconv.ParseFloat(drift, 64); err != nil || opts.Drift <= 0 || opts.Drift >= 0.5 {
-			return nil, backend.Invalid("drift of the %q URL: want a share of the TTL above 0 and below 0.5, such as 0.01", u.Scheme)
+			return nil, backend.Invalid("drift of the %q URL: want a share of the TTL above 0 "+
+				"and below 0.5, such as 0.01", u.Scheme)
 		}
 	}
 	hosts := backend.Hosts(u, "6379")
@@ -58,21 +51,23 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 	}
 	var clients []goredis.UniversalClient
 	for _, h := range hosts {
-		clients = append(clients, goredis.NewClient(s.options(h)))
+		one := *o
+		one.Addr = h
+		clients = append(clients, goredis.NewClient(&one))
 	}
-	d, err := New(clients, opts)
+	s, err := newStore(clients, opts)
 	if err == nil {
 		for i, c := range clients {
-			d.nodes[i].client = c // as it is: its options are ours
+			s.nodes[i].client = c // as it is: its options are ours
 		}
-		err = d.probe(ctx)
+		err = s.probe(ctx)
 	}
 	if err != nil {
 		// The first error is the one to report. A client that is dialling closes only when
 		// that is over, which its timeouts bound.
 		go func() {
-			if d != nil {
-				_ = d.Close()
+			if s != nil {
+				_ = s.Close()
 			}
 			for _, c := range clients {
 				_ = c.Close()
@@ -80,49 +75,42 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 		}()
 		return nil, err
 	}
-	d.own = true
-	return d, nil
+	s.own = true
+	return &Driver{core.NewMover(s)}, nil
 }
 
-// options are those of a client that we open.
-func (s settings) options(addr string) *goredis.Options {
-	return &goredis.Options{
-		Addr: addr, Username: s.user, Password: s.password, DB: s.db, ClientName: s.clientName,
-		DialTimeout: s.dial, DialerRetries: 1, ReadTimeout: s.read, WriteTimeout: s.read, MaxRetries: -1,
-		ContextTimeoutEnabled: true, PoolSize: s.pool, MinIdleConns: s.idle, TLSConfig: s.tls,
-	}
-}
-
-// read takes the keys that are about connections.
-func read(u *url.URL, q *backend.Query) (settings, error) {
-	s := settings{
-		clientName: q.String("client_name", ""),
-		dial:       q.Duration("dial_timeout", callMost),
-		read:       q.Duration("read_timeout", callMost),
-		pool:       q.Int("pool_size", 0, 0, 100_000),
-		idle:       q.Int("min_idle_conns", 0, 0, 100_000),
+// read takes the keys that are about connections, which all nodes share.
+func read(u *url.URL, q *backend.Query) (*goredis.Options, error) {
+	most := q.Duration("read_timeout", callMost)
+	o := &goredis.Options{
+		ClientName: q.String("client_name", ""), DialTimeout: q.Duration("dial_timeout", callMost),
+		ReadTimeout: most, WriteTimeout: most, ContextTimeoutEnabled: true, DialerRetries: 1, MaxRetries: -1,
+		PoolSize: q.Int("pool_size", 0, 0, 100_000), MinIdleConns: q.Int("min_idle_conns", 0, 0, 100_000),
 	}
 	if u.User != nil {
-		s.user = u.User.Username()
-		s.password, _ = u.User.Password()
+		o.Username = u.User.Username()
+		o.Password, _ = u.User.Password()
 	}
 	var err error
 	if p := strings.Trim(u.Path, "/"); p != "" {
-		if s.db, err = strconv.Atoi(p); err != nil || s.db < 0 {
-			return s, backend.Invalid("the path %q of the %q URL: want a database number such as /0", u.Path, u.Scheme)
+		if o.DB, err = strconv.Atoi(p); err != nil || o.DB < 0 {
+			return nil, backend.Invalid("the path %q of the %q URL: want a database number such as /0",
+				u.Path, u.Scheme)
 		}
 	}
-	s.tls, err = tlsurl.Config(u.Scheme == "redlocks", q, "use redlocks://")
-	return s, err
+	o.TLSConfig, err = tlsurl.Config(u.Scheme == "redlocks", q, "use redlocks://")
+	return o, err
 }
 
 // probe wants an answer of a majority, and gives the operator's word if there is one. It tries again until ctx ends,
 // except where that is of no use.
-func (d *Driver) probe(ctx context.Context) error {
+func (s *store) probe(ctx context.Context) error {
 	for {
-		err := d.answering(ctx)
-		if err == nil && d.fresh.Load() {
-			err = d.settle(ctx)
+		r := s.ask(ctx, callMost, []op{{stateKey, []any{"s"}}}, nil)
+		err := r.enough(r.each(ctx, callMost, func(answer) error { return nil },
+			func() bool { return r.good >= s.quorum }))
+		if err == nil && s.fresh.Load() {
+			err = s.settle(ctx)
 		}
 		if err == nil || backend.Final(err) {
 			return err
@@ -135,21 +123,4 @@ func (d *Driver) probe(ctx context.Context) error {
 			return err
 		}
 	}
-}
-
-// answering wants an answer of a majority.
-func (d *Driver) answering(ctx context.Context) error {
-	answered, silent := 0, silence{d: d}
-	err := d.each(ctx, d.ask([]op{{stateKey, []any{"s"}}}, callMost), callMost, func(a answer) bool {
-		if a.err != nil {
-			silent.add(a.node, a.err)
-		} else {
-			answered++
-		}
-		return answered >= d.quorum
-	})
-	if err == nil && answered < d.quorum {
-		err = silent.err(answered)
-	}
-	return err
 }

@@ -1,6 +1,7 @@
--- Does the operations, in order. What is left of ARGV comes last in the reply: by it a client knows which request that answers.
+-- Does the operations, in order. What is left of ARGV comes last in the reply: by it a client knows
+-- which request that answers.
 local function run(keys, argv)
-  call, ARGV, pos, now, left, base, known, terms = redis.call, argv, 2, nil, nil, nil, nil, nil
+  call, ARGV, pos, now, left, base, known, terms, noted = redis.call, argv, 2, nil, nil, nil, nil, nil, nil
   set = SET[argv[1]] or settings(argv[1])
   ahead(keys)
   local replies = {}

@@ -28,21 +28,27 @@ var (
 	runLua string
 )
 
-// remembered is what a library remembers of calls before, and a script, which has it too, does not: the run id of the server's process, its
-// clock as it was last read, the settings of each kind of client with the gates of its keyspace, and until when a ring's expiry will do.
-const remembered = "local RUN, SEEN, SET, RINGS = nil, nil, {}, {}\n"
+// remembered is what a library remembers of calls before, and a script, which has it too, does not:
+// the run id of the server's process and what it was promoted from, how many calls changed
+// something in each database, the clock as it was last read, the settings of each kind of client
+// with the gates of its keyspace, and until when a ring's expiry will do.
+const remembered = "local RUN, PROMOTED, COUNTS, SEEN, SET, KINDS, RINGS = nil, nil, {}, nil, {}, 0, {}\n"
 
 // body is what a node runs: many operations in one call.
 var body = remembered + stateLua + gateLua + voteLua + holdLua + lookLua + aheadLua + runLua
 
 // script is body where a node has no functions: it asks for the run id in every call.
-var script = goredis.NewScript("local keys, argv = KEYS, ARGV\n" + body + "return run(keys, argv)")
+var (
+	scriptText = "local keys, argv, LIBRARY = KEYS, ARGV, nil\n" + body + "return run(keys, argv)"
+	script     = goredis.NewScript(scriptText)
+)
 
-// library is body as a function of Redis 7, whose name says which text it is. What is local to a library lives as long as the
-// server's process, at most, and so does the run id: it is asked for once.
+// library is body as a function of Redis 7, whose name says which text it is. What is local to a
+// library lives as long as the server's process, at most, and so does the run id: it is asked for
+// once. LIBRARY is the field of the node's state with its count.
 var (
 	library = "fencelock_redlock_" + shortHash(body)
-	libText = "#!lua name=" + library + "\n" + body +
+	libText = "#!lua name=" + library + "\nlocal LIBRARY = 's" + shortHash(body) + "'\n" + body +
 		"redis.register_function{function_name='" + library + "', callback=run, flags={'allow-oom'}}"
 )
 
@@ -51,12 +57,15 @@ func shortHash(s string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// run runs body on a node: as a function, which it loads if it is not there, or as a script where the node knows no functions or
-// the user has no right to them.
-func (n *node) run(ctx context.Context, keys []string, args []any) ([]any, error) {
+// run runs body on a node, with arguments as asked makes them: as a function, which it loads if it
+// is not there, or as a script where the node knows no functions or the user has no right to them.
+func (n *node) run(ctx context.Context, args []any) ([]any, error) {
 	for !n.scripts.Load() {
-		replies, err := n.client.FCall(ctx, library, keys, args...).Slice()
+		args[0], args[1] = "fcall", &library
+		replies, err := n.client.Do(ctx, args...).Slice()
 		switch {
+		case err == nil:
+			return replies, nil
 		case goredis.HasErrorPrefix(err, "Function not found"):
 			err = n.client.FunctionLoad(ctx, libText).Err()
 			var answered goredis.Error
@@ -67,8 +76,14 @@ func (n *node) run(ctx context.Context, keys []string, args []any) ([]any, error
 		case goredis.HasErrorPrefix(err, "unknown command"), goredis.HasErrorPrefix(err, "NOPERM"):
 			n.scripts.Store(true)
 		default:
-			return replies, err
+			return nil, err
 		}
 	}
-	return script.Run(ctx, n.client, keys, args...).Slice()
+	args[0], args[1] = "evalsha", script.Hash()
+	replies, err := n.client.Do(ctx, args...).Slice()
+	if goredis.HasErrorPrefix(err, "NOSCRIPT") {
+		args[0], args[1] = "eval", scriptText
+		replies, err = n.client.Do(ctx, args...).Slice()
+	}
+	return replies, err
 }

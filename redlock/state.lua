@@ -1,27 +1,36 @@
 -- The node's own state, and what the operations share. One call carries many operations: each has its lock
 -- in KEYS and its kind and arguments in ARGV, and one reply.
 --
--- KEYS  1 the node's state: a hash {run, until, base, c<bucket>…}   2… the lock of each operation
--- ARGV  1 settings, with spaces between: quarantine ms, µs that a proposal may be ahead of this node's clock, reservation ms, prefix
---         of the keyspace
+-- KEYS  1 the node's state: a hash {run, until, began, base, promoted, c<bucket>…, s<library>}
+--       2… the lock of each operation
+-- ARGV  1 settings, with spaces between: database, quarantine ms, µs that a proposal may be ahead of this node's clock,
+--         reservation ms, prefix of the keyspace
 --       2… for each operation its kind and arguments (vote.lua, hold.lua, look.lua, gate.lua)
 --
 -- Of ours besides, all with a NUL byte, which no lock's name has:
 --   fl\0rl:x<id> tombstone   fl\0rl:v<lock> reservation   fl\0rl:w<lock> waiters: hash nonce -> "stamp until process"
 --   fl\0rl:r<bucket> ids released last
---   fl\0rl:g<prefix> gates: hash migration -> record as JSON   fl\0rl:k<prefix>\0<migration> clients: hash id -> "until record"
+--   fl\0rl:g<prefix> gates: hash migration -> record as JSON
+--   fl\0rl:k<prefix>\0<migration> clients: hash id -> "until record"
 local STATE, TOMB, RESERVED, WAITERS = 'fl\0rl', 'fl\0rl:x', 'fl\0rl:v', 'fl\0rl:w'
 local RING, GATES, CHANNEL = 'fl\0rl:r', 'fl\0rl:g', 'fl\0rl:p'
 
--- What one call has and has read so far; run.lua begins it. set is what ARGV[1] says.
--- op is which operation it does, terms are those of the last vote. What ahead.lua has read: values, by lock, which are kept as they
--- come to be, clear while there is nothing special about any lock of the call, and numbers, by operation.
-local call, set, ARGV, pos, now, left, base, known, op, terms, values, clear, numbers
+-- What one call has and has read so far; run.lua begins it. set is what ARGV[1] says. op is which
+-- operation it does, terms are those of the last vote. What ahead.lua has read: values, by lock,
+-- which are kept as they come to be, clear while there is nothing special about any lock of the
+-- call, and numbers, by operation. noted: the call is counted.
+local call, set, ARGV, pos, now, left, base, known, op, terms, values, clear, numbers, noted
 
--- The settings of a client: once for a library, and for each call of a script.
+-- The settings of a client: once for a library, and for each call of a script. Of many kinds of
+-- clients the last ones' are kept.
 local function settings(text)
-  local quarantine, ahead, reserve, prefix = string.match(text, '^(%d+) (%d+) (%d+) (.*)$')
-  SET[text] = {quarantine = tonumber(quarantine), ahead = tonumber(ahead), reserve = reserve, prefix = prefix, gates = GATES .. prefix}
+  KINDS = KINDS + 1
+  if KINDS > 100 then SET, KINDS = {}, 1 end
+  local db, quarantine, ahead, reserve, prefix = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (.*)$')
+  SET[text] = {
+    db = db, quarantine = tonumber(quarantine), ahead = tonumber(ahead), reserve = reserve,
+    prefix = prefix, gates = GATES .. prefix,
+  }
   return SET[text]
 end
 
@@ -46,10 +55,44 @@ local function us()
 end
 local function ms() return math.floor(us() / 1000) end
 
--- The run id of the server's process. It is a new one after a restart.
+-- The run id of the server's process, which is a new one after a restart. Read with it: under which
+-- id the server was a replica before it was promoted; nil if it never was one since it started.
 local function process()
-  RUN = RUN or string.match(call('INFO', 'server'), 'run_id:(%x+)')
+  if not RUN then
+    RUN = string.match(call('INFO', 'server'), 'run_id:(%x+)')
+    PROMOTED = string.match(call('INFO', 'replication'), 'master_replid2:(%x+)')
+    if PROMOTED and string.match(PROMOTED, '^0*$') then PROMOTED = nil end
+  end
   return RUN
+end
+
+-- Whether the data is older than the process, or another's: then votes may be missing in it.
+--   run       the process that the data belongs to. Another one: a restart, FLUSHALL, a new
+--             server, a replica's data.
+--   count     how many calls of this library have changed something, as the data has it. The
+--             library counts them in its memory too. The server drops that memory with the library,
+--             whenever it loads its data anew (a full synchronisation, DEBUG RELOAD): a count in
+--             the data that the memory does not have is a loss as well.
+--   promoted  what process() read when the data began. A script has no memory, and this for a
+--             failover and back.
+local function forgot(run, count, promoted)
+  if run ~= process() then return true end
+  if COUNTS[set.db] ~= nil then return count ~= COUNTS[set.db] end
+  if count or PROMOTED and PROMOTED ~= promoted then return true end
+  if LIBRARY then COUNTS[set.db] = false end -- its first call
+end
+
+-- Writes to the node's state, and counts the call. Whatever a node must not forget comes after a note in the same call:
+-- votes, renewals, numbers, gates.
+local function note(...)
+  if noted then return select('#', ...) > 0 and call('HSET', STATE, ...) end
+  if not LIBRARY then
+    noted = true
+    return note(...)
+  end
+  local n = num(COUNTS[set.db] and COUNTS[set.db] + 1 or us())
+  call('HSET', STATE, LIBRARY, n, ...)
+  COUNTS[set.db], noted = n, true
 end
 
 -- The nonce of an acquisition, which the id of each of its rounds begins with.
@@ -59,21 +102,27 @@ local function nonceOf(id) return string.match(id, '^[^.]*') end
 local function agreed(text)
   if text == '' or terms and terms.text == text then return terms end
   terms = {text = text}
-  terms.ttl, terms.floor, terms.stamp, terms.process, terms.mark, terms.owner =
-    string.match(text, '^(%d+) (%-?%d+) (%d+) (%S+)%z([^%z]*)%z(.*)$')
+  terms.ttl, terms.floor, terms.stamp, terms.process, terms.gates, terms.owner =
+    string.match(text, '^(%d+) (%-?%d+) (%d+) ([^%s%z]+)%z([^%z]*)%z(.*)$')
+  terms.floor = tonumber(terms.floor)
   return terms
 end
 
--- How many ms of quarantine are left; 0 when the node may vote. A node whose run id is not the one of its data was
--- restarted, flushed or restored, or is new: it may have forgotten votes. base is its clock at the end of
--- the quarantine: every later number is above it. The first time in a call, a bucket's counter comes with it: false if it has none.
+-- How many ms of quarantine are left; 0 when the node may vote. base is its clock at the end of the
+-- quarantine: every later number is above it. The first time in a call, a bucket's counter comes
+-- with it: false if it has none.
 local function quarantine(bucket)
   if left then return left end
-  local s = call('HMGET', STATE, 'run', 'until', 'base', 'c' .. (bucket or ''))
+  local s = call('HMGET', STATE, 'run', 'until', 'base', 'c' .. (bucket or ''), LIBRARY or '', 'promoted')
   base = tonumber(s[3] or 0)
-  if s[1] ~= process() then
-    -- A value of more than 64 bytes keeps the hash from being a list, in which a counter is found by reading the others.
-    call('HSET', STATE, 'run', RUN, 'until', num(ms() + set.quarantine), 'about',
+  if forgot(s[1], s[5], s[6]) then
+    for _, field in ipairs(call('HGETALL', STATE)) do -- other libraries begin anew as well
+      if string.match(field, '^s%x+$') then call('HDEL', STATE, field) end
+    end
+    COUNTS[set.db] = false -- it counts on from the clock, so that no older data has the same
+    -- A value of more than 64 bytes keeps the hash from being a list, in which a counter is found by
+    -- reading the others.
+    note('run', RUN, 'promoted', PROMOTED or '', 'until', num(ms() + set.quarantine), 'began', num(us()), 'about',
       "a node of fencelock's redlock: what its data belongs to, and the numbers that it has given")
     left = set.quarantine
   elseif not s[2] then
@@ -82,10 +131,15 @@ local function quarantine(bucket)
     left = tonumber(s[2]) - ms()
   else
     base, left = math.max(base, us()), 0
-    call('HSET', STATE, 'base', num(base))
+    note('base', num(base))
     call('HDEL', STATE, 'until')
   end
   return left, s[4]
+end
+
+-- Whether a floor is further ahead of the node's clock than a floor may be, an hour.
+local function far(floor)
+  return floor > (SEEN or 0) + 3600000000 and floor > us() + 3600000000
 end
 
 -- The number of a vote of these terms, above its bucket's counter; base is known.

@@ -1,14 +1,17 @@
 -- v: the node's vote for an acquisition, with a number of its own. Sent again it is the same vote.
--- args   id  proposal  bucket  terms: "ttl ms, floor, stamp or 0 not to queue, process", NUL, "phase migration" or "" for a client that
---        knows of none, NUL, owner, marked (keys.go); or "", the terms of the vote before in the call
--- reply  {0, number} vote | {0, number, 1} vote, and there is a gate of its own migration for the name | {1, pttl, holder's id} held | {2, ms} in quarantine | {3} abandoned before
---        | {4, pttl} kept for a waiter | {5} a key of another type
---        | {6, migration, epoch} refused by a gate | {7} what the gates' key holds is no gate
+-- args   id  proposal  bucket  terms: "ttl ms, floor, stamp or 0 not to queue, process", NUL,
+--        the gates that the request was judged by (gate.lua), NUL, owner, marked (keys.go);
+--        or "", the terms of the vote before in the call
+-- reply  {0, number} vote | {1, pttl, holder's id} held | {2, ms} in quarantine
+--        | {3} abandoned before | {4, pttl} kept for a waiter | {5} a key of another type
+--        | {6, migration, record, …} the gates, which are others | {7} the gates' key is of
+--        another type | {8, µs} the floor is too far ahead of this clock
 ops.v = function(lock)
   local id, p, bucket, text = args(4)
   local t, nonce = agreed(text), nonceOf(id)
   local wait, c = quarantine(bucket)
   if wait > 0 then return {2, wait} end
+  if far(t.floor) then return {8, us()} end
   local value, mine, special
   if not (clear and not values[lock]) and there(lock, TOMB .. id, RESERVED .. lock) then
     if call('EXISTS', TOMB .. id) == 1 then return {3} end
@@ -17,21 +20,18 @@ ops.v = function(lock)
   end
   if type(value) == 'table' then return {5} end
   if mine then
+    note()
     call('PEXPIRE', lock, t.ttl)
     return {0, tonumber(string.match(value, ':(%d+):'))}
   end
-  local refusal, own = admit(lock, t.mark)
-  if refusal then
-    leave(lock, nonce)
-    return refusal
-  end
+  if not judged(t.gates) then return known.err and {7} or {6, unpack(known)} end
   local reserved = special and call('GET', RESERVED .. lock)
   if not value and (not reserved or reserved == nonce) then
     local s = numbers and numbers[op]
     if not s then
       if c == nil then c = call('HGET', STATE, 'c' .. bucket) end
       s = number(c, p, t)
-      call('HSET', STATE, 'c' .. bucket, s)
+      note('c' .. bucket, s)
     end
     value = id .. ':' .. s .. ':' .. t.owner
     -- NX: a key that reads as none, but is of another type
@@ -39,7 +39,7 @@ ops.v = function(lock)
     if values then values[lock] = value end
     if reserved then call('DEL', RESERVED .. lock) end
     if t.stamp ~= '0' and not clear then call('HDEL', WAITERS .. lock, nonce) end
-    return {0, tonumber(s), own}
+    return {0, tonumber(s)}
   end
   local pttl = call('PTTL', value and lock or RESERVED .. lock)
   if t.stamp ~= '0' then
@@ -62,9 +62,7 @@ ops.w = function(lock)
   if quarantine() > 0 or not mine then return 0 end
   local n, owner = string.match(value, '^[^:]*:(%d+):(.*)$')
   if n ~= seen and n ~= token then return 0 end
-  if tonumber(call('HGET', STATE, 'c' .. bucket) or 0) < tonumber(token) then
-    call('HSET', STATE, 'c' .. bucket, token)
-  end
+  if tonumber(call('HGET', STATE, 'c' .. bucket) or 0) < tonumber(token) then note('c' .. bucket, token) end
   call('SET', lock, id .. ':' .. token .. ':' .. owner, 'KEEPTTL')
   return 1
 end

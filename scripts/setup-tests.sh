@@ -13,7 +13,7 @@ cache=${FENCELOCK_CACHE:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/fencelock-serve
 have() {
 	case $1 in
 	redis) command -v redis-server >/dev/null && command -v redis-cli >/dev/null ;;
-	etcd) [[ -n ${FENCELOCK_ETCD:-} ]] || compgen -G "$cache/etcd-????????????" >/dev/null || command -v go >/dev/null ;;
+	etcd) [[ -n ${FENCELOCK_ETCD:-} ]] || compgen -G "$cache/etcdserver-????????????" >/dev/null || command -v go >/dev/null ;;
 	zookeeper) command -v java >/dev/null && compgen -G '/usr/share/java/zookeeper*.jar' >/dev/null ;;
 	pgbouncer) command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] ;;
 	prometheus) command -v prometheus >/dev/null && command -v promtool >/dev/null ;;
@@ -78,7 +78,7 @@ install() {
 }
 
 build_etcd() {
-	[[ -n ${FENCELOCK_ETCD:-} ]] || compgen -G "$cache/etcd-????????????" >/dev/null && return 0
+	[[ -n ${FENCELOCK_ETCD:-} ]] || compgen -G "$cache/etcdserver-????????????" >/dev/null && return 0
 	echo "setup-tests: building etcd (about a minute and a half, once)"
 	(cd "$here/.." && go run ./internal/servers/buildetcd)
 }

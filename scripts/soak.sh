@@ -16,8 +16,8 @@ export SAVE=${SAVE:-${TMPDIR:-/tmp}/fencelock-soak}
 
 program=$(mktemp -d)
 trap 'rm -rf "$program"' EXIT
-go test -c -o "$program/soak.test" ./conformance/guarantees
-cd conformance/guarantees # as go test does
+go test -c -o "$program/soak.test" ./tests/guarantees
+cd tests/guarantees # as go test does
 status=0
 nice -n 19 "$program/soak.test" -test.run '^TestSoak$' -test.timeout 0 || status=$?
 cat "$FIGURES"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs all tests: test.sh [go test flags]
+# Runs the tests: test.sh [go test flags]            smaller numbers, no race detector: some minutes
+#                 test.sh --full [go test flags]     all of them, most with the race detector: about half an hour
 #
 # It installs what they need where it may (setup-tests.sh), then says which backends
 # run and how, and in its last line which were not run. FENCELOCK_REQUIRE=redis,… makes a
@@ -7,6 +8,19 @@
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+full=
+if [[ ${1:-} == --full ]]; then
+	full=1
+	shift
+fi
+
+# What a killed test leaves behind goes with this folder. Postgres is run by another account, which must get in; and the name is
+# short, for a socket's path has 108 bytes.
+TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/fl.XXXXXX")
+export TMPDIR
+chmod 755 "$TMPDIR"
+trap 'rm -rf "$TMPDIR"' EXIT
 
 # The stores of this version's backends. A pooler goes before one of them, Prometheus reads the metrics, and Chromium
 # the page of fencelock serve: as local programs always.
@@ -36,7 +50,7 @@ image() {
 }
 
 # public is the name that internal/servers has for the image.
-public() { sed -n "s/^\t\"$1\": *\"\(.*\)\",$/\1/p" internal/servers/images.go; }
+public() { sed -n "s/^\t\"$1\": *\"\(.*\)\",$/\1/p" internal/servers/container.go; }
 
 program() { scripts/setup-tests.sh --have "$1"; }
 
@@ -58,14 +72,25 @@ list() {
 
 echo "test: backends: $(list "${ran[@]}")"
 status=0
-# One package at a time: they measure times, on machines with few cores.
-go test -race -shuffle=on -p 1 -timeout 20m "$@" ./... || status=$?
-# What an operation costs is counted without the race detector, which allocates.
-go test -count=1 "$@" -run TestCounts ./bench || status=$?
-# A driver from outside, held to the same suite.
-(cd examples/nats-driver && go test -race -short -shuffle=on -timeout 10m ./...) || status=$?
-# The search of the quorum protocol's states needs the speed that the race detector costs.
-go test -count=1 -v "$@" ./redlock/internal/model | grep -v '^=== ' || status=$?
+# Nothing is taken from the cache, which does not see what a test reads outside of its module.
+# Several packages at a time, the longest first: most of their time is waiting.
+if [[ -z $full ]]; then
+	go test -count=1 -short -vet=off -ldflags=-w -shuffle=on -p 3 -timeout 10m "$@" ./tests/backends $(scripts/packages.sh) || status=$?
+else
+	# The backends' rules load the machine by themselves. With the race detector they take twelve minutes:
+	# go test -race ./tests/backends
+	go test -count=1 -vet=off -shuffle=on -timeout 20m "$@" ./tests/backends || status=$?
+	scripts/packages.sh | grep -vE '/tests/backends$|/internal/model$' | xargs go test -count=1 -vet=off -race -shuffle=on -p 2 -timeout 20m "$@" || status=$?
+	# What an operation costs is counted without the race detector, which allocates.
+	go test -count=1 "$@" -run TestCounts ./bench || status=$?
+	# Drivers from outside, held to the same suite.
+	(cd examples/nats-driver && go test -race -short -shuffle=on -timeout 10m ./...) || status=$?
+	(cd examples/sqlite-driver && go test -short -shuffle=on -timeout 10m ./...) || status=$?
+	# Old programs and new ones on one key.
+	(cd bench/peers && go test -count=1 -timeout 10m -run 'TestOldProgramsOnOneKey|TestMixedFleets' .) || status=$?
+	# The search of the protocols' states needs the speed that the race detector costs.
+	go test -count=1 -v "$@" ./redlock/internal/model ./backend/migrate/internal/model | grep -v '^=== ' || status=$?
+fi
 program pgbouncer || echo "test: NOT RUN: Postgres behind a pooler (no pgbouncer; see scripts/setup-tests.sh)"
 program prometheus || echo "test: NOT RUN: the alert rules and the dashboard (no prometheus and promtool; see scripts/setup-tests.sh)"
 program chromium || echo "test: NOT RUN: the page of fencelock serve in a browser (no chromium; see scripts/setup-tests.sh)"

@@ -30,7 +30,10 @@ func TestDigestAndChroot(t *testing.T) {
 	if children, _, err := c.Children("/prod/locks/a/locks/x"); err != nil || len(children) != 1 {
 		t.Errorf("the user's look: got %q, %v, want the holder", children, err)
 	}
-	for _, url := range []string{"zookeeper://" + host + "/prod/locks?prefix=a", "zookeeper://alice:wr0ng@" + host + "/prod/locks?prefix=a"} {
+	for _, url := range []string{
+		"zookeeper://" + host + "/prod/locks?prefix=a",
+		"zookeeper://alice:wr0ng@" + host + "/prod/locks?prefix=a",
+	} {
 		stranger, err := fencelock.Open(t.Context(), url)
 		if err == nil {
 			_, err = stranger.Mutex("x").TryLock(t.Context())
@@ -50,7 +53,8 @@ func TestDigestAndChroot(t *testing.T) {
 func TestBadURLs(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{
-		"zookeeper://localhost/a/../b", "zookeeper://localhost/a//b", "zookeeper://localhost/zookeeper/x", "zookeeper://localhost/%01",
+		"zookeeper://localhost/a/../b", "zookeeper://localhost/a//b",
+		"zookeeper://localhost/zookeeper/x", "zookeeper://localhost/%01",
 		"zookeeper://localhost?db=1", "zookeeper://:pass@localhost", "zookeeper://localhost?prefix=%00",
 	} {
 		_, err := fencelock.Open(t.Context(), url)

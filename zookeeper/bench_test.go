@@ -17,8 +17,9 @@ import (
 	"github.com/fencelock/fencelock/zookeeper"
 )
 
-// BenchmarkCycle locks and unlocks names of which nobody else has any, with this driver and with the client
-// library's own lock in turn, on the same server. Only the ratio of the two means something; it is the median of those of the turns.
+// BenchmarkCycle locks and unlocks names of which nobody else has any, with this driver and with
+// the client library's own lock in turn, on the same server. Only the ratio of the two means
+// something; it is the median of those of the turns.
 func BenchmarkCycle(b *testing.B) {
 	z := servers.ZooKeeper(b, servers.ZooKeeperOptions{Config: []string{"maxSessionTimeout=60000"}})
 	l, err := fencelock.Open(b.Context(), z.URL())
@@ -66,7 +67,8 @@ func BenchmarkCycle(b *testing.B) {
 	}
 }
 
-// cycles runs goroutines that lock and unlock, each its own name, for a while. It returns how many cycles they made in a second.
+// cycles runs goroutines that lock and unlock, each its own name, for a while. It returns how many
+// cycles they made in a second.
 func cycles(b *testing.B, goroutines int, cycle func(ctx context.Context, name string) error) float64 {
 	const slice = 200 * time.Millisecond
 	var n atomic.Int64
@@ -86,8 +88,8 @@ func cycles(b *testing.B, goroutines int, cycle func(ctx context.Context, name s
 	return float64(n.Load()) / time.Since(began).Seconds()
 }
 
-// BenchmarkGates locks and unlocks in turn in a keyspace without gates and in one with ten, of which all but one let the name alone, and the
-// last lets it in. The ratio is that of the medians.
+// BenchmarkGates locks and unlocks in turn in a keyspace without gates and in one with ten, of
+// which all but one let the name alone, and the last lets it in. The ratio is that of the medians.
 func BenchmarkGates(b *testing.B) {
 	z := servers.ZooKeeper(b, servers.ZooKeeperOptions{Config: []string{"maxSessionTimeout=60000"}})
 	mutex := func(prefix string, gates int) fencelock.Mutex {

@@ -13,24 +13,15 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// call sends a request once the session is connected. The client library knows no ctx: when ctx ends, call
-// returns, and the request goes on by itself until it is answered, or its connection or session has ended.
+// call sends a request once the session is connected. The client library knows no ctx: when ctx
+// ends, call returns, and the request goes on by itself until it is answered, or its connection or
+// session has ended. So it is for what changes nothing, or does no harm later.
 func call[T any](ctx context.Context, s *session, send func(*zk.Conn) (T, error)) (T, error) {
-	return tracked(ctx, s, nil, send)
-}
-
-// tracked is call, with a function that is called when the request has ended, whenever that is.
-func tracked[T any](ctx context.Context, s *session, ended func(), send func(*zk.Conn) (T, error)) (T, error) {
 	var none T
-	if ended == nil {
-		ended = func() {}
-	}
 	if err := ctx.Err(); err != nil {
-		ended()
 		return none, err
 	}
 	if err := s.await(ctx); err != nil {
-		ended()
 		return none, err
 	}
 	type outcome struct {
@@ -38,9 +29,8 @@ func tracked[T any](ctx context.Context, s *session, ended func(), send func(*zk
 		err error
 	}
 	done := make(chan outcome, 1)
-	s.d.flying.Go(func() {
+	s.st.flying.Go(func() {
 		res, err := send(s.conn)
-		ended()
 		done <- outcome{res, err}
 	})
 	select {
@@ -51,12 +41,65 @@ func tracked[T any](ctx context.Context, s *session, ended func(), send func(*zk
 	}
 }
 
+// round is a question that is under way, and its answer.
+type round struct {
+	done chan struct{} // closed when the rest is there
+	res  any
+	err  error
+}
+
+// together asks a question once for all callers that have it at the same time. The question goes on
+// when a caller's ctx ends, so a slow server is not asked again and again for what it is about to
+// say. fresh: the question leaves after the call; otherwise it may be under way already.
+func together[T any](
+	ctx context.Context, s *session, what string, fresh bool, ask func(context.Context) (T, error),
+) (T, error) {
+	var none T
+	if err := s.await(ctx); err != nil {
+		return none, err
+	}
+	for {
+		s.mu.Lock()
+		r := s.rounds[what]
+		joined := r != nil
+		if !joined {
+			r = &round{done: make(chan struct{})}
+			s.rounds[what] = r
+			s.st.flying.Go(func() {
+				r.res, r.err = ask(context.Background()) // ends with the session
+				s.mu.Lock()
+				delete(s.rounds, what)
+				s.mu.Unlock()
+				close(r.done)
+			})
+		}
+		s.mu.Unlock()
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			if err := s.await(ctx); err != nil {
+				return none, err // it says why there is no connection
+			}
+			return none, ctx.Err()
+		}
+		if fresh && joined {
+			fresh = false // what is under way now began after the call
+			continue
+		}
+		if r.err != nil {
+			return none, r.err
+		}
+		return r.res.(T), nil
+	}
+}
+
 // multi sends several operations of which all are done or none. If one failed, its index comes with its error; -1
 // if it is unknown whether they were done.
 //
-// The library cannot read the answer to the creation of a container and calls that an API error, with what stands before it
-// in the answer. If the operations have failed it can read all of the answer, and says which one has. So what has
-// neither failed nor is empty was done. The first operation must not be a container's.
+// The library cannot read the answer to the creation of a container and calls that an API error,
+// with what stands before it in the answer. If the operations have failed it can read all of the
+// answer, and says which one has. So what has neither failed nor is empty was done. The first
+// operation must not be a container's.
 func (s *session) multi(ctx context.Context, ops ...any) (int, error) {
 	i, err := call(ctx, s, func(*zk.Conn) (int, error) {
 		_, i, err := s.exchange(ops)
@@ -77,7 +120,7 @@ func (s *session) exchange(ops []any) ([]zk.MultiResponse, int, error) {
 		return nil, -1, s.meaning(err)
 	}
 	if i := slices.IndexFunc(rs, func(r zk.MultiResponse) bool { return r.Stat != nil }); i >= 0 {
-		s.d.clock.heard(rs[i].Stat.Mtime) // set just now
+		s.st.clock.heard(rs[i].Stat.Mtime) // set just now
 	}
 	return rs, 0, nil
 }
@@ -96,7 +139,7 @@ func (s *session) ensured(ctx context.Context, f func() error) error {
 
 // ensure makes the nodes that carry everything else.
 func (s *session) ensure(ctx context.Context) error {
-	for _, p := range []string{s.d.at.locks, s.d.at.tokens, s.d.at.done} {
+	for _, p := range []string{s.st.at.locks, s.st.at.tokens, s.st.at.done} {
 		if err := s.ensurePath(ctx, p); err != nil {
 			return err
 		}
@@ -108,7 +151,7 @@ func (s *session) ensure(ctx context.Context) error {
 func (s *session) ensurePath(ctx context.Context, p string) error {
 	create := func() error {
 		_, err := call(ctx, s, func(c *zk.Conn) (string, error) {
-			return c.Create(p, nil, zk.FlagPersistent, s.d.acl)
+			return c.Create(p, nil, zk.FlagPersistent, s.st.acl)
 		})
 		if errors.Is(err, zk.ErrNodeExists) {
 			err = nil
@@ -132,11 +175,12 @@ func (s *session) meaning(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, zk.ErrNoAuth):
-		means = "ZooKeeper refuses access to " + s.d.at.root + ": the user needs all rights to the nodes of the prefix, and must be the one who made them"
+		means = "ZooKeeper refuses access to " + s.st.at.root + ": the user needs all rights to " +
+			"the nodes of the prefix, and must be the one who made them"
 	case errors.Is(err, zk.ErrAuthFailed), errors.Is(err, zk.ErrInvalidACL):
 		means = "ZooKeeper does not accept the user: digest authentication is needed"
 	case errors.Is(err, zk.ErrNoChildrenForEphemerals):
-		means = "a node above or at " + s.d.at.root + " is ephemeral, which some other program made"
+		means = "a node above or at " + s.st.at.root + " is ephemeral, which some other program made"
 	default:
 		return err
 	}
@@ -156,6 +200,83 @@ func (e *refused) Unwrap() []error { return []error{backend.ErrInvalid, e.err} }
 
 // cutOff reports whether a request may have been lost with its connection.
 func cutOff(err error) bool {
-	return errors.Is(err, zk.ErrConnectionClosed) || errors.Is(err, zk.ErrNoServer) || errors.Is(err, zk.ErrSessionMoved) ||
+	return errors.Is(err, zk.ErrConnectionClosed) || errors.Is(err, zk.ErrNoServer) ||
+		errors.Is(err, zk.ErrSessionMoved) ||
 		errors.Is(err, zk.ErrSessionExpired)
+}
+
+// node is a node's data and what the server says of it.
+type node struct {
+	data []byte
+	stat *zk.Stat
+}
+
+func get(ctx context.Context, s *session, path string) (node, error) {
+	return call(ctx, s, func(c *zk.Conn) (node, error) {
+		data, stat, err := c.Get(path)
+		return node{data, stat}, err
+	})
+}
+
+// sync makes what the session reads next as new as anything that was answered to anyone before.
+// ZooKeeper's own sync is not enough: a leader that has lost its followers, and does not know yet,
+// answers it. A write is agreed on by a majority, and a session sees its own. Who may not write, or
+// finds nothing to write to, has to be content with sync.
+func (s *session) sync(ctx context.Context) error {
+	_, err := together(ctx, s, "sync", true, func(ctx context.Context) (struct{}, error) {
+		err := s.touch(ctx)
+		if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNoAuth) {
+			_, err = call(ctx, s, func(c *zk.Conn) (string, error) { return c.Sync(s.st.at.root) })
+		}
+		return struct{}{}, err
+	})
+	return err
+}
+
+// touch writes something: the answer also tells the time.
+func (s *session) touch(ctx context.Context) error {
+	stat, err := call(ctx, s, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(s.st.at.done, nil, -1) })
+	if err == nil {
+		s.st.clock.heard(stat.Mtime)
+	}
+	return err
+}
+
+// synced is get of what the leader has.
+func synced(ctx context.Context, s *session, path string) (node, error) {
+	if err := s.sync(ctx); err != nil {
+		return node{}, err
+	}
+	return get(ctx, s, path)
+}
+
+// children are the names of the nodes under one.
+func (s *session) children(ctx context.Context, path string) ([]string, error) {
+	return call(ctx, s, func(c *zk.Conn) ([]string, error) {
+		children, _, err := c.Children(path)
+		return children, err
+	})
+}
+
+// line reads who stands at a lock.
+func (s *session) line(ctx context.Context, lock string) (line, error) {
+	children, err := s.children(ctx, lock)
+	if err != nil {
+		return line{}, err
+	}
+	l := readLine(children)
+	if l.strange != "" {
+		return l, backend.Invalid("the node %s/%s was made by another program: "+
+			"nothing but locks may be there", lock, l.strange)
+	}
+	return l, nil
+}
+
+// remove deletes a node that may be gone.
+func (s *session) remove(ctx context.Context, path string) error {
+	_, err := call(ctx, s, func(c *zk.Conn) (struct{}, error) { return struct{}{}, c.Delete(path, -1) })
+	if errors.Is(err, zk.ErrNoNode) {
+		err = nil
+	}
+	return err
 }

@@ -2,15 +2,21 @@ package zookeeper_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/faultproxy"
+	"github.com/fencelock/fencelock/zookeeper"
 )
 
 // Many callers share requests, and the failure of one is no other's.
@@ -53,6 +59,101 @@ func TestManyAtOnce(t *testing.T) {
 		if left := len(leftovers(t, c)); left != n/3 {
 			t.Errorf("names with a node: got %d, want the %d that are held", left, n/3)
 		}
+	}
+}
+
+// slow is a connection to a server that answers one request after the other, and takes long for each.
+type slow struct {
+	net.Conn
+	answered *atomic.Int64
+	rest     []byte // what is left of a reply
+}
+
+func (c *slow) Read(p []byte) (int, error) {
+	if len(c.rest) == 0 {
+		c.rest = make([]byte, 4)
+		if _, err := io.ReadFull(c.Conn, c.rest); err != nil {
+			return 0, err
+		}
+		c.rest = append(c.rest, make([]byte, binary.BigEndian.Uint32(c.rest))...)
+		if _, err := io.ReadFull(c.Conn, c.rest[4:]); err != nil {
+			return 0, err
+		}
+		c.answered.Add(1)
+		<-time.After(60 * time.Millisecond)
+	}
+	n := copy(p, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}
+
+// slowCrowd locks and unlocks n names at once at a server that is slow, and returns how often it was
+// dialed and how many requests it answered. meanwhile is called when the crowd is there.
+func slowCrowd(t *testing.T, addrs []string, name string, n int, meanwhile func()) (dialed, answered int64) {
+	t.Helper()
+	var dials, answers atomic.Int64
+	d, err := zookeeper.New(addrs, &zookeeper.Options{
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			dials.Add(1)
+			c, err := new(net.Dialer).DialContext(ctx, network, address)
+			return &slow{Conn: c, answered: &answers}, err
+		},
+	})
+	must(t, err)
+	l, err := fencelock.New(d)
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	ctx := within(t, time.Minute)
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			le, err := l.Mutex(fmt.Sprint(name, i)).Lock(ctx)
+			if err == nil {
+				err = le.Unlock(t.Context())
+			}
+			errs[i] = err
+		})
+	}
+	meanwhile()
+	wg.Wait()
+	must(t, errors.Join(errs...))
+	return dials.Load(), answers.Load()
+}
+
+// A server that is slow is no outage, though a crowd comes to it at once that knows nothing of it
+// yet: what many want to know is asked once, and goes on being asked when a caller's look ends.
+func TestCrowdAtASlowServer(t *testing.T) {
+	t.Parallel()
+	const n = 80
+	dialed, answered := slowCrowd(t, single(t).Addrs(), "crowd-", n, func() {})
+	if dialed != 2 { // one to learn the tick, and the session's
+		t.Errorf("the server was dialed %d times, want 2", dialed)
+	}
+	if answered > 2*n { // a counter for most names, and all else together
+		t.Errorf("%d requests were answered for %d locks, want at most two for each", answered, n)
+	}
+}
+
+// Nor is it one to those who wait for locks that are held: they do not ask again for what it is
+// about to say.
+func TestHeldLocksAtASlowServer(t *testing.T) {
+	t.Parallel()
+	const n = 40
+	z := single(t)
+	holder := open(t, z.URL())
+	var leases []*fencelock.Lease
+	for i := range n {
+		leases = append(leases, lock(t, holder.Mutex(fmt.Sprint("held-", i))))
+	}
+	_, answered := slowCrowd(t, z.Addrs(), "held-", n, func() {
+		<-time.After(backend.Patience) // an outage for so long would end the waits
+		for _, le := range leases {
+			unlock(t, le)
+		}
+	})
+	if answered > 6*n {
+		t.Errorf("%d requests were answered for %d locks, want at most six for each", answered, n)
 	}
 }
 
@@ -207,6 +308,34 @@ func TestDeadWaiterLosesItsPlace(t *testing.T) {
 	}
 }
 
+// A renewal of many stays below what servers take as one request, however long the paths are.
+func TestManyLongPaths(t *testing.T) {
+	t.Parallel()
+	const n = 450
+	z := single(t)
+	d, err := zookeeper.New(z.Addrs(), &zookeeper.Options{
+		Chroot: "/" + strings.Repeat("c", 500), Prefix: strings.Repeat("é", 250),
+	})
+	must(t, err)
+	t.Cleanup(func() { must(t, d.Close()) })
+	holds, errs := make([]*backend.Hold, n), make([]error, n)
+	places := make(chan struct{}, 32)
+	var wg sync.WaitGroup
+	for i := range n {
+		places <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-places }()
+			r := request(fmt.Sprintf("%03d-%s", i, strings.Repeat("é", 250)))
+			var g backend.Grant
+			g, errs[i] = d.Acquire(within(t, 20*time.Second), r)
+			holds[i] = &backend.Hold{Request: r, Grant: g}
+		})
+	}
+	wg.Wait()
+	must(t, errors.Join(errs...))
+	must(t, errors.Join(d.Renew(within(t, 10*time.Second), holds)...))
+}
+
 func TestRaise(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -214,7 +343,7 @@ func TestRaise(t *testing.T) {
 	}
 	z := single(t)
 	d := driver(t, z.URL())
-	floor := backend.Token(1) << 52
+	floor := backend.Token(time.Now().UnixMicro()) + backend.FloorAhead/2
 	must(t, d.Raise(t.Context(), floor))
 	must(t, d.Raise(t.Context(), 5)) // it never falls
 	for _, name := range []string{"a", "b", "c"} {
@@ -222,7 +351,9 @@ func TestRaise(t *testing.T) {
 			t.Errorf("token of %q: got %d, want more than %d", name, le.Token(), floor)
 		}
 	}
-	want(t, "too high", d.Raise(t.Context(), 1<<53), backend.ErrInvalid)
+	for _, far := range []backend.Token{1 << 53, 1<<53 - 2, floor + 2*backend.FloorAhead} {
+		want(t, "too high", d.Raise(t.Context(), far), backend.ErrInvalid)
+	}
 }
 
 // A process that is new to an ensemble without data draws tokens above those of before the loss.

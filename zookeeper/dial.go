@@ -31,21 +31,28 @@ func (h *hosts) Init(servers []string) error { h.servers = servers; return nil }
 func (h *hosts) Len() int                    { return len(h.servers) }
 func (h *hosts) Connected()                  {}
 
-// Next returns the next server. Its second result makes the library look whether it was closed.
+// Next returns the next server. Its second result makes the library look whether it was closed. A
+// session that has expired is one: the library would open another in its place and send what was
+// meant for the first.
 func (h *hosts) Next() (string, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	server := h.servers[h.next%len(h.servers)]
 	h.next++
-	return server, h.s.ctx.Err() != nil
+	return server, !h.s.alive()
 }
 
 // dial connects to a server, after a pause if all of them were tried in vain.
 func (s *session) dial(network, address string, _ time.Duration) (net.Conn, error) {
+	s.progress()
+	defer s.progress()
 	s.mu.Lock()
-	failed := s.reach.failed
+	failed, ended := s.reach.failed, s.ended
 	s.mu.Unlock()
-	if n := failed / len(s.d.servers); n > 0 && failed%len(s.d.servers) == 0 {
+	if ended {
+		return nil, errEnded
+	}
+	if n := failed / len(s.st.servers); n > 0 && failed%len(s.st.servers) == 0 {
 		pause := time.NewTimer(min(dialPause<<min(n-1, 10), dialLongest))
 		defer pause.Stop()
 		select {
@@ -53,21 +60,39 @@ func (s *session) dial(network, address string, _ time.Duration) (net.Conn, erro
 		case <-s.ctx.Done():
 		}
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, dialMost)
-	defer cancel()
 	s.mu.Lock()
 	s.reach.failed++ // until the server has greeted
 	s.mu.Unlock()
-	conn, err := s.d.dial(ctx, network, address)
+	w, err := s.connect(network, address)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err != nil {
-		s.mu.Lock()
 		s.reach.err = err
-		s.mu.Unlock()
 		return nil, err
 	}
-	w := &wire{Conn: conn, s: s, in: bufio.NewReader(conn)}
-	s.mu.Lock()
 	s.wire = w
-	s.mu.Unlock()
 	return w, nil
+}
+
+// connect connects to a server, once it is known what is to be asked of it.
+func (s *session) connect(network, address string) (*wire, error) {
+	tick, doubted := s.st.tick.Load(), s.doubted()
+	if tick == 0 || doubted {
+		shortest, err := s.st.shortest(s.ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		tick = int64(shortest) / 2
+		s.st.tick.Store(tick)
+	}
+	s.mu.Lock()
+	s.tick = time.Duration(tick)
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(s.ctx, dialMost)
+	defer cancel()
+	conn, err := s.st.dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &wire{Conn: conn, s: s, in: bufio.NewReader(conn), proven: doubted}, nil
 }

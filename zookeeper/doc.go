@@ -8,97 +8,163 @@
 //
 // # What a lease is made of
 //
-// A lease is an ephemeral node of a session that was opened for TTL + grace. Holds of one length share a session, and
-// a session of up to a quarter more is used too; one that nobody has used for half its length is closed. Under
-// chroot/prefix an operator sees:
+// A lease is an ephemeral node of a session that is longer than TTL + grace (see "Time"). Holds of
+// one length share a session, and that of holds up to a quarter longer is used too; one that
+// nobody has used for half that length is closed. The servers end a session in one transaction,
+// which lists the paths of all its nodes. One of more than two megabytes, with the default of
+// jute.maxbuffer, can be written and never be read again: then no server of the ensemble starts
+// any more (ZOOKEEPER-4306). So the paths of a session's nodes have 512 KiB together at the most,
+// and what is beyond them is in another session: of names of 20 bytes a session has some 6,000, of
+// names of 512 bytes that are all escapes some 320.
+//
+// Under chroot/prefix an operator sees:
 //
 //	locks                                 its data are the gates of migrations
-//	locks/<name>                          container: there while the name is held or waited for; its data are those of the last release that somebody waited for
-//	locks/<name>/held-<nonce>             ephemeral: the holder; its data are the token and, in the second line, the owner
+//	locks/<name>                          container: there while the name is held or waited for;
+//	                                      its data are those of the last release that somebody
+//	                                      waited for
+//	locks/<name>/held-<nonce>             ephemeral: the holder; its data are the token and, in
+//	                                      the second line, the owner
 //	locks/<name>/wait-<nonce>-<number>    ephemeral, sequential: the queue; the data are the owner
 //	tokens/00 … tokens/ff                 counters: no name whose hash is that has had a greater token
 //	done/<session>-<n>                    ephemeral: the last of a session's requests with releases that was done
-//	clients/<migration>%.<id>             what a client of a migration has reported; deleted by others once it is forgotten
+//	clients/<migration>%.<id>             what a client of a migration has reported; deleted by
+//	                                      others once it is forgotten
 //
-// In a path bytes other than letters, digits and -_.:=+@,~ are written %XX, and so is a dot in the first place. The counters
-// stay: 256 however many names there are. Of a name nothing is left after the release; of one whose holder died an
-// empty container, which the next holder takes over or the servers remove within a minute.
+// In a path bytes other than letters, digits and -_.:=+@,~ are written %XX, and so is a dot in the
+// first place. The counters stay: 256 however many names there are. Of a name nothing is left after
+// the release; of one whose holder died an empty container, which the next holder takes over or the
+// servers remove within a minute.
 //
-// One multi acquires a free lock: it makes sure of its token, makes the container, which fails
-// if somebody holds or waits, and makes the holder's node. One multi releases: it deletes both and writes its number
-// into a node of the session, so that it is found out, if the answer is lost,
-// whether it was done or the lock had been taken away. Whatever deletes a holder's node names it with its
-// nonce, so no late release can touch the next holder. While one of these multis is under way on a session, the grants and releases of
-// other names that come up meanwhile leave together in the next, up to 128: when half as many have come up as are under way, and
-// at most four multis are. An operation that fails is that of its own caller: the others leave again. A name that was found held a
-// moment ago is queued for at once, or looked at by who does not wait, which costs the servers less than a write that fails.
+// One multi acquires a free lock: it makes sure of its token, makes the container, which fails if
+// somebody holds or waits, and makes the holder's node. One multi releases: it deletes both and
+// writes its number into a node of the session, so that it is found out, if the answer is lost,
+// whether it was done or the lock had been taken away. Whatever deletes a holder's node names it
+// with its nonce, so no late release can touch the next holder. While one of these multis is under
+// way on a session, the grants and releases of other names that come up meanwhile leave together in
+// the next, up to 128: when half as many have come up as are under way, and at most four multis
+// are. An operation that fails is that of its own caller: the others leave again. A name that was
+// found held a moment ago is queued for at once, or looked at by who does not wait, which costs the
+// servers less than a write that fails.
 //
-// A request that is given up is not forgotten: what has not left is taken back, and what has left is waited for before it is
-// undone. ZooKeeper does the requests of a session in order, also when the session moves to another server
-// (the one it left is refused from then on), so nothing of an abandoned acquisition can come after its undoing.
+// A request that is given up is not forgotten: what has not left is taken back, and what has left
+// is waited for before it is undone. ZooKeeper does the requests of a session in order, also when
+// the session moves to another server (the one it left is refused from then on), so nothing of an
+// abandoned acquisition can come after its undoing.
 //
 // # Time
 //
-// The client library's pings keep a session alive whatever its holders do. So the store's side of a TTL is kept by two: while
-// the process lives and can reach a server, the driver deletes the node of a hold that nobody renewed for TTL + grace; when
-// the process dies, is stopped, or is cut off, the servers end its session when they have not heard of it for TTL + grace.
-// They check on every tick, and let no session be shorter than minSessionTimeout, by default two ticks: a dead
-// process's lock comes free up to a tick late, and with the default tickTime of 2 s not before 4 s. That
-// delays others and endangers nobody. Longer than maxSessionTimeout, by default 20 ticks, TTL + grace cannot be: ErrInvalid names
-// the longest.
+// Pings keep a session alive whatever its holders do. So the store's side of a TTL is kept by two:
+// while the process lives and can reach a server, the driver deletes the node of a hold that
+// nobody renewed for TTL + grace; when the process dies, is stopped, or is cut off, the servers
+// end its session when they have not heard of it for its length.
 //
-// The Deadline is counted from before the request, as everywhere, and the servers count from when they hear of it. It
-// is the leader that ends sessions, and of what a follower answered it hears only with the follower's next report, half a tick later.
-// So after a silence of more than two thirds of the session a renewal does not count before the leader has surely heard of
-// it, a third of the session later. This is the one place where the time that a message takes between servers matters.
+// The Deadline is counted from before the request, as everywhere. The servers count from when the
+// leader hears of the session, and round up to a tick, so that is never less. But the leader does
+// not hear at once (read from the classes of 3.8.0):
 //
-// A renewal is a multi that looks at the holder's nodes, up to 500 of them, through the leader. A session that is
-// disconnected is suspended: its leases run on to their Deadline, and go on if it comes back. One that has expired is lost, at
-// once: SessionLost. A node of ours that an older session made is not ours.
+//   - It is the leader that ends sessions. A request that a follower passes on to it does not
+//     count for the session, only the follower's next report does, with which it answers the
+//     leader's ping (LearnerHandler.ping, every half tick). A follower that hangs, or is cut off
+//     together with its client, just after it has answered, makes no report: the leader counts
+//     from an earlier request, and ends the session that much sooner.
+//   - The leader does what a follower sends in order. So the answer to a write proves that the
+//     leader has heard all reports that the follower had made when it passed the write on. What
+//     was answered a tick before the write was sent was in one of them: half a tick for the
+//     report, and half for the ways between servers and for what delays them.
+//   - The leader hears at once of a session that is opened, or that comes to a server
+//     (Leader.REVALIDATE). A new leader begins to count anew.
+//
+// So a grant or a renewal counts only if the session, from the last request that is proved in this
+// way, lasts until TTL + grace after it was sent. Otherwise its outcome is unknown: the Deadline
+// stays, and the next one, a tick later, proves this one. So that this is rare the session is
+// longer than TTL + grace by a sixth, which is the time between two pings, and by 1¼ ticks and 50
+// ms. Where the servers' longest session leaves no room for that the pings come more often, down
+// to 1/24; a TTL + grace for which that does not do is ErrInvalid, and the error names the
+// longest. This is the one place where the time that a message takes between servers matters: a
+// report that takes half a tick longer than it should, of a server that falls silent then.
+//
+// How long a tick is the servers do not say. It is taken for half of minSessionTimeout, as which
+// that is two ticks by default; a process asks for it when it first connects, by opening a session
+// of 1 ms and closing it. So minSessionTimeout must not be set to less than two ticks, and clients
+// are to be restarted after tickTime was raised.
+//
+// A dead process's lock comes free when its session has ended: up to TTL + grace + a sixth + 2¼
+// ticks later, and with the default tickTime of 2 s not before 4 s. That delays others and
+// endangers nobody.
+//
+// A renewal is a multi that looks at the holder's nodes, up to 500 of them, through the leader. A
+// session that is disconnected is suspended: its leases run on to their Deadline, and go on if it
+// comes back. One that has expired is lost, at once: SessionLost. A node of ours that an older
+// session made is not ours.
+//
+// A connection on which no answer comes for 3 s although one is due (for short leases two thirds of
+// TTL + grace) is given up for the next server; each time that this happens without an answer in
+// between it is given twice as long, up to two thirds of the session. A session whose client library makes
+// no attempt to connect any more is replaced by another.
+//
+// A server hangs up on a client that has seen more than it has, and on any as long as there is no
+// leader. Where all hang up, again and again, a session first asks for another one, of 1 ms, on a
+// connection of its own: a server that opens it has a leader and all that was agreed on. If that
+// one hangs up all the same the ensemble has lost its data, and the session asks without what it
+// has seen, to be told that it is over.
 //
 // # Waiting
 //
-// A waiter makes a node in the queue, and watches the one before it and no other. The first in the queue
-// takes the free lock by deleting its node and making the holder's, in one multi, and without another look
-// when the holder that it watched has gone, for who is first remains so. When a waiter has gone it holds the lock, has held it, or has given up: the
-// next one looks for that one's holder's node, then for its nonce in the data of the lock's node, and only then at the queue. If it leaves the lock free for 2 s
-// it is dead, or as good as dead, and loses its place; who is alive then joins again at the end. A waiter looks by itself every
-// 2 s (every 5 s behind the second place), in case a push is lost.
+// A waiter makes a node in the queue, and watches the one before it and no other. The first in the
+// queue takes the free lock by deleting its node and making the holder's, in one multi, and without
+// another look when the holder that it watched has gone, for who is first remains so. When a waiter
+// has gone it holds the lock, has held it, or has given up: the next one looks for that one's
+// holder's node, then for its nonce in the data of the lock's node, and only then at the queue. If
+// it leaves the lock free for 2 s it is dead, or as good as dead, and loses its place; who is alive
+// then joins again at the end. A waiter looks by itself every 2 s (every 5 s behind the second
+// place), in case a push is lost.
 //
 // # Tokens
 //
-// A process draws the numbers above a counter by setting it, on the condition that nobody did since: to the counter's value plus one, the
-// servers' clock in µs, or the floor plus one, whichever is greatest, and to 500 more in stock, but never more than 3 ms ahead of the clock for
-// those. What it drew are its tokens as long as the counter stands: every multi that grants checks its version, or sets it. So a token is known before the
-// request is sent, and is part of the grant, and so are those that are reserved with it. It is
-// as durable as everything else in the ensemble, and rises through every restart, election and hand-over. The clock, which is
-// estimated from the times in the servers' answers and never ahead of them, matters only when the ensemble has lost its data
-// or was set back to an older state: then tokens rise if the clock of the leader is not behind that of the one before by more
-// than the time since the last grant.
+// A process draws the numbers above a counter by setting it, on the condition that nobody did
+// since: to the counter's value plus one, the servers' clock in µs, or the floor plus one,
+// whichever is greatest, and to 500 more in stock, but never more than 3 ms ahead of the clock for
+// those. What it drew are its tokens as long as the counter stands: every multi that grants checks
+// its version, or sets it. So a token is known before the request is sent, and is part of the
+// grant, and so are those that are reserved with it. It is as durable as everything else in the
+// ensemble, and rises through every restart, election and hand-over. The clock, which is estimated
+// from the times in the servers' answers and never ahead of them, matters only when the ensemble
+// has lost its data or was set back to an older state: then tokens rise if the clock of the leader
+// is not behind that of the one before by more than the time since the last grant.
 //
 // # Gates
 //
-// The gates of a keyspace are the data of the node locks, as JSON, so they need no node of their own that may be missing. Every multi that makes a
-// holder's node checks the version of that data, once for all grants that leave together: a gate costs no request, but for
-// reading them at a process's first grant, after each change, and after a broken connection. A gate closes for everybody at the write of that
-// node, whatever server they are connected to; a refusal is told only after the gates have been read from the leader. What is
-// no list of gates lets nobody in: ErrInvalid names the node. The node of a holder in backend.PhaseBoth shows its
-// migration in the first line, so that those who hold up a drain can be told from it.
+// The gates of a keyspace are the data of the node locks, as JSON, so they need no node of their
+// own that may be missing. Every multi that makes a holder's node checks the version of that data,
+// once for all grants that leave together: a gate costs no request, but for reading them at a
+// process's first grant, after each change, and after a broken connection. A gate closes for
+// everybody at the write of that node, whatever server they are connected to; a refusal is told
+// only after the gates have been read from the leader. What is no list of gates lets nobody in:
+// ErrInvalid names the node. The node of a holder in backend.PhaseBoth shows its migration in the
+// first line, so that those who hold up a drain can be told from it.
 //
-// What a client reports is a persistent node, for an ephemeral one would end with a session that is shorter. It counts as
-// forgotten once it is older, by the leader's clock, than it was to be kept. The next look at the clients of any migration
-// deletes it, or one of the next clients that report for the first time, each of which looks at up to 32. So after the last of
-// a migration a few may stay until somebody looks.
+// What a client reports is a persistent node, for an ephemeral one would end with a session that is
+// shorter. It counts as forgotten once it is older, by the leader's clock, than it was to be kept.
+// The next look at the clients of any migration deletes it, or one of the next clients that report
+// for the first time, each of which looks at up to 32. So after the last of a migration a few may
+// stay until somebody looks.
 //
 // # What is not promised
 //
-// Mutual exclusion through a loss or a setting back of the ensemble's data. The tokens still rise, so a resource that checks them
-// stays safe. A holder learns of that when its session is refused or at its Deadline.
+// Mutual exclusion through a loss or a setting back of the ensemble's data. The tokens still rise,
+// so a resource that checks them stays safe. A holder learns of that when its session is refused or
+// at its Deadline.
 //
 // # What the servers need
 //
-// ZooKeeper with container nodes (since 3.5.3; tested with 3.8 only), of which znode.container.checkIntervalMs must not be 0. maxSessionTimeout at least the
-// longest TTL + grace: the default of 40 s fits the default TTL of 30 s. maxClientCnxns (60 for one address by default) at
-// least the number of processes times the lengths of leases that each has, plus one. Users with all rights on what is under
-// chroot/prefix; who only locks needs to read the node locks, and who moves names to another store to write it. Nothing else may be put there: a strange node under a name is ErrInvalid.
+// ZooKeeper with container nodes (since 3.5.3; tested with 3.8 only), of which
+// znode.container.checkIntervalMs must not be 0. maxSessionTimeout at least the longest TTL +
+// grace and a little more: the default of 40 s does for the default TTL of 30 s and a grace of up
+// to 5 s. minSessionTimeout at least two ticks, as by default. maxClientCnxns (60 for one address
+// by default) at least the number of processes times the sessions that each has, plus two: one
+// session for each length of leases, and one for each 512 KiB of paths. Users with all rights on
+// what is under chroot/prefix; who only locks needs to read the node locks, and who moves names to
+// another store to write it. Nothing else may be put there: a strange node under a name is
+// ErrInvalid.
 package zookeeper

@@ -24,19 +24,19 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 	if err != nil {
 		return nil, err
 	}
-	if err := d.probe(ctx); err != nil {
+	if err := d.store.probe(ctx); err != nil {
 		_ = d.Close() // the first error is the one to report
 		return nil, err
 	}
 	return d, nil
 }
 
-// probe opens the first session and makes the nodes that carry everything else, which shows whether the user may.
-func (d *Driver) probe(ctx context.Context) error {
-	s, err := d.any(ctx)
+// probe opens the first session and makes the nodes that carry everything else, which shows whether
+// the user may.
+func (st *store) probe(ctx context.Context) error {
+	s, err := st.any(ctx)
 	if err != nil {
 		return err
 	}
-	defer s.unuse()
 	return s.ensure(ctx)
 }

@@ -3,9 +3,13 @@ package zookeeper_test
 import (
 	"testing"
 	"time"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
-// A release leaves in the lock's node whose it was. That is not taken for the passing on of a waiter that gives up while another one holds.
+// A release leaves in the lock's node whose it was. That is not taken for the passing on of a
+// waiter that gives up while another one holds.
 func TestWaiterThatGivesUpPassesNothingOn(t *testing.T) {
 	t.Parallel()
 	z := single(t)
@@ -36,4 +40,54 @@ func TestWaiterThatGivesUpPassesNothingOn(t *testing.T) {
 	}
 	unlock(t, last)
 	awaitClean(t, c, time.Second)
+}
+
+// A waiter is granted the lock, and its session ends before it can be sure of that: it never had
+// the lock, so it waits on, with another session.
+func TestGrantThatNobodyWasGiven(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	holder := driver(t, z.URL())
+	first := request("x")
+	g, err := holder.Acquire(t.Context(), first)
+	must(t, err)
+	p, url := proxied(t, z.Servers()[0])
+	d := driver(t, url)
+	r := request("x")
+	r.Wait, r.TTL = true, 2*time.Second
+	told := make(chan error, 10)
+	r.Lost = func(err error) { told <- err }
+	type outcome struct {
+		g   backend.Grant
+		err error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		g, err := d.Acquire(within(t, 30*time.Second), r)
+		done <- outcome{g, err}
+	}()
+	await(t, 10*time.Second, "one waiter", func() bool { return len(nodes(t, c, "x", "wait-")) == 1 })
+	p.LoseReplyTo(1, about("/held-"+r.Nonce, "/tokens/"))
+	must(t, holder.Release(t.Context(), &backend.Hold{Request: first, Grant: g}))
+	await(t, 10*time.Second, "the grant's reply is lost", func() bool { return p.Counts().LostReplies == 1 })
+	const multi = "\x00\x00\x00\x0e"
+	p.LoseReplyTo(1, about(multi, "/held-"+r.Nonce)) // it has found its grant, and looks whether its session is sure
+	await(t, 10*time.Second, "the confirmation's reply is lost", func() bool { return p.Counts().LostReplies == 2 })
+	p.Set(faultproxy.Mode{Refuse: true})
+	p.Cut()
+	await(t, 4*time.Second, "the session has ended", func() bool { return len(nodes(t, c, "x", "held-")) == 0 })
+	p.Set(faultproxy.Mode{})
+	got := <-done
+	must(t, got.err)
+	if got.g.Token <= g.Token {
+		t.Errorf("token: got %d after %d", got.g.Token, g.Token)
+	}
+	select {
+	case err := <-told:
+		t.Errorf("the end of a grant that nobody was given was told: %v", err)
+	default:
+	}
+	must(t, d.Release(t.Context(), &backend.Hold{Request: r, Grant: got.g}))
+	awaitClean(t, c, 5*time.Second)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// limit is the longest session that the servers grant, as far as it is known.
+// limit is the longest hold that the servers' longest session covers, as far as it is known.
 type limit struct {
 	most  time.Duration
 	known time.Time
@@ -22,51 +22,50 @@ const longest = 24 * time.Hour
 // limitLasts is how long the limit is believed: somebody may change the servers' settings.
 const limitLasts = time.Minute
 
-// session returns a session, counted in as used, of at least a length, and not of much more: the lock of a
-// process that dies is free only when its session has expired.
-func (d *Driver) session(ctx context.Context, length time.Duration) (*session, error) {
-	if most := d.limit(); most > 0 && length > most {
+// session returns a session, with the place counted in, for holds of its length, and not of much
+// more: the lock of a process that dies is free only when its session has expired.
+func (st *store) session(ctx context.Context, p *place) (*session, error) {
+	length := p.length()
+	if most := st.limit(); most > 0 && length > most {
 		return nil, tooLong(length, most)
 	}
-	s, err := d.pick(func(s *session) bool { return s.length >= length && s.length <= length+length/4 }, min(length, longest))
+	s, err := st.pick(min(length, longest), func(s *session) bool {
+		return s.length >= length && s.length <= length+length/4 && s.use(p)
+	})
 	if err != nil {
 		return nil, err
 	}
 	if err := s.ready(ctx); err != nil {
-		s.unuse()
+		s.unuse(p)
 		return nil, err
 	}
 	if most := s.most(); most < length {
-		d.setLimit(most)
-		s.unuse()
+		st.setLimit(most)
+		s.unuse(p)
 		return nil, tooLong(length, most)
 	}
 	return s, nil
 }
 
-// any returns some session, counted in as used.
-func (d *Driver) any(ctx context.Context) (*session, error) {
-	s, err := d.pick(func(s *session) bool { return s.base }, 0)
+// any returns the session that every driver has.
+func (st *store) any(ctx context.Context) (*session, error) {
+	s, err := st.pick(0, func(s *session) bool { return s.base && s.alive() })
 	if err != nil {
 		return nil, err
 	}
-	if err := s.ready(ctx); err != nil {
-		s.unuse()
-		return nil, err
-	}
-	return s, nil
+	return s, s.ready(ctx)
 }
 
-// pick returns the first session that fits and counts it in as used. Without one it opens one
-// of the length; 0: the base session.
-func (d *Driver) pick(fits func(*session) bool, length time.Duration) (*session, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
+// pick returns the first session that is taken. Without one it opens one for holds of the length; 0:
+// the one that every driver has.
+func (st *store) pick(length time.Duration, take func(*session) bool) (*session, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed {
 		return nil, backend.ErrClosed
 	}
-	for _, s := range d.sessions {
-		if fits(s) && s.use() {
+	for _, s := range st.sessions {
+		if take(s) {
 			return s, nil
 		}
 	}
@@ -74,39 +73,49 @@ func (d *Driver) pick(fits func(*session) bool, length time.Duration) (*session,
 	if base {
 		length = baseLength
 	}
-	s, err := d.openSession(length, base)
+	s, err := st.openSession(length, base)
 	if err != nil {
 		return nil, err
 	}
-	s.use()
-	d.sessions = append(d.sessions, s)
+	st.sessions = append(st.sessions, s)
+	take(s)
 	return s, nil
 }
 
-// forget takes a session out that is over.
-func (d *Driver) forget(s *session) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.sessions = slices.DeleteFunc(d.sessions, func(o *session) bool { return o == s })
+// others are the sessions but one.
+func (st *store) others(s *session) []*session {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(st.sessions), func(o *session) bool { return o == s })
 }
 
-func (d *Driver) limit() time.Duration {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if time.Since(d.most.known) > limitLasts {
+// forget takes a session out that is over, and reports whether that is because the store is closed.
+func (st *store) forget(s *session) (closed bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.sessions = slices.DeleteFunc(st.sessions, func(o *session) bool { return o == s })
+	return st.closed
+}
+
+func (st *store) limit() time.Duration {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if time.Since(st.most.known) > limitLasts {
 		return 0
 	}
-	return d.most.most
+	return st.most.most
 }
 
-func (d *Driver) setLimit(most time.Duration) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.most = limit{most, time.Now()}
+func (st *store) setLimit(most time.Duration) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.most = limit{most, time.Now()}
 }
 
 func tooLong(length, most time.Duration) error {
-	return backend.Invalid("TTL and grace together are %v, but the ZooKeeper servers let a session last for %v at most: ask for less, or raise maxSessionTimeout there", length, most)
+	return backend.Invalid("TTL and grace together are %v, but the longest session of the "+
+		"ZooKeeper servers covers %v at most: ask for less, or raise maxSessionTimeout there",
+		length, most)
 }
 
 // ready returns when the session is connected for the first time and has been authenticated.
@@ -114,36 +123,24 @@ func (s *session) ready(ctx context.Context) error {
 	if err := s.await(ctx); err != nil {
 		return err
 	}
-	if s.d.auth == nil {
+	if s.st.auth == nil {
 		return nil
 	}
 	s.mu.Lock()
-	if s.authed == nil {
-		s.authed = make(chan struct{}, 1)
-	}
-	turn, done := s.authed, s.authDone
-	s.mu.Unlock()
-	if done {
-		return nil
-	}
-	select {
-	case turn <- struct{}{}:
-		defer func() { <-turn }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	s.mu.Lock()
-	done = s.authDone
+	done := s.authDone
 	s.mu.Unlock()
 	if done {
 		return nil
 	}
 	// The library does it again for every new connection.
-	_, err := call(ctx, s, func(c *zk.Conn) (struct{}, error) { return struct{}{}, c.AddAuth("digest", s.d.auth) })
-	if err == nil {
+	_, err := together(ctx, s, "auth", false, func(ctx context.Context) (struct{}, error) {
+		none, err := call(ctx, s, func(c *zk.Conn) (struct{}, error) {
+			return struct{}{}, c.AddAuth("digest", s.st.auth)
+		})
 		s.mu.Lock()
-		s.authDone = true
+		s.authDone = s.authDone || err == nil
 		s.mu.Unlock()
-	}
+		return none, err
+	})
 	return err
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/zookeeper"
 )
 
@@ -181,10 +181,12 @@ func TestWriteFails(t *testing.T) {
 	z := single(t)
 	c := foreign(t, z.Addrs()...)
 	var next atomic.Pointer[failure]
-	d, err := zookeeper.New(z.Addrs(), &zookeeper.Options{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, address)
-		return breaking{conn, &next}, err
-	}})
+	d, err := zookeeper.New(z.Addrs(), &zookeeper.Options{
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			return breaking{conn, &next}, err
+		},
+	})
 	must(t, err)
 	l, err := fencelock.New(d)
 	must(t, err)
@@ -207,7 +209,8 @@ func TestWriteFails(t *testing.T) {
 	}
 }
 
-// A release that could not leave before its ctx ended leaves with the next one, and the failure of the first is not told twice.
+// A release that could not leave before its ctx ended leaves with the next one, and the failure of
+// the first is not told twice.
 func TestReleaseAfterOutage(t *testing.T) {
 	t.Parallel()
 	const n = 16
@@ -279,5 +282,8 @@ var nonces atomic.Int64
 
 // request is one for a bare driver.
 func request(name string) *backend.Request {
-	return &backend.Request{Name: name, Nonce: fmt.Sprintf("%032x", nonces.Add(1)), Owner: "test", TTL: 20 * time.Second, Lost: func(error) {}}
+	return &backend.Request{
+		Name: name, Nonce: fmt.Sprintf("%032x", nonces.Add(1)), Owner: "test",
+		TTL: 20 * time.Second, Lost: func(error) {},
+	}
 }

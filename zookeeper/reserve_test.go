@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/zookeeper"
 )
 
@@ -61,8 +61,18 @@ func TestReservedTokensAreNobodyElses(t *testing.T) {
 			}
 			must(t, d.Release(t.Context(), next))
 		}},
-		{"abandon", func(t *testing.T, d *zookeeper.Driver, h *backend.Hold) { must(t, d.Abandon(t.Context(), h.Request)) }},
-		{"break", func(t *testing.T, _ *zookeeper.Driver, h *backend.Hold) { must(t, other.Break(t.Context(), h.Name)) }},
+		{
+			"abandon",
+			func(t *testing.T, d *zookeeper.Driver, h *backend.Hold) {
+				must(t, d.Abandon(t.Context(), h.Request))
+			},
+		},
+		{
+			"break",
+			func(t *testing.T, _ *zookeeper.Driver, h *backend.Hold) {
+				must(t, other.Break(t.Context(), h.Name))
+			},
+		},
 		{"raise", func(t *testing.T, d *zookeeper.Driver, h *backend.Hold) {
 			must(t, other.RaiseHeld(t.Context(), acquired(t, other, reserving("other")), h.Token))
 			must(t, d.RaiseHeld(t.Context(), h, h.Token+1))
@@ -145,7 +155,8 @@ func TestReservedTokensOfARepeatedRequest(t *testing.T) {
 		}
 		again := acquired(t, d, h.Request)
 		if again.Token != h.Token || again.Reserved > h.Reserved {
-			t.Errorf("sent again: got %d and %d in reserve, want %d and at most %d", again.Token, again.Reserved, h.Token, h.Reserved)
+			t.Errorf("sent again: got %d and %d in reserve, want %d and at most %d",
+				again.Token, again.Reserved, h.Token, h.Reserved)
 		}
 		if info, err := other.Inspect(t.Context(), "x"); err != nil || info.Token != h.Token {
 			t.Errorf("Inspect: got %+v, %v, want token %d", info, err, h.Token)
@@ -203,13 +214,31 @@ func TestOneCounterForManyNames(t *testing.T) {
 	reserved := 0
 	for i, h := range all[1:] {
 		if before := all[i]; h.Token <= before.Token+backend.Token(before.Reserved) {
-			t.Errorf("%s has %d, %s had %d and %d in reserve", h.Name, h.Token, before.Name, before.Token, before.Reserved)
+			t.Errorf("%s has %d, %s had %d and %d in reserve",
+				h.Name, h.Token, before.Name, before.Token, before.Reserved)
 		}
 		reserved += h.Reserved
 	}
 	if reserved == 0 {
 		t.Error("no token was reserved")
 	}
+}
+
+// Who finds that another process has drawn from the counter meanwhile, for another name, reads it and asks again.
+func TestCounterOfOthersCostsARead(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	p, url := proxied(t, z.Servers()[0])
+	d, other := driver(t, url), driver(t, z.URL())
+	names := sameCounter(3)
+	must(t, d.Release(t.Context(), hold(t, d, reserving(names[0]))))
+	must(t, other.Release(t.Context(), hold(t, other, reserving(names[1]))))
+	before := p.Counts().Requests
+	h := hold(t, d, reserving(names[2]))
+	if n := p.Counts().Requests - before; n != 3 {
+		t.Errorf("%d requests, want 3: one that is refused, the counter, and one that is done", n)
+	}
+	must(t, d.Release(t.Context(), h))
 }
 
 // sameCounter returns names that draw from one counter.

@@ -11,7 +11,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
@@ -131,7 +131,9 @@ func start(t *testing.T, m fencelock.Mutex) *pending {
 func queue(t *testing.T, c *zk.Conn, l *fencelock.Locker, name string, n int) *pending {
 	t.Helper()
 	p := start(t, l.Mutex(name))
-	await(t, 10*time.Second, fmt.Sprintf("%d in the queue for %q", n, name), func() bool { return len(nodes(t, c, name, "wait-")) == n })
+	await(t, 10*time.Second, fmt.Sprintf("%d in the queue for %q", n, name), func() bool {
+		return len(nodes(t, c, name, "wait-")) == n
+	})
 	return p
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,22 +20,26 @@ import (
 const (
 	maxToken = 1<<53 - 1
 	maxClock = 1 << 52
-	// maxAhead, in µs, is how far a counter may be ahead of the clock for numbers in stock, and inStock how many these are.
+	// maxAhead, in µs, is how far a counter may be ahead of the clock for numbers in stock, and
+	// inStock how many these are.
 	maxAhead = 3000
 	inStock  = 500
 )
 
-// bucket is the counter of the names of one bucket: a node whose data is a number that no token exceeds. A client draws the
-// numbers above it by setting it, on the condition that its version is the one that the client has seen, and some more than
-// one: those it may draw as long as that version stands. So a token is known before the request is sent, stands in the
-// holder's node, and is part of the grant. One flight of a process at a time draws from a counter.
+// bucket is the counter of the names of one bucket: a node whose data is a number that no token
+// exceeds. A client draws the numbers above it by setting it, on the condition that its version is
+// the one that the client has seen, and some more than one: those it may draw as long as that
+// version stands. So a token is known before the request is sent, stands in the holder's node, and
+// is part of the grant.
 type bucket struct {
-	path string
+	path  string
+	taken chan struct{} // of size 1: the one multi of this process that draws from it now
 
-	mu    sync.Mutex
-	taken *pot // of the flight that draws
-	now   draws
+	mu  sync.Mutex
+	now draws
 }
+
+func newBucket(path string) *bucket { return &bucket{path: path, taken: make(chan struct{}, 1)} }
 
 // draws is what a process knows of a counter.
 type draws struct {
@@ -43,45 +49,62 @@ type draws struct {
 	next    backend.Token // from here to last the numbers are ours
 }
 
-// take returns what f draws with; nil if another flight has the counter.
-func (b *bucket) take(f *flight) *pot {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.taken == nil {
-		b.taken = &pot{f: f, bucket: b}
-	}
-	if b.taken.f != f {
-		return nil
-	}
-	return b.taken
-}
-
-// leave lets others draw.
-func (b *bucket) leave() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.taken = nil
-}
-
 // load asks the server for the counter if it is not known, and makes it if it is missing.
 func (b *bucket) load(ctx context.Context, s *session) error {
 	if b.state().known {
 		return nil
 	}
+	_, err := together(ctx, s, b.path, false, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, b.find(ctx, s)
+	})
+	return err
+}
+
+// find is read, and makes the counters if this one is missing.
+func (b *bucket) find(ctx context.Context, s *session) error {
 	for {
 		err := b.read(ctx, s)
 		if !errors.Is(err, zk.ErrNoNode) {
 			return err
 		}
-		if err := s.ensured(ctx, func() error {
-			_, err := call(ctx, s, func(c *zk.Conn) (string, error) {
-				return c.Create(b.path, []byte("0"), zk.FlagPersistent, s.d.acl)
-			})
-			return err
-		}); err != nil && !errors.Is(err, zk.ErrNodeExists) {
+		_, err = together(ctx, s, "counters", false, s.makeCounters)
+		if err != nil && !errors.Is(err, zk.ErrNodeExists) {
 			return err
 		}
+		if err == nil && b.state().known {
+			return nil
+		}
 	}
+}
+
+// makeCounters makes all counters that are missing, in one request: names are spread over them, so
+// where one is missing others are about to be.
+func (s *session) makeCounters(ctx context.Context) (made struct{}, err error) {
+	var there []string
+	if err := s.ensured(ctx, func() (err error) {
+		there, err = s.children(ctx, s.st.at.tokens)
+		return err
+	}); err != nil {
+		return made, err
+	}
+	var missing []*bucket
+	var ops []any
+	for _, b := range s.st.buckets {
+		if !slices.Contains(there, path.Base(b.path)) {
+			missing = append(missing, b)
+			ops = append(ops, &zk.CreateRequest{Path: b.path, Data: number(0), Acl: s.st.acl})
+		}
+	}
+	if len(ops) == 0 {
+		return made, nil
+	}
+	if _, err := s.multi(ctx, ops...); err != nil {
+		return made, err
+	}
+	for _, b := range missing {
+		b.set(draws{next: 1}) // as it was made
+	}
+	return made, nil
 }
 
 func (b *bucket) read(ctx context.Context, s *session) error {
@@ -115,7 +138,7 @@ func (b *bucket) set(d draws) {
 	b.now = d
 }
 
-// drawn takes in what a flight has made of the counter, unless something newer is known.
+// drawn takes in what a multi has made of the counter, unless something newer is known.
 func (b *bucket) drawn(d draws) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -140,13 +163,11 @@ func (b *bucket) forget() {
 	b.now.known = false
 }
 
-// pot is what the grants of one flight draw from one counter, which is set once for all of them, or not at all if
-// there are numbers enough.
+// pot is what the grants of one multi draw from one counter, which is set once for all of them, or
+// not at all if there are numbers enough.
 type pot struct {
 	draws
-	f      *flight
 	bucket *bucket
-	grants int
 	sets   bool
 }
 
@@ -159,9 +180,13 @@ func (p *pot) draw(r *backend.Request, clock int64) (backend.Token, int, error) 
 		if clock > maxClock {
 			clock = 0
 		}
+		if err := backend.CheckFloor(r.Floor, max(p.last, clock)); err != nil {
+			return 0, 0, err
+		}
 		t = max(p.last+1, r.Floor+1, clock)
 		if t > maxToken {
-			return 0, 0, backend.Invalid("no token is left for this name: the last one is %d, and 2^53-1 is the greatest", max(p.last, r.Floor))
+			return 0, 0, backend.Invalid("no token is left for this name: the last one is %d, "+
+				"and 2^53-1 is the greatest", max(p.last, r.Floor))
 		}
 		most := max(0, min(clock+maxAhead, maxToken)-t)
 		reserve = min(reserve, most)
@@ -171,21 +196,45 @@ func (p *pot) draw(r *backend.Request, clock int64) (backend.Token, int, error) 
 	return t, int(reserve), nil
 }
 
-// op is the operation that makes what was drawn the process's own.
-func (p *pot) op() any {
-	if p.sets {
-		return &zk.SetDataRequest{Path: p.bucket.path, Data: number(p.last), Version: p.version}
+// ops are the operations that make what was drawn the process's own.
+func (p *pot) ops() []any {
+	switch {
+	case !p.known:
+		return nil
+	case p.sets:
+		return p.set(p.bucket.path, p.last)
 	}
-	return &zk.CheckVersionRequest{Path: p.bucket.path, Version: p.version}
+	return []any{&zk.CheckVersionRequest{Path: p.bucket.path, Version: p.version}}
 }
 
 // after is what is known once that is done.
 func (p *pot) after() draws {
 	d := p.draws
 	if p.sets {
-		d.version++
+		d.version = d.following()
 	}
 	return d
+}
+
+// wrapping is the last version of a counter but one. Versions are counted in 32 bits and wrap; -1, the
+// one before 0, would stand for any, and compare with nothing.
+const wrapping = -2
+
+// set are the operations that set a counter which has not changed since. Nobody ever sees it at the version -1.
+func (d draws) set(path string, last backend.Token) []any {
+	ops := []any{&zk.SetDataRequest{Path: path, Data: number(last), Version: d.version}}
+	if d.version == wrapping {
+		ops = append(ops, &zk.SetDataRequest{Path: path, Data: number(last), Version: -1})
+	}
+	return ops
+}
+
+// following is the version of a counter that was set.
+func (d draws) following() int32 {
+	if d.version == wrapping {
+		return 0
+	}
+	return d.version + 1
 }
 
 // clock estimates the clock of the servers, in microseconds, from their answers: it is never ahead of the clock of the
@@ -221,8 +270,9 @@ func (c *clock) now() (us int64, known bool) {
 // bothMark stands in a record before the migration of a holder in backend.PhaseBoth.
 const bothMark = "both:"
 
-// record is the text of a holder's node. The first line is the token, the version that the counter has with it, how far the counter
-// is ahead of it if it is, and in PhaseBoth which migration's; the owner is the rest.
+// record is the text of a holder's node. The first line is the token, the version that the counter
+// has with it, how far the counter is ahead of it if it is, and in PhaseBoth which migration's; the
+// owner is the rest.
 type record struct {
 	token   backend.Token
 	version int32
@@ -288,7 +338,8 @@ func readRecord(data []byte) (record, bool) {
 	return r, true
 }
 
-// passing is what a release leaves in a lock's node for the next in the queue: whose it was, and what is known of the counter.
+// passing is what a release leaves in a lock's node for the next in the queue: whose it was, and
+// what is known of the counter.
 type passing struct {
 	nonce   string
 	version int32
@@ -301,3 +352,5 @@ func readPassing(data []byte) (p passing, ok bool) {
 	_, err := fmt.Sscanf(string(data), "%s %d %d", &p.nonce, &p.version, &p.last)
 	return p, err == nil && len(p.nonce) == nonceLen
 }
+
+func number(t backend.Token) []byte { return strconv.AppendInt(nil, t, 10) }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -23,9 +22,14 @@ const (
 	silentMost = 3 * time.Second
 )
 
-// The parts of ZooKeeper's protocol that a wire looks at: the number of a ping, and the
-// operations that go through the leader.
-const pingXid = -2
+// The parts of ZooKeeper's protocol that a wire looks at: where a request for a session has what
+// the client has seen last and how long the session is to be, the operation that sends
+// credentials, and those that go through the leader.
+const (
+	zxidAt    = 8
+	timeoutAt = 16
+	opSetAuth = 100
+)
 
 func isWrite(op int32) bool {
 	switch op {
@@ -35,21 +39,31 @@ func isWrite(op int32) bool {
 	return false
 }
 
-// wire is a session's connection to a server. It passes everything on, and looks at the beginning of each
-// frame: so the session knows until when the server surely keeps it, which the client library does not
-// tell. It also keeps a connection that does not answer from being waited for.
+// wire is a session's connection to a server. It looks at the beginning of each frame: so the
+// session knows until when the server surely keeps it, which the client library does not tell. It
+// also keeps a connection that does not answer from being waited for.
+//
+// It passes everything on but for three things. The library pings three times in a session, which
+// is not often enough: it is told of a shorter one than the servers are asked for. A failed
+// sending of credentials is only seen as the end of the connection: told of it, go-zookeeper 1.0.4
+// waits for itself for ever (flushRequests answers a request for the second time, for which there
+// is no room). And a session whose servers have lost their data asks without its history.
 //
 // The client library writes each frame with one Write. It reads each with two Reads, for which there is a buffer.
 type wire struct {
 	net.Conn
-	s  *session
-	in *bufio.Reader
+	s      *session
+	in     *bufio.Reader
+	proven bool // the server had what the majority agreed on last, just before it was connected to
+
+	greeting []byte // what is left to be read of it
 
 	mu       sync.Mutex
 	written  bool // the first frame, which asks for a session
 	greeted  bool // and its answer was read
 	closed   bool
-	sent     []stamp // not answered yet
+	sent     []stamp         // not answered yet
+	since    backend.Instant // since then the first of them is the next to be answered
 	watchdog *time.Timer
 
 	// Of the frame that is being read, by the one goroutine that reads.
@@ -64,35 +78,41 @@ type stamp struct {
 	at    backend.Instant
 }
 
-// Write notes when a request leaves. A ping of a session that nobody uses stays here: nothing is to be kept alive.
+// Write notes when a request leaves.
 func (w *wire) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	st := stamp{at: backend.Now()}
-	if w.written && len(p) >= 12 {
+	op := int32(0)
+	switch {
+	case !w.written:
+		p = w.s.asking(p)
+	case len(p) >= 12:
 		st.xid = int32(binary.BigEndian.Uint32(p[4:]))
-		st.write = isWrite(int32(binary.BigEndian.Uint32(p[8:])))
-		if st.xid == pingXid && w.s.unused() {
-			w.mu.Unlock()
-			return len(p), nil
-		}
-	}
-	if !w.written && w.s.forgetful() {
-		p = withoutHistory(p)
+		op = int32(binary.BigEndian.Uint32(p[8:]))
+		st.write = isWrite(op)
 	}
 	w.written = true
+	if len(w.sent) == 0 {
+		w.since = st.at
+	}
 	w.sent = append(w.sent, st)
 	if w.watchdog == nil && !w.closed {
-		w.watchdog = time.AfterFunc(silentMost, w.watch)
+		w.watchdog = time.AfterFunc(w.s.patience(silentMost), w.watch)
 	}
 	w.mu.Unlock()
 	n, err := w.Conn.Write(p)
-	if err != nil { // the library hands it on to the caller: all or nothing of the request may have left
+	switch {
+	case err != nil && op == opSetAuth:
+		_ = w.Conn.Close() // the reader finds the end
+		return len(p), nil
+	case err != nil: // the library hands it on to the caller: all or nothing of the request may have left
 		err = fmt.Errorf("%w: %w", zk.ErrConnectionClosed, err)
 	}
 	return n, err
 }
 
-// watch closes a connection on which a request has gone unanswered for too long.
+// watch closes a connection on which no answer has come for too long although one is due. The age
+// of a request says less: it may have waited for the answers to many others.
 func (w *wire) watch() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,15 +120,34 @@ func (w *wire) watch() {
 	if len(w.sent) == 0 || w.closed {
 		return
 	}
-	if left := silentMost - w.sent[0].at.Elapsed(); left > 0 {
+	if left := w.s.patience(silentMost) - w.since.Elapsed(); left > 0 {
 		w.watchdog = time.AfterFunc(left, w.watch)
 		return
 	}
+	w.s.silence()
 	_ = w.Conn.Close() // it is useless
 }
 
-// Read looks at the frames that come in.
+// Read looks at the frames that come in. The first is the greeting, which it reads as a whole.
 func (w *wire) Read(p []byte) (int, error) {
+	w.mu.Lock()
+	greeted := w.greeted
+	w.mu.Unlock()
+	if !greeted {
+		greeting, err := readGreeting(w.in)
+		if err != nil {
+			w.ended(err)
+			return 0, err
+		}
+		w.frame(greeting[4:])
+		binary.BigEndian.PutUint32(greeting[8:], uint32(w.s.told().Milliseconds()))
+		w.greeting = greeting
+	}
+	if len(w.greeting) > 0 {
+		n := copy(p, w.greeting)
+		w.greeting = w.greeting[n:]
+		return n, nil
+	}
 	n, err := w.in.Read(p)
 	w.feed(p[:n])
 	if err != nil {
@@ -117,26 +156,20 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ended notes a server that hung up instead of greeting.
+// ended notes that a connection is over: by a server that hung up instead of greeting, or that
+// said nothing.
 func (w *wire) ended(err error) {
 	w.mu.Lock()
-	refused := w.written && !w.greeted && !w.closed && !errors.Is(err, os.ErrDeadlineExceeded)
+	asked := w.written && !w.greeted && !w.closed
 	w.mu.Unlock()
-	if refused {
-		w.s.refused()
+	w.s.progress()
+	switch {
+	case !asked:
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		w.s.silence()
+	default:
+		w.s.refused(w.proven)
 	}
-}
-
-// withoutHistory takes out of a request for a session what the client has seen last: its length and the
-// protocol come before that.
-func withoutHistory(p []byte) []byte {
-	const from, to = 8, 16
-	if len(p) < to {
-		return p
-	}
-	p = slices.Clone(p)
-	clear(p[from:to])
-	return p
 }
 
 // feed takes in what was read: frames of a length and as many bytes.
@@ -174,7 +207,9 @@ func (w *wire) frame(b []byte) {
 	if !w.greeted {
 		w.greeted = true
 		if len(b) >= 16 && len(w.sent) > 0 {
-			w.s.greeted(w.sent[0].at, time.Duration(binary.BigEndian.Uint32(b[4:]))*time.Millisecond, int64(binary.BigEndian.Uint64(b[8:])))
+			w.s.greeted(w.sent[0].at,
+				time.Duration(binary.BigEndian.Uint32(b[4:]))*time.Millisecond,
+				int64(binary.BigEndian.Uint64(b[8:])))
 		}
 		w.sent = w.sent[:0]
 		return
@@ -183,21 +218,38 @@ func (w *wire) frame(b []byte) {
 	for i, st := range w.sent {
 		if st.xid == xid {
 			w.sent = append(w.sent[:i], w.sent[i+1:]...)
-			w.s.answered(st.at, st.write)
+			now := backend.Now()
+			if i == 0 {
+				w.since = now
+			}
+			w.s.answered(st.at, now, st.write)
 			return
 		}
 	}
 }
 
-// SetReadDeadline bounds the wait for the greeting: the client library would wait for several times the session.
+// SetReadDeadline bounds the wait for the greeting: the client library would wait for several
+// times the session. After that it is the watchdog that does not wait: what the library takes for
+// two thirds of the session is shorter.
 func (w *wire) SetReadDeadline(t time.Time) error {
 	w.mu.Lock()
 	greeted := w.greeted
 	w.mu.Unlock()
-	if most := time.Now().Add(greetMost); !greeted && t.After(most) {
+	switch most := time.Now().Add(w.s.patience(greetMost)); {
+	case greeted && !t.IsZero():
+		return nil
+	case !greeted && t.After(most):
 		t = most
 	}
 	return w.Conn.SetReadDeadline(t)
+}
+
+// SetWriteDeadline gives a request as long to leave as it has to be answered.
+func (w *wire) SetWriteDeadline(t time.Time) error {
+	if !t.IsZero() {
+		t = time.Now().Add(w.s.patience(silentMost))
+	}
+	return w.Conn.SetWriteDeadline(t)
 }
 
 // Close ends the watchdog too.

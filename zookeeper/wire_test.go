@@ -1,11 +1,17 @@
 package zookeeper
 
 import (
+	"bufio"
+	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/fencelock/fencelock/backend"
 )
 
 // frame is a length and words of 4 bytes.
@@ -17,90 +23,167 @@ func frame(words ...int32) []byte {
 	return b
 }
 
-// The wire reads the same whatever pieces the network makes of the frames.
+// The wire reads the same whatever pieces the network makes of the frames, and tells of a shorter
+// session than was granted.
 func TestWireReadsFramesInPieces(t *testing.T) {
 	stream := append(frame(0, 9000, 0, 77, 16, 1, 2, 3, 4), frame(1, 0, 5, 0)...)
 	stream = append(stream, frame(-1, 0, 0, 0, 3, 3, 3, 3)...) // a watch's event
 	stream = append(stream, frame(-2, 0, 0, 0)...)
 	for size := 1; size <= len(stream); size++ {
 		server, client := net.Pipe()
-		s := &session{d: &Driver{servers: []string{"x"}}}
-		w := &wire{Conn: client, s: s}
+		s := aSession()
+		w := &wire{Conn: client, s: s, in: bufio.NewReader(client)}
 		go func() { _, _ = io.Copy(io.Discard, server) }()
-		for _, f := range [][]byte{frame(0, 0, 0, 9000, 0, 0), frame(1, 14), frame(-2, 11)} {
+		go func() {
+			for rest := stream; len(rest) > 0; {
+				n := min(size, len(rest))
+				_, _ = server.Write(rest[:n])
+				rest = rest[n:]
+			}
+		}()
+		if _, err := w.Write(frame(0, 0, 0, 9000, 0, 0)); err != nil {
+			t.Fatal(err)
+		}
+		read := make([]byte, len(stream))
+		if _, err := io.ReadFull(w, read[:40]); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range [][]byte{frame(1, 14), frame(-2, 11)} {
 			if _, err := w.Write(f); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for rest := stream; len(rest) > 0; {
-			n := min(size, len(rest))
-			w.feed(rest[:n])
-			rest = rest[n:]
+		if _, err := io.ReadFull(w, read[40:]); err != nil {
+			t.Fatal(err)
 		}
 		if s.granted != 9*time.Second || s.id != 77 {
 			t.Fatalf("pieces of %d: greeted with %v and session %d", size, s.granted, s.id)
 		}
-		// What was written before the greeting is forgotten with it.
 		if len(w.sent) != 0 {
 			t.Fatalf("pieces of %d: %d requests are open, want none", size, len(w.sent))
+		}
+		want := slices.Clone(stream)
+		binary.BigEndian.PutUint32(want[8:], 3000) // pings every second keep holds of 6 s
+		if !slices.Equal(read, want) {
+			t.Fatalf("pieces of %d: got\n%v, want\n%v", size, read, want)
 		}
 		_, _ = w.Close(), server.Close()
 	}
 }
 
-// A request that is answered moves the end of the session; a ping of one that nobody uses is not sent.
-func TestWireKnowsWhatIsAnswered(t *testing.T) {
-	server, client := net.Pipe()
-	defer server.Close()
-	s := &session{d: &Driver{servers: []string{"x"}}}
-	w := &wire{Conn: client, s: s}
-	defer w.Close()
-	arrived := make(chan int, 10)
-	go func() {
-		buf := make([]byte, 100)
-		for {
-			n, err := server.Read(buf)
-			if err != nil {
-				return
-			}
-			arrived <- n
-		}
-	}()
-	send := func(f []byte) {
-		if _, err := w.Write(f); err != nil {
-			t.Fatal(err)
-		}
-	}
-	send(frame(0, 0, 0, 9000, 0, 0))
-	w.feed(frame(0, 9000, 0, 77, 16, 1, 2, 3, 4))
-	first := s.reach.until
-	send(frame(1, 14))
-	send(frame(2, 14))
-	w.feed(frame(2, 0, 0, 0))
-	if s.reach.until.Sub(first) <= 0 || len(w.sent) != 1 || w.sent[0].xid != 1 {
-		t.Errorf("after the second answer: until moved by %v, open are %+v", s.reach.until.Sub(first), w.sent)
-	}
-	for range 3 {
-		<-arrived
-	}
-	s.idle.Store(true)
-	send(frame(-2, 11))
-	s.idle.Store(false)
-	send(frame(-2, 11))
-	if n := <-arrived; n != 12 || len(w.sent) != 2 {
-		t.Errorf("pings: got one of %d bytes and %d open requests, want one ping", n, len(w.sent))
-	}
-	select {
-	case n := <-arrived:
-		t.Errorf("the ping of an unused session was sent (%d bytes)", n)
-	default:
+// aSession is for holds of 6 s, on servers with a tick of 200 ms.
+func aSession() *session {
+	return &session{
+		st: &store{servers: []string{"x"}}, length: 6 * time.Second, tick: 200 * time.Millisecond,
+		stall: time.AfterFunc(time.Hour, func() {}),
 	}
 }
 
-// What a client has seen is taken out of its request for a session, and nothing else.
-func TestWithoutHistory(t *testing.T) {
-	got := withoutHistory(frame(0, 5, 6, 9000, 0, 1))
-	if want := frame(0, 0, 0, 9000, 0, 1); string(got) != string(want) {
+// A request that is answered is known to be so.
+func TestWireKnowsWhatIsAnswered(t *testing.T) {
+	server, client := net.Pipe()
+	defer server.Close()
+	s := aSession()
+	w := &wire{Conn: client, s: s}
+	defer w.Close()
+	go func() { _, _ = io.Copy(io.Discard, server) }()
+	for _, f := range [][]byte{frame(0, 0, 0, 9000, 0, 0), frame(1, 14), frame(2, 14)} {
+		if _, err := w.Write(f); err != nil {
+			t.Fatal(err)
+		}
+		if len(w.sent) == 1 {
+			w.frame(frame(0, 9000, 0, 77, 16, 1, 2, 3, 4)[4:])
+		}
+	}
+	w.feed(frame(2, 0, 0, 0))
+	if len(s.reach.open) != 1 || len(w.sent) != 1 || w.sent[0].xid != 1 {
+		t.Errorf("after the second answer: %+v are answered, %+v are open", s.reach.open, w.sent)
+	}
+}
+
+// A connection is given up when no answer has come for long, not when a request is old that waited
+// behind others.
+func TestWireOutlastsAQueue(t *testing.T) {
+	server, client := net.Pipe()
+	defer server.Close()
+	w := &wire{Conn: client, s: aSession(), greeted: true}
+	defer w.Close()
+	go func() { _, _ = io.Copy(io.Discard, server) }()
+	long := backend.Now().Add(-time.Minute)
+	w.sent, w.since = []stamp{{xid: 1, at: long}, {xid: 2, at: long}}, long
+	w.feed(frame(1, 0, 0, 0))
+	w.watch()
+	if _, err := client.Write([]byte{0}); err != nil {
+		t.Fatalf("just after an answer: %v, want a connection", err)
+	}
+	w.watchdog.Stop()
+	w.since = long
+	w.watch()
+	if _, err := client.Write([]byte{0}); err == nil {
+		t.Error("a minute without an answer: there is a connection, want none")
+	}
+}
+
+// In a request for a session the length is ours; what the client has seen is taken out where the
+// servers have lost it, and nothing else.
+func TestAsking(t *testing.T) {
+	s := aSession()
+	whole := sessionFor(s.length, s.tick).Milliseconds()
+	if got, want := s.asking(frame(0, 5, 6, 9000, 0, 1)), frame(0, 5, 6, int32(whole), 0, 1); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+	s.reach.behind = true
+	if got, want := s.asking(frame(0, 5, 6, 9000, 0, 1)), frame(0, 0, 0, int32(whole), 0, 1); !slices.Equal(got, want) {
+		t.Errorf("after a loss: got %v, want %v", got, want)
+	}
+}
+
+// Who gives up connection after connection waits longer each time, as long as ZooKeeper's own
+// clients at last; an answer ends that.
+func TestPatienceGrows(t *testing.T) {
+	s := aSession()
+	s.granted = 9 * time.Second
+	for _, want := range []time.Duration{3 * time.Second, 6 * time.Second, 6 * time.Second} {
+		if got := s.patience(silentMost); got != want {
+			t.Errorf("after %d silences: got %v, want %v", s.reach.silences, got, want)
+		}
+		s.silence()
+	}
+	s.answered(backend.Now(), backend.Now(), false)
+	if got := s.patience(silentMost); got != silentMost {
+		t.Errorf("after an answer: got %v, want %v", got, silentMost)
+	}
+	s.length = time.Second
+	if got, want := s.patience(silentMost), s.length*2/3; got != want {
+		t.Errorf("for short leases: got %v, want %v", got, want)
+	}
+}
+
+// A session that is over connects to nobody: the library would open another in its place, and send
+// there what it still has.
+func TestEndedSessionDialsNobody(t *testing.T) {
+	s := aSession()
+	s.over = make(chan struct{})
+	s.ctx = t.Context()
+	s.st.tick.Store(int64(time.Second))
+	dialed := 0
+	s.st.dial = func(context.Context, string, string) (net.Conn, error) {
+		dialed++
+		return nil, errors.New("nobody is there")
+	}
+	h := &hosts{s: s}
+	if err := h.Init(s.st.servers); err != nil {
+		t.Fatal(err)
+	}
+	if _, closed := h.Next(); closed {
+		t.Error("a session that lives is taken for a closed one")
+	}
+	_, _ = s.dial("tcp", "x:1", 0)
+	s.ended = true
+	if _, closed := h.Next(); !closed {
+		t.Error("a session that is over is taken for one that lives")
+	}
+	if _, err := s.dial("tcp", "x:1", 0); !errors.Is(err, errEnded) || dialed != 1 {
+		t.Errorf("a session that is over: got %v and %d connections, want %v and 1", err, dialed, errEnded)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -13,16 +14,10 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// The pauses between two tries for a flock that another process has.
-const (
-	firstPause = 20 * time.Microsecond
-	lastPause  = time.Millisecond
-)
-
 // bucket is one lock file and the state that it guards.
 type bucket struct {
 	index             int
-	clock             clock
+	boot              string // of the machine
 	lock, path, spare string
 
 	turn chan struct{} // held by the goroutine of this driver that may try the flock
@@ -34,116 +29,109 @@ type bucket struct {
 	st     *state // and what it says; nil when unknown
 }
 
-func newBucket(dir string, index int, c clock) *bucket {
+func newBucket(dir string, index int, boot string) *bucket {
 	base := filepath.Join(dir, fmt.Sprintf("%02x", index))
 	return &bucket{
-		index: index, clock: c,
+		index: index, boot: boot,
 		lock: base + ".lock", path: base + ".state", spare: base + ".spare",
 		turn: make(chan struct{}, 1),
 	}
 }
 
-// update runs fn on the bucket's state while nobody else can change it, and
-// writes the state if fn says that it changed it. at is a moment before now, which is the same on the
-// shared clock. Once fn has run, the result does not depend on ctx.
-func (b *bucket) update(ctx context.Context, fn func(st *state, at backend.Instant, now int64) bool) error {
+// update runs fn on the bucket's state while nobody else can change it, writes the state if fn says
+// that it changed it, and returns fn's error. Once fn has run, the result does not depend on ctx.
+func (b *bucket) update(ctx context.Context, fn func(st *state) (changed bool, err error)) error {
 	if err := b.enter(ctx); err != nil {
 		return err
 	}
 	defer b.leave()
-	st, err := b.load()
+	st, raw, err := b.read(b.st, b.raw)
 	if err != nil {
 		return err
 	}
-	at := backend.Now()
-	now := b.clock.at(at)
 	b.st = nil // unknown until it is written
-	if fn(st, at, now) {
-		st.sweep(now)
-		raw := st.encode(b.index)
+	changed, answer := fn(st)
+	if changed {
+		st.sweep()
+		raw = st.encode(b.index)
 		if err := replace(b.path, b.spare, raw); err != nil {
 			return err
 		}
-		b.raw = raw
 	}
-	b.st = st
-	return nil
+	b.st, b.raw = st, raw
+	return answer
 }
 
-// snapshot returns the bucket's state as of some moment of the call. It is the
-// caller's.
-func (b *bucket) snapshot(ctx context.Context) (*state, int64, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, 0, err
-	}
+// snapshot returns the bucket's state as of some moment of the call. It is the caller's.
+func (b *bucket) snapshot(ctx context.Context) (st *state, err error) {
 	for range freeReads {
-		if raw, err := b.read(); err == nil {
-			if st, err := b.parse(raw); err == nil {
-				return st, b.clock.at(backend.Now()), nil
-			}
+		if st, _, err = b.read(nil, nil); err == nil {
+			return st, ctx.Err()
 		}
 	}
 	// It was written while it was read, or is as bad as it looks.
-	if err := b.enter(ctx); err != nil {
-		return nil, 0, err
+	if err = b.enter(ctx); err == nil {
+		defer b.leave()
+		st, _, err = b.read(nil, nil)
 	}
-	defer b.leave()
-	raw, err := b.read()
-	if err != nil {
-		return nil, 0, err
-	}
-	st, err := b.parse(raw)
-	return st, b.clock.at(backend.Now()), err
+	return st, err
 }
 
-// load returns the state as it is on disk. What was read or written last is not
-// parsed again.
-func (b *bucket) load() (*state, error) {
-	raw, err := b.read()
-	if err != nil {
-		return nil, err
-	}
-	if b.st != nil && bytes.Equal(raw, b.raw) {
-		return b.st, nil
-	}
-	st, err := b.parse(raw)
-	if err != nil {
-		return nil, err
-	}
-	b.raw = raw
-	return st, nil
-}
-
-// read returns the state file; nil if there is none.
-func (b *bucket) read() ([]byte, error) {
-	raw, err := os.ReadFile(b.path)
+// read returns the state as it is on disk, which is st if that stands there as raw.
+func (b *bucket) read(st *state, raw []byte) (*state, []byte, error) {
+	found, err := os.ReadFile(b.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil
+		st, found = newState(b.boot, 0), nil
 	case err != nil:
-		return nil, refused(err)
-	case len(raw) == 0:
-		return []byte{}, nil
+		return nil, nil, refused(err)
+	case st == nil || !bytes.Equal(found, raw):
+		if st, err = decode(found, b.index); err != nil {
+			return nil, nil, backend.Invalid("%s is not a state file that this program can read: "+
+				"%w; its locks stay shut. Stop the programs that use the directory, then remove it",
+				b.path, err)
+		}
 	}
-	return raw, nil
+	if st.boot != b.boot {
+		// Whoever held or waited before the reboot is no more, and the times mean nothing.
+		maps.DeleteFunc(st.records, func(_ key, r record) bool { return r.until != 0 })
+		kept := st.records
+		st = newState(b.boot, st.counter)
+		st.records = kept
+	}
+	st.at = backend.Now()
+	st.now = sharedTime(st.at)
+	return st, found, nil
 }
 
-func (b *bucket) parse(raw []byte) (*state, error) {
-	if raw == nil {
-		return &state{boot: b.clock.boot}, nil
-	}
-	st, err := decode(raw, b.index)
+// replace gives a file new contents so that who opens it then sees the old ones
+// or the new ones, whole, whenever this process is killed. The caller is the only writer of
+// both. What stands in spare does not matter.
+//
+// Where the system can, the two files change places, and the old contents are the
+// next spare: then nothing is created, removed or cut to nothing, which on ext4 takes up to a
+// millisecond each. So who has opened the file before may see it overwritten while it
+// reads: the checksum tells.
+func replace(path, spare string, raw []byte) error {
+	f, err := os.OpenFile(spare, os.O_WRONLY|os.O_CREATE|nofollow, 0o600)
 	if err != nil {
-		return nil, backend.Invalid("%s is not a state file that this program can read: %w; its locks stay shut. Stop the programs that use the directory, then remove the file", b.path, err)
+		return refused(err)
 	}
-	if st.boot != b.clock.boot {
-		// Whoever held or waited before the reboot is no more.
-		st = &state{boot: b.clock.boot, counter: st.counter, gates: st.gates}
+	_, err = f.Write(raw)
+	if info, e := f.Stat(); err == nil && (e != nil || info.Size() > int64(len(raw))) {
+		err = f.Truncate(int64(len(raw)))
 	}
-	return st, nil
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if exchange(path, spare) {
+		return nil
+	}
+	return refused(os.Rename(spare, path))
 }
 
-// enter waits until this goroutine alone, of all processes, may change the bucket.
+// enter waits until this goroutine alone, of all processes, may change the bucket. It never blocks
+// in the system: a wait there could not be ended, nor be seen by virtual time.
 func (b *bucket) enter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -153,11 +141,19 @@ func (b *bucket) enter(ctx context.Context) error {
 	case <-ctx.Done():
 		return b.stuck(ctx)
 	}
-	if err := b.flock(ctx); err != nil {
-		<-b.turn
-		return err
+	ours, err := b.try()
+	for p := 20 * time.Microsecond; !ours && err == nil; p = min(2*p, time.Millisecond) {
+		select {
+		case <-time.After(p):
+			ours, err = b.try()
+		case <-ctx.Done():
+			err = b.stuck(ctx)
+		}
 	}
-	return nil
+	if err != nil {
+		<-b.turn
+	}
+	return err
 }
 
 // leave ends what enter began.
@@ -166,68 +162,42 @@ func (b *bucket) leave() {
 	<-b.turn
 }
 
-// flock takes the flock of the lock file that has the name now. It never blocks
-// in the system: a wait there could not be ended, nor be seen by virtual time.
-func (b *bucket) flock(ctx context.Context) error {
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		ours, err := b.try()
-		if ours || err != nil {
-			return err
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return b.stuck(ctx)
-		}
-	}
-}
-
-// try makes one attempt at the flock.
-func (b *bucket) try() (bool, error) {
+// try makes one attempt at the flock of the lock file that has the name now.
+func (b *bucket) try() (ours bool, err error) {
 	if b.closed {
 		return false, backend.ErrClosed
 	}
 	if b.file == nil {
-		f, err := os.OpenFile(b.lock, os.O_RDWR|os.O_CREATE|nofollow, 0o600)
-		if err != nil {
+		if b.file, err = os.OpenFile(b.lock, os.O_RDWR|os.O_CREATE|nofollow, 0o600); err != nil {
 			return false, refused(err)
 		}
-		b.file = f
 	}
-	ours, err := tryLock(b.file)
-	if !ours || err != nil {
+	if ours, err := tryLock(b.file); !ours || err != nil {
 		return false, err
 	}
-	// Somebody may have removed the file, or the whole directory, since it was
-	// opened: others would then lock another one.
+	// Others would lock another file if somebody has removed this one, or the whole directory.
 	mine, err := b.file.Stat()
-	if err == nil {
-		var named fs.FileInfo
-		if named, err = os.Stat(b.lock); err == nil && os.SameFile(mine, named) {
-			return true, nil
-		}
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		unlock(b.file)
-		return false, refused(err)
+	named, missing := os.Stat(b.lock)
+	if err == nil && missing == nil && os.SameFile(mine, named) {
+		return true, nil
 	}
 	_ = b.file.Close() // gives up the flock; nothing was written
 	b.file = nil
-	return false, nil
+	if err == nil && !errors.Is(missing, fs.ErrNotExist) {
+		err = missing
+	}
+	return false, err
 }
 
 func (b *bucket) stuck(ctx context.Context) error {
-	return fmt.Errorf("%w: another process or goroutine keeps %s locked, which takes microseconds unless it is stopped", ctx.Err(), b.lock)
+	return fmt.Errorf("%w: another process or goroutine keeps %s locked, which takes microseconds "+
+		"unless it is stopped", ctx.Err(), b.lock)
 }
 
 func (b *bucket) close() {
 	b.turn <- struct{}{}
 	defer func() { <-b.turn }()
 	b.closed = true
-	if b.file != nil {
-		_ = b.file.Close() // nothing was written to it
-		b.file = nil
-	}
+	_ = b.file.Close() // nothing was written to it, if it was opened
+	b.file = nil
 }

@@ -32,14 +32,14 @@ var jobs = map[string]func(ctx context.Context, d *Driver){
 	"wait":  func(ctx context.Context, d *Driver) { childHold(ctx, d, wait("x", time.Minute)) },
 	"write": childWrite,
 	"stuck": func(ctx context.Context, d *Driver) {
-		if err := d.bucket("x").enter(ctx); err != nil {
+		if err := d.s.bucket("x").enter(ctx); err != nil {
 			fail(err)
 		}
 		fmt.Println("inside")
 		select {}
 	},
 	"half": func(ctx context.Context, d *Driver) { // a kill in the middle of a write
-		b := d.bucket("x")
+		b := d.s.bucket("x")
 		if err := b.enter(ctx); err != nil {
 			fail(err)
 		}
@@ -86,7 +86,7 @@ func childHold(ctx context.Context, d *Driver, r *backend.Request) {
 
 // count adds to a number in a file, which only the lock guards.
 func count(ctx context.Context, d *Driver, workers, rounds int) {
-	path := filepath.Join(d.ears.dir, "counter")
+	path := filepath.Join(d.s.hub.dir, "counter")
 	var all sync.WaitGroup
 	for range workers {
 		all.Go(func() {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"reflect"
 	"strings"
@@ -14,14 +15,17 @@ import (
 )
 
 var hostile = []string{
-	"a", "a/b", "A", "..", ".", "/", "//", " ", "  ", "\t", "\n", "a\nb", "a\r\n", `"`, `\`, `\n`, "'", "`", "{}", "{a}b", "%", "%00", "%s",
-	"é", "e\u0301", "\u2028", "\ufeff", "\ufffd", "\u202e", "日本", "🔒", "\x7f", "\x01", "sum 0000000000000000", "\nsum 0000000000000000\n",
-	"hold", "name x y 0", "00.state", "FORMAT", "-", "a b c", strings.Repeat("x", 512), strings.Repeat("🔒", 128), strings.Repeat("\x01", 512),
+	"a", "a/b", "A", "..", ".", "/", "//", " ", "  ", "\t", "\n", "a\nb", "a\r\n",
+	`"`, `\`, `\n`, "'", "`", "{}", "{a}b", "%", "%00", "%s",
+	"é", "e\u0301", "\u2028", "\ufeff", "\ufffd", "\u202e", "日本", "🔒", "\x7f",
+	"\x01", "sum 0000000000000000", "\nsum 0000000000000000\n",
+	"holder", "lock x y 0", "00.state", "FORMAT", "-", "a b c",
+	strings.Repeat("x", 512), strings.Repeat("🔒", 128), strings.Repeat("\x01", 512),
 }
 
 func TestHostileNames(t *testing.T) {
 	d := newQuiet(t, t.TempDir())
-	other := newQuiet(t, d.ears.dir)
+	other := newQuiet(t, d.s.hub.dir)
 	hs := map[string]*backend.Hold{}
 	for _, name := range hostile {
 		r := try(name, time.Minute)
@@ -53,29 +57,36 @@ func TestHostileNames(t *testing.T) {
 
 // full is a state with everything in it.
 func full() *state {
-	st := &state{boot: "b-1", counter: 1 << 52}
+	st := newState("b-1", 1<<52)
 	for i, name := range hostile {
-		e := st.entry(hostile[len(hostile)-1-i], name)
-		e.free = int64(-i)
+		l := &lock{freed: int64(-i)}
+		st.locks[key{hostile[len(hostile)-1-i], name}] = l
 		if i%3 != 1 {
-			e.hold = &hold{nonce: nonce(), owner: name, token: int64(i), until: 1 << 62, ear: "wake-1-ff.sock"}
+			l.holder = &holder{nonce: nonce(), owner: name, token: int64(i), until: 1 << 62}
 		}
 		if i%3 != 0 {
-			e.queue = []waiter{{nonce: nonce(), until: 5}, {nonce: "odd one\n", ear: "wake-2-ff.sock", until: -5}}
+			l.queue = []waiter{{nonce: nonce(), until: 5}, {nonce: "odd one\n", socket: "wake-2-ff.sock", until: -5}}
 		}
-		st.mark(nonce(), i%2 == 0, int64(i))
-		if e.hold != nil && i%2 == 0 {
-			e.hold.both = name
+		st.released = append(st.released, ended{nonce(), int64(i)})
+		st.abandoned = append(st.abandoned, ended{nonce(), int64(-i)})
+		if l.holder != nil && i%2 == 0 {
+			l.holder.both = name
 		}
-		st.gates = append(st.gates, gate{name, backend.Gate{Move: name, Scope: backend.Scope{{Match: "a \n*"}, {Match: "x", Stays: true}}, State: backend.GateBoth, Epoch: 1}})
-		st.clients = append(st.clients, client{name, int64(i), backend.Client{ID: name, Move: name, PID: i, Since: time.Unix(7, 8).UTC()}})
+		st.records[key{name, backend.ClientKey + name + "\x00" + name}] = record{`{"a": "b c"}`, int64(i)}
 	}
 	return st
 }
 
+// shrink leaves a few locks and ends: such files are tried faster.
+func (st *state) shrink() {
+	n := 0
+	maps.DeleteFunc(st.locks, func(key, *lock) bool { n++; return n > 3 })
+	st.released, st.abandoned = st.released[:3], st.abandoned[:3]
+}
+
 func TestCodecRoundTrip(t *testing.T) {
 	for name, st := range map[string]*state{
-		"new":  {boot: "x"},
+		"new":  newState("x", 0),
 		"full": full(),
 	} {
 		got, err := decode(st.encode(7), 7)
@@ -87,7 +98,7 @@ func TestCodecRoundTrip(t *testing.T) {
 
 func TestEveryTruncationIsFound(t *testing.T) {
 	st := full()
-	st.entries, st.marks = st.entries[:3], st.marks[:3]
+	st.shrink()
 	raw := st.encode(7)
 	for n := range raw {
 		if _, err := decode(raw[:n], 7); err == nil {
@@ -104,7 +115,7 @@ func TestEveryTruncationIsFound(t *testing.T) {
 }
 
 func signed(body string) string {
-	return fmt.Sprintf("%ssum %016x\n", body, checksum([]byte(body)))
+	return body + sumLine([]byte(body))
 }
 
 const head = "fencelock state 1 bucket %d\nboot b\ncounter 1\n"
@@ -112,7 +123,7 @@ const head = "fencelock state 1 bucket %d\nboot b\ncounter 1\n"
 // badFiles are texts under the name of a state file; signed ones get the right sum.
 var badFiles = map[string]string{
 	"empty":         "",
-	"foreign":       "hello\n",
+	"hello":         "hello\n",
 	"JSON":          `{"version":1}`,
 	"binary":        "\x00\x01\x02",
 	"newer":         signed("fencelock state 2 bucket %d\nboot b\n"),
@@ -121,16 +132,19 @@ var badFiles = map[string]string{
 	"wrong sum":     head + "sum 0000000000000000\n",
 	"after the sum": signed(head) + "\n",
 	"no counter":    signed("fencelock state 1 bucket %d\nboot b\n"),
+	"no boot":       signed("fencelock state 1 bucket %d\ncounter 1\n"),
 	"unknown":       signed(head + "lease a 1\n"),
-	"bare name":     signed(head + "name p a 0\n"),
-	"bare name, 2":  signed(head + "name p a 0\nname p b 0\nwait n 1 \"\"\n"),
-	"bare name, 3":  signed(head + "name p a 0\nreleased n 1\n"),
-	"no name":       signed(head + "hold n 1 1 \"\" o\n"),
-	"twice":         signed(head + "name p a 0\nwait n 1 \"\"\nname p a 0\nwait n 1 \"\"\n"),
-	"two holders":   signed(head + "name p a 0\nhold n 1 1 \"\" o\nhold m 1 1 \"\" o\n"),
-	"escaping":      signed(head + "name p a 0\nwait n 1 wake-/../../x.sock\n"),
-	"token":         signed(head + "name p a 0\nhold n 9007199254740992 1 \"\" o\n"),
-	"bad name":      signed(head + "name p \"\\x00\" 0\nwait n 1 \"\"\n"),
+	"no name":       signed(head + "holder n 1 1  o\n"),
+	"nobody's":      signed(head + "waiter n 1 \n"),
+	"twice":         signed(head + "lock p a 0\nwaiter n 1 \nlock p a 0\nwaiter n 1 \n"),
+	"two holders":   signed(head + "lock p a 0\nholder n 1 1  o\nholder m 1 1  o\n"),
+	"escaping":      signed(head + "lock p a 0\nwaiter n 1 wake-%%2F..%%2F..%%2Fx.sock\n"),
+	"foreign":       signed(head + "lock p a 0\nwaiter n 1 x.sock\n"),
+	"no nonce":      signed(head + "lock p a 0\nwaiter  1 \n"),
+	"token":         signed(head + "lock p a 0\nholder n 9007199254740992 1  o\n"),
+	"bad name":      signed(head + "lock p %%00 0\nwaiter n 1 \n"),
+	"bad escape":    signed(head + "lock p %%zz 0\nwaiter n 1 \n"),
+	"no number":     signed(head + "released n x\n"),
 	"too much":      signed(head + "released n 1 2\n"),
 	"too little":    signed(head + "released n\n"),
 	"spaces":        signed(head + "released  n 1\n"),
@@ -140,7 +154,7 @@ func TestBadFilesAreInvalid(t *testing.T) {
 	for name, text := range badFiles {
 		t.Run(name, func(t *testing.T) {
 			d := newQuiet(t, t.TempDir())
-			b := d.bucket("x")
+			b := d.s.bucket("x")
 			body, tail := text, ""
 			if i := strings.Index(text, "sum "); i >= 0 && strings.Contains(text, "%d") {
 				body, tail = text[:i], text[i:]
@@ -180,9 +194,9 @@ func TestBadFilesAreInvalid(t *testing.T) {
 
 func TestOtherBoot(t *testing.T) {
 	d := newQuiet(t, t.TempDir())
-	b := d.bucket("x")
-	st := &state{boot: "another", counter: 1 << 52}
-	st.entry(d.prefix, "x").hold = &hold{nonce: nonce(), token: 1 << 52, until: 1 << 62}
+	b := d.s.bucket("x")
+	st := newState("another", 1<<52)
+	st.locks[d.s.key("x")] = &lock{holder: &holder{nonce: nonce(), token: 1 << 52, until: 1 << 62}}
 	if err := os.WriteFile(b.path, st.encode(b.index), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -194,12 +208,18 @@ func TestOtherBoot(t *testing.T) {
 	}
 }
 
+// withoutSum is the file of a state without its last line.
+func withoutSum(st *state) string {
+	body, _, _ := strings.Cut(string(st.encode(7)), "\nsum ")
+	return body + "\n"
+}
+
 func FuzzState(f *testing.F) {
 	st := full()
-	st.entries, st.marks = st.entries[:3], st.marks[:3] // small ones are tried faster
-	f.Add(string(st.body(7)))
-	f.Add(string((&state{boot: "x"}).body(7)))
-	f.Add("fencelock state 1 bucket 7\nboot b\ncounter 1\nname p \"a b\" 0\nwait n 1 \"\"\n")
+	st.shrink() // small ones are tried faster
+	f.Add(withoutSum(st))
+	f.Add(withoutSum(newState("x", 0)))
+	f.Add("fencelock state 1 bucket 7\nboot b\ncounter 1\nlock p a%20b 0\nwaiter n 1 \n")
 	f.Fuzz(func(t *testing.T, body string) {
 		// What is on disk, as it is and with a sum that is right.
 		_, _ = decode([]byte(body), 7)
@@ -212,12 +232,13 @@ func FuzzState(f *testing.F) {
 		if err != nil || !reflect.DeepEqual(st, again) {
 			t.Fatalf("written again: got %+v, %v, want %+v", again, err, st)
 		}
-		for _, e := range st.entries {
-			if backend.CheckName(e.name) != nil || st.find(e.prefix, e.name) != e {
-				t.Fatalf("entry %+v cannot be found", e)
+		for k, l := range st.locks {
+			if backend.CheckName(k.name) != nil || l == nil {
+				t.Fatalf("lock %+v: %+v", k, l)
 			}
 		}
-		st.sweep(1)
+		st.now = 1
+		st.sweep()
 		if _, err := decode(st.encode(7), 7); err != nil {
 			t.Fatalf("swept: %v", err)
 		}

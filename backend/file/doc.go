@@ -1,69 +1,66 @@
-// Package file is a backend for several processes on one machine: the locks are
-// small files in a directory that all of them can write. It needs no server.
+// Package file is a backend for several processes on one machine: the locks are small files in a
+// directory that all of them can write. It needs no server.
 //
 // # What a lease is made of
 //
-// A name belongs, by its hash, to one of 64 buckets. A bucket is a state file with
-// all that is known of its names: who holds them, until when, who waits, and the
-// last fencing token. Whoever changes it holds an exclusive flock(2) on the bucket's lock
-// file, for microseconds; writes the whole new state beside the old one; and puts it
-// in its place by a rename. A process that is killed at any point leaves the old state or
-// the new one. Reading takes no lock, but on systems whose open files cannot be replaced.
+// A name belongs, by its hash, to one of 64 buckets. A bucket is a state file with all that is
+// known of its names: their holders, until when, their waiters, and the last fencing token.
+// Whoever changes it holds an exclusive flock(2) on the bucket's lock file, for microseconds,
+// writes the whole new state beside the old one, and puts it in its place by a rename. A process
+// that is killed at any XX
 //
-// So a lease is not the flock: it is a record with an expiry, compared by nonce
-// at every write. It outlives neither its TTL + grace nor the machine's boot. The expiry is
-// told by a clock that all processes of the machine share: on Linux CLOCK_BOOTTIME,
-// which counts suspended time and which no change of the wall clock moves, together
-// with the kernel's boot id: what another boot left behind is dead. Elsewhere it
-// is the wall clock, and a jump of it ends leases early or late by as much.
+// So a lease is not the flock: it is a record with an expiry, compared by nonce at every write. It
+// outlives neither its TTL + grace nor the machine's boot. The expiry is told by a clock that all
+// processes of the machine share: on Linux CLOCK_BOOTTIME, which counts suspended time and which
+// no change of the wall clock moves, together with the kernel's boot id: what another boot left
+// behind is dead. Elsewhere it is the wall clock: where it jumps, leases end early or late.
 //
-// A token is max(bucket's last token + 1, wall clock in µs, floor + 1), written in
-// the same rename as the grant. It rises as long as the state files stay; if they are
-// lost or put back from a backup, as long as the wall clock does not go back.
+// A token is max(bucket's last token + 1, wall clock in µs, floor + 1), written in the same rename
+// as the grant. It rises as long as the state files stay; if they are lost or put back from a
+// backup, as long as the wall clock does not go back.
 //
-// Waiters stand in a queue in the state file, first come first served. A release
-// hands the lock to the first one, which has 1.6 s to take it, and wakes it by a
-// datagram to a unix socket of its process in the directory. A waiter whose process is gone is
-// skipped at once, because its socket refuses; one that is stopped, when its 1.6 s are over. Where
-// there are no such sockets (Windows, a directory with a very long path on systems other than
-// Linux, [Options].NoSockets) waiters look every 50 ms instead.
+// Waiters stand in a queue in the state file, first come first served. A release leaves the lock
+// to the first one, which has 1.6 s to take it, and wakes it by a datagram to a unix socket of its
+// process in the directory. A waiter whose process is gone is skipped at once, because its socket
+// refuses; one that is stopped, when its 1.6 s are over. Where there are no such sockets (Windows,
+// a directory with a very long path on systems other than Linux, [Options].NoSockets) waiters look
+// every 50 ms instead.
 //
 // # What it does not promise
 //
-// It is for one machine. Network and shared file systems (NFS, SMB, Ceph, 9p and the like)
-// are refused where the system tells (Linux); elsewhere do not use them: clocks, boot ids and
-// renames of two machines have nothing to do with each other. Containers may share a
-// directory if they run on one kernel, see the same directory, and have no time namespace
-// of their own. All processes run as one user.
+// It is for one machine. Network and shared file systems (NFS, SMB, Ceph, 9p and the like) are
+// refused where the system tells (Linux); elsewhere do not use them: clocks, boot ids and renames
+// of two machines have nothing to do with each other. Containers may share a directory if they run
+// on one kernel, see the same directory, and have no time namespace of their own. All processes
+// run as one user.
 //
-// Nothing is synced to the disk: a reboot ends all holds, so there is nothing to
-// keep but the last token, for which the wall clock stands in. After a power failure
-// a state file may be that of before, whose holds are dead, or empty or cut short. The latter is an error naming the file and never a free lock, for
-// the library cannot know what stood in it; after a reboot nothing holds, so the file may be
-// removed.
+// Nothing is synced to the disk: a reboot ends all holds, so there is nothing to keep but the last
+// token, for which the wall clock stands in. After a power failure a state file may be that of
+// before, whose holds are dead, or empty or cut short. The latter is an error naming the file and
+// never a free lock, for the library cannot know what stood in it; after a reboot nothing holds,
+// so the file may be removed.
 //
-// Whoever removes a state file frees the locks of its bucket, as [Driver.Break] does one: their holders learn it from their next
-// renewal, and until then another may hold beside them. Nothing tells such a file from one that was never there.
+// Whoever removes a state file frees the locks of its bucket: until their holders look, within a
+// second, others may hold beside them. Nothing tells such a file from one that was never there.
 //
-// A process that is stopped (SIGSTOP, a debugger) just inside those microseconds
-// keeps its bucket's flock: others of that bucket get their ctx's error, or ErrUnavailable from a
-// Lock without a bound, until it goes on or is killed. Reading works meanwhile.
+// A process that is stopped (SIGSTOP, a debugger) just inside those microseconds keeps its
+// bucket's flock: others of that bucket get their ctx's error, or ErrUnavailable from a Lock
+// without a bound, until it goes on or is killed. Inspect and List work meanwhile.
 //
-// A write rewrites one bucket, so that its cost grows with the number of locks that
-// are held at once, divided by 64: tens of thousands are fine, millions are not.
+// A write rewrites one bucket, that is a 64th of the locks that are held at once: tens of
+// thousands are fine, millions are not.
 //
 // # What an operator sees
 //
-//	FORMAT             the version of the format and the number of buckets
-//	00.lock … 3f.lock  what flock(2) is taken on: empty, made when needed, never removed
+//	FORMAT              the version of the format and the number of buckets
+//	00.lock … 3f.lock   what flock(2) is taken on: empty, made when needed, never removed
 //	00.state … 3f.state the state, as text, ended by a checksum; not for editing
-//	00.spare …         where the next state will be written: what stands in it says nothing
-//	wake-….sock        a process that waits or has waited; removed when it closes, or when
-//	                   others find it dead
+//	00.spare …          where the next state will be written: what stands in it says nothing
+//	wake-….sock         a process that waits or has waited; removed when it closes or was killed
 //
-// Files are 0600 and a directory that is made is 0700. Nothing of a name remains
-// once nobody holds it or waits for it, but marks of its last nonces, which make
-// repeated and late requests harmless: at most 64 released and 1024 abandoned ones a bucket, swept
-// when their TTL + grace + 10 s are over and the bucket is written.
-// To start afresh, stop the programs and remove the directory.
+// Files are 0600 and a directory that is made is 0700. Nothing of a name remains once nobody holds
+// it or waits for it, but the nonces of its last holders and waiters, which make repeated and late
+// requests harmless: at most 64 released and 1024 abandoned ones a bucket, swept when their TTL +
+// grace + 10 s are over and the bucket is written. To start afresh, stop the programs and remove
+// the directory.
 package file

@@ -2,18 +2,9 @@ package file
 
 import (
 	"context"
-	"hash/fnv"
-	"net/url"
-	"path/filepath"
-	"runtime"
-	"time"
 
 	"github.com/fencelock/fencelock/backend"
-)
-
-const (
-	buckets   = 64
-	openLimit = 5 * time.Second // for a New, which has no ctx
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // Options of [NewWith].
@@ -28,21 +19,13 @@ type Options struct {
 
 // Driver keeps locks in the files of one directory. Its methods may be called
 // by many goroutines at once; any number of drivers, in this process and others,
-// may use the directory.
+// may use the directory. It implements backend.Driver, backend.Checker and backend.Gater.
 type Driver struct {
-	prefix  string
-	clock   clock
-	buckets [buckets]*bucket
-	ears    *ears
+	*core.Mover
+	s *store
 }
 
-var (
-	_ backend.Driver  = (*Driver)(nil)
-	_ backend.Checker = (*Driver)(nil)
-	_ backend.Gater   = (*Driver)(nil)
-)
-
-func init() { backend.Register("file", openURL) }
+var _ backend.Gater = (*Driver)(nil)
 
 // New returns a driver for the locks of [backend.DefaultPrefix] in dir, which is
 // made with mode 0700 if it is missing. The error matches [backend.ErrInvalid] if the directory
@@ -53,34 +36,6 @@ func New(dir string) (*Driver, error) {
 
 // NewWith is [New] with options.
 func NewWith(dir string, o Options) (*Driver, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), openLimit)
-	defer cancel()
-	return open(ctx, dir, o)
-}
-
-func openURL(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
-	o := Options{Prefix: q.Prefix(), NoSockets: !q.Bool("sockets", true)}
-	if err := q.Err(); err != nil {
-		return nil, err
-	}
-	if (u.Host != "" && u.Host != "localhost") || u.User != nil {
-		return nil, backend.Invalid("the file URL names a host or user: the locks are of this machine, want file:///absolute/path (three slashes)")
-	}
-	path := u.Path
-	if runtime.GOOS == "windows" && len(path) > 2 && path[2] == ':' {
-		path = path[1:] // file:///C:/locks
-	}
-	if path == "" || path == "/" {
-		return nil, backend.Invalid("the file URL has no path: want file:///absolute/path of a directory for the locks")
-	}
-	d, err := open(ctx, filepath.FromSlash(path), o)
-	if err != nil {
-		return nil, err // and not a nil *Driver in a Driver
-	}
-	return d, nil
-}
-
-func open(ctx context.Context, dir string, o Options) (*Driver, error) {
 	if err := backend.CheckPrefix(o.Prefix); err != nil {
 		return nil, err
 	}
@@ -88,41 +43,58 @@ func open(ctx context.Context, dir string, o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := newClock()
+	boot, err := bootID()
 	if err != nil {
 		return nil, err
 	}
-	d := &Driver{prefix: o.Prefix, clock: c}
-	for i := range d.buckets {
-		d.buckets[i] = newBucket(dir, i, c)
+	s := &store{prefix: o.Prefix, hub: newHub(dir, o.NoSockets)}
+	for i := range s.buckets {
+		s.buckets[i] = newBucket(dir, i, boot)
 	}
-	d.ears = newEars(dir, o.NoSockets, d.verify)
-	if err := d.buckets[0].mark(ctx, dir); err != nil {
-		_ = d.Close() // the error of the directory is the one to report
-		return nil, err
-	}
-	return d, nil
+	return &Driver{core.NewMover(s), s}, nil
 }
 
-// Traits implements [backend.Driver].
-func (d *Driver) Traits() backend.Traits { return backend.TraitsOf("file") }
+// store is a backend.Mover: a keyspace of a directory.
+type store struct {
+	prefix  string
+	buckets [buckets]*bucket
+	hub     *hub
+}
 
-// Close implements [backend.Driver]. A second Close is nil.
-func (d *Driver) Close() error {
-	d.ears.close()
-	for _, b := range d.buckets {
+// Traits implements [backend.Store].
+func (s *store) Traits() backend.Traits { return backend.TraitsOf("file") }
+
+// Calls implements [backend.Store]. A write is about one name.
+func (s *store) Calls() backend.Calls { return backend.Calls{Most: 1} }
+
+// Close implements [backend.Store]. A second Close is nil.
+func (s *store) Close() error {
+	for _, b := range s.buckets {
 		b.close()
 	}
+	s.hub.close()
 	return nil
 }
 
-// bucket returns where a name of this driver's prefix is kept.
-func (d *Driver) bucket(name string) *bucket { return d.buckets[place(d.prefix, name)] }
-
-// place is the index of a name's bucket. It is part of the format.
-func place(prefix, name string) int {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(prefix + "\x00" + name)) // a hash returns no error
-	sum := h.Sum64()
-	return int((sum ^ sum>>32) % buckets)
+// change applies to a name's lock what time has done to it, but to the waiter me, and runs step on
+// it, which reports whether it changed anything. l is nil if the lock is neither held nor waited
+// for. If it is free then, its first waiters are told; those whose process is gone are dropped.
+func (s *store) change(
+	ctx context.Context, name, me string, step func(st *state, l *lock) (changed bool, err error),
+) error {
+	k := s.key(name)
+	var next []waiter
+	err := s.bucket(name).update(ctx, func(st *state) (bool, error) {
+		l := st.locks[k]
+		settled := l.settle(st.now, me)
+		changed, err := step(st, l)
+		next = st.locks[k].next()
+		return changed || settled, err
+	})
+	if gone := s.hub.tell(next); gone != "" { // if this fails, the others look in time
+		_ = s.change(ctx, name, me, func(st *state, l *lock) (bool, error) {
+			return l.drop(st.now, func(w waiter) bool { return w.socket == gone }), nil
+		})
+	}
+	return err
 }

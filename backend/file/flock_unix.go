@@ -19,21 +19,17 @@ const freeReads = 3
 
 // tryLock takes the exclusive flock of f, or reports that another has it.
 func tryLock(f *os.File) (bool, error) {
-	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		switch {
-		case err == nil:
-			return true, nil
-		case errors.Is(err, syscall.EINTR):
-		case errors.Is(err, syscall.EWOULDBLOCK):
-			return false, nil
-		case errors.Is(err, syscall.ENOSYS), errors.Is(err, syscall.EOPNOTSUPP):
-			return false, backend.Unsupported("flock(2) does not work on %s: %w", f.Name(), err)
-		default:
-			return false, &os.PathError{Op: "flock", Path: f.Name(), Err: err}
-		}
+	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return false, nil
+	case errors.Is(err, syscall.ENOSYS), errors.Is(err, syscall.EOPNOTSUPP):
+		return false, backend.Unsupported("flock(2) does not work on %s: %w", f.Name(), err)
 	}
+	return false, &os.PathError{Op: "flock", Path: f.Name(), Err: err}
 }
 
-// unlock gives the flock of f back, also if a child has inherited f.
-func unlock(f *os.File) { _ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) } // of a valid file it cannot fail
+// unlock gives the flock of f back, also if a child has inherited f. It cannot fail.
+func unlock(f *os.File) { _ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }

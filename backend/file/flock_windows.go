@@ -15,7 +15,8 @@ const freeReads = 0
 // tryLock takes the exclusive lock of f, or reports that another has it.
 func tryLock(f *os.File) (bool, error) {
 	err := windows.LockFileEx(windows.Handle(f.Fd()),
-		windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &windows.Overlapped{})
+		windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0,
+		&windows.Overlapped{})
 	switch {
 	case err == nil:
 		return true, nil
@@ -25,7 +26,7 @@ func tryLock(f *os.File) (bool, error) {
 	return false, &os.PathError{Op: "LockFileEx", Path: f.Name(), Err: err}
 }
 
-// unlock gives the lock of f back.
+// unlock gives the lock of f back. It cannot fail.
 func unlock(f *os.File) {
-	_ = windows.UnlockFileEx(windows.Handle(f.Fd()), 0, 1, 0, &windows.Overlapped{}) // of a valid file it cannot fail
+	_ = windows.UnlockFileEx(windows.Handle(f.Fd()), 0, 1, 0, &windows.Overlapped{})
 }

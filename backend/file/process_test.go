@@ -84,7 +84,7 @@ func TestKilledWaiter(t *testing.T) {
 	began := time.Now()
 	release(t, d, h)
 	soon(t, next)
-	if took := time.Since(began); took > claim/2 {
+	if took := time.Since(began); took > turn/2 {
 		t.Errorf("a killed waiter delayed the next by %v, want none", took)
 	}
 	if left := files(t, dir, "wake-*"); len(left) != 1 {

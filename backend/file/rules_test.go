@@ -40,7 +40,8 @@ func TestSentAgainIsOnce(t *testing.T) {
 		h := take(t, a, r)
 		time.Sleep(900 * time.Millisecond)
 		if again := take(t, a, r); again.Token != h.Token || again.Asked.Sub(h.Asked) < 900*time.Millisecond {
-			t.Errorf("sent again: got token %d asked %v later, want token %d asked 900ms later", again.Token, again.Asked.Sub(h.Asked), h.Token)
+			t.Errorf("sent again: got token %d asked %v later, want token %d asked 900ms later",
+				again.Token, again.Asked.Sub(h.Asked), h.Token)
 		}
 		time.Sleep(900 * time.Millisecond)
 		_, err := b.Acquire(t.Context(), try("x", time.Second))
@@ -88,7 +89,8 @@ func TestRenew(t *testing.T) {
 		}
 		n := 0
 		for i, err := range b.List(t.Context(), "n1") {
-			if err != nil || !i.Held || i.ExpiresIn != time.Second || i.Waiters != 0 || i.Leaked || i.Owner != "tester" {
+			if err != nil || !i.Held || i.ExpiresIn != time.Second || i.Waiters != 0 ||
+				i.Leaked || i.Owner != "tester" {
 				t.Errorf("List: got %+v, %v", i, err)
 			}
 			n++
@@ -134,9 +136,9 @@ func TestAbandon(t *testing.T) {
 		wantErr(t, "the next holder", b.Check(t.Context(), []*backend.Hold{h2})[0], nil)
 		time.Sleep(time.Minute)
 		release(t, a, take(t, a, try("x", time.Second))) // any write cleans up
-		st, _, err := a.bucket("x").snapshot(t.Context())
-		if err != nil || len(st.marks) != 1 {
-			t.Errorf("marks after a minute: got %+v, %v, want that of the last release", st, err)
+		st, err := a.s.bucket("x").snapshot(t.Context())
+		if err != nil || len(st.released)+len(st.abandoned) != 1 {
+			t.Errorf("ends after a minute: got %+v, %v, want that of the last release", st, err)
 		}
 	})
 }
@@ -174,15 +176,12 @@ func TestBreak(t *testing.T) {
 			t.Errorf("Break of a free lock: %v", err)
 		}
 		r := try("x", time.Minute)
-		var lost error
-		r.Lost = func(err error) { lost = err }
 		h := take(t, a, r)
 		next := later(t.Context(), b, wait("x", time.Minute))
 		time.Sleep(time.Second)
 		if err := a.Break(t.Context(), "x"); err != nil {
 			t.Errorf("Break: %v", err)
 		}
-		wantErr(t, "the holder was told", lost, backend.ErrLost)
 		h2 := (<-next).h
 		if h2.Token <= h.Token {
 			t.Errorf("token: got %d after %d", h2.Token, h.Token)
@@ -234,8 +233,9 @@ func TestFIFO(t *testing.T) {
 func ghost(t *testing.T, d *Driver, name string) *backend.Request {
 	t.Helper()
 	r := wait(name, time.Minute)
-	_, _, err := d.look(t.Context(), r, newQueueing(""))
-	wantErr(t, "joining the queue", err, backend.ErrLocked)
+	c := &backend.Claim{Request: r, Place: ""}
+	d.s.Ask(t.Context(), []*backend.Claim{c})
+	wantErr(t, "joining the queue", c.Err, backend.ErrLocked)
 	return r
 }
 
@@ -278,7 +278,7 @@ func TestTryLockTakesADeadLock(t *testing.T) {
 		time.Sleep(time.Second)
 		_, err := b.Acquire(t.Context(), try("x", time.Second))
 		wantErr(t, "the waiter's turn", err, backend.ErrLocked)
-		time.Sleep(claim)
+		time.Sleep(turn)
 		take(t, b, try("x", time.Second))
 	})
 }
@@ -301,7 +301,7 @@ func TestToken(t *testing.T) {
 		}
 		release(t, a, h)
 		r := try("x", time.Minute)
-		r.Floor = h.Token + 1e12
+		r.Floor = h.Token + backend.FloorAhead/2
 		h2 := take(t, b, r)
 		if h2.Token != r.Floor+1 {
 			t.Errorf("token over a floor: got %d, want %d", h2.Token, r.Floor+1)

@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/backend/gatetest"
 	"github.com/fencelock/fencelock/backend/memory"
-	"github.com/fencelock/fencelock/conformance/gatetest"
 )
 
 func TestGates(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/memory"
 )
@@ -128,7 +129,8 @@ func TestRelease(t *testing.T) {
 		want(t, "release, sent again after the next grant", d.Release(t.Context(), h), nil)
 		want(t, "renewal of the released", d.Renew(t.Context(), []*backend.Hold{h})[0], backend.ErrLost)
 		want(t, "abandon of the released", d.Abandon(t.Context(), h.Request), nil)
-		wantInfo(t, d, "the next holder", backend.Info{Name: "n", Owner: "me", Held: true, Token: next.Token, ExpiresIn: ttl})
+		wantInfo(t, d, "the next holder",
+			backend.Info{Name: "n", Owner: "me", Held: true, Token: next.Token, ExpiresIn: ttl})
 		want(t, "acquire of the released, late", errOf(d.Acquire(t.Context(), h.Request)), backend.ErrLost)
 	})
 }
@@ -141,7 +143,8 @@ func TestReleaseOfALostLock(t *testing.T) {
 		next := acquire(t, d, try("n", nil))
 		want(t, "release of an expired lock that another has", d.Release(t.Context(), h), backend.ErrLost)
 		want(t, "renewal of it", d.Renew(t.Context(), []*backend.Hold{h})[0], backend.ErrLost)
-		wantInfo(t, d, "the next holder", backend.Info{Name: "n", Owner: "me", Held: true, Token: next.Token, ExpiresIn: ttl})
+		wantInfo(t, d, "the next holder",
+			backend.Info{Name: "n", Owner: "me", Held: true, Token: next.Token, ExpiresIn: ttl})
 	})
 }
 
@@ -159,7 +162,7 @@ func TestAbandon(t *testing.T) {
 		if err := <-waiter; err != nil {
 			t.Errorf("the waiter: %v", err)
 		}
-		want(t, "release of the abandoned", d.Release(t.Context(), held), backend.ErrLost)
+		want(t, "release of the abandoned", d.Release(t.Context(), held), nil) // it was ours until then
 
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := try("n", waits)
@@ -210,6 +213,25 @@ func TestQueueIsFirstComeFirstServed(t *testing.T) {
 		<-done
 		if !slices.IsSorted(order) || len(order) != 20 {
 			t.Errorf("got the order %v", order)
+		}
+	})
+}
+
+// TestFirstWaiterIsGone: a waiter whose turn comes and who does not ask holds up the next one for
+// two seconds.
+func TestFirstWaiterIsGone(t *testing.T) {
+	bubble(t, func(t *testing.T, d *memory.Driver) {
+		h := acquire(t, d, try("n", nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := queue(ctx, d, try("n", waits))
+		next := queue(t.Context(), d, try("n", waits))
+		cancel() // and nobody abandons it
+		want(t, "the first", <-gone, context.Canceled)
+		want(t, "release", d.Release(t.Context(), h), nil)
+		began := time.Now()
+		want(t, "the next", <-next, nil)
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("the next one was granted after %v, want 2s", took)
 		}
 	})
 }
@@ -283,7 +305,7 @@ func TestBreak(t *testing.T) {
 func TestPrefixesIsolate(t *testing.T) {
 	bubble(t, func(t *testing.T, d *memory.Driver) {
 		var clients []*memory.Driver
-		for _, p := range []string{"", "a", "b:"} {
+		for _, p := range []string{"c", "a", "b:"} {
 			c, err := d.Client(p)
 			if err != nil {
 				t.Fatal(err)
@@ -359,4 +381,43 @@ func TestClosedClientLeavesTheStore(t *testing.T) {
 			t.Error("the close of another client freed the lock")
 		}
 	})
+}
+
+// Another client of the store, made the shortest way, excludes the first: what a test of "somebody
+// else holds it" needs.
+func TestAnotherClientExcludes(t *testing.T) {
+	d, err := memory.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for prefix, want := range map[string]error{
+		"": fencelock.ErrLocked, backend.DefaultPrefix: fencelock.ErrLocked, "another:": nil,
+	} {
+		c, err := d.Client(prefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ls [2]*fencelock.Locker
+		for i, of := range []*memory.Driver{d, c} {
+			if ls[i], err = fencelock.New(of); err != nil {
+				t.Fatal(err)
+			}
+		}
+		le, err := ls[0].Mutex("n").TryLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := ls[1].Mutex("n").TryLock(t.Context())
+		if !errors.Is(err, want) {
+			t.Errorf("a client with the prefix %q: got %v, want %v", prefix, err, want)
+		}
+		if err == nil {
+			if err := other.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := le.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
 }

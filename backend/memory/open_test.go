@@ -9,7 +9,9 @@ import (
 )
 
 func TestOpen(t *testing.T) {
-	for _, url := range []string{"memory://", "memory:///", "MEMORY://", "memory://?prefix=", "memory://?prefix=a%2Fb"} {
+	for _, url := range []string{
+		"memory://", "memory:///", "MEMORY://", "memory://?prefix=", "memory://?prefix=a%2Fb",
+	} {
 		d, err := backend.Open(t.Context(), url, nil)
 		if err != nil {
 			t.Errorf("%s: %v", url, err)
@@ -28,7 +30,9 @@ func TestOpen(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, url := range []string{"memory://host", "memory:///path", "memory://u:p@", "memory://?prefix=%00", "memory://?x=1"} {
+	for _, url := range []string{
+		"memory://host", "memory:///path", "memory://u:p@", "memory://?prefix=%00", "memory://?x=1",
+	} {
 		if d, err := backend.Open(t.Context(), url, nil); d != nil || !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("%s: got %v, %v, want ErrInvalid", url, d, err)
 		}

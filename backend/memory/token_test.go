@@ -11,20 +11,33 @@ import (
 
 func TestTokens(t *testing.T) {
 	bubble(t, func(t *testing.T, d *memory.Driver) {
-		const floor = 1 << 51
+		floor := time.Now().UnixMicro() + backend.FloorAhead - 1000
 		var last backend.Token
-		tests := []func(*backend.Request){nil, nil, func(r *backend.Request) { r.Floor = floor }, nil, func(r *backend.Request) { r.Floor = 5 }}
+		tests := []func(*backend.Request){
+			nil, nil, func(r *backend.Request) { r.Floor = floor }, nil,
+			func(r *backend.Request) { r.Floor = 5 },
+		}
 		for i, change := range tests {
 			for _, name := range []string{"a", "b"} {
 				r := try(name, change)
 				h := acquire(t, d, r)
 				if h.Token <= last || h.Token <= r.Floor || h.Token < time.Now().UnixMicro() || h.Token >= 1<<53 {
-					t.Errorf("%d: got %d after %d, want more, more than the floor %d and the clock, below 2^53", i, h.Token, last, r.Floor)
+					t.Errorf("%d: got %d after %d, want more, more than the floor %d "+
+						"and the clock, below 2^53", i, h.Token, last, r.Floor)
 				}
 				last = h.Token
 				want(t, "release", d.Release(t.Context(), h), nil)
 			}
 		}
+		far := try("far", func(r *backend.Request) { r.Floor = floor + 2000 })
+		_, err := d.Acquire(t.Context(), far)
+		want(t, "a floor further ahead of the clock", err, backend.ErrInvalid)
+		if err := d.Raise(t.Context(), last+backend.FloorAhead); err != nil {
+			t.Error(err)
+		}
+		far.Floor = last + backend.FloorAhead // behind the counter: it spends nothing
+		acquire(t, d, far)
+		last += backend.FloorAhead
 		if err := d.Raise(t.Context(), last+1000); err != nil {
 			t.Error(err)
 		}

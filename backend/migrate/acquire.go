@@ -11,8 +11,8 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// errLostLeg: what was held in the one store was lost before the other one granted. Nobody has been told of a lock, so the
-// acquisition starts over.
+// errLostLeg: what was held in the one store was lost before the other one granted. Nobody has been
+// told of a lock, so the acquisition starts over.
 var errLostLeg = errors.New("the lock was lost in one of the two stores before the other had granted it")
 
 // repairEvery is how often, at the most, a client looks whether a store has lost its gate.
@@ -60,10 +60,31 @@ func (d *Driver) acquireOne(ctx context.Context, r *backend.Request) (backend.Gr
 	return g, nil
 }
 
+// made is what a migration has made of a request, kept in its Claim: its stores know an acquisition
+// by the request that they were given.
+type made struct {
+	d        *Driver
+	nonce    string
+	from, to *leg // to is nil in a phase with one store
+}
+
+// legsOf returns the legs that were made of a request, if none has ended before it was handed out.
+func (d *Driver) legsOf(r *backend.Request, nonce string) *made {
+	m, ok := r.Claim.(*made)
+	if !ok || m.d != d || m.nonce != nonce || m.from.isGone() || m.to.isGone() {
+		return nil
+	}
+	return m
+}
+
 // only is the leg of a phase with one store.
 func (d *Driver) only(r *backend.Request) *leg {
+	if m := d.legsOf(r, r.Nonce); m != nil {
+		return m.from
+	}
 	l := newLeg(d.sides()[0], r, d.move, d.phase, r.Nonce)
 	l.tell = r.Lost
+	r.Claim = &made{d: d, nonce: r.Nonce, from: l}
 	return l
 }
 
@@ -81,7 +102,10 @@ func (d *Driver) round(ctx context.Context, r *backend.Request, nonce string) (b
 		return backend.Grant{}, err
 	}
 	to.req.Floor = max(r.Floor, from.hold.Token)
-	err := acquireSecond(ctx, from, to)
+	err := d.lead(ctx, from.hold.Token)
+	if err == nil {
+		err = acquireSecond(ctx, from, to)
+	}
 	if err == nil {
 		err = d.tie(ctx, from, to)
 	}
@@ -105,10 +129,27 @@ func (d *Driver) round(ctx context.Context, r *backend.Request, nonce string) (b
 	return d.granted(from, to), nil
 }
 
+// lead raises the new store's tokens where the old one's are so far ahead of the clock that a store refuses them as a
+// floor: a clock was wrong once, and the tokens that were granted then are as good as any. It costs such a fleet one
+// more round trip, and no other.
+func (d *Driver) lead(ctx context.Context, token backend.Token) error {
+	if token <= time.Now().UnixMicro()+backend.FloorAhead/2 {
+		return nil
+	}
+	_, gates := d.to.both()
+	return gates.Raise(ctx, token)
+}
+
 // pairOf makes the legs of an acquisition in phase both.
 func (d *Driver) pairOf(r *backend.Request, nonce string) (from, to *leg) {
+	if m := d.legsOf(r, nonce); m != nil {
+		return m.from, m.to
+	}
 	sides := d.sides()
-	return newLeg(sides[0], r, d.move, d.phase, nonce), newLeg(sides[1], r, d.move, d.phase, nonce)
+	from = newLeg(sides[0], r, d.move, d.phase, nonce)
+	to = newLeg(sides[1], r, d.move, d.phase, nonce)
+	r.Claim = &made{d, nonce, from, to}
+	return from, to
 }
 
 // acquireSecond acquires the second leg while the first is kept.
@@ -137,6 +178,9 @@ func acquireSecond(ctx context.Context, first, second *leg) error {
 
 // isGone reports whether the leg was lost before it was handed out.
 func (l *leg) isGone() bool {
+	if l == nil {
+		return false
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lost != nil
@@ -177,8 +221,8 @@ func (d *Driver) granted(from, to *leg) backend.Grant {
 	return g
 }
 
-// repair closes a store that has no gate while the other one is open: it has lost its data, and would let clients of the wrong
-// phase in.
+// repair closes a store that has no gate while the other one is open: it has lost its data, and
+// would let clients of the wrong phase in.
 func (d *Driver) repair(ctx context.Context) error {
 	d.repairing.Lock()
 	defer d.repairing.Unlock()
@@ -196,20 +240,17 @@ func (d *Driver) repair(ctx context.Context) error {
 }
 
 func (p Pair) repair(ctx context.Context) error {
-	from, err := p.gate(ctx, p.From)
+	from, to, err := p.both(ctx)
 	if err != nil {
 		return err
 	}
-	to, err := p.gate(ctx, p.To)
-	if err != nil {
-		return err
-	}
-	// An old store without a gate counts as open, which is right while the new one is closed.
-	if from.Epoch == 0 && to.State == backend.GateOpen {
-		err = p.set(ctx, p.From, backend.GateBoth, epochAfter(to.Epoch), 0)
-	}
-	if to.Epoch == 0 {
-		err = p.set(ctx, p.To, backend.GateBoth, epochAfter(from.Epoch), 0)
+	switch {
+	case from.Epoch == 0 && to.lets(false): // an old store without a gate counts as open, which is right otherwise
+		g := p.fresh(backend.GateBoth, to.Epoch)
+		g.sealed = to.sealed
+		err = p.set(ctx, p.From, g, 0)
+	case to.Epoch == 0 && !from.sealed: // else the migration is over, and the new store everybody's
+		err = p.set(ctx, p.To, p.fresh(backend.GateBoth, from.Epoch), 0)
 	}
 	if errors.Is(err, backend.ErrGateMoved) {
 		return nil // somebody else has done it

@@ -67,8 +67,8 @@ func worse(a, b error) error {
 	return a
 }
 
-// Release implements backend.Driver: both stores at once, so that one which does not answer holds up nobody in the other. nil:
-// it was ours in both until now.
+// Release implements backend.Driver: both stores at once, so that one which does not answer holds
+// up nobody in the other. nil: it was ours in both until now.
 func (d *Driver) Release(ctx context.Context, h *backend.Hold) error {
 	l := legsOf(h)
 	if one := l.one(); one != nil {

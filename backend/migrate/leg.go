@@ -24,7 +24,7 @@ type leg struct {
 // newLeg makes the request to one store of what r asks of both.
 func newLeg(driver backend.Driver, r *backend.Request, move string, phase backend.Phase, nonce string) *leg {
 	l := &leg{driver: driver, req: *r, gone: make(chan struct{})}
-	l.req.Move, l.req.Phase, l.req.Nonce, l.req.Lost = move, phase, nonce, l.isLost
+	l.req.Move, l.req.Phase, l.req.Nonce, l.req.Lost, l.req.Claim = move, phase, nonce, l.isLost, nil
 	return l
 }
 
@@ -89,7 +89,8 @@ func (l *leg) renew(ctx context.Context) error {
 	return err
 }
 
-// keep renews the leg until ctx ends, and reports its loss: by the store's word, or when no renewal has come through in time.
+// keep renews the leg until ctx ends, and reports its loss: by the store's word, or when no renewal
+// has come through in time.
 func (l *leg) keep(ctx context.Context) {
 	every := l.req.TTL / 3
 	timer := time.NewTimer(every - l.asked.Elapsed())
@@ -123,12 +124,19 @@ func (l *leg) keep(ctx context.Context) {
 // legs is the handle of a hold: the legs that it has.
 type legs struct{ from, to *leg }
 
-// Handle is what users see as the lease's handle: that of the new store, if there is one.
+// Handle is what users see as the lease's handle: that of the new store, if there is one. In phase
+// both a transaction is none: it would commit with its own store's release, also where the other
+// store's leg was lost and Unlock is ErrLost.
 func (l *legs) Handle() any {
-	if l.to != nil && (l.to.hold.Handle != nil || l.from == nil) {
-		return l.to.hold.Handle
+	if one := l.one(); one != nil {
+		return one.hold.Handle
 	}
-	return l.from.hold.Handle
+	for _, leg := range []*leg{l.to, l.from} {
+		if leg.hold.Handle != nil && !leg.driver.Traits().Transactional {
+			return leg.hold.Handle
+		}
+	}
+	return nil
 }
 
 // one returns the only leg, or nil if there are two.

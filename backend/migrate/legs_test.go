@@ -60,7 +60,8 @@ func TestOldLegIsKept(t *testing.T) {
 	})
 }
 
-// TestOldLegIsLost: what was held in the old store is broken while the new one is waited for. The acquisition starts over.
+// TestOldLegIsLost: what was held in the old store is broken while the new one is waited for. The
+// acquisition starts over.
 func TestOldLegIsLost(t *testing.T) {
 	bubble(t, func(w world) {
 		both := w.start(backend.PhaseBoth)

@@ -81,8 +81,10 @@ func TestLook(t *testing.T) {
 func TestTraitsOfBoth(t *testing.T) {
 	redis, row := backend.TraitsOf("redis"), backend.TraitsOf("postgres-row")
 	got := migrate.TraitsOfBoth(redis, row)
-	if got.Name != "redis+postgres-row" || got.Fencing != backend.Anchored || got.ClockFree || got.Transactional || !got.FIFO ||
-		!got.LeasePerConn || got.MinTTL != max(redis.MinTTL, row.MinTTL) || got.DeadWaiter != redis.DeadWaiter+row.DeadWaiter {
+	if got.Name != "redis+postgres-row" || got.Fencing != backend.Anchored || got.ClockFree ||
+		got.Transactional || !got.FIFO ||
+		!got.LeasePerConn || got.MinTTL != max(redis.MinTTL, row.MinTTL) ||
+		got.DeadWaiter != redis.DeadWaiter+row.DeadWaiter {
 		t.Errorf("got %+v", got)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -13,8 +14,9 @@ import (
 	"github.com/fencelock/fencelock/backend/migrate"
 )
 
-// TestPausedOverALoss: a switch to a store without a gate is paused before it opens it. Another switches back, the new store
-// loses its data, and the first goes on: what it expects must not be what is there again.
+// TestPausedOverALoss: a switch to a store without a gate is paused before it opens it. Another
+// switches back, the new store loses its data, and the first goes on: what it expects must not be
+// what is there again.
 func TestPausedOverALoss(t *testing.T) {
 	bubble(t, func(w world) {
 		now := &lossy{Driver: client(w.new)}
@@ -161,8 +163,8 @@ func (b *broken) Abandon(ctx context.Context, r *backend.Request) error {
 	return b.Driver.Abandon(ctx, r)
 }
 
-// TestOtherStoreIsNotNeeded: in phase to nobody needs the old store once the new one is open, and in phase from nobody the new
-// one once both have gates.
+// TestOtherStoreIsNotNeeded: in phase to nobody needs the old store once the new one is open, and
+// in phase from nobody the new one once both have gates.
 func TestOtherStoreIsNotNeeded(t *testing.T) {
 	for _, phase := range []backend.Phase{backend.PhaseFrom, backend.PhaseTo} {
 		bubble(t, func(w world) {
@@ -189,9 +191,12 @@ func TestOtherStoreIsNotNeeded(t *testing.T) {
 				w.Errorf("the other store was looked for %d times within a minute, want about 6", n)
 			}
 			o.Other = func(context.Context) (backend.Driver, error) {
-				return client(map[backend.Phase]*memory.Driver{backend.PhaseFrom: w.new, backend.PhaseTo: w.old}[phase]), nil
+				return client(map[backend.Phase]*memory.Driver{
+					backend.PhaseFrom: w.new, backend.PhaseTo: w.old,
+				}[phase]), nil
 			}
 			w.startWith(o)
+			synctest.Wait() // the spare store is told by a goroutine of its own
 			if cs, err := w.pair().Clients(w.Context()); err != nil || len(cs) != 2 {
 				w.Errorf("clients: got %v, %v, want two", cs, err)
 			}

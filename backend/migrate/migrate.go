@@ -1,13 +1,19 @@
 // Package migrate moves names from one store to another while programs go on locking them, without two holders
 // and with tokens that keep rising.
 //
-// A fleet moves in three deploys, each a change of one word: phase from (the old store only), both (the old store,
-// then the new one), to (the new store only). Clients of two neighbouring phases exclude each other
-// because they have a store in common. Clients that are two phases apart have none; what keeps them apart is a gate in each
-// store, which the acquire reads in the step that grants. Of the two gates at most one is open to clients of a single
-// phase. A client that starts in phase to, or in from on the way back, switches them if nobody has yet: it
-// closes the one store, waits until nobody holds there who does not hold in the other, raises the other's tokens above
-// all that the first has given, and opens the other, unless somebody has changed its gate meanwhile.
+// A fleet moves in three deploys, each a change of one word: phase from (the old store only), both
+// (the old store, then the new one), to (the new store only). Clients of two neighbouring phases
+// exclude each other because they have a store in common. Clients that are two phases apart have
+// none; what keeps them apart is a gate in each store, which the acquire reads in the step that
+// grants. Of the two gates at most one is open to clients of a single phase. A client that starts
+// in phase to, or in from on the way back, switches them if nobody has yet: it closes the one
+// store, waits until nobody holds there who does not hold in the other, raises the other's tokens
+// above all that the first has given, and opens the other, unless somebody has changed its gate
+// meanwhile.
+//
+// A switch that fails opens again what it has closed, by a switch the other way. [Pair.Finish] and [Pair.Cancel] seal
+// what they end: from then on only an operator switches, and a process that starts with a configuration from before is
+// refused and changes nothing.
 //
 // What a store forgets with its data, its gate included, is forgotten here too: docs/migrating.md says what
 // stays safe then. [Pair] is what operators need: the state of both gates, and the switch by hand.
@@ -45,8 +51,8 @@ type Options struct {
 	// nil. It is called when that store is needed, again and again until it succeeds, so that a store
 	// which is not there yet, or not any more, keeps nobody from locking in the other one. It may be nil.
 	Other func(ctx context.Context) (backend.Driver, error)
-	// Look makes a client for operators, which only looks and breaks: it touches no gate and reports nothing, Acquire is
-	// ErrUnsupported, and it needs the stores of its phase only.
+	// Look makes a client for operators, which only looks and breaks: it touches no gate and
+	// reports nothing, Acquire is ErrUnsupported, and it needs the stores of its phase only.
 	Look bool
 }
 
@@ -78,10 +84,11 @@ var (
 
 // New starts a client of a migration in o.Phase. On an error the drivers stay the caller's.
 //
-// In phase both it makes sure that both stores have a gate. In phase to it opens the new store, unless that is open, and in phase from the old one:
-// that takes until nobody holds a lock in the other store alone. It waits for that until ctx ends, or 5 s if ctx
-// has no deadline; then the error matches ErrUnavailable and names the holders. ErrInvalid:
-// a client two phases away is alive, or the options are no good. ErrUnsupported: a store cannot take part.
+// In phase both it makes sure that both stores have a gate. In phase to it opens the new store,
+// unless that is open, and in phase from the old one: that takes until nobody holds a lock in the
+// other store alone. It waits for that until ctx ends, or 5 s if ctx has no deadline; then the
+// error matches ErrUnavailable and names the holders. ErrInvalid: a client two phases away is
+// alive, or the options are no good. ErrUnsupported: a store cannot take part.
 func New(ctx context.Context, o Options) (*Driver, error) {
 	d, err := o.driver()
 	if err != nil {
@@ -110,7 +117,10 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 }
 
 func (o Options) driver() (*Driver, error) {
-	if err := backend.CheckGate(backend.Gate{Move: o.Move, Scope: o.Scope, State: backend.GateBoth, Epoch: 1}); err != nil {
+	o.Scope, _ = unsealed(o.Scope)
+	if err := backend.CheckGate(backend.Gate{
+		Move: o.Move, Scope: o.Scope, State: backend.GateBoth, Epoch: 1,
+	}); err != nil {
 		return nil, err
 	}
 	d := &Driver{move: o.Move, scope: o.Scope, phase: o.Phase, look: o.Look}
@@ -126,7 +136,8 @@ func (o Options) driver() (*Driver, error) {
 	}
 	switch {
 	case o.Phase != backend.PhaseFrom && o.Phase != backend.PhaseBoth && o.Phase != backend.PhaseTo:
-		return nil, backend.Invalid("phase %q of migration %q: want %s, %s or %s", o.Phase, o.Move, backend.PhaseFrom, backend.PhaseBoth, backend.PhaseTo)
+		return nil, backend.Invalid("phase %q of migration %q: want %s, %s or %s",
+			o.Phase, o.Move, backend.PhaseFrom, backend.PhaseBoth, backend.PhaseTo)
 	case o.Phase != backend.PhaseTo && o.From == nil:
 		return nil, lacks("old")
 	case o.Phase != backend.PhaseFrom && o.To == nil:
@@ -165,7 +176,7 @@ func (d *Driver) enter(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return p.Prepare(ctx)
+		return p.prepare(ctx, false)
 	case backend.PhaseFrom:
 		return d.enterOne(ctx, d.from)
 	}
@@ -176,19 +187,19 @@ func (d *Driver) enter(ctx context.Context) error {
 func (d *Driver) enterOne(ctx context.Context, s *store) error {
 	_, gater := s.both()
 	g, err := gateOf(ctx, gater, d.move, d.scope)
-	if err != nil || g.State == backend.GateOpen {
+	if err != nil || g.lets(d.phase == backend.PhaseFrom) {
 		return err
 	}
 	p, err := d.pair(ctx)
 	if err != nil {
 		return err
 	}
-	if d.phase == backend.PhaseFrom {
-		if err := p.Prepare(ctx); err != nil {
+	if d.phase == backend.PhaseFrom && g.Epoch == 0 {
+		if err := p.prepare(ctx, false); err != nil {
 			return err
 		}
 	}
-	return p.Open(ctx, d.phase)
+	return p.open(ctx, d.phase, starting)
 }
 
 // pair is both stores, for what is done to their gates.
@@ -274,14 +285,39 @@ func (d *Driver) List(ctx context.Context, prefix string) iter.Seq2[backend.Info
 	}
 }
 
-// Break implements backend.Driver. In phase both it frees the lock in both stores.
+// Break implements backend.Driver. In phase both it frees the lock in both stores. The holder hears of
+// the first and gives up the other itself: whoever has it there by then is left alone, and only a
+// holder that has not heard for as long as the first store's Traits.Revoked is broken there too.
 func (d *Driver) Break(ctx context.Context, name string) error {
-	var errs []error
-	for _, s := range d.sides() {
-		errs = append(errs, s.Break(ctx, name))
+	sides := d.sides()
+	if len(sides) == 1 {
+		return sides[0].Break(ctx, name)
 	}
-	return errors.Join(errs...)
+	old, new := sides[0], sides[1]
+	before, unknown := new.Inspect(ctx, name)
+	err := old.Break(ctx, name)
+	if err != nil || unknown != nil || before.Token == 0 {
+		return errors.Join(err, new.Break(ctx, name))
+	}
+	deaf := time.NewTimer(old.Traits().Revoked)
+	defer deaf.Stop()
+	for {
+		now, err := new.Inspect(ctx, name)
+		if err == nil && now.Token != before.Token {
+			return nil
+		}
+		select {
+		case <-deaf.C:
+			return new.Break(ctx, name)
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(lookAgain):
+		}
+	}
 }
+
+// lookAgain is how often Break looks whether the holder has given up.
+const lookAgain = 20 * time.Millisecond
 
 // end ends the goroutines and takes the client's report back.
 func (d *Driver) end() {

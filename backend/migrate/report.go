@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,16 +25,16 @@ const (
 type report struct {
 	mu     sync.Mutex
 	client backend.Client
-	told   time.Duration // the longest TTL that the stores were told
+	told   time.Duration // the longest TTL that the stores of the phase were told
 
-	sending chan struct{} // full while a report is under way
-
-	last   context.CancelFunc // there is to be no further one
-	cancel context.CancelFunc // nor is one that is under way to go on
-	done   chan struct{}
+	background context.Context
+	last       context.CancelFunc // there is to be no further one
+	cancel     context.CancelFunc // nor is one that is under way to go on
+	done       sync.WaitGroup
 }
 
-// start reports for the first time, to the stores that the phase locks in for sure, and from then on every 10 s.
+// start reports for the first time, and from then on every 10 s. It returns when the stores that
+// the phase locks in know.
 func (p *report) start(ctx context.Context, d *Driver) error {
 	raw := make([]byte, 16)
 	_, _ = rand.Read(raw) // never fails
@@ -45,64 +46,91 @@ func (p *report) start(ctx context.Context, d *Driver) error {
 		ID: hex.EncodeToString(raw), Move: d.move, Phase: d.phase, Host: host, PID: os.Getpid(),
 		MaxTTL: usualTTL, Since: time.Now().UTC().Truncate(time.Millisecond),
 	}
-	background, cancel := context.WithCancel(context.Background())
-	going, last := context.WithCancel(background)
-	p.last, p.cancel, p.done, p.sending = last, cancel, make(chan struct{}), make(chan struct{}, 1)
+	p.background, p.cancel = context.WithCancel(context.Background())
+	going, last := context.WithCancel(p.background)
+	p.last = last
 	first := p.send(ctx, d)
-	go func() {
-		defer close(p.done)
+	p.every(going, func() { _ = p.send(p.background, d) }) // if it fails, the next one may do
+	if s := d.spare(); s != nil {
+		p.done.Go(func() { _, _ = p.tell(p.background, s) })
+		p.every(going, func() { _, _ = p.tell(p.background, s) })
+	}
+	return first
+}
+
+// every does something every 10 s until ctx ends.
+func (p *report) every(ctx context.Context, do func()) {
+	p.done.Go(func() {
 		tick := time.NewTicker(reportEvery)
 		defer tick.Stop()
 		for {
 			select {
 			case <-tick.C:
-				_ = p.send(background, d) // the next one may do
-			case <-going.Done():
+				do()
+			case <-ctx.Done():
 				return
 			}
 		}
-	}()
-	return first
+	})
 }
 
-// send reports to both stores at once. The error is that of one that the phase locks in; a store that is not open yet and that the
-// phase does not need is opened for it, if it can be. Reports follow each other: an older one that came later would take the
-// newer one's place.
-func (p *report) send(ctx context.Context, d *Driver) error {
-	select {
-	case p.sending <- struct{}{}:
-		defer func() { <-p.sending }()
-	case <-ctx.Done():
-		return ctx.Err()
+// spare is the store that the phase does not lock in, or nil. Whatever becomes of it, no lock waits for it: it is told
+// by itself, and opened for that if it can be.
+func (d *Driver) spare() *store {
+	switch d.phase {
+	case backend.PhaseFrom:
+		return d.to
+	case backend.PhaseTo:
+		return d.from
 	}
+	return nil
+}
+
+// send reports to the stores that the phase locks in, at once.
+func (p *report) send(ctx context.Context, d *Driver) error {
+	var stores []*store
+	for _, s := range []*store{d.from, d.to} {
+		if s != d.spare() {
+			stores = append(stores, s)
+		}
+	}
+	told, errs := make([]time.Duration, len(stores)), make([]error, len(stores))
+	var all sync.WaitGroup
+	for i, s := range stores {
+		all.Go(func() { told[i], errs[i] = p.tell(ctx, s) })
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.told = max(p.told, slices.Min(told))
+	return nil
+}
+
+// tell reports to one store, and returns the longest TTL that it knows now. Reports follow each other: an older one
+// that came later would take the newer one's place.
+func (p *report) tell(ctx context.Context, s *store) (time.Duration, error) {
+	select {
+	case s.reporting <- struct{}{}:
+		defer func() { <-s.reporting }()
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	limited, cancel := context.WithTimeout(ctx, sideMost)
+	defer cancel()
+	g, err := s.gater(limited)
 	p.mu.Lock()
 	p.client.Reported = time.Now().UTC().Truncate(time.Millisecond)
 	c := p.client
 	p.mu.Unlock()
-	report := func(s *store) error {
-		limited, cancel := context.WithTimeout(ctx, sideMost)
-		defer cancel()
-		g, err := s.gater(limited)
-		if err == nil {
-			err = g.Report(limited, c, alive+c.MaxTTL)
-		}
-		return err
+	if err == nil {
+		err = g.Report(limited, c, alive+c.MaxTTL)
 	}
-	var from, to error
-	var both sync.WaitGroup
-	both.Go(func() { from = report(d.from) })
-	to = report(d.to)
-	both.Wait()
-	if from != nil && d.phase != backend.PhaseTo {
-		return from
-	}
-	if to != nil && d.phase != backend.PhaseFrom {
-		return to
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.told = c.MaxTTL
-	return nil
+	return c.MaxTTL, err
 }
 
 // asks notes how long a lock is asked for: a longer TTL than any before is reported before it is.
@@ -114,18 +142,19 @@ func (p *report) asks(ctx context.Context, d *Driver, ttl time.Duration) error {
 	if known {
 		return nil
 	}
-	return p.send(ctx, d)
+	return p.send(ctx, d) // the spare store hears of it with the next report
 }
 
-// stop ends the reports and takes back what was said, in both stores at once. A report under way that was cut off may be
-// in a store yet or still get there: so it is waited for, up to reportMost, and then withdrawn.
+// stop ends the reports and takes back what was said, in both stores at once. A report under way
+// that was cut off may be in a store yet or still get there: so it is waited for, up to reportMost,
+// and then withdrawn.
 func (p *report) stop(d *Driver) {
 	if p.cancel == nil {
 		return
 	}
 	p.last()
 	late := time.AfterFunc(reportMost, p.cancel)
-	<-p.done
+	p.done.Wait()
 	late.Stop()
 	p.cancel()
 	var both sync.WaitGroup

@@ -29,7 +29,9 @@ func TestReports(t *testing.T) {
 			w.Fatalf("got %d clients, want 1", len(st.Clients))
 		}
 		c := st.Clients[0]
-		if c.Phase != backend.PhaseFrom || c.MaxTTL != 30*time.Second || !c.Alive(time.Now()) || !c.InFrom || !c.InTo || time.Since(c.Since) < 10*time.Minute || c.PID == 0 || c.Host == "" {
+		if c.Phase != backend.PhaseFrom || c.MaxTTL != 30*time.Second || !c.Alive(time.Now()) ||
+			!c.InFrom || !c.InTo || time.Since(c.Since) < 10*time.Minute || c.PID == 0 ||
+			c.Host == "" {
 			w.Errorf("got %+v", c)
 		}
 		// A longer TTL is reported before it is asked for.
@@ -39,7 +41,9 @@ func TestReports(t *testing.T) {
 		if got := status().Clients[0].MaxTTL; got != time.Hour {
 			w.Errorf("longest TTL: got %v, want 1h", got)
 		}
-		if why := status().Blockers(backend.PhaseTo); len(why) != 2 || !strings.Contains(why[0], "is in phase from") || !strings.Contains(why[1], `"x" by me`) {
+		if why := status().Blockers(backend.PhaseTo); len(why) != 2 ||
+			!strings.Contains(why[0], "is in phase from") ||
+			!strings.Contains(why[1], `"x" by me`) {
 			w.Errorf("blockers of to: %q", why)
 		}
 		if why := status().Blockers(backend.PhaseBoth); len(why) != 0 {
@@ -57,12 +61,16 @@ func TestReports(t *testing.T) {
 func TestSilentClient(t *testing.T) {
 	bubble(t, func(w world) {
 		w.want("prepare", w.pair().Prepare(w.Context()), nil)
-		killed := backend.Client{ID: "1", Move: "m", Phase: backend.PhaseFrom, Host: "h", PID: 7, MaxTTL: time.Minute, Reported: time.Now()}
+		killed := backend.Client{
+			ID: "1", Move: "m", Phase: backend.PhaseFrom, Host: "h", PID: 7, MaxTTL: time.Minute,
+			Reported: time.Now(),
+		}
 		w.want("report", w.old.Report(w.Context(), killed, 30*time.Second+killed.MaxTTL), nil)
 		time.Sleep(31 * time.Second)
 		st, err := w.pair().Status(w.Context())
 		w.want("status", err, nil)
-		if why := st.Blockers(backend.PhaseTo); len(why) != 1 || !strings.Contains(why[0], "h:7 was, when it last reported 31s ago, in phase from") {
+		if why := st.Blockers(backend.PhaseTo); len(why) != 1 ||
+			!strings.Contains(why[0], "h:7 was, when it last reported 31s ago, in phase from") {
 			w.Errorf("blockers: %q", why)
 		}
 		// It locks nobody out: what it may hold is waited for.
@@ -89,6 +97,7 @@ func TestFinish(t *testing.T) {
 	})
 	bubble(t, func(w world) {
 		d := w.start(backend.PhaseTo)
+		synctest.Wait() // the spare store is told by a goroutine of its own
 		w.cycle(d, "x")
 		w.want("finish", w.pair().Finish(w.Context()), nil)
 		if cs, err := w.old.Clients(w.Context(), "m"); err != nil || len(cs) != 0 {
@@ -136,7 +145,8 @@ func (f *far) after(ctx context.Context, takes *atomic.Int64, do func() error) e
 	}
 }
 
-// TestCloseDuringAReport: what a report under way writes is withdrawn too, and Close waits for neither store longer than it must.
+// TestCloseDuringAReport: what a report under way writes is withdrawn too, and Close waits for
+// neither store longer than it must.
 func TestCloseDuringAReport(t *testing.T) {
 	const wait = 700 * time.Millisecond
 	for name, tt := range map[string]struct {
@@ -176,8 +186,8 @@ func TestCloseDuringAReport(t *testing.T) {
 	}
 }
 
-// TestReportsFollowEachOther: one that took long does not take the place of a newer one, and nobody locks with a TTL that is still
-// being reported.
+// TestReportsFollowEachOther: one that took long does not take the place of a newer one, and nobody
+// locks with a TTL that is still being reported.
 func TestReportsFollowEachOther(t *testing.T) {
 	bubble(t, func(w world) {
 		stores := []*far{{Driver: client(w.old)}, {Driver: client(w.new)}}

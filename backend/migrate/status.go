@@ -59,12 +59,17 @@ func (p Pair) Clients(ctx context.Context) ([]Client, error) {
 // Side is what one store says. All of it is sure.
 type Side struct {
 	Gate      backend.Gate   `json:"gate"`      // of epoch 0 if there is none
+	Finished  bool           `json:"finished"`  // no client that starts in phase from changes the gate
+	Cancelled bool           `json:"cancelled"` // the gate moves no names any more
 	Undrained []backend.Info `json:"undrained"` // held by clients that do not hold in both; a hundred at most
 	Source    backend.Token  `json:"source"`    // no token is above it yet; a store with a clock counts that in
 }
 
 // Open reports whether clients of a single phase may lock there: in the old store also when it has no gate.
 func (s Side) Open(old bool) bool {
+	if s.Cancelled {
+		return old
+	}
 	return s.Gate.State == backend.GateOpen || old && s.Gate.Epoch == 0
 }
 
@@ -84,8 +89,11 @@ func (p Pair) Status(ctx context.Context) (Status, error) {
 		side  *Side
 	}{{"old", p.From, &st.From}, {"new", p.To, &st.To}} {
 		var err error
-		if s.side.Gate, err = p.gate(ctx, s.store); err == nil {
-			if s.side.Undrained, err = s.store.Undrained(ctx, backend.Gate{Move: p.Move, Scope: p.Scope, State: backend.GateBoth}); err == nil {
+		var g gate
+		if g, err = p.gate(ctx, s.store); err == nil {
+			s.side.Gate, s.side.Finished, s.side.Cancelled = g.Gate, g.finished(), g.cancelled()
+			if s.side.Undrained, err = s.store.Undrained(ctx,
+				backend.Gate{Move: p.Move, Scope: p.Scope, State: backend.GateBoth}); err == nil {
 				s.side.Source, err = s.store.Source(ctx)
 			}
 		}
@@ -114,6 +122,12 @@ func (st Status) Blockers(next backend.Phase) []string {
 			why = append(why, fmt.Sprintf("%s:%d %s in phase %s", c.Host, c.PID, state, c.Phase))
 		}
 	}
+	switch {
+	case next == backend.PhaseFrom && (st.From.Finished || st.To.Finished):
+		why = append(why, "the migration is finished: the way back begins with fencelock migrate advance --phase from")
+	case next != backend.PhaseFrom && (st.From.Cancelled || st.To.Cancelled):
+		why = append(why, "the migration was cancelled: it begins again with fencelock migrate advance --phase from")
+	}
 	if closing := st.closing(next); closing != nil && len(closing.Undrained) > 0 {
 		why = append(why, "held in one store alone: "+holders(closing.Undrained))
 	}
@@ -136,8 +150,9 @@ func neighbours(a, b backend.Phase) bool {
 	return a == b || a == backend.PhaseBoth || b == backend.PhaseBoth
 }
 
-// Unfinished says why the migration is not done; none: everybody locks in the new store alone, and the old one's gate refuses whoever does not. That
-// the new store's tokens are above all of the old one's follows from its gate: nothing opens it before they are.
+// Unfinished says why the migration is not done; none: everybody locks in the new store alone, and
+// the old one's gate refuses whoever does not. That the new store's tokens are above all of the old
+// one's follows from its gate: nothing opens it before they are.
 func (st Status) Unfinished() []string {
 	var why []string
 	if st.From.Gate.State != backend.GateBoth || st.From.Gate.Torn {
@@ -157,21 +172,109 @@ func (st Status) Unfinished() []string {
 	return why
 }
 
-// Finish deletes what clients have reported in the old store. The gates stay: the old one's is the tombstone
-// that refuses stragglers for ever. ErrInvalid: the migration is not done, and why.
+// Finished reports whether [Pair.Finish] has sealed the migration in both stores.
+func (st Status) Finished() bool { return st.From.Finished && st.To.Finished }
+
+// Finish ends a migration that is done: it seals both gates, so that no client of the old
+// configuration switches back as it starts, and deletes what clients have reported in the old
+// store. The gates stay: the old one's is the tombstone that refuses stragglers for ever.
+// ErrInvalid: the migration is not done, and why.
+//
+// The new store's gate is sealed first, on the condition that it has been open all the time since it was looked at.
 func (p Pair) Finish(ctx context.Context) error {
-	st, err := p.Status(ctx)
-	if err != nil {
+	return p.end(ctx, func(st Status) error {
+		if why := st.Unfinished(); len(why) > 0 {
+			return backend.Invalid("migration %q is not finished: %s", p.Move, strings.Join(why, "; "))
+		}
+		err := p.sealAs(ctx, p.To, st.To, backend.GateOpen)
+		if err == nil {
+			err = p.sealAs(ctx, p.From, st.From, backend.GateBoth)
+		}
 		return err
+	})
+}
+
+// sealAs seals the gate that one side has.
+func (p Pair) sealAs(ctx context.Context, s backend.Gater, side Side, state backend.GateState) error {
+	if side.Finished {
+		return nil
 	}
-	if why := st.Unfinished(); len(why) > 0 {
-		return backend.Invalid("migration %q is not finished: %s", p.Move, strings.Join(why, "; "))
+	return p.set(ctx, s, gate{Gate: side.Gate}.over(state, true), side.Gate.Epoch)
+}
+
+// Unbegun says why the migration cannot be cancelled; none: everybody locks in the old store alone.
+func (st Status) Unbegun() []string {
+	var why []string
+	if !st.From.Open(true) || st.From.Gate.Torn {
+		why = append(why, "the old store is not open: fencelock migrate advance --phase from opens it")
 	}
-	var errs []error
+	if st.To.Open(false) {
+		why = append(why, "the new store is open")
+	}
+	if len(st.To.Undrained) > 0 && st.To.Gate.Epoch != 0 && !st.To.Cancelled {
+		why = append(why, "held in the new store: "+holders(st.To.Undrained))
+	}
 	for _, c := range st.Clients {
-		if c.InFrom {
-			errs = append(errs, p.From.Withdraw(ctx, c.Client))
+		if c.Phase != backend.PhaseFrom {
+			why = append(why, fmt.Sprintf("%s:%d reported phase %s", c.Host, c.PID, c.Phase))
 		}
 	}
-	return errors.Join(errs...)
+	return why
+}
+
+// Cancel ends a migration that was given up: its gates move no names any more. Then the old store is as it was before,
+// and the new one is no part of it. A client that starts in phase both or to is refused, and switches nothing.
+// ErrInvalid: not everybody locks in the old store alone, and why. [Pair.Prepare] begins again.
+//
+// The old store's gate is changed first, on the condition that it has been open all the time since it was looked at: a
+// switch that was stopped in the middle had closed it, so it is not one that may go on.
+func (p Pair) Cancel(ctx context.Context) error {
+	return p.end(ctx, func(st Status) error {
+		if why := st.Unbegun(); len(why) > 0 {
+			return backend.Invalid("migration %q cannot be cancelled: %s", p.Move, strings.Join(why, "; "))
+		}
+		err := p.cancelIn(ctx, p.From, st.From)
+		if err == nil {
+			err = p.cancelIn(ctx, p.To, st.To)
+		}
+		return err
+	})
+}
+
+func (p Pair) cancelIn(ctx context.Context, s backend.Gater, side Side) error {
+	if side.Cancelled {
+		return nil
+	}
+	was := gate{Gate: side.Gate}
+	g := was.over(backend.GateOpen, true)
+	g.Scope = nil
+	return p.set(ctx, s, g, was.expected())
+}
+
+// end changes the gates as they were looked at, again if another has changed one meanwhile, and
+// deletes what clients have reported in the store that they leave.
+func (p Pair) end(ctx context.Context, change func(Status) error) error {
+	for {
+		st, err := p.Status(ctx)
+		if err == nil {
+			err = change(st)
+		}
+		switch {
+		case errors.Is(err, backend.ErrGateMoved) && ctx.Err() == nil:
+			continue
+		case err != nil:
+			return err
+		}
+		left, in := p.To, func(c Client) bool { return c.InTo }
+		if st.To.Open(false) {
+			left, in = p.From, func(c Client) bool { return c.InFrom }
+		}
+		var errs []error
+		for _, c := range st.Clients {
+			if in(c) {
+				errs = append(errs, left.Withdraw(ctx, c.Client))
+			}
+		}
+		return errors.Join(errs...)
+	}
 }

@@ -3,53 +3,70 @@ package migrate
 import (
 	"context"
 	"fmt"
-	"sync"
+	"sync/atomic"
 
 	"github.com/fencelock/fencelock/backend"
 )
 
-// store is one of the two, which may not be open yet.
+// store is one of the two, which may not be open yet. The driver of one that the phase locks in is there from the
+// beginning, and never changes.
 type store struct {
 	what string // "old" or "new", for messages
 	open func(ctx context.Context) (backend.Driver, error)
 
-	mu     sync.Mutex
-	late   bool // it was opened by open
+	now       atomic.Pointer[opened]
+	dialing   chan struct{} // full while somebody opens it
+	late      bool          // it was opened by open; written by who dials, read when nobody does
+	reporting chan struct{} // full while a report is under way
+}
+
+// opened is a store's driver and its gates.
+type opened struct {
 	driver backend.Driver
 	gates  backend.Gater
 }
 
 func newStore(what string, d backend.Driver, open func(context.Context) (backend.Driver, error)) (*store, error) {
-	s := &store{what: what, open: open}
+	s := &store{what: what, open: open, dialing: make(chan struct{}, 1), reporting: make(chan struct{}, 1)}
 	if d == nil {
 		return s, nil
 	}
 	return s, s.set(d)
 }
 
-// set takes a driver in; s.mu is held, or nobody else knows s.
+// set takes a driver in.
 func (s *store) set(d backend.Driver) error {
 	g, ok := d.(backend.Gater)
 	if !ok {
-		return backend.Unsupported("the %s store, %s, cannot take part in a migration: it has no gates", s.what, d.Traits().Name)
+		return backend.Unsupported("the %s store, %s, cannot take part in a "+
+			"migration: it has no gates", s.what, d.Traits().Name)
 	}
-	s.driver, s.gates = d, g
+	s.now.Store(&opened{d, g})
 	return nil
 }
 
-// both returns the driver and its gates; nil if it is not open.
+// both returns the driver and its gates; nil if it is not open. It never waits: every lock asks it.
 func (s *store) both() (backend.Driver, backend.Gater) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.driver, s.gates
+	o := s.now.Load()
+	if o == nil {
+		return nil, nil
+	}
+	return o.driver, o.gates
 }
 
 // gater returns the store's gates, and opens the store for that if it must.
 func (s *store) gater(ctx context.Context) (backend.Gater, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.gates != nil {
-		return s.gates, nil
+	if _, g := s.both(); g != nil {
+		return g, nil
+	}
+	select {
+	case s.dialing <- struct{}{}:
+		defer func() { <-s.dialing }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("the %s store: %w", s.what, ctx.Err())
+	}
+	if _, g := s.both(); g != nil {
+		return g, nil
 	}
 	d, err := s.open(ctx)
 	if err != nil {
@@ -60,19 +77,20 @@ func (s *store) gater(ctx context.Context) (backend.Gater, error) {
 		return nil, err
 	}
 	s.late = true
-	return s.gates, nil
+	_, g := s.both()
+	return g, nil
 }
 
-// closeOther closes what open has opened.
+// closeOther closes what open has opened. Nobody dials any more.
 func (s *store) closeOther() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.late {
-		_ = s.driver.Close() // New failed already, and says why
-		s.late, s.driver, s.gates = false, nil, nil
+		d, _ := s.both()
+		_ = d.Close() // New failed already, and says why
+		s.now.Store(nil)
 	}
 }
 
+// close closes the driver. Nobody dials any more.
 func (s *store) close() error {
 	d, _ := s.both()
 	if d == nil {

@@ -17,125 +17,137 @@ const (
 	alive = 30 * time.Second
 )
 
-// A Pair is the two stores of a migration, for what clients do to the gates as they start and operators
-// by hand. It may be copied. All of it is safe at any time, by any number of callers, also by one that is stopped in the middle for
-// however long: a switch that was not finished leaves both stores closed to single phases, and the next one starts over.
+// A Pair is the two stores of a migration, for what clients do to the gates as they start and
+// operators by hand. It may be copied. All of it is safe at any time, by any number of callers,
+// also by one that is stopped in the middle for however long: a switch whose caller died leaves
+// both stores closed to single phases, and the next one starts over.
 type Pair struct {
 	Move     string
 	Scope    backend.Scope
 	From, To backend.Gater
 }
 
-// epochAfter is the epoch of a change: by the clock, so that a change from before a loss of the store's data never
-// fits what is there after it.
-func epochAfter(old int64) int64 { return max(old+1, time.Now().UnixMicro()) }
-
-// gateOf returns the migration's gate in a store; of epoch 0 if there is none.
-func gateOf(ctx context.Context, s backend.Gater, move string, scope backend.Scope) (backend.Gate, error) {
-	gates, err := s.Gates(ctx)
-	if err != nil {
-		return backend.Gate{}, err
-	}
-	for _, g := range gates {
-		switch {
-		case g.Move != move:
-		case g.Scope.String() != scope.String() && !g.Torn:
-			return backend.Gate{}, backend.Invalid("migration %q moves %s in the store, and %s in this program's configuration: the names must not change while it runs", move, g.Scope, scope)
-		default:
-			return g, nil
-		}
-	}
-	return backend.Gate{Move: move, Scope: scope}, nil
-}
-
-func (p Pair) gate(ctx context.Context, s backend.Gater) (backend.Gate, error) {
-	return gateOf(ctx, s, p.Move, p.Scope)
-}
-
-// set writes a gate over g.
-func (p Pair) set(ctx context.Context, s backend.Gater, state backend.GateState, epoch, was int64) error {
-	return s.SetGate(ctx, backend.Gate{Move: p.Move, Scope: p.Scope, State: state, Epoch: epoch}, was)
-}
-
 // Prepare makes sure that both stores have a gate. Where there is none the new store's is closed, so
-// that a program which is merely given its URL is refused, and the old store's is open.
-func (p Pair) Prepare(ctx context.Context) error {
+// that a program which is merely given its URL is refused, and the old store's is open. A migration that was cancelled
+// begins again.
+func (p Pair) Prepare(ctx context.Context) error { return p.prepare(ctx, true) }
+
+func (p Pair) prepare(ctx context.Context, again bool) error {
 	for {
-		to, err := p.gate(ctx, p.To)
-		if err != nil {
+		from, to, err := p.both(ctx)
+		switch {
+		case err != nil:
 			return err
+		case !again && (from.cancelled() || to.cancelled()):
+			return p.isCancelled()
+		case to.Epoch == 0 && from.finished():
+			return nil // the new store has lost its gate with its data: it is everybody's
+		case to.Epoch == 0 || to.cancelled():
+			err = p.set(ctx, p.To, p.fresh(backend.GateBoth, to.Epoch), to.Epoch)
+		case from.Epoch == 0 && to.lets(false): // the old store has lost its data: it stays behind
+			g := p.fresh(backend.GateBoth, 0)
+			g.sealed = to.sealed
+			err = p.set(ctx, p.From, g, 0)
+		case from.Epoch == 0 || from.cancelled():
+			err = p.set(ctx, p.From, p.fresh(backend.GateOpen, from.Epoch), from.Epoch)
+		default:
+			return nil
 		}
-		if to.Epoch == 0 {
-			err = p.set(ctx, p.To, backend.GateBoth, epochAfter(0), 0)
-		}
-		var from backend.Gate
-		if err == nil {
-			from, err = p.gate(ctx, p.From)
-		}
-		if err == nil && from.Epoch == 0 {
-			state := backend.GateOpen
-			if to.State == backend.GateOpen { // the old store has lost its data: it stays behind
-				state = backend.GateBoth
-			}
-			err = p.set(ctx, p.From, state, epochAfter(0), 0)
-		}
-		if !errors.Is(err, backend.ErrGateMoved) {
+		switch {
+		case err != nil && !errors.Is(err, backend.ErrGateMoved):
 			return err
-		}
-		if ctx.Err() != nil {
+		case ctx.Err() != nil:
 			return ctx.Err()
 		}
 	}
 }
 
-// Open switches: it opens the new store (PhaseTo) or the old one (PhaseFrom) to clients of that phase alone, and
-// closes the other. It returns nil at once if the store is open. ErrInvalid: a client
-// that the switch would lock out has reported within 30 s. When ctx ends before the
-// other store is drained, the error matches ErrUnavailable and names who holds; nothing need be undone.
-func (p Pair) Open(ctx context.Context, phase backend.Phase) error { return p.open(ctx, phase, false) }
+// Open switches: it opens the new store (PhaseTo) or the old one (PhaseFrom) to clients of that
+// phase alone, and closes the other. It returns nil at once if the store is open. ErrInvalid: a
+// client that the switch would lock out has reported within 30 s, or the migration was cancelled.
+// The way back from a migration that is finished is an Open of PhaseFrom, and nothing else.
+//
+// When ctx ends before the other store is drained, the error matches ErrUnavailable and names who
+// holds. What was closed is opened again then, by a switch the other way, for up to 5 s after ctx;
+// only a caller that dies, or a store that fails, leaves both closed.
+func (p Pair) Open(ctx context.Context, phase backend.Phase) error { return p.open(ctx, phase, byHand) }
 
 // OpenAgainst is Open without asking whom it locks out: their acquisitions are refused, what they hold is waited for.
 func (p Pair) OpenAgainst(ctx context.Context, phase backend.Phase) error {
-	return p.open(ctx, phase, true)
+	return p.open(ctx, phase, against)
 }
 
-func (p Pair) open(ctx context.Context, phase backend.Phase, force bool) error {
+// who switches.
+type who int
+
+const (
+	starting who = iota // a client that starts: what an operator has sealed stays
+	byHand              // an operator
+	against             // an operator who asks nobody
+)
+
+func (p Pair) open(ctx context.Context, phase backend.Phase, by who) (err error) {
 	opening, closing, away := p.To, p.From, backend.PhaseFrom
 	if phase == backend.PhaseFrom {
 		opening, closing, away = p.From, p.To, backend.PhaseTo
 	}
+	work, cancel := forUndo(ctx)
+	defer cancel()
+	var t turned
+	defer func() {
+		if err != nil && t.shut.Epoch != 0 {
+			err = leftAs(err, p.undo(ctx, opening, closing, t))
+		}
+	}()
 	for {
-		g, err := p.gate(ctx, opening)
-		if err != nil || g.State == backend.GateOpen {
+		g, err := p.gate(work, opening)
+		if err != nil || g.lets(phase == backend.PhaseFrom) {
 			return err
 		}
-		if !force {
-			if err := p.nobodyIn(ctx, away, phase); err != nil {
+		other, err := p.gate(work, closing)
+		switch {
+		case err != nil:
+			return err
+		case phase == backend.PhaseFrom && by == starting && (g.finished() || other.finished()):
+			return p.isFinished()
+		case phase == backend.PhaseTo && (g.cancelled() || other.cancelled()):
+			return p.isCancelled()
+		}
+		if by != against {
+			if err := p.nobodyIn(work, away, phase); err != nil {
 				return err
 			}
 		}
-		if g.Torn || g.Epoch == 0 { // closed, and of an epoch that does not come back when the store loses its data meanwhile
-			err = p.set(ctx, opening, backend.GateBoth, epochAfter(g.Epoch), backend.Lower)
+		// closed, and of an epoch that does not come back when the store loses its data meanwhile
+		if g.Torn || g.Epoch == 0 {
+			err = p.set(work, opening, g.over(backend.GateBoth, g.sealed), backend.Lower)
 		} else {
-			err = p.turn(ctx, opening, closing, g.Epoch)
+			t = turned{before: other}
+			back := phase == backend.PhaseFrom
+			t.shut = other.over(backend.GateBoth, other.sealed && (!back || other.cancelled()))
+			err = p.turn(work, opening, closing, &t, g.over(backend.GateOpen, g.sealed && !back), g.Epoch)
 		}
-		if err != nil && !errors.Is(err, backend.ErrGateMoved) {
+		switch {
+		case err != nil && !errors.Is(err, backend.ErrGateMoved):
 			return err
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
+		case work.Err() != nil:
+			return work.Err()
 		}
 	}
 }
 
-// turn is the switch itself. epoch is that of the gate which it opens, as it was before anything was done: if it is another at the end, somebody has closed it
-// in between, and with it the premise of the switch is gone.
-func (p Pair) turn(ctx context.Context, opening, closing backend.Gater, epoch int64) error {
-	shut, err := p.gate(ctx, closing)
-	if err != nil {
-		return err
-	}
-	if err := p.set(ctx, closing, backend.GateBoth, epochAfter(shut.Epoch), backend.Lower); err != nil {
+// turned is what a switch does to the store that it closes; nothing if shut has no epoch.
+type turned struct{ before, shut gate }
+
+// turn is the switch itself. was is the epoch of the gate which it opens, as it was before anything
+// was done: if it is another at the end, somebody has closed it in between, and with it the premise
+// of the switch is gone. The gate that it closes must be the one that was looked at, too: an
+// operator may have sealed it since.
+func (p Pair) turn(ctx context.Context, opening, closing backend.Gater, t *turned, open gate, was int64) error {
+	if err := p.set(ctx, closing, t.shut, t.before.expected()); err != nil {
+		if errors.Is(err, backend.ErrGateMoved) && !t.before.Torn {
+			*t = turned{} // another's gate may even have the epoch that this one was to have
+		}
 		return err
 	}
 	if err := p.drain(ctx, closing); err != nil {
@@ -148,30 +160,88 @@ func (p Pair) turn(ctx context.Context, opening, closing backend.Gater, epoch in
 	if err := opening.Raise(ctx, source); err != nil {
 		return err
 	}
-	return p.set(ctx, opening, backend.GateOpen, epochAfter(epoch), epoch)
+	return p.set(ctx, opening, open, was)
 }
 
-// drain waits until nobody holds in a closed store who does not hold in both.
+const (
+	// undoSpare is what a switch leaves of its ctx for an undo.
+	undoSpare = time.Second
+	// undoMost bounds an undo. It outlasts the ctx rather than leave a whole fleet before two closed stores: holders of
+	// the store that was to be opened may have to run out.
+	undoMost = 5 * time.Second
+)
+
+// forUndo returns a ctx for a switch that leaves time to undo it before parent's deadline.
+func forUndo(parent context.Context) (context.Context, context.CancelFunc) {
+	d, bounded := parent.Deadline()
+	if !bounded {
+		return context.WithCancel(parent)
+	}
+	return context.WithDeadline(parent, d.Add(-min(undoSpare, time.Until(d)/4)))
+}
+
+// undo opens again what a switch that failed has closed. It is a switch the other way, for another
+// one the same way may be about to open its store. What expects the epoch that the switch wrote
+// does nothing where somebody else has gone on.
+func (p Pair) undo(parent context.Context, opening, closing backend.Gater, t turned) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(parent), undoMost)
+	defer cancel()
+	now, err := p.gate(ctx, closing)
+	if err == nil && now.Epoch == t.before.Epoch && !now.Torn {
+		// It was not closed, or is not yet: a new epoch refuses a request that is still on its way.
+		g := now.over(backend.GateOpen, now.sealed)
+		if now.Epoch != 0 {
+			g.State = now.State
+		}
+		err = p.set(ctx, closing, g, now.Epoch)
+	} else if err == nil && now.Epoch == t.shut.Epoch && now.State == backend.GateBoth {
+		var g gate
+		if g, err = p.gate(ctx, opening); err == nil && g.State != backend.GateOpen {
+			back := turned{before: g, shut: g.over(backend.GateBoth, g.sealed)}
+			err = p.turn(ctx, closing, opening, &back, t.shut.over(backend.GateOpen, t.before.sealed), t.shut.Epoch)
+		}
+	}
+	if errors.Is(err, backend.ErrGateMoved) {
+		return nil
+	}
+	return err
+}
+
+// leftAs is the error of a switch, and of its undo if that failed.
+func leftAs(err, undo error) error {
+	if undo == nil {
+		return err
+	}
+	return fmt.Errorf("%w; and what it had closed could not be opened again: %w", err, undo)
+}
+
+// drain waits until nobody holds in a closed store who does not hold in both. What ends it, be it
+// ctx or a look without an answer shortly before, is told together with who held at the last look
+// that was answered.
 func (p Pair) drain(ctx context.Context, s backend.Gater) error {
 	g := backend.Gate{Move: p.Move, Scope: p.Scope, State: backend.GateBoth}
 	var left []backend.Info
 	for pause := drainFirst; ; pause = min(2*pause, drainLast) {
 		now, err := s.Undrained(ctx, g)
-		switch {
-		case err == nil && len(now) == 0:
-			return nil
-		case err == nil:
-			left = now
-		case ctx.Err() == nil || left == nil:
+		if err == nil {
+			if left = now; len(left) == 0 {
+				return nil
+			}
+			timer := time.NewTimer(pause)
+			select {
+			case <-timer.C:
+				continue
+			case <-ctx.Done():
+				timer.Stop()
+				err = ctx.Err()
+			}
+		}
+		if left == nil {
 			return err
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return fmt.Errorf("%w (%w)", backend.Unavailable(fmt.Errorf("still held in the other store alone, which is waited for: %s", holders(left))), ctx.Err())
-		}
+		return fmt.Errorf("%w (%w)",
+			backend.Unavailable(fmt.Errorf("still held in the other store "+
+				"alone, which is waited for: %s", holders(left))), err)
 	}
 }
 
@@ -204,7 +274,8 @@ func (p Pair) nobodyIn(ctx context.Context, away, phase backend.Phase) error {
 	}
 	for _, c := range cs {
 		if c.Phase == away && c.Alive(time.Now()) {
-			return backend.Invalid("%s:%d is still in phase %s, two phases away from %s: deploy phase both everywhere first (it reported %v ago)",
+			return backend.Invalid("%s:%d is still in phase %s, two phases away from %s: deploy "+
+				"phase both everywhere first (it reported %v ago)",
 				c.Host, c.PID, away, phase, time.Since(c.Reported).Round(time.Second))
 		}
 	}

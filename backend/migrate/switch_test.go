@@ -16,6 +16,7 @@ type stepped struct {
 	steps *int
 	at    int
 	do    func() error
+	ahead time.Duration // of the switcher's clock, from which epochs are made
 }
 
 func (s stepped) step() error {
@@ -37,6 +38,7 @@ func (s stepped) SetGate(ctx context.Context, g backend.Gate, was int64) error {
 	if err := s.step(); err != nil {
 		return err
 	}
+	g.Epoch += s.ahead.Microseconds()
 	return s.Driver.SetGate(ctx, g, was)
 }
 
@@ -73,11 +75,15 @@ func TestSwitcherDies(t *testing.T) {
 					w.want("there first", w.pair().Open(w.Context(), backend.PhaseTo), nil)
 					w.want("raise", w.new.Raise(w.Context(), time.Now().UnixMicro()+1e13), nil)
 				}
-				first := w.cycle(client(map[backend.Phase]*memory.Driver{backend.PhaseTo: w.old, backend.PhaseFrom: w.new}[phase]), "not in both")
+				other := w.old
+				if phase == backend.PhaseFrom {
+					other = w.new
+				}
+				first := w.cycle(client(other), "not in both")
 				n := 0
 				dying := w.pair()
-				dying.From = stepped{client(w.old), &n, at, func() error { return errDead }}
-				dying.To = stepped{client(w.new), &n, at, func() error { return errDead }}
+				dying.From = stepped{client(w.old), &n, at, func() error { return errDead }, 0}
+				dying.To = stepped{client(w.new), &n, at, func() error { return errDead }, 0}
 				err := dying.Open(w.Context(), phase)
 				if errors.Is(err, errDead) {
 					died++
@@ -103,9 +109,17 @@ func TestSwitcherDies(t *testing.T) {
 	}
 }
 
-// TestSwitchersMeet: one switch is paused before each of its steps while another, the other way, runs from end to
-// end; then it goes on. At no time both stores are open, and at the end exactly one is.
+// TestSwitchersMeet: one switch is paused before each of its steps while another, the other way,
+// runs from end to end; then it goes on. At no time both stores are open, and at the end exactly
+// one is, whatever the paused one's clock.
 func TestSwitchersMeet(t *testing.T) {
+	for _, ahead := range []time.Duration{0, time.Hour} {
+		switchersMeet(t, ahead)
+	}
+}
+
+func switchersMeet(t *testing.T, ahead time.Duration) {
+	t.Helper()
 	met := 0
 	for at := 1; at <= steps; at++ {
 		bubble(t, func(w world) {
@@ -133,8 +147,8 @@ func TestSwitchersMeet(t *testing.T) {
 				time.Sleep(time.Millisecond) // epochs are moments
 				return nil
 			}
-			paused.From = stepped{client(w.old), &n, at, meet}
-			paused.To = stepped{client(w.new), &n, at, meet}
+			paused.From = stepped{client(w.old), &n, at, meet, ahead}
+			paused.To = stepped{client(w.new), &n, at, meet, ahead}
 			w.want("there", paused.Open(w.Context(), backend.PhaseTo), nil)
 			if old, new := w.open(); old || !new {
 				w.Errorf("step %d: old open %v, new open %v, want the new one alone", at, old, new)
@@ -143,5 +157,88 @@ func TestSwitchersMeet(t *testing.T) {
 	}
 	if met < 6 {
 		t.Errorf("only %d switches met: the steps are not counted", met)
+	}
+}
+
+// TestUndoMeetsASwitch: one switch is paused before each of its steps while another the same way fails and is undone;
+// then it goes on. At no time both stores are open, and at the end exactly one is.
+func TestUndoMeetsASwitch(t *testing.T) {
+	met := 0
+	for at := 1; at <= steps; at++ {
+		bubble(t, func(w world) {
+			w.start(backend.PhaseBoth)
+			n, once := 0, false
+			meet := func() error {
+				if once {
+					return nil
+				}
+				once = true
+				time.Sleep(time.Millisecond) // epochs are moments
+				failing := w.pair()
+				failing.To = noRaise{client(w.new)}
+				if err := failing.Open(w.Context(), backend.PhaseTo); errors.Is(err, errDead) {
+					met++
+				}
+				if old, new := w.open(); old && new {
+					w.Errorf("step %d: both stores are open after the undo", at)
+				}
+				time.Sleep(time.Millisecond)
+				return nil
+			}
+			paused := w.pair()
+			paused.From, paused.To = stepped{client(w.old), &n, at, meet, 0}, stepped{client(w.new), &n, at, meet, 0}
+			w.want("there", paused.Open(w.Context(), backend.PhaseTo), nil)
+			if old, new := w.open(); old || !new {
+				w.Errorf("step %d: old open %v, new open %v, want the new one alone", at, old, new)
+			}
+		})
+	}
+	if met < 6 {
+		t.Errorf("only %d switches met: the steps are not counted", met)
+	}
+}
+
+// noRaise is a store that cannot be raised.
+type noRaise struct{ *memory.Driver }
+
+func (noRaise) Raise(context.Context, backend.Token) error { return errDead }
+
+// TestGrantsDuringASwitch: before each step of a switch somebody who knows of no migration locks once more, if the gate
+// lets him. The first token after the switch is greater than his.
+func TestGrantsDuringASwitch(t *testing.T) {
+	granted := 0
+	for _, phase := range []backend.Phase{backend.PhaseTo, backend.PhaseFrom} {
+		for at := 1; at <= steps; at++ {
+			bubble(t, func(w world) {
+				w.stop(w.start(backend.PhaseBoth))
+				leaving, next := w.old, w.new
+				if phase == backend.PhaseFrom {
+					w.want("there first", w.pair().Open(w.Context(), backend.PhaseTo), nil)
+					leaving, next = w.new, w.old
+				}
+				w.want("raise", leaving.Raise(w.Context(), time.Now().UnixMicro()+1e9), nil)
+				n, last, plain := 0, backend.Token(0), client(leaving)
+				lock := func() error {
+					if r := request("x"); n == at {
+						if g, err := plain.Acquire(w.Context(), r); err == nil {
+							granted++
+							last = g.Token
+							w.release(plain, &backend.Hold{Request: r, Grant: g})
+						}
+					}
+					return nil
+				}
+				p := w.pair()
+				p.From, p.To = stepped{client(w.old), &n, at, lock, 0}, stepped{client(w.new), &n, at, lock, 0}
+				w.want("the switch", p.Open(w.Context(), phase), nil)
+				if got := w.cycle(client(next), "x"); got <= last {
+					w.Errorf("phase %s: token %d after %d, which was granted "+
+						"before step %d of the switch", phase, got, last, at)
+				}
+			})
+		}
+	}
+	if granted < 6 {
+		t.Errorf("granted at %d steps only: they are not counted", granted)
 	}
 }

@@ -1,12 +1,13 @@
 package peers
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/rpc"
+	"net/rpc/jsonrpc"
 	"os"
 	"os/exec"
 	"runtime"
@@ -15,165 +16,166 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fencelock/fencelock/bench/internal/measure"
 )
 
 // envChild makes a program that calls [Child] a process of one library.
 const envChild = "FENCELOCK_PEERS_CHILD"
 
-// An order is what a parent asks of a child; one line of JSON, answered by one.
-type order struct {
-	Op      string // open, crowd, lock, unlock, hold, meter
+// An Order is what a parent asks of a child. Only package net/rpc and this one use it.
+type Order struct {
 	Library string
 	At      place
 	Name    string
 	N       int // goroutines or leases
 	For     time.Duration
 	Section time.Duration
+	Anew    bool // each cycle has a new name
 }
 
-// An answer is what came of an order.
-type answer struct {
-	Err   string
-	When  int64 // of the grant, or of the call that freed: CLOCK_MONOTONIC, which all processes of a machine share
-	Crowd crowd
-	Use   use
-}
-
-// use is what a process uses.
-type use struct {
+// Use is what a process uses.
+type Use struct {
 	CPU        time.Duration
 	Bytes      uint64 // heap and stacks in use after a collection
 	Goroutines int
 }
 
-// Child serves a parent until its input ends and does not return, if this process was started by one; else it returns at once.
-// A program that calls [Run] calls it first.
+// pipes are a connection between a parent and a child.
+type pipes struct {
+	io.ReadCloser
+	io.WriteCloser
+}
+
+func (p pipes) Close() error { return errors.Join(p.WriteCloser.Close(), p.ReadCloser.Close()) }
+
+// Child serves a parent until its input ends and does not return, if this process was started by
+// one; else it returns at once. A program that calls [Run] calls it first.
 func Child() {
 	if os.Getenv(envChild) == "" {
 		return
 	}
-	in := bufio.NewScanner(os.Stdin)
-	out := json.NewEncoder(os.Stdout)
-	var w worker
-	for in.Scan() {
-		var o order
-		err := json.Unmarshal(in.Bytes(), &o)
-		var a answer
-		if err == nil {
-			a, err = w.do(context.Background(), o)
-		}
-		if err != nil {
-			a.Err = err.Error()
-		}
-		if out.Encode(a) != nil {
-			break
-		}
+	var w Worker
+	s := rpc.NewServer()
+	if err := s.Register(&w); err != nil {
+		panic(err) // a method has another form than it must have
 	}
-	w.close()
+	s.ServeCodec(jsonrpc.NewServerCodec(pipes{os.Stdin, os.Stdout}))
+	if w.l.close != nil {
+		w.l.close()
+	}
 	os.Exit(0)
 }
 
-// worker is a child's state.
-type worker struct {
-	l     locker
-	ready bool
-	all   []mutex // of the goroutines, all of one name
+// Worker is a child, and what a parent may ask of it. Only package net/rpc uses it.
+type Worker struct {
+	l   locker
+	all []measure.Mutex // of the goroutines, all of one name
 }
 
-func (w *worker) close() {
-	if w.ready {
-		w.l.close()
-	}
+const (
+	// orderMost bounds an order beside the time that it says and the leases that it takes.
+	orderMost = 20 * time.Second
+	// drainMost is how long a goroutine that waits when the time is over waits on.
+	drainMost = 5 * time.Second
+)
+
+func within(d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), d+orderMost)
 }
 
-// orderMost bounds an order beside the time that it says and the leases that it takes.
-const orderMost = 20 * time.Second
-
-func (w *worker) do(ctx context.Context, o order) (answer, error) {
-	most := o.For + orderMost
-	if o.Op == "hold" {
-		most += time.Duration(o.N) * 10 * time.Millisecond
-	}
-	ctx, cancel := context.WithTimeout(ctx, most)
+// Open opens a library, with a mutex for each goroutine.
+func (w *Worker) Open(o Order, _ *struct{}) error {
+	ctx, cancel := within(0)
 	defer cancel()
-	var a answer
-	switch o.Op {
-	case "open":
-		lib, err := find(o.Library)
-		if err != nil {
-			return a, err
-		}
-		w.l, err = lib.open(context.WithoutCancel(ctx), o.At)
-		w.ready = err == nil
-		for range o.N {
-			if err != nil {
-				return a, err
-			}
-			var m mutex
-			m, err = w.l.mutex(ctx, o.Name)
-			w.all = append(w.all, m)
-		}
-		return a, err
-	case "crowd":
-		var err error
-		a.Crowd, err = gatherCrowd(ctx, w.all, o.For, o.Section)
-		return a, err
-	case "lock":
-		err := w.all[0].lock(ctx)
-		a.When = monotonic()
-		return a, err
-	case "unlock":
-		a.When = monotonic()
-		return a, w.all[0].unlock(ctx)
-	case "hold":
-		return a, w.hold(ctx, o.N)
-	case "meter":
-		a.Use = used()
-		return a, nil
+	lib, err := find(o.Library)
+	if err != nil {
+		return err
 	}
-	return a, fmt.Errorf("no order %q", o.Op)
+	if w.l, err = lib.open(context.WithoutCancel(ctx), o.At); err != nil {
+		return err
+	}
+	for i := range o.N {
+		if o.Anew {
+			w.all = append(w.all, w.l.anew(fmt.Sprint(o.Name, "-", os.Getpid(), "-", i)))
+			continue
+		}
+		m, err := w.l.mutex(ctx, o.Name)
+		if err != nil {
+			return err
+		}
+		w.all = append(w.all, m)
+	}
+	return nil
 }
 
-func monotonic() int64 {
+// Crowd lets all goroutines at the name, or at new names.
+func (w *Worker) Crowd(o Order, s *measure.Sample) (err error) {
+	ctx, cancel := within(o.For)
+	defer cancel()
+	*s, err = measure.Crowd(ctx, w.all, measure.Load{
+		For: o.For, Section: o.Section, Waits: !o.Anew, Drain: drainMost,
+	})
+	return err
+}
+
+// Lock says when it was granted.
+func (w *Worker) Lock(_ struct{}, at *time.Duration) error {
+	ctx, cancel := within(0)
+	defer cancel()
+	err := w.all[0].Lock(ctx)
+	*at = monotonic()
+	return err
+}
+
+// Unlock says when it was called.
+func (w *Worker) Unlock(_ struct{}, at *time.Duration) error {
+	ctx, cancel := within(0)
+	defer cancel()
+	*at = monotonic()
+	return w.all[0].Unlock(ctx)
+}
+
+// Hold locks so many names, which are renewed from then on.
+func (w *Worker) Hold(n int, _ *struct{}) error {
+	ctx, cancel := within(time.Duration(n) * 10 * time.Millisecond)
+	defer cancel()
+	return measure.Grab(n, func(i int) error { return w.l.hold(ctx, fmt.Sprint("held-", i)) })
+}
+
+// Meter says what the process uses.
+func (w *Worker) Meter(_ struct{}, u *Use) error {
+	u.CPU, _ = measure.CPUTime() // before the collection
+	debug.FreeOSMemory()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	u.Bytes, u.Goroutines = m.HeapAlloc+m.StackInuse, runtime.NumGoroutine()
+	return nil
+}
+
+// monotonic is a clock that all processes of a machine share.
+func monotonic() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
 		panic(err) // every system that this is for has it
 	}
-	return t.Nano()
-}
-
-func used() use {
-	spent := cpuTime() // before the collection
-	debug.FreeOSMemory()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return use{CPU: spent, Bytes: m.HeapAlloc + m.StackInuse, Goroutines: runtime.NumGoroutine()}
-}
-
-func cpuTime() time.Duration {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		panic(err) // not with these arguments
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	return time.Duration(t.Nano())
 }
 
 // child is the parent's side of a process.
 type child struct {
 	cmd    *exec.Cmd
-	in     *json.Encoder
-	answer chan answer
+	calls  *rpc.Client
 	stderr bytes.Buffer
-	end    func() error
 }
 
-// start starts a process of a library with n goroutines on name.
-func start(lib Library, at place, name string, n int) (*child, error) {
+// start starts a process of a library.
+func start(o Order) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	c := &child{cmd: exec.Command(self), answer: make(chan answer, 1)}
+	c := &child{cmd: exec.Command(self)}
 	c.cmd.Env = append(os.Environ(), envChild+"=1")
 	c.cmd.Stderr = &c.stderr
 	in, err := c.cmd.StdinPipe()
@@ -187,51 +189,47 @@ func start(lib Library, at place, name string, n int) (*child, error) {
 	if err := c.cmd.Start(); err != nil {
 		return nil, err
 	}
-	c.in = json.NewEncoder(in)
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		defer close(c.answer)
-		for d := json.NewDecoder(out); ; {
-			var a answer
-			if d.Decode(&a) != nil {
-				return
-			}
-			c.answer <- a
-		}
-	}()
-	c.end = func() error {
-		_ = in.Close() // which ends it
-		late := time.AfterFunc(orderMost, func() { _ = c.cmd.Process.Kill() })
-		defer late.Stop()
-		<-read
-		return c.cmd.Wait()
-	}
-	if err := c.send(order{Op: "open", Library: lib.Name, At: at, Name: name, N: n}); err != nil {
-		return nil, errors.Join(err, c.end())
-	}
-	if _, err := c.receive(); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", lib.Name, err), c.end())
+	c.calls = jsonrpc.NewClient(pipes{out, in})
+	if err := c.call("Open", o, &struct{}{}); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", o.Library, err), c.end())
 	}
 	return c, nil
 }
 
-func (c *child) send(o order) error { return c.in.Encode(o) }
-
-func (c *child) receive() (answer, error) {
-	a, ok := <-c.answer
-	switch {
-	case !ok:
-		return a, fmt.Errorf("the process has ended: %s", strings.TrimSpace(c.stderr.String()))
-	case a.Err != "":
-		return a, errors.New(a.Err)
-	}
-	return a, nil
+// end ends the process by the end of its input.
+func (c *child) end() error {
+	_ = c.calls.Close()
+	late := time.AfterFunc(orderMost, func() { _ = c.cmd.Process.Kill() })
+	defer late.Stop()
+	return c.cmd.Wait()
 }
 
-func (c *child) ask(o order) (answer, error) {
-	if err := c.send(o); err != nil {
-		return answer{}, err
+func (c *child) call(method string, in, out any) error {
+	return c.result(c.begin(method, in, out))
+}
+
+func (c *child) begin(method string, in, out any) *rpc.Call {
+	return c.calls.Go("Worker."+method, in, out, make(chan *rpc.Call, 1))
+}
+
+func (c *child) result(call *rpc.Call) error {
+	err := (<-call.Done).Error
+	var told rpc.ServerError
+	if err != nil && !errors.As(err, &told) {
+		said := strings.TrimSpace(c.stderr.String())
+		return fmt.Errorf("the process has ended: %w: %s", err, said)
 	}
-	return c.receive()
+	return err
+}
+
+// Lock implements measure.End.
+func (c *child) Lock(context.Context) (at time.Duration, err error) {
+	err = c.call("Lock", struct{}{}, &at)
+	return at, err
+}
+
+// Unlock implements measure.End.
+func (c *child) Unlock(context.Context) (at time.Duration, err error) {
+	err = c.call("Unlock", struct{}{}, &at)
+	return at, err
 }

@@ -3,18 +3,23 @@ package peers
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/fencelock/fencelock/bench/internal/measure"
 )
 
 // A Metric is one figure of a measurement.
 type Metric string
 
-// The metrics. Requests are what the server received: on Redis read events, which is writes of the clients on the wire, on etcd messages,
-// on ZooKeeper packets; for each cycle or grant, or a second of holding.
+// The metrics. Requests are what the server received: on Redis read events, which is writes of the
+// clients on the wire, on etcd messages, on ZooKeeper packets; for each cycle or grant, or a second
+// of holding.
 const (
 	Rate       Metric = "rate"       // cycles or grants a second
-	P50        Metric = "p50"        // µs; of a contended name the wait, of a hand-over from the call of unlock to the grant
+	P50        Metric = "p50"        // µs; of the wait, or of a hand-over from the call of unlock
 	P99        Metric = "p99"        // µs
+	Longest    Metric = "max"        // µs
 	Fair       Metric = "fairness"   // Jain's index of the goroutines' grants
 	Requests   Metric = "requests"   //
 	Allocs     Metric = "allocs"     // objects a cycle
@@ -22,8 +27,8 @@ const (
 	Bytes      Metric = "bytes"      // of what is held
 	Goroutines Metric = "goroutines" // of what is held
 	Stuck      Metric = "stuck"      // waiters of a contended name that were never woken
-	Slower     Metric = "slower"     // times: the worst of lock, renew and unlock with a hung node against all healthy, each p50
-	Margin     Metric = "margin"     // µs from the holder's being told to the next one's grant, the worst of a round
+	Slower     Metric = "slower"     // times, by a hung node: the worst of lock, renew and unlock
+	Margin     Metric = "margin"     // µs from telling the holder to the next grant, the worst
 )
 
 // figures are what a library did in one round.
@@ -34,6 +39,8 @@ type kind int
 const (
 	cycling  kind = iota // free names, one for each of N goroutines
 	crowding             // one name, Processes of N goroutines each
+	naming               // new names, Processes of N goroutines each
+	opening              // free names, and each cycle opens and closes the library too
 	handing              // one name, two processes
 	keeping              // N names held and renewed
 	hanging              // one node of five does not answer
@@ -55,59 +62,106 @@ type Experiment struct {
 // section is the critical section that is not empty.
 const section = 200 * time.Microsecond
 
+func (e Experiment) of(libraries ...string) Experiment {
+	e.Libraries = libraries
+	return e
+}
+
+func cycle(on string, n int) Experiment {
+	return Experiment{Name: fmt.Sprintf("%s cycle %d", on, n), on: on, kind: cycling, n: n}
+}
+
 func sizes(on string, libraries ...string) []Experiment {
 	var all []Experiment
 	for _, n := range []int{1, 64, 512} {
-		all = append(all, Experiment{Name: fmt.Sprintf("%s cycle %d", on, n), on: on, kind: cycling, n: n, Libraries: libraries})
+		all = append(all, cycle(on, n).of(libraries...))
 	}
 	return all
 }
 
+func contended(on string, processes, n int) Experiment {
+	name := fmt.Sprintf("%s contended %d×%d", on, processes, n)
+	return Experiment{Name: name, on: on, kind: crowding, n: n, processes: processes}
+}
+
+// newNames is not contended: each cycle has a name that was never locked before.
+func newNames(on string, processes, n int) Experiment {
+	name := fmt.Sprintf("%s new names %d×%d", on, processes, n)
+	return Experiment{Name: name, on: on, kind: naming, n: n, processes: processes}
+}
+
 func crowds(on string, libraries ...string) []Experiment {
-	return []Experiment{
-		{Name: on + " contended 4×8", on: on, kind: crowding, n: 8, processes: 4, Libraries: libraries},
-		{Name: on + " contended 4×8, 200 µs", on: on, kind: crowding, n: 8, processes: 4, section: section, Libraries: libraries},
-	}
+	plain := contended(on, 4, 8).of(libraries...)
+	work := plain
+	work.Name, work.section = plain.Name+", 200 µs", section
+	return []Experiment{plain, work}
 }
 
 func handovers(on string, libraries ...string) Experiment {
-	return Experiment{Name: on + " hand-over", on: on, kind: handing, n: 1, processes: 2, Libraries: libraries}
+	e := Experiment{Name: on + " hand-over", on: on, kind: handing, n: 1, processes: 2}
+	return e.of(libraries...)
+}
+
+func holdings(name, on string, n int) Experiment {
+	return Experiment{Name: name, on: on, kind: keeping, n: n, processes: 1}
 }
 
 // Experiments returns all, with so many leases held.
 func Experiments(held int) []Experiment {
-	var all []Experiment
-	add := func(e ...Experiment) { all = append(all, e...) }
-	add(sizes("redis", "fencelock redis", "raw redis", "redsync", "redislock", "rueidislock")...)
-	add(crowds("redis", "fencelock redis each", "fencelock redis", "rueidislock", "redislock", "redsync")...)
-	add(
-		handovers("redis", "fencelock redis", "raw redis pub/sub", "redislock", "redsync", "rueidislock"),
-		Experiment{Name: "redis held", on: "redis", kind: keeping, n: held, processes: 1, Libraries: []string{"fencelock redis", "redislock"}},
-		Experiment{Name: "redis black hole", on: "redis", kind: holing, n: 20, Libraries: []string{"fencelock redis"}},
-	)
-	add(sizes("redlock", "fencelock redlock", "redsync")...)
-	add(Experiment{Name: "redlock hung node", on: "redlock", kind: hanging, Libraries: []string{"fencelock redlock"}})
-	add(sizes("etcd", "fencelock etcd", "etcd mutex", "raw etcd")...)
-	add(crowds("etcd", "fencelock etcd each", "fencelock etcd", "etcd mutex each")...)
-	add(
-		Experiment{Name: "etcd contended 1×16", on: "etcd", kind: crowding, n: 16, processes: 1, Libraries: []string{"fencelock etcd each", "etcd mutex each"}},
-		handovers("etcd", "fencelock etcd", "raw etcd", "etcd mutex each"),
-	)
-	add(sizes("zookeeper", "fencelock zookeeper", "zk.Lock")...)
-	add(crowds("zookeeper", "fencelock zookeeper each", "fencelock zookeeper", "zk.Lock")...)
-	add(handovers("zookeeper", "fencelock zookeeper", "zk.Lock"))
-	add(sizes("postgres", "fencelock postgres lease", "pglock", "for update", "advisory lock")...)
-	add(crowds("postgres", "fencelock postgres row each", "fencelock postgres lease each", "fencelock postgres lease", "advisory lock", "for update")...)
-	add(
-		handovers("postgres", "fencelock postgres row", "fencelock postgres lease", "for update", "advisory lock"),
-		Experiment{
-			Name: "postgres-async cycle 1", on: "postgres-async", kind: cycling, n: 1,
-			Libraries: []string{"fencelock postgres row", "fencelock postgres lease", "for update", "pglock"},
+	hole := Experiment{Name: "redis black hole", on: "redis", kind: holing, n: 20}
+	opens := Experiment{Name: "redis open", on: "redis", kind: opening, n: 1}
+	hung := Experiment{Name: "redlock hung node", on: "redlock", kind: hanging}
+	all := slices.Concat(
+		sizes("redis", "fencelock redis", "raw redis", "redsync", "redislock", "rueidislock"),
+		crowds(
+			"redis", "fencelock redis each", "fencelock redis", "rueidislock", "redislock",
+			"redsync",
+		),
+		[]Experiment{
+			handovers(
+				"redis", "fencelock redis", "raw redis pub/sub", "redislock", "redsync",
+				"rueidislock",
+			),
+			holdings("redis held", "redis", held).of("fencelock redis", "redislock"),
+			hole.of("fencelock redis"),
+			opens.of("fencelock redis", "redislock"),
+		},
+		sizes("redlock", "fencelock redlock", "redsync"),
+		[]Experiment{hung.of("fencelock redlock")},
+		sizes("etcd", "fencelock etcd", "etcd mutex", "raw etcd"),
+		crowds("etcd", "fencelock etcd each", "fencelock etcd", "etcd mutex each"),
+		[]Experiment{
+			contended("etcd", 1, 16).of("fencelock etcd each", "etcd mutex each"),
+			handovers("etcd", "fencelock etcd", "raw etcd", "etcd mutex each"),
+		},
+		sizes("zookeeper", "fencelock zookeeper", "zk.Lock"),
+		crowds("zookeeper", "fencelock zookeeper each", "fencelock zookeeper", "zk.Lock"),
+		[]Experiment{
+			handovers("zookeeper", "fencelock zookeeper", "zk.Lock"),
+			newNames("zookeeper", 4, 32).of("fencelock zookeeper", "zk.Lock"),
+			newNames("zookeeper", 1, 32).of("fencelock zookeeper", "zk.Lock"),
+		},
+		sizes("postgres", "fencelock postgres lease", "pglock", "for update", "advisory lock"),
+		crowds(
+			"postgres", "fencelock postgres row each", "fencelock postgres lease each",
+			"fencelock postgres lease", "advisory lock", "for update",
+		),
+		[]Experiment{
+			handovers(
+				"postgres", "fencelock postgres row", "fencelock postgres lease", "for update",
+				"advisory lock", "raw notify",
+			),
+			contended("postgres", 32, 1).of("fencelock postgres lease"),
+			contended("postgres", 2, 1).of("fencelock postgres lease"),
+			handovers("postgres-async", "fencelock postgres row", "for update"),
+			cycle("postgres-async", 1).of(
+				"fencelock postgres row", "fencelock postgres lease", "for update", "pglock",
+			),
 		},
 	)
 	for _, e := range growth() {
 		e.growth = true
-		add(e)
+		all = append(all, e)
 	}
 	return all
 }
@@ -116,28 +170,24 @@ func Experiments(held int) []Experiment {
 func growth() []Experiment {
 	var all []Experiment
 	for _, n := range []int{2, 16, 128} {
-		all = append(all, Experiment{
-			Name: fmt.Sprintf("redis waiters %d", n), on: "redis", kind: crowding, n: n, processes: 1,
-			Libraries: []string{"fencelock redis each", "fencelock redis", "rueidislock"},
-		})
+		e := contended("redis", 1, n).of("fencelock redis each", "fencelock redis", "rueidislock")
+		e.Name = fmt.Sprintf("redis waiters %d", n)
+		all = append(all, e)
 	}
-	all = append(all, Experiment{Name: "redis names 4096", on: "redis", kind: cycling, n: 4096, Libraries: []string{"fencelock redis", "raw redis"}})
-	for _, n := range []int{1_000, 50_000} {
-		all = append(all, Experiment{Name: fmt.Sprintf("redis held %d", n), on: "redis", kind: keeping, n: n, processes: 1, Libraries: []string{"fencelock redis"}})
-	}
-	for _, n := range []int{3, 7} {
-		on := fmt.Sprintf("redlock-%d", n)
-		all = append(all, Experiment{Name: on + " cycle 64", on: on, kind: cycling, n: 64, Libraries: []string{"fencelock redlock", "redsync"}})
-	}
-	for _, on := range []string{"etcd-3", "etcd-5"} {
-		all = append(all, Experiment{Name: on + " cycle 64", on: on, kind: cycling, n: 64, Libraries: []string{"fencelock etcd", "etcd mutex"}})
-	}
+	names := cycle("redis", 4096).of("fencelock redis", "raw redis")
+	names.Name = "redis names 4096"
 	return append(
-		all,
-		Experiment{Name: "zookeeper-3 cycle 64", on: "zookeeper-3", kind: cycling, n: 64, Libraries: []string{"fencelock zookeeper", "zk.Lock"}},
-		Experiment{Name: "etcd held 10000", on: "etcd", kind: keeping, n: 10_000, processes: 1, Libraries: []string{"fencelock etcd"}},
-		Experiment{Name: "zookeeper held 10000", on: "zookeeper", kind: keeping, n: 10_000, processes: 1, Libraries: []string{"fencelock zookeeper"}},
-		Experiment{Name: "postgres held 10000", on: "postgres", kind: keeping, n: 10_000, processes: 1, Libraries: []string{"fencelock postgres lease"}},
+		all, names,
+		holdings("redis held 1000", "redis", 1_000).of("fencelock redis"),
+		holdings("redis held 50000", "redis", 50_000).of("fencelock redis"),
+		cycle("redlock-3", 64).of("fencelock redlock", "redsync"),
+		cycle("redlock-7", 64).of("fencelock redlock", "redsync"),
+		cycle("etcd-3", 64).of("fencelock etcd", "etcd mutex"),
+		cycle("etcd-5", 64).of("fencelock etcd", "etcd mutex"),
+		cycle("zookeeper-3", 64).of("fencelock zookeeper", "zk.Lock"),
+		holdings("etcd held 10000", "etcd", 10_000).of("fencelock etcd"),
+		holdings("zookeeper held 10000", "zookeeper", 10_000).of("fencelock zookeeper"),
+		holdings("postgres held 10000", "postgres", 10_000).of("fencelock postgres lease"),
 	)
 }
 
@@ -150,50 +200,66 @@ type contender struct {
 // prepare makes a library ready.
 func (e Experiment) prepare(ctx context.Context, s *store, lib Library) (contender, error) {
 	at := s.place()
-	requests := func() int64 { return s.requests(ctx) }
+	requests := s.requests(ctx)
+	type round = func(ctx context.Context, d time.Duration) (figures, error)
+	alone := func(r round) (contender, error) { return contender{r, func() {}}, nil }
 	switch e.kind {
 	case cycling:
 		l, err := lib.open(ctx, at)
 		if err != nil {
 			return contender{}, err
 		}
-		all, err := mutexes(ctx, l, e.n)
-		if err != nil {
-			l.close()
-			return contender{}, err
+		all := make([]measure.Mutex, e.n)
+		for i := range all {
+			if all[i], err = l.mutex(ctx, fmt.Sprint("free-", i)); err != nil {
+				l.close()
+				return contender{}, err
+			}
 		}
-		return contender{func(ctx context.Context, d time.Duration) (figures, error) { return cycles(ctx, all, d, requests) }, l.close}, nil
+		return contender{func(ctx context.Context, d time.Duration) (figures, error) {
+			return cycles(ctx, all, d, requests)
+		}, l.close}, nil
 	case hanging:
-		return contender{func(ctx context.Context, d time.Duration) (figures, error) { return hung(ctx, s, lib, at, d) }, func() {}}, nil
+		return alone(func(ctx context.Context, d time.Duration) (figures, error) {
+			return hung(ctx, s, lib, at, d)
+		})
 	case holing:
-		round := 0
-		return contender{func(ctx context.Context, _ time.Duration) (figures, error) {
-			round++
-			at.Prefix = fmt.Sprintf("%s-%d", at.Prefix, round)
-			return blackHole(ctx, at, e.n)
-		}, func() {}}, nil
+		return alone(func(ctx context.Context, _ time.Duration) (figures, error) {
+			return blackHole(ctx, s.place(), e.n)
+		})
 	case keeping: // each round has a process of its own: what is held stays held
-		return contender{func(_ context.Context, d time.Duration) (figures, error) {
-			f, err := startFleet(lib, s.place(), 1, 0)
+		return alone(func(_ context.Context, d time.Duration) (figures, error) {
+			f, err := startFleet(1, Order{Library: lib.Name, At: s.place()})
 			if err != nil {
 				return nil, err
 			}
 			defer f.close()
-			return f.holding(e.n, max(d, holdFor(e.n)), func() int64 { return s.calls(ctx) })
-		}, func() {}}, nil
-	case crowding, handing:
+			return f.holding(e.n, max(d, holdFor(e.n)), s.calls(ctx))
+		})
+	case opening:
+		return alone(func(ctx context.Context, d time.Duration) (figures, error) {
+			return cycles(ctx, []measure.Mutex{lib.anew(at)}, d, requests)
+		})
+	case crowding, naming, handing:
 	}
-	f, err := startFleet(lib, at, e.processes, e.n)
+	o := Order{
+		Library: lib.Name, At: at, N: e.n, Section: e.section, Anew: e.kind == naming,
+	}
+	f, err := startFleet(e.processes, o)
 	if err != nil {
 		return contender{}, err
 	}
 	if e.kind == handing {
-		return contender{func(_ context.Context, d time.Duration) (figures, error) { return f.handOver(d) }, f.close}, nil
+		return contender{f.handOver, f.close}, nil
 	}
-	return contender{func(_ context.Context, d time.Duration) (figures, error) { return f.contend(d, e.section, requests) }, f.close}, nil
+	return contender{func(_ context.Context, d time.Duration) (figures, error) {
+		o.For = d
+		return f.contend(o, requests)
+	}, f.close}, nil
 }
 
-// holdFor is how long so many are held: 10,000 for as long as a default TTL, in which each is renewed three times.
+// holdFor is how long so many are held: 10,000 for as long as a default TTL, in which each is
+// renewed three times.
 func holdFor(n int) time.Duration {
 	if n < 10_000 {
 		return expiry / 10

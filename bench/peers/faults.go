@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/bench/internal/measure"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
 // hung compares lock, renew and unlock with one node of five stopped to all healthy.
@@ -44,10 +45,10 @@ func hung(ctx context.Context, s *store, lib Library, at place, d time.Duration)
 }
 
 // steps returns the p50 of lock, renew and unlock.
-func steps(ctx context.Context, m mutex, d time.Duration) ([3]float64, error) {
+func steps(ctx context.Context, m measure.Mutex, d time.Duration) ([3]float64, error) {
 	var took [3][]float64
 	for began := time.Now(); len(took[0]) < 3 || time.Since(began) < d; {
-		for i, step := range []func(context.Context) error{m.lock, m.renew, m.unlock} {
+		for i, step := range []func(context.Context) error{m.Lock, m.Renew, m.Unlock} {
 			t := time.Now()
 			if err := step(ctx); err != nil {
 				return [3]float64{}, err
@@ -55,13 +56,17 @@ func steps(ctx context.Context, m mutex, d time.Duration) ([3]float64, error) {
 			took[i] = append(took[i], time.Since(t).Seconds())
 		}
 	}
-	return [3]float64{median(took[0]), median(took[1]), median(took[2])}, nil
+	var p50 [3]float64
+	for i := range took {
+		p50[i] = measure.Median(took[i])
+	}
+	return p50, nil
 }
 
 const holeTTL = 2 * time.Second
 
-// blackHole holds n names through a proxy that then passes nothing on, and says by how much the holder that was told last of its loss was
-// told before the next one's grant.
+// blackHole holds n names through a proxy that then passes nothing on, and says by how much the
+// holder that was told last of its loss was told before the next one's grant.
 func blackHole(ctx context.Context, at place, n int) (figures, error) {
 	ctx, cancel := context.WithTimeout(ctx, orderMost)
 	defer cancel()
@@ -71,7 +76,8 @@ func blackHole(ctx context.Context, at place, n int) (figures, error) {
 	}
 	defer proxy.Close()
 	dial := func(addr string) (*fencelock.Locker, error) {
-		return fencelock.Open(ctx, "redis://"+addr+"/0?prefix="+at.Prefix+":", fencelock.WithTTL(holeTTL))
+		u := "redis://" + addr + "/0?prefix=" + at.Prefix + ":"
+		return fencelock.Open(ctx, u, fencelock.WithTTL(holeTTL))
 	}
 	behind, err := dial(proxy.Addr())
 	if err != nil {

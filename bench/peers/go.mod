@@ -4,9 +4,9 @@ go 1.26.0
 
 require (
 	cirello.io/pglock v1.16.1
-	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/bsm/redislock v0.9.4
 	github.com/fencelock/fencelock v0.0.0
+	github.com/fencelock/fencelock/bench v0.0.0
 	github.com/go-zookeeper/zk v1.0.4
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/redis/go-redis/v9 v9.23.0
@@ -16,6 +16,7 @@ require (
 )
 
 require (
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0 // indirect
 	github.com/coreos/go-semver v0.3.1 // indirect
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
@@ -38,9 +39,13 @@ require (
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/fencelock/fencelock/backend/all v0.0.0
+	github.com/fencelock/fencelock/etcd v0.0.0
+	github.com/fencelock/fencelock/postgres v0.0.0 // indirect
+	github.com/fencelock/fencelock/redis v0.0.0 // indirect
+	github.com/fencelock/fencelock/redlock v0.0.0 // indirect
+	github.com/fencelock/fencelock/zookeeper v0.0.0 // indirect
 	github.com/go-redsync/redsync/v4 v4.18.1
 	go.uber.org/atomic v1.12.0 // indirect
 	golang.org/x/sys v0.49.0
 )
-
-replace github.com/fencelock/fencelock => ../..

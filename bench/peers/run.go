@@ -1,12 +1,15 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fencelock/fencelock/bench/internal/measure"
 )
 
 // Options of [Run]. A field that is zero has its default.
@@ -14,7 +17,9 @@ type Options struct {
 	Rounds   int           // default 5
 	Duration time.Duration // of each library in each round; default 2 s
 	Held     int           // leases that are held; default 10,000
-	Only     []string      // beginnings of the goals' ids: "R", "R3", "E"; "G" is what no goal needs: how cost grows; default all
+	// Only are beginnings of the goals' ids: "R", "R3", "E". "G" is what no goal needs: how cost
+	// grows. Default all.
+	Only     []string
 	Progress func(line string)
 }
 
@@ -31,10 +36,11 @@ func (m Measured) Median(of Metric) (float64, bool) {
 	if len(v) == 0 {
 		return 0, false
 	}
-	return median(v), true
+	return measure.Median(v), true
 }
 
-// A Score is a goal with what was measured. Figure is the median of the rounds' ratios, Low and High the least and the greatest.
+// A Score is a goal with what was measured. Figure is the median of the rounds' ratios, Low and
+// High the least and the greatest.
 type Score struct {
 	Goal
 	Figure float64 `json:"figure"`
@@ -55,7 +61,8 @@ type Report struct {
 	Others    []Report      `json:"-"` // of which the goals' figures are shown beside
 }
 
-// Run measures what the goals need. An error of one experiment is in the scores of its goals and does not end the others.
+// Run measures what the goals need. An error of one experiment is in the scores of its goals and
+// does not end the others.
 func Run(ctx context.Context, o Options) (Report, error) {
 	if o.Rounds == 0 {
 		o.Rounds = 5
@@ -71,19 +78,22 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	}
 	var goals []Goal
 	for _, g := range Goals() {
-		if len(o.Only) == 0 || slices.ContainsFunc(o.Only, func(p string) bool { return p != "" && strings.HasPrefix(g.ID, p) }) {
+		named := func(p string) bool { return p != "" && strings.HasPrefix(g.ID, p) }
+		if len(o.Only) == 0 || slices.ContainsFunc(o.Only, named) {
 			goals = append(goals, g)
 		}
 	}
 	grow := len(o.Only) == 0 || slices.Contains(o.Only, "G")
 	if len(goals) == 0 && !grow {
-		return Report{}, fmt.Errorf("no goal begins with one of %q: they are R1 to R9, E1 to E4, Z1 to Z3, P1 to P5, F1 and F2; G is how cost grows", o.Only)
+		return Report{}, fmt.Errorf("no goal begins with one of %q: they are R1 to R9, E1 to E4, "+
+			"Z1 to Z4, P1 to P7, F1, F2 and C1; G is how cost grows", o.Only)
 	}
 	rep := Report{Rounds: o.Rounds, Duration: o.Duration, Held: o.Held, Libraries: Libraries()}
 	failed := map[string]error{}
 	var s *store
 	for _, e := range Experiments(o.Held) {
-		if e.growth && !grow || !e.growth && !slices.ContainsFunc(goals, func(g Goal) bool { return g.Experiment == e.Name }) {
+		needs := func(g Goal) bool { return g.Experiment == e.Name || g.Base == e.Name }
+		if e.growth && !grow || !e.growth && !slices.ContainsFunc(goals, needs) {
 			continue
 		}
 		if s == nil || s.name != e.on {
@@ -106,7 +116,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	}
 	err := errors.Join(s.stop(), ctx.Err())
 	for _, g := range goals {
-		rep.Scores = append(rep.Scores, rep.score(g, failed[g.Experiment]))
+		rep.Scores = append(rep.Scores, rep.score(g, cmp.Or(failed[g.Experiment], failed[g.Base])))
 	}
 	for name, f := range failed {
 		if f != nil {
@@ -166,7 +176,7 @@ func (r Report) score(g Goal, failed error) Score {
 	}
 	figures := r.of(g.Experiment, g.Ours, g.Metric)
 	if g.Theirs != "" {
-		base := r.of(g.Experiment, g.Theirs, g.Metric)
+		base := r.of(cmp.Or(g.Base, g.Experiment), g.Theirs, g.Metric)
 		if len(base) != len(figures) {
 			return s
 		}
@@ -179,7 +189,8 @@ func (r Report) score(g Goal, failed error) Score {
 	if len(figures) == 0 {
 		return s
 	}
-	s.Figure, s.Low, s.High, s.Rounds = median(figures), slices.Min(figures), slices.Max(figures), len(figures)
+	s.Low, s.High, s.Rounds = slices.Min(figures), slices.Max(figures), len(figures)
+	s.Figure = measure.Median(figures)
 	if g.Metric == Margin {
 		s.Figure = s.Low // the worst is what counts
 	}

@@ -1,13 +1,9 @@
 package peers
 
 import (
-	"bufio"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -16,6 +12,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/fencelock/fencelock/bench/internal/measure"
+	"github.com/fencelock/fencelock/bench/internal/raw"
 	"github.com/fencelock/fencelock/internal/servers/stores"
 )
 
@@ -25,12 +23,13 @@ type store struct {
 	addrs   []string
 	servers []*stores.Server
 	close   func() error
-	count   func(ctx context.Context, addr string) (int64, error) // of requests; nil: it does not tell
-	calling func(ctx context.Context, addr string) (int64, error) // of requests, a long one too; nil: as count
+	count   counting // of requests; nil: it does not tell
+	calling counting // of requests, a long one too; nil: as count
 	used    int
 }
 
-// startStore starts one on this machine. The error matches stores.ErrMissing if its program is not there.
+// startStore starts one on this machine. The error matches stores.ErrMissing if its program is not
+// there.
 func startStore(ctx context.Context, name string) (*store, error) {
 	s := &store{name: name}
 	group := func(g *stores.Group, err error) error {
@@ -62,7 +61,8 @@ func startStore(ctx context.Context, name string) (*store, error) {
 		err = one(stores.StartRedis(ctx, stores.Local{}, stores.RedisOptions{}))
 	case "redlock":
 		s.count, s.calling = redisReads, redisCalls
-		err = group(stores.StartRedises(ctx, stores.Local{}, cmp.Or(nodes, 5), stores.RedisOptions{}))
+		nodes = cmp.Or(nodes, 5)
+		err = group(stores.StartRedises(ctx, stores.Local{}, nodes, stores.RedisOptions{}))
 	case "etcd":
 		s.count = etcdMessages
 		e, failed := stores.StartEtcd(ctx, stores.Local{}, stores.EtcdOptions{Members: nodes})
@@ -70,8 +70,10 @@ func startStore(ctx context.Context, name string) (*store, error) {
 			err = group(e.Group, nil)
 		}
 	case "zookeeper":
-		s.count = zooKeeperPackets
-		z, failed := stores.StartZooKeeper(ctx, stores.Local{}, stores.ZooKeeperOptions{Servers: nodes, Config: []string{"maxSessionTimeout=60000", "maxClientCnxns=0"}})
+		s.count = raw.ZooKeeperPackets
+		config := []string{"maxSessionTimeout=120000", "maxClientCnxns=0"}
+		o := stores.ZooKeeperOptions{Servers: nodes, Config: config}
+		z, failed := stores.StartZooKeeper(ctx, stores.Local{}, o)
 		if err = failed; err == nil {
 			err = group(z.Group, nil)
 		}
@@ -80,7 +82,8 @@ func startStore(ctx context.Context, name string) (*store, error) {
 		if name == "postgres-async" {
 			config = append(config, "synchronous_commit=off")
 		}
-		p, failed := stores.StartPostgres(ctx, stores.Local{}, stores.PostgresOptions{Config: config})
+		o := stores.PostgresOptions{Config: config}
+		p, failed := stores.StartPostgres(ctx, stores.Local{}, o)
 		if err = failed; err == nil {
 			err = one(p.Server, nil)
 		}
@@ -96,31 +99,34 @@ func (s *store) place() place {
 	return place{Addrs: s.addrs, Prefix: fmt.Sprint("p", s.used)}
 }
 
-// requests returns what the servers have received; 0 where they do not tell. Of Redis it is how often they read from a
+// requests tells what the servers have received. Of Redis it is how often they read from a
 // connection: what is sent together counts once.
-func (s *store) requests(ctx context.Context) int64 { return s.sum(ctx, s.count) }
+func (s *store) requests(ctx context.Context) measure.Counter { return s.sum(ctx, s.count) }
 
 // calls is requests of which a long one, that is read in many pieces, counts once too.
-func (s *store) calls(ctx context.Context) int64 {
+func (s *store) calls(ctx context.Context) measure.Counter {
 	if s.calling == nil {
 		return s.requests(ctx)
 	}
 	return s.sum(ctx, s.calling)
 }
 
-func (s *store) sum(ctx context.Context, count func(context.Context, string) (int64, error)) int64 {
-	var sum int64
-	for _, addr := range s.addrs {
-		if count == nil {
-			return 0
+type counting func(ctx context.Context, addr string) (int64, error)
+
+func (s *store) sum(ctx context.Context, count counting) measure.Counter {
+	return func() (sum int64, told bool) {
+		for _, addr := range s.addrs {
+			if count == nil {
+				return 0, false
+			}
+			n, err := count(ctx, addr)
+			if err != nil {
+				return 0, false
+			}
+			sum += n
 		}
-		n, err := count(ctx, addr)
-		if err != nil {
-			return 0
-		}
-		sum += n
+		return sum, true
 	}
-	return sum
 }
 
 // hang stops the last node, mend lets it go on and catch up.
@@ -129,77 +135,29 @@ func (s *store) hang() error { return s.servers[len(s.servers)-1].Pause() }
 func (s *store) mend() error { return s.servers[len(s.servers)-1].Resume() }
 
 func redisReads(ctx context.Context, addr string) (int64, error) {
-	return redisStats(ctx, addr, "stats", regexp.MustCompile(`(?m)^total_reads_processed:(\d+)`))
+	return redisInfo(ctx, addr, "stats", reads)
 }
 
-// redisCalls counts the commands with which locks are held. A script calls none of them while it renews.
+// redisCalls counts the commands with which locks are held. A script calls none of them while it
+// renews.
 func redisCalls(ctx context.Context, addr string) (int64, error) {
-	return redisStats(ctx, addr, "commandstats", regexp.MustCompile(`(?m)^cmdstat_(?:eval|evalsha|mget):calls=(\d+)`))
+	return redisInfo(ctx, addr, "commandstats", calls)
 }
 
-// redisStats adds the numbers of a section of INFO.
-func redisStats(ctx context.Context, addr, section string, line *regexp.Regexp) (sum int64, err error) {
+var (
+	reads = regexp.MustCompile(`(?m)^total_reads_processed:(\d+)`)
+	calls = regexp.MustCompile(`(?m)^cmdstat_(?:eval|evalsha|mget):calls=(\d+)`)
+)
+
+func redisInfo(ctx context.Context, addr, section string, number *regexp.Regexp) (int64, error) {
 	c := goredis.NewClient(&goredis.Options{Addr: addr})
 	defer c.Close()
 	text, err := c.Info(ctx, section).Result()
-	if err != nil {
-		return 0, err
-	}
-	for _, m := range line.FindAllStringSubmatch(text, -1) {
-		n, err := strconv.ParseInt(m[1], 10, 64)
-		if err != nil {
-			return 0, err
-		}
-		sum += n
-	}
-	return sum, nil
+	return raw.SumOf(text, number), err
 }
 
 func etcdMessages(ctx context.Context, addr string) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", http.NoBody)
-	if err != nil {
-		return 0, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	var sum float64
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		if strings.HasPrefix(lines.Text(), "grpc_server_msg_received_total{") {
-			_, v, _ := strings.Cut(lines.Text(), "} ")
-			n, err := strconv.ParseFloat(v, 64)
-			if err != nil {
-				return 0, err
-			}
-			sum += n
-		}
-	}
-	return int64(sum), lines.Err()
-}
-
-func zooKeeperPackets(ctx context.Context, addr string) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if _, err := io.WriteString(conn, "srvr"); err != nil {
-		return 0, err
-	}
-	lines := bufio.NewScanner(conn)
-	for lines.Scan() {
-		if n, ok := strings.CutPrefix(lines.Text(), "Received: "); ok {
-			return strconv.ParseInt(n, 10, 64)
-		}
-	}
-	return 0, errors.Join(errors.New("srvr does not tell what was received"), lines.Err())
+	return raw.EtcdMessages(ctx, http.DefaultClient, "http://"+addr+"/metrics")
 }

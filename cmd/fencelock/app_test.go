@@ -5,6 +5,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
 
 // feed is an output whose lines can be waited for.
@@ -53,7 +55,8 @@ func TestUsageErrors(t *testing.T) {
 		{"--url"},
 	} {
 		got := invoke(t, on("memory://"), args...)
-		if got.code != exitUsage || !strings.HasPrefix(got.err, "fencelock: ") || !strings.Contains(got.err, "\nusage: fencelock") || got.out != "" {
+		if got.code != cli.ExitUsage || !strings.HasPrefix(got.err, "fencelock: ") ||
+			!strings.Contains(got.err, "\nusage: fencelock") || got.out != "" {
 			t.Errorf("%q: got %+v, want code 64 and the usage on stderr", args, got)
 		}
 	}
@@ -69,14 +72,17 @@ func TestErrorsAsJSON(t *testing.T) {
 		Error string
 		Code  int
 	}](t, got.err)
-	if got.code != 64 || e.Code != 64 || !strings.Contains(e.Error, `"nosuch"`) || strings.Contains(e.Error, "fencelock: ") {
+	if got.code != 64 || e.Code != 64 || !strings.Contains(e.Error, `"nosuch"`) ||
+		strings.Contains(e.Error, "fencelock: ") {
 		t.Errorf("got %+v", got)
 	}
 	// Also where a bad flag stands before it; behind -- it is COMMAND's.
-	if got := invoke(t, nil, "run", "--nosuch", "--json", "n", "--", "true"); got.code != 64 || !strings.HasPrefix(got.err, `{"error":`) {
+	if got := invoke(t, nil, "run", "--nosuch", "--json", "n", "--", "true"); got.code != 64 ||
+		!strings.HasPrefix(got.err, `{"error":`) {
 		t.Errorf("a bad flag before --json: got %+v", got)
 	}
-	if got := invoke(t, nil, "run", "--nosuch", "n", "--", "true", "--json"); got.code != 64 || strings.HasPrefix(got.err, "{") {
+	if got := invoke(t, nil, "run", "--nosuch", "n", "--", "true", "--json"); got.code != 64 ||
+		strings.HasPrefix(got.err, "{") {
 		t.Errorf("COMMAND's --json: got %+v", got)
 	}
 }

@@ -9,20 +9,29 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/bench"
+	benchcmd "github.com/fencelock/fencelock/cmd/fencelock/internal/bench"
 )
 
 // pageRows are made up, with labels that want to be more than text.
 func pageRows() []bench.Result {
 	var rows []bench.Result
 	v := func(f float64) *float64 { return &f }
-	for i, label := range []string{"redis", `<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, "a\nb\x1b]0;x\x07", "&lt;b&gt;", strings.Repeat("long-", 30), "\u202egnp.exe", "tab\x00\u0085"} {
+	for i, label := range []string{
+		"redis", `<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, "a\nb\x1b]0;x\x07",
+		"&lt;b&gt;", strings.Repeat("long-", 30), "\u202egnp.exe", "tab\x00\u0085",
+	} {
 		rate, ratio := 12_000.0/float64(i+1), 1.2/float64(i+1)
 		p := bench.Promises{Fencing: "anchored", FIFO: i%2 == 0, Grace: true}
 		for _, r := range []bench.Result{
-			{Op: bench.Cycle, Row: "cycle/goroutines=1", Unit: "cycles/s", RawRate: v(rate / ratio), Ratio: v(ratio), RatioLow: v(ratio / 2), RatioHigh: v(ratio * 2)},
+			{
+				Op: bench.Cycle, Row: "cycle/goroutines=1", Unit: "cycles/s",
+				RawRate: v(rate / ratio), Ratio: v(ratio), RatioLow: v(ratio / 2),
+				RatioHigh: v(ratio * 2),
+			},
 			{Op: bench.Held, Row: "held/leases=1000", Unit: "renewals/s", Partial: true},
 		} {
-			r.Label, r.Backend, r.Rate, r.P50, r.P99, r.Max, r.Promises = label, "redis", rate, 80*float64(i+1), 900*float64(i+1), 5000, p
+			r.Label, r.Backend, r.Rate, r.P50, r.P99, r.Max, r.Promises = label, "redis", rate,
+				80*float64(i+1), 900*float64(i+1), 5000, p
 			rows = append(rows, r)
 		}
 	}
@@ -34,14 +43,17 @@ func pageRows() []bench.Result {
 func TestBenchPageIsText(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	must(t, writeBenchPage(&out, pageRows(), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)))
+	must(t, benchcmd.WritePage(&out, pageRows(), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)))
 	page := out.String()
 	for _, bad := range []string{"<script", "<img", "\x1b", "\x00", "\u202e", "href=", "@import", "url("} {
 		if strings.Contains(page, bad) {
 			t.Errorf("the page has %q", bad)
 		}
 	}
-	for _, want := range []string{"&lt;script&gt;alert(1)", "2 January 2026, 03:04 UTC", "cycle/goroutines=1", "held/leases=1000", "anchored tokens", "(partial)", "raw store", "1.20"} {
+	for _, want := range []string{
+		"&lt;script&gt;alert(1)", "2 January 2026, 03:04 UTC", "cycle/goroutines=1",
+		"held/leases=1000", "anchored tokens", "(partial)", "raw store", "1.20",
+	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page has no %q", want)
 		}
@@ -61,7 +73,8 @@ func TestBenchPageFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "bench.html")
 	args := []string{"bench", "--duration", "5ms", "--rounds", "1", "--only", "cycle/goroutines=1", "--html"}
-	if got := invoke(t, nil, append(args, path, "memory://")...); got.code != 0 || !strings.Contains(got.out, "cycle/goroutines=1") {
+	if got := invoke(t, nil, append(args, path, "memory://")...); got.code != 0 ||
+		!strings.Contains(got.out, "cycle/goroutines=1") {
 		t.Fatalf("got %+v, want the table too", got)
 	}
 	page, err := os.ReadFile(path)
@@ -93,7 +106,9 @@ func TestBenchPageFile(t *testing.T) {
 func TestChartsAreNotLinkedByTheLibrary(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/fencelock/fencelock"
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module, module+"/backend/all", module+"/config", module+"/leader", module+"/fence/...", module+"/metrics/...", module+"/bench").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module,
+		module+"/backend/all", module+"/config", module+"/leader",
+		module+"/fence/...", module+"/metrics/...", module+"/bench").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -37,14 +37,17 @@ func TestBench(t *testing.T) {
 	t.Parallel()
 	redis := servers.Redis(t, servers.RedisOptions{Password: "s3cret"}).URL()
 	path := filepath.Join(t.TempDir(), "locks.yaml")
-	text := "backends:\n  cache: {url: \"" + redis + "\"}\n  files: {url: \"" + fileStore(t) + "\"}\nlocks:\n  - {match: \"a*\", backend: cache, scenario: general}\n  - {match: \"b*\", backend: files, scenario: general}\n"
+	text := "backends:\n  cache: {url: \"" + redis + "\"}\n  files: {url: \"" + fileStore(t) +
+		"\"}\nlocks:\n  - {match: \"a*\", backend: cache, scenario: general}\n  - {match: " +
+		"\"b*\", backend: files, scenario: general}\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	short := []string{"bench", "--duration", "20ms", "--rounds", "2"}
 	got := invoke(t, nil, append(short, "--config", path, "--only", "cycle/goroutines=1,handover", "--json")...)
 	rows := benchRows(t, got.out)
-	if got.code != 0 || len(rows) != 4 || rows[0].Label != "cache" || rows[0].Backend != "redis" || rows[3].Label != "files" {
+	if got.code != 0 || len(rows) != 4 || rows[0].Label != "cache" || rows[0].Backend != "redis" ||
+		rows[3].Label != "files" {
 		t.Fatalf("got code %d, %q on stderr and %+v, want two rows of each backend", got.code, got.err, rows)
 	}
 	if strings.Contains(got.err+got.out, "s3cret") {
@@ -103,7 +106,8 @@ func TestBenchRefuses(t *testing.T) {
 // The keys that the help promises are there.
 func TestBenchKeys(t *testing.T) {
 	t.Parallel()
-	got := invoke(t, nil, "bench", "--duration", "1ms", "--rounds", "1", "--only", "cycle/goroutines=1", "--json", "memory://")
+	got := invoke(t, nil, "bench", "--duration", "1ms", "--rounds", "1", "--only",
+		"cycle/goroutines=1", "--json", "memory://")
 	var row map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(got.out), &row); err != nil {
 		t.Fatalf("%v: %+v", err, got)
@@ -113,7 +117,8 @@ func TestBenchKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, key := range []string{
-		"label", "backend", "op", "row", "goroutines", "leases", "section_us", "unit", "rate", "raw_rate", "ratio", "p50", "p99", "max", "raw_p50",
+		"label", "backend", "op", "row", "goroutines", "leases", "section_us", "unit", "rate",
+		"raw_rate", "ratio", "p50", "p99", "max", "raw_p50",
 		"allocs_per_op", "cpu_us_per_op", "commands_per_op", "fairness", "rounds", "partial", "notes", "promises",
 	} {
 		if _, ok := row[key]; !ok {

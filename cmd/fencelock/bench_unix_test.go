@@ -17,7 +17,8 @@ func TestBenchThatIsInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	var out bytes.Buffer
 	progress := make(chan string, 1)
-	cmd := exec.Command(os.Args[0], "bench", "--duration", "100ms", "--rounds", "2", "--only", "cycle/goroutines=1,held", "file://"+dir)
+	cmd := exec.Command(os.Args[0], "bench", "--duration", "100ms", "--rounds", "2", "--only",
+		"cycle/goroutines=1,held", "file://"+dir)
 	cmd.Env = append(os.Environ(), envCommand+"=1", "GORACE=atexit_sleep_ms=0")
 	cmd.Stdout, cmd.Stderr = &out, written(func(s string) {
 		if strings.Contains(s, "row 2 of 2") {

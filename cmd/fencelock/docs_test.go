@@ -6,12 +6,16 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/run"
 )
 
 // call is the start of a command line of ours, in a document or an example.
 var call = regexp.MustCompile(`^(?:go run \./cmd/)?fencelock(?: |$)`)
 
-// TestDocumentedCommands holds every command line of the documents and of the help texts to the commands, flags and arguments that there are.
+// TestDocumentedCommands holds every command line of the documents and of the help texts to the
+// commands, flags and arguments that there are.
 func TestDocumentedCommands(t *testing.T) {
 	files, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
@@ -25,7 +29,7 @@ func TestDocumentedCommands(t *testing.T) {
 		}
 		texts[filepath.Base(f)] = string(b)
 	}
-	for _, cmd := range (&app{}).root().Commands() {
+	for _, cmd := range root(cli.New()).Commands() {
 		texts[cmd.Name()+" --help"] = cmd.Example
 	}
 	found := 0
@@ -52,7 +56,7 @@ func TestDocumentedCommands(t *testing.T) {
 
 // refused is why the flags and arguments are not accepted; nil if they are.
 func refused(args []string) error {
-	root := (&app{}).root()
+	root := root(cli.New())
 	root.InitDefaultHelpFlag()
 	cmd, rest, err := root.Find(args)
 	if err != nil {
@@ -66,7 +70,7 @@ func refused(args []string) error {
 		if len(rest) > 0 && rest[0] == "[flags]" { // its form
 			rest = rest[1:]
 		}
-		_, _, err = splitRun(rest)
+		_, _, err = run.Split(rest)
 		return err
 	}
 	return cmd.ValidateArgs(rest)

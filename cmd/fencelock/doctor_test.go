@@ -35,7 +35,9 @@ func findings(t *testing.T, out string) (all []found, sums []found) {
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	sound := servers.Redis(t, servers.RedisOptions{Config: []string{"appendonly yes", "appendfsync always"}}).URL()
-	weak := servers.Redis(t, servers.RedisOptions{Password: "s3cret", Config: []string{"appendonly yes", "appendfsync always", "timeout 60"}})
+	weak := servers.Redis(t, servers.RedisOptions{
+		Password: "s3cret", Config: []string{"appendonly yes", "appendfsync always", "timeout 60"},
+	})
 	ill := servers.Redis(t, servers.RedisOptions{Config: []string{"maxmemory 100mb", "maxmemory-policy allkeys-lru"}})
 
 	got := invoke(t, nil, "doctor", sound)
@@ -50,14 +52,21 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("--fail-on note: got %+v, want code 1", got)
 	}
 	got = invoke(t, nil, "--url", ill.URL(), "doctor")
-	for _, want := range []string{"redis at " + ill.Addr() + "\n", "\nBROKEN  redis-eviction at " + ill.Addr() + "\n  found  maxmemory-policy: allkeys-lru", "\n  mend   redis-cli -h 127.0.0.1 -p ", "\nRISK    redis-persistence", "\nnot sound: 1 broken promise, 1 risk\n"} {
+	for _, want := range []string{
+		"redis at " + ill.Addr() + "\n",
+		"\nBROKEN  redis-eviction at " + ill.Addr() + "\n  found  maxmemory-policy: allkeys-lru",
+		"\n  mend   redis-cli -h 127.0.0.1 -p ", "\nRISK    redis-persistence",
+		"\nnot sound: 1 broken promise, 1 risk\n",
+	} {
 		if got.code != 1 || !strings.Contains(got.out, want) {
 			t.Errorf("ill: got code %d, %q, want code 1 and %q", got.code, got.out, want)
 		}
 	}
 	got = invoke(t, on(ill.URL()), "doctor", "--json")
 	all, sums := findings(t, got.out)
-	if got.code != 1 || len(all) != 2 || all[0].ID != "redis-eviction" || all[0].Severity != "broken" || all[0].Backend != "redis" || all[0].Why == "" || !strings.HasPrefix(all[0].Mend, "redis-cli") {
+	if got.code != 1 || len(all) != 2 || all[0].ID != "redis-eviction" ||
+		all[0].Severity != "broken" || all[0].Backend != "redis" || all[0].Why == "" ||
+		!strings.HasPrefix(all[0].Mend, "redis-cli") {
 		t.Errorf("--json: got %+v", got)
 	}
 	if len(sums) != 1 || sums[0].Sound || sums[0].Broken != 1 || sums[0].Risk != 1 || len(sums[0].Servers) != 1 {
@@ -86,7 +95,8 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 	sound := servers.Redis(t, servers.RedisOptions{Config: []string{"appendonly yes", "appendfsync always"}}).URL()
 	path := filepath.Join(t.TempDir(), "locks.yaml")
 	write := func(second string) {
-		text := "backends:\n  one: {url: \"" + sound + "\"}\n  two: {url: \"" + second + "\"}\n  moving: {migrate: {from: one, to: two, phase: from}}\n" +
+		text := "backends:\n  one: {url: \"" + sound + "\"}\n  two: {url: \"" + second +
+			"\"}\n  moving: {migrate: {from: one, to: two, phase: from}}\n" +
 			"locks:\n  - {match: \"*\", scenario: deduplication, backend: moving}\n"
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -94,7 +104,8 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 	}
 	write(fileStore(t))
 	got := invoke(t, nil, "--config", path, "doctor", "--json")
-	if _, sums := findings(t, got.out); got.code != 0 || len(sums) != 2 || sums[0].Name != "one" || sums[1].Name != "two" || sums[1].Backend != "file" {
+	if _, sums := findings(t, got.out); got.code != 0 || len(sums) != 2 || sums[0].Name != "one" ||
+		sums[1].Name != "two" || sums[1].Backend != "file" {
 		t.Errorf("all: got %+v", got)
 	}
 	got = invoke(t, nil, "--config", path, "doctor", "two")
@@ -103,7 +114,8 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 	}
 	write("redis://:s3cret@127.0.0.1:1")
 	got = invoke(t, nil, "--config", path, "doctor")
-	if got.code != 69 || !strings.Contains(got.out, "one: redis at") || !strings.Contains(got.err, "backend two: ") || strings.Contains(got.err, "s3cret") {
+	if got.code != 69 || !strings.Contains(got.out, "one: redis at") ||
+		!strings.Contains(got.err, "backend two: ") || strings.Contains(got.err, "s3cret") {
 		t.Errorf("one is down: got %+v", got)
 	}
 }
@@ -111,7 +123,8 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 func TestDoctorList(t *testing.T) {
 	t.Parallel()
 	got := invoke(t, nil, "doctor", "--list")
-	if got.code != 0 || strings.Count(got.out, "\n  mend ") < 60 || !strings.Contains(got.out, "BROKEN  postgres-pooler: ") {
+	if got.code != 0 || strings.Count(got.out, "\n  mend ") < 60 ||
+		!strings.Contains(got.out, "BROKEN  postgres-pooler: ") {
 		t.Errorf("got %+v", got)
 	}
 	got = invoke(t, nil, "doctor", "--list", "--json")

@@ -18,6 +18,8 @@ import (
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/file"
 	"github.com/fencelock/fencelock/internal/servers"
+
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
 
 // leakLine is a line of leaks --json.
@@ -39,12 +41,14 @@ func orphans() map[string]func(t *testing.T) (url string) {
 		return func(t *testing.T) string {
 			s := servers.Postgres(t, servers.PostgresOptions{})
 			url := withMode(t, s.URL(), mode)
-			if lease, err := client(t, url).Mutex("x").TryLock(t.Context()); err != nil || lease.Unlock(t.Context()) != nil {
+			if lease, err := client(t, url).Mutex("x").TryLock(t.Context()); err != nil ||
+				lease.Unlock(t.Context()) != nil {
 				t.Fatal(err)
 			}
 			for _, sql := range []string{
 				"INSERT INTO fencelock_process VALUES ('p', clock_timestamp() + interval '1 hour')",
-				"INSERT INTO fencelock_queue (name, ticket, nonce, owner, floor, process) VALUES ('fencelock:dead', 1, decode('" + someNonce + "','hex'), 'owner', 0, 'p')",
+				"INSERT INTO fencelock_queue (name, ticket, nonce, owner, process) VALUES " +
+					"('fencelock:dead', 1, decode('" + someNonce + "','hex'), 'owner', 'p')",
 			} {
 				if _, err := s.Query(t.Context(), sql); err != nil {
 					t.Fatalf("%s: %v", sql, err)
@@ -77,7 +81,9 @@ func orphans() map[string]func(t *testing.T) (url string) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			if _, err := c.Put(t.Context(), "fencelock:~lock/dead/"+someNonce, "wait::owner"); err != nil { // under no lease
+			// under no lease
+			if _, err := c.Put(t.Context(), "fencelock:~lock/dead/"+someNonce,
+				"wait::owner"); err != nil {
 				t.Fatal(err)
 			}
 			return e.URL()
@@ -90,7 +96,11 @@ func orphans() map[string]func(t *testing.T) (url string) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			for _, p := range []string{"/fencelock:/locks/dead", "/fencelock:/locks/dead/wait-" + someNonce + "-0000000000"} { // not ephemeral
+			// not ephemeral
+			for _, p := range []string{
+				"/fencelock:/locks/dead",
+				"/fencelock:/locks/dead/wait-" + someNonce + "-0000000000",
+			} {
 				if _, err := c.Create(p, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
 					t.Fatal(err)
 				}
@@ -141,7 +151,8 @@ func TestLeaksFindOrphanedQueues(t *testing.T) {
 			hold(t, url, "held")
 			got := invoke(t, on(url), "leaks", "--json")
 			l := decode[leakLine](t, got.out)
-			if got.code != 1 || l.Leak != "queue" || l.Name != "dead" || l.Held || l.Waiters == nil || *l.Waiters != 1 || !strings.Contains(l.Why, "free for") {
+			if got.code != 1 || l.Leak != "queue" || l.Name != "dead" || l.Held ||
+				l.Waiters == nil || *l.Waiters != 1 || !strings.Contains(l.Why, "free for") {
 				t.Errorf("got %+v", got)
 			}
 			if got := invoke(t, on(url), "leaks", "other"); got.code != 0 {
@@ -211,7 +222,11 @@ func ago(d time.Duration) int64 { return time.Now().Add(-d).UnixMicro() }
 
 func setGate(t *testing.T, g backend.Gater, state backend.GateState, epoch int64) {
 	t.Helper()
-	err := g.SetGate(t.Context(), backend.Gate{Move: "moving", Scope: backend.Scope{{Match: "inventory/*"}}, State: state, Epoch: epoch}, backend.Lower)
+	err := g.SetGate(t.Context(),
+		backend.Gate{
+			Move: "moving", Scope: backend.Scope{{Match: "inventory/*"}}, State: state,
+			Epoch: epoch,
+		}, backend.Lower)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,11 +241,13 @@ func TestLeaksFindStaleGates(t *testing.T) {
 	}
 	setGate(t, g, backend.GateBoth, ago(time.Hour))
 	got := invoke(t, on(url), "leaks")
-	if got.code != 1 || !strings.Contains(got.out, "gate   moving (inventory/*)") || !strings.Contains(got.out, "closed since 1h0m") {
+	if got.code != 1 || !strings.Contains(got.out, "gate   moving (inventory/*)") ||
+		!strings.Contains(got.out, "closed since 1h0m") {
 		t.Errorf("a closed gate: got %+v", got)
 	}
 	l := decode[leakLine](t, invoke(t, on(url), "leaks", "--json").out)
-	if l.Leak != "gate" || l.Name != "moving" || l.Waiters != nil || l.State != backend.GateBoth || l.Scope != "inventory/*" || l.Torn || l.Epoch == 0 {
+	if l.Leak != "gate" || l.Name != "moving" || l.Waiters != nil || l.State != backend.GateBoth ||
+		l.Scope != "inventory/*" || l.Torn || l.Epoch == 0 {
 		t.Errorf("--json: got %+v", l)
 	}
 	if got := invoke(t, on(url), "leaks", "--finished", "moving"); got.code != 0 {
@@ -258,7 +275,9 @@ func TestLeaksFindStaleGatesEverywhere(t *testing.T) {
 	for name, start := range map[string]func(t *testing.T) string{
 		"redis": func(t *testing.T) string { return servers.Redis(t, servers.RedisOptions{}).URL() },
 		"redlock": func(t *testing.T) string {
-			return "redlock://" + strings.Join(servers.Redises(t, 3, servers.RedisOptions{}).Addrs(), ",") + "/0?fresh=1"
+			return "redlock://" +
+				strings.Join(servers.Redises(t, 3, servers.RedisOptions{}).Addrs(), ",") +
+				"/0?fresh=1"
 		},
 		"etcd": func(t *testing.T) string { return servers.Etcd(t, servers.EtcdOptions{}).URL() },
 		"zookeeper": func(t *testing.T) string {
@@ -275,7 +294,8 @@ func TestLeaksFindStaleGatesEverywhere(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = d.Close() })
 			setGate(t, d.(backend.Gater), backend.GateBoth, ago(time.Hour))
-			if got := invoke(t, on(url), "leaks"); got.code != 1 || !strings.Contains(got.out, "gate   moving (inventory/*)") {
+			if got := invoke(t, on(url), "leaks"); got.code != 1 ||
+				!strings.Contains(got.out, "gate   moving (inventory/*)") {
 				t.Errorf("closed: got %+v", got)
 			}
 			setGate(t, d.(backend.Gater), backend.GateOpen, ago(50*time.Minute))
@@ -293,14 +313,16 @@ func TestLeaksKnowTombstones(t *testing.T) {
 	newURL, newStore := gated(t)
 	path := filepath.Join(t.TempDir(), "locks.yaml")
 	text := "backends:\n  old: {url: \"" + oldURL + "\"}\n  new: {url: \"" + newURL + "\"}\n" +
-		"  moving: {migrate: {from: old, to: new, phase: to}}\nlocks:\n  - {match: \"inventory/*\", scenario: deduplication, backend: moving}\n"
+		"  moving: {migrate: {from: old, to: new, phase: to}}\nlocks:\n  - {match: " +
+		"\"inventory/*\", scenario: deduplication, backend: moving}\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	setGate(t, oldStore, backend.GateBoth, ago(time.Hour))
 	setGate(t, newStore, backend.GateBoth, ago(time.Hour))
 	got := invoke(t, nil, "--config", path, "leaks")
-	if got.code != 1 || strings.Count(got.out, "moving (inventory/*)") != 2 || !strings.Contains(got.out, "old: moving") {
+	if got.code != 1 || strings.Count(got.out, "moving (inventory/*)") != 2 ||
+		!strings.Contains(got.out, "old: moving") {
 		t.Errorf("both closed: got %+v", got)
 	}
 	setGate(t, newStore, backend.GateOpen, ago(50*time.Minute))
@@ -363,14 +385,18 @@ func TestLeaksWatch(t *testing.T) {
 	t.Parallel()
 	url, g := gated(t)
 	out := newFeed()
-	a := &app{in: strings.NewReader(""), out: out, err: out, tempDir: t.TempDir, lookup: func(k string) (string, bool) { v, ok := on(url)[k]; return v, ok }}
+	a := &cli.App{
+		In: strings.NewReader(""), Out: out, Err: out, TempDir: t.TempDir,
+		Lookup: func(k string) (string, bool) { v, ok := on(url)[k]; return v, ok },
+	}
 	done := make(chan int, 1)
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
-	go func() { done <- a.execute(ctx, []string{"leaks", "--watch", "10ms", "--json"}) }()
+	go func() { done <- a.Execute(ctx, root(a), []string{"leaks", "--watch", "10ms", "--json"}) }()
 	next := func(event string) {
 		t.Helper()
-		if l := decode[leakLine](t, out.next(t)); l.Event != event || l.Leak != "gate" || l.Name != "moving" || l.At == nil {
+		if l := decode[leakLine](t, out.next(t)); l.Event != event || l.Leak != "gate" ||
+			l.Name != "moving" || l.At == nil {
 			t.Errorf("got %+v, want %s", l, event)
 		}
 	}

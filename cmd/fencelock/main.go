@@ -5,7 +5,8 @@
 //	fencelock ls jobs/
 //
 // It needs no server: without a URL it uses the file backend in a folder of the
-// user's. See fencelock --help.
+// user's. See fencelock --help. Each subcommand is a package below internal;
+// what they share is internal/cli.
 package main
 
 import (
@@ -15,12 +16,15 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 
 	_ "github.com/fencelock/fencelock/backend/all"
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/run"
 	"github.com/fencelock/fencelock/conformance"
 )
 
 func main() {
-	logging.Disable() // go-redis prints failed dials on stderr by itself; they come back as errors too
-	becomeOther(os.Args)
+	logging.Disable() // go-redis prints failed dials by itself; they come back as errors too
+	run.BecomeOther(os.Args)
 	conformance.Child()
-	os.Exit(newApp().execute(context.Background(), os.Args[1:]))
+	a := cli.New()
+	os.Exit(a.Execute(context.Background(), root(a), os.Args[1:]))
 }

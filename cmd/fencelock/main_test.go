@@ -14,6 +14,9 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/internal/servers"
+
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/run"
 )
 
 // envCommand makes the test binary behave as the command itself.
@@ -21,9 +24,10 @@ const envCommand = "FENCELOCK_TEST_COMMAND"
 
 func TestMain(m *testing.M) {
 	logging.Disable() // as main does
-	becomeOther(os.Args)
+	run.BecomeOther(os.Args)
 	if os.Getenv(envCommand) != "" {
-		os.Exit(newApp().execute(context.Background(), os.Args[1:]))
+		a := cli.New()
+		os.Exit(a.Execute(context.Background(), root(a), os.Args[1:]))
 	}
 	os.Exit(m.Run())
 }
@@ -38,12 +42,12 @@ type result struct {
 func invoke(t *testing.T, env map[string]string, args ...string) result {
 	t.Helper()
 	var out, err bytes.Buffer
-	a := &app{
-		in: strings.NewReader(""), out: &out, err: &err,
-		lookup:  func(k string) (string, bool) { v, ok := env[k]; return v, ok },
-		tempDir: t.TempDir,
+	a := &cli.App{
+		In: strings.NewReader(""), Out: &out, Err: &err,
+		Lookup:  func(k string) (string, bool) { v, ok := env[k]; return v, ok },
+		TempDir: t.TempDir,
 	}
-	code := a.execute(t.Context(), args)
+	code := a.Execute(t.Context(), root(a), args)
 	return result{code, out.String(), err.String()}
 }
 

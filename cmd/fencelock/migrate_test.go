@@ -11,6 +11,8 @@ import (
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/config"
 	"github.com/fencelock/fencelock/internal/servers"
+
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/migrate"
 )
 
 // guide is docs/migrating.md with a reader who does what it says.
@@ -31,7 +33,8 @@ func readGuide(t *testing.T, old, new string) *guide {
 	g := &guide{T: t, file: filepath.Join(t.TempDir(), "locks.yaml")}
 	for _, block := range regexp.MustCompile("(?s) *```(yaml|sh)\n(.*?)```").FindAllStringSubmatch(string(raw), -1) {
 		if block[1] == "yaml" {
-			g.yaml = strings.NewReplacer("redis://10.0.0.5:6379/0", old, "etcd://10.0.1.1:2379,10.0.1.2:2379,10.0.1.3:2379", new).Replace(block[2])
+			g.yaml = strings.NewReplacer("redis://10.0.0.5:6379/0", old,
+				"etcd://10.0.1.1:2379,10.0.1.2:2379,10.0.1.3:2379", new).Replace(block[2])
 			continue
 		}
 		for line := range strings.Lines(block[2]) {
@@ -140,7 +143,8 @@ func TestMigratingGuide(t *testing.T) {
 		g.deploy(backend.PhaseBoth)
 		both := g.process()
 		status := g.left[0]
-		g.says("status", g.next("status", 0), "is in phase from", `held in one store alone: "inventory/7" by`, "closed to all but phase both")
+		g.says("status", g.next("status", 0), "is in phase from",
+			`held in one store alone: "inventory/7" by`, "closed to all but phase both")
 		g.unlock(lease)
 		if err := from.Close(); err != nil {
 			t.Error(err)
@@ -176,14 +180,44 @@ func TestMigratingGuide(t *testing.T) {
 		}
 		g.unlock(lease)
 
-		// And back.
+		// One that somebody forgot, with the configuration of the first day.
 		if err := to.Close(); err != nil {
+			t.Error(err)
+		}
+		g.deploy(backend.PhaseFrom)
+		if got := g.invoke("fencelock run --config locks.yaml inventory/7 -- true"); got.code != 64 {
+			t.Errorf("the old configuration: got %+v, want code 64", got)
+		} else {
+			g.says("the old configuration", got.err, "is finished", "advance --phase from")
+		}
+		if _, err := alone.Mutex("inventory/8").TryLock(t.Context()); err != nil {
+			t.Errorf("the fleet after that: %v", err)
+		}
+		g.says("status", g.invoke(status).out, "open, sealed", "closed, sealed", "The migration is finished")
+
+		// And back.
+		if err := alone.Close(); err != nil {
 			t.Error(err)
 		}
 		g.says("advance", g.next("advance", 0), "old is open to clients in phase from")
 		g.deploy(backend.PhaseFrom)
 		if lease = g.lock(g.process()); lease.Token() <= last {
 			t.Errorf("token %d after %d", lease.Token(), last)
+		}
+
+		// And given up.
+		g.says("cancel", g.next("cancel", 0), "moving is cancelled: the configuration may name old alone")
+		g.unlock(lease)
+		for _, url := range []string{old, new} {
+			if got := invoke(t, on(url), "run", "inventory/7", "--", "true"); got.code != 0 {
+				t.Errorf("after the cancel: got %+v", got)
+			}
+		}
+		g.deploy(backend.PhaseTo)
+		if got := g.invoke("fencelock run --config locks.yaml inventory/7 -- true"); got.code != 64 {
+			t.Errorf("phase to after the cancel: got %+v, want code 64", got)
+		} else {
+			g.says("phase to after the cancel", got.err, "was cancelled")
 		}
 		if len(g.left) > 0 {
 			t.Errorf("the document has commands that were not run: %q", g.left)
@@ -211,13 +245,15 @@ func TestMigrateStatusJSON(t *testing.T) {
 	g := readGuide(t, fileStore(t), fileStore(t))
 	g.deploy(backend.PhaseBoth)
 	g.process()
-	got := decode[statusOut](t, g.invoke("fencelock migrate status --json --config locks.yaml moving").out)
-	if got.Migration != "moving" || got.Done || got.From.Gate != "open" || got.To.Gate != "both" || got.To.Backend != "new" || got.To.Epoch == 0 ||
-		len(got.Clients) != 1 || got.Clients[0].Phase != backend.PhaseBoth || !got.Clients[0].InFrom || !got.Clients[0].InTo || got.Clients[0].MaxTTL != 30000 ||
+	got := decode[migrate.Status](t, g.invoke("fencelock migrate status --json --config locks.yaml moving").out)
+	if got.Migration != "moving" || got.Done || got.From.Gate != "open" || got.To.Gate != "both" ||
+		got.To.Backend != "new" || got.To.Epoch == 0 ||
+		len(got.Clients) != 1 || got.Clients[0].Phase != backend.PhaseBoth ||
+		!got.Clients[0].InFrom || !got.Clients[0].InTo || got.Clients[0].MaxTTL != 30000 ||
 		len(got.Against) != 3 || len(got.Against[backend.PhaseTo]) != 0 {
 		t.Errorf("got %+v", got)
 	}
-	plan := decode[plan](t, g.invoke("fencelock migrate plan --json --config locks.yaml").out)
+	plan := decode[migrate.Plan](t, g.invoke("fencelock migrate plan --json --config locks.yaml").out)
 	if plan.Phase != backend.PhaseBoth || plan.Names != "inventory/*" || len(plan.Promises) != 3 {
 		t.Errorf("got %+v", plan)
 	}
@@ -232,9 +268,12 @@ func TestMigrateRefusals(t *testing.T) {
 	two := filepath.Join(t.TempDir(), "two.yaml")
 	none := filepath.Join(t.TempDir(), "none.yaml")
 	for file, text := range map[string]string{
-		two: strings.Replace(strings.Replace(g.yaml, "locks:\n", "  again: {migrate: {from: new, to: old, phase: from}}\nlocks:\n  - {match: \"more/*\", scenario: general, backend: again}\n", 1),
+		two: strings.Replace(strings.Replace(g.yaml, "locks:\n",
+			"  again: {migrate: {from: new, to: old, phase: from}}\nlocks:\n  - {match: "+
+				"\"more/*\", scenario: general, backend: again}\n", 1),
 			"# from | both | to", "", 1),
-		none: "backends: {old: {url: \"" + fileStore(t) + "\"}}\nlocks: [{match: \"*\", scenario: general, backend: old}]\n",
+		none: "backends: {old: {url: \"" + fileStore(t) + "\"}}\nlocks: [{match: \"*\", " +
+			"scenario: general, backend: old}]\n",
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -276,7 +315,8 @@ func TestMigrateStoreDown(t *testing.T) {
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if got := g.invoke("fencelock migrate status --config locks.yaml"); got.code != 69 || !strings.Contains(got.err, "backend old") {
+	if got := g.invoke("fencelock migrate status --config locks.yaml"); got.code != 69 ||
+		!strings.Contains(got.err, "backend old") {
 		t.Errorf("got %+v, want code 69 and the backend's name", got)
 	}
 }

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"regexp"
@@ -11,10 +9,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/internal/servers"
+
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
 
 // decode reads one JSON line.
@@ -32,8 +33,9 @@ func TestInspect(t *testing.T) {
 	url := fileStore(t)
 	lease := hold(t, url, "jobs/a")
 	got := invoke(t, on(url), "inspect", "--json", "jobs/a")
-	info := decode[infoJSON](t, got.out)
-	if got.code != 0 || !info.Held || info.Owner != lease.Owner() || info.Token != lease.Token() || info.ExpiresIn < 20_000 || info.ExpiresIn > 31_000 || info.Leaked {
+	info := decode[cli.Info](t, got.out)
+	if got.code != 0 || !info.Held || info.Owner != lease.Owner() || info.Token != lease.Token() ||
+		info.ExpiresIn < 20_000 || info.ExpiresIn > 31_000 || info.Leaked {
 		t.Errorf("held: got %+v, %+v", got, info)
 	}
 	want := []string{"expires_in_ms", "held", "leaked", "name", "owner", "token", "waiters"}
@@ -45,7 +47,10 @@ func TestInspect(t *testing.T) {
 		t.Errorf("keys %v, want %v", keys, want)
 	}
 	got = invoke(t, on(url), "inspect", "jobs/a")
-	for _, want := range []string{"name:       jobs/a\n", "state:      held\n", "owner:      " + lease.Owner(), fmt.Sprintf("token:      %d\n", lease.Token())} {
+	for _, want := range []string{
+		"name:       jobs/a\n", "state:      held\n", "owner:      " + lease.Owner(),
+		fmt.Sprintf("token:      %d\n", lease.Token()),
+	} {
 		if !strings.Contains(got.out, want) {
 			t.Errorf("%q lacks %q", got.out, want)
 		}
@@ -78,7 +83,10 @@ func TestList(t *testing.T) {
 		}
 		got := invoke(t, on(url), "ls", "jobs/")
 		rows := strings.Split(strings.TrimSpace(got.out), "\n")
-		wants := []string{`^NAME +OWNER +TOKEN +EXPIRES IN +WAITERS$`, `^"jobs/\\x1b\[2J" +own er +\d+ `, `^jobs/a +own er +\d+ +(29|30)[.\d]*s +(0|-)$`, `^jobs/b `}
+		wants := []string{
+			`^NAME +OWNER +TOKEN +EXPIRES IN +WAITERS$`, `^"jobs/\\x1b\[2J" +own er +\d+ `,
+			`^jobs/a +own er +\d+ +(29|30)[.\d]*s +(0|-)$`, `^jobs/b `,
+		}
 		if len(rows) != len(wants) {
 			t.Fatalf("got %q, want %d rows", got.out, len(wants))
 		}
@@ -90,7 +98,7 @@ func TestList(t *testing.T) {
 		got = invoke(t, on(url), "ls", "--json")
 		var names []string
 		for line := range strings.Lines(got.out) {
-			names = append(names, decode[infoJSON](t, line).Name)
+			names = append(names, decode[cli.Info](t, line).Name)
 		}
 		if want := []string{"jobs/\x1b[2J", "jobs/a", "jobs/b", "other"}; !slices.Equal(names, want) {
 			t.Errorf("names %q, want %q", names, want)
@@ -110,7 +118,8 @@ func TestBreak(t *testing.T) {
 		t.Fatal("it was broken without --yes")
 	}
 	got = invoke(t, on(url), "break", "--yes", "n")
-	if want := fmt.Sprintf("broke n: it was held by %s, token %d\n", lease.Owner(), lease.Token()); got.code != 0 || got.out != want {
+	if want := fmt.Sprintf("broke n: it was held by %s, token %d\n",
+		lease.Owner(), lease.Token()); got.code != 0 || got.out != want {
 		t.Errorf("got %+v, want %q", got, want)
 	}
 	await(t, "the holder is told", func() bool { return lease.Err() != nil })
@@ -142,7 +151,7 @@ func TestLeaks(t *testing.T) {
 		t.Fatalf("%q, %v", reply, err)
 	}
 	got := invoke(t, on(s.URL()), "leaks", "--json")
-	info := decode[infoJSON](t, got.out)
+	info := decode[cli.Info](t, got.out)
 	if got.code != 1 || info.Name != "theirs" || !info.Leaked || !info.Held {
 		t.Errorf("one: got %+v", got)
 	}
@@ -157,11 +166,14 @@ func TestLeaks(t *testing.T) {
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	v := decode[version](t, invoke(t, nil, "version", "--json").out)
-	if v.Go != runtime.Version() || v.OS != runtime.GOOS || v.Version == "" || !slices.Contains(v.Backends, "memory") || !slices.Contains(v.Backends, "postgres-lease") || !slices.Contains(v.Schemes, "file") {
+	if v.Go != runtime.Version() || v.OS != runtime.GOOS || v.Version == "" ||
+		!slices.Contains(v.Backends, "memory") || !slices.Contains(v.Backends, "postgres-lease") ||
+		!slices.Contains(v.Schemes, "file") {
 		t.Errorf("got %+v", v)
 	}
 	for _, args := range [][]string{{"version"}, {"--version"}} {
-		if got := invoke(t, nil, args...); got.code != 0 || !strings.HasPrefix(got.out, "fencelock ") || !strings.Contains(got.out, "backends: ") {
+		if got := invoke(t, nil, args...); got.code != 0 ||
+			!strings.HasPrefix(got.out, "fencelock ") || !strings.Contains(got.out, "backends: ") {
 			t.Errorf("%q: got %+v", args, got)
 		}
 	}
@@ -169,7 +181,7 @@ func TestVersion(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	t.Parallel()
-	for _, cmd := range (&app{}).root().Commands() {
+	for _, cmd := range root(cli.New()).Commands() {
 		t.Run(cmd.Name(), func(t *testing.T) {
 			got := invoke(t, nil, cmd.Name(), "--help")
 			if got.code != 0 || !strings.Contains(got.out, "Examples:") || got.err != "" {
@@ -179,38 +191,37 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// A server that hangs after the command has connected does not hang the command.
-func TestListOfASilentServer(t *testing.T) {
+// An application's data under an empty prefix is no leak, and no break deletes it.
+func TestApplicationKeysAreLeftAlone(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(*testing.T) (string, *servers.Server){
-		"etcd": func(t *testing.T) (string, *servers.Server) {
-			e := servers.Etcd(t, servers.EtcdOptions{})
-			return e.URL(), e.Servers()[0]
-		},
-		"postgres": func(t *testing.T) (string, *servers.Server) {
-			s := servers.Postgres(t, servers.PostgresOptions{})
-			return s.URL(), s.Server
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			url, s := start(t)
-			locks, err := fencelock.Open(t.Context(), url)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = locks.Close() })
-			if err := s.Pause(); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = s.Resume() })
-			ctx, cancel := context.WithTimeout(t.Context(), 6*listPatience)
-			defer cancel()
-			began := time.Now()
-			infos, err := list(ctx, locks, "")
-			if took := time.Since(began); !errors.Is(err, fencelock.ErrUnavailable) || len(infos) > 0 || took > 3*listPatience {
-				t.Errorf("got %v, %v after %v, want ErrUnavailable after %v", infos, err, took, listPatience)
-			}
-		})
+	server := servers.Redis(t, servers.RedisOptions{})
+	c := goredis.NewClient(&goredis.Options{Addr: server.Addr()})
+	t.Cleanup(func() { _ = c.Close() })
+	const foreign = "yNW3ZKvTAyKGxcZ0AHLXbA" // a token of redislock
+	for key, value := range map[string]string{"account:7": "1250.00", "legacy": foreign} {
+		if err := c.Set(t.Context(), key, value, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	url := on("redis://" + server.Addr() + "?prefix=")
+	if got := invoke(t, url, "leaks"); strings.Contains(got.out, "account:7") || !strings.Contains(got.out, "legacy") {
+		t.Errorf("leaks: got %+v, want the lock alone", got)
+	}
+	for _, name := range []string{"account:7", "legacy"} {
+		if got := invoke(t, url, "break", "--yes", name); got.code != cli.ExitUsage ||
+			!strings.Contains(got.err, "--foreign") {
+			t.Errorf("break --yes %s: got %+v, want code 64 and what to add", name, got)
+		}
+	}
+	if got := invoke(t, url, "break", "--yes", "--foreign", "account:7"); got.code == 0 ||
+		!strings.Contains(got.err, "a string of 7 bytes") {
+		t.Errorf("break of an account: got %+v, want it refused", got)
+	}
+	if got := c.Get(t.Context(), "account:7").Val(); got != "1250.00" {
+		t.Errorf("the account holds %q", got)
+	}
+	if got := invoke(t, url, "break", "--yes", "--foreign", "legacy"); got.code != 0 ||
+		c.Exists(t.Context(), "legacy").Val() != 0 {
+		t.Errorf("break of a foreign lock: got %+v, want it gone", got)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/run"
 )
 
 // proc is a fencelock process of its own.
@@ -24,7 +26,7 @@ type proc struct {
 
 	mu     sync.Mutex
 	stderr []string
-	events []event
+	events []run.Event
 }
 
 // start starts `fencelock ARGS` on a store.
@@ -60,8 +62,8 @@ func start(t *testing.T, url string, args ...string) *proc {
 	return p
 }
 
-// run starts `fencelock run --json FLAGS -- sh -c SCRIPT`.
-func run(t *testing.T, url, script string, flags ...string) *proc {
+// running starts `fencelock run --json FLAGS -- sh -c SCRIPT`.
+func running(t *testing.T, url, script string, flags ...string) *proc {
 	t.Helper()
 	return start(t, url, append(append([]string{"run", "--json"}, flags...), "--", "sh", "-c", script)...)
 }
@@ -70,14 +72,14 @@ func (p *proc) line(s string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stderr = append(p.stderr, s)
-	var e event
+	var e run.Event
 	if json.Unmarshal([]byte(s), &e) == nil && e.Event != "" {
 		p.events = append(p.events, e)
 	}
 }
 
 // find returns the first event of a kind, or nil.
-func (p *proc) find(kind string) *event {
+func (p *proc) find(kind string) *run.Event {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range p.events {
@@ -89,7 +91,7 @@ func (p *proc) find(kind string) *event {
 }
 
 // await waits for an event.
-func (p *proc) await(kind string) event {
+func (p *proc) await(kind string) run.Event {
 	p.t.Helper()
 	await(p.t, "event "+kind, func() bool { return p.find(kind) != nil })
 	return *p.find(kind)

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
 
 func TestRunExitCodes(t *testing.T) {
@@ -39,10 +41,10 @@ func TestRunExitCodes(t *testing.T) {
 		{"the command's flags", []string{"n", "--", "sh", "-c", `exit "$1"`, "--", "6"}, 6, ""},
 		{"died of a signal", []string{"n", "--", "sh", "-c", "kill -KILL $$"}, 137, ""},
 		{"a store of its own", []string{"--url", "memory://", "n", "--", "true"}, 0, "excludes nobody"},
-		{"no command", []string{"n"}, 64, runForm},
-		{"no command after dashes", []string{"n", "--"}, 64, runForm},
-		{"nothing", nil, 64, runForm},
-		{"empty command", []string{"n", "--", ""}, 64, runForm},
+		{"no command", []string{"n"}, 64, "fencelock run [flags] NAME -- COMMAND [ARG…]"},
+		{"no command after dashes", []string{"n", "--"}, 64, "fencelock run [flags] NAME -- COMMAND [ARG…]"},
+		{"nothing", nil, 64, "fencelock run [flags] NAME -- COMMAND [ARG…]"},
+		{"empty command", []string{"n", "--", ""}, 64, "fencelock run [flags] NAME -- COMMAND [ARG…]"},
 		{"flag after the name", []string{"n", "--ttl=3s", "--", "true"}, 64, "--ttl stands after NAME"},
 		{"empty name", []string{"", "--", "true"}, 64, "name is empty"},
 		{"unknown flag", []string{"--what", "n", "true"}, 64, "usage: fencelock run"},
@@ -51,6 +53,7 @@ func TestRunExitCodes(t *testing.T) {
 		{"zero ttl", []string{"--ttl", "0", "n", "true"}, 64, "want more than 0"},
 		{"short ttl", []string{"--ttl", "1ms", "n", "true"}, 64, "at least 100ms"},
 		{"zero max-hold", []string{"--max-hold", "0s", "n", "true"}, 64, "want more than 0"},
+		{"min-hold beyond the ttl", []string{"--ttl", "2s", "--min-hold", "3s", "n", "true"}, 64, "WithMinHold"},
 		{"negative kill-after", []string{"--kill-after", "-1s", "n", "true"}, 64, "want 0 or more"},
 		{"bad owner", []string{"--owner", "a\x00b", "n", "true"}, 64, "NUL"},
 		{"not found", []string{"n", "--", "no-such-command"}, 127, `"no-such-command"`},
@@ -59,13 +62,14 @@ func TestRunExitCodes(t *testing.T) {
 		{"a folder", []string{"n", "--", "/"}, 126, "directory"},
 		{"not a program", []string{"n", "--", garbage}, 126, "exec format error"},
 		{"checked before the lock", []string{"taken", "--", "no-such-command"}, 127, ""},
-		{"tried once", []string{"--wait", "0", "taken", "--", "true"}, 75, "another holder has it"},
+		{"tried once", []string{"--wait", "0", "taken", "--", "true"}, 75, "taken was not obtained: held by "},
 		{"waited", []string{"--wait", "300ms", "taken", "--", "true"}, 75, "within 300ms"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			began := time.Now()
 			got := invoke(t, on(store), append([]string{"run"}, c.args...)...)
-			if got.code != c.code || !strings.Contains(got.err, c.err) || (c.err == "" && c.code < 64 && got.err != "") {
+			if got.code != c.code || !strings.Contains(got.err, c.err) ||
+				(c.err == "" && c.code < 64 && got.err != "") {
 				t.Errorf("got code %d, stderr %q; want %d, %q", got.code, got.err, c.code, c.err)
 			}
 			if n := strings.Count(got.err, "fencelock: "); c.code >= 64 && c.code < 128 && n != 1 {
@@ -93,7 +97,7 @@ func TestRunEnvironmentAndEvents(t *testing.T) {
 		script := fmt.Sprintf(`echo "$FENCELOCK_NAME" "$FENCING_TOKEN" >>%s; exit 3`, out)
 		var tokens []int64
 		for range 2 {
-			p := run(t, url, script, "--owner", "me", "a/ b")
+			p := running(t, url, script, "--owner", "me", "a/ b")
 			p.exits(3)
 			e := p.await("acquired")
 			tokens = append(tokens, e.Token)
@@ -127,7 +131,7 @@ func TestRunExcludes(t *testing.T) {
 			for i in 1 2 3 4 5; do n=$(cat %s); n=$((n+1)); echo $n >%[2]s; done`, tokens, counter)
 		var procs []*proc
 		for range 4 {
-			procs = append(procs, run(t, url, script, "counter"))
+			procs = append(procs, running(t, url, script, "counter"))
 		}
 		for _, p := range procs {
 			p.exits(0)
@@ -156,15 +160,21 @@ func TestRunForwardsSignals(t *testing.T) {
 		{"HUP", `echo >%s; exec sleep 100`, 1, syscall.SIGHUP, 129},
 		{"trapped", `trap "exit 7" TERM; echo >%s; while :; do sleep .02; done`, 1, syscall.SIGTERM, 7},
 		{"USR1", `trap "exit 8" USR1; echo >%s; while :; do sleep .02; done`, 1, syscall.SIGUSR1, 8},
-		{"the whole group", `(trap "exit 9" TERM; echo >>%s; while :; do sleep .02; done) & trap : TERM; echo >>%[1]s; while :; do wait $!; r=$?; [ $r -ge 128 ] || exit $r; done`, 2, syscall.SIGTERM, 9},
+		{
+			"the whole group",
+			`(trap "exit 9" TERM; echo >>%s; while :; do sleep .02; done) & trap : TERM; ` +
+				`echo >>%[1]s; while :; do wait $!; r=$?; [ $r -ge 128 ] || exit $r; done`,
+			2, syscall.SIGTERM, 9,
+		},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
 			if signal.Ignored(c.sig) {
-				t.Skipf("this process was started with %v ignored (nohup, a background job), and children inherit that", c.sig)
+				t.Skipf("this process was started with %v ignored (nohup, a background job), "+
+					"and children inherit that", c.sig)
 			}
 			ready := filepath.Join(t.TempDir(), "ready")
-			p := run(t, fileStore(t), fmt.Sprintf(c.script, ready), "n")
+			p := running(t, fileStore(t), fmt.Sprintf(c.script, ready), "n")
 			awaitLines(t, ready, c.lines)
 			p.signal(c.sig)
 			p.exits(c.code)
@@ -180,7 +190,7 @@ func TestRunInterruptedWhileWaiting(t *testing.T) {
 	eachStore(t, func(t *testing.T, url string) {
 		lease := hold(t, url, "n")
 		locks := client(t, url)
-		p := run(t, url, "exit 1", "n")
+		p := running(t, url, "exit 1", "n")
 		await(t, "the waiter", func() bool {
 			i, err := locks.Inspect(t.Context(), "n")
 			return err == nil && i.Waiters != 0
@@ -216,9 +226,9 @@ func TestRunKilled(t *testing.T) {
 	eachStore(t, func(t *testing.T, url string) {
 		pids := filepath.Join(t.TempDir(), "pids")
 		script := fmt.Sprintf(`trap "" TERM; sleep 100 & echo $! >>%s; echo $$ >>%[1]s; wait`, pids)
-		first := run(t, url, script, "--ttl", ttl.String(), "n")
+		first := running(t, url, script, "--ttl", ttl.String(), "n")
 		children := awaitLines(t, pids, 2)
-		second := run(t, url, "true", "n")
+		second := running(t, url, "true", "n")
 		first.signal(syscall.SIGKILL)
 		killed := time.Now()
 		for _, pid := range children {
@@ -234,4 +244,22 @@ func TestRunKilled(t *testing.T) {
 		}
 		second.exits(0)
 	})
+}
+
+// A job that is over at once, started on two hosts whose clocks differ, runs once.
+func TestRunMinHold(t *testing.T) {
+	store := fileStore(t)
+	run := func(args ...string) result {
+		return invoke(t, on(store), append([]string{"run", "--wait", "0", "--ttl", "2s"}, args...)...)
+	}
+	if got := run("--min-hold", "1s", "n", "--", "true"); got.code != 0 {
+		t.Fatalf("got code %d, %q", got.code, got.err)
+	}
+	if got := run("n", "--", "true"); got.code != cli.ExitNotObtained {
+		t.Errorf("the second got code %d, %q; want that it was not obtained", got.code, got.err)
+	}
+	got := invoke(t, on(store), "run", "--wait", "10s", "n", "--", "true")
+	if got.code != 0 {
+		t.Errorf("a third, who waits: got code %d, %q", got.code, got.err)
+	}
 }

@@ -47,7 +47,9 @@ func openBrowser(t *testing.T) *browser {
 		}
 	}
 	if program == "" {
-		required := strings.FieldsFunc(os.Getenv("FENCELOCK_REQUIRE"), func(r rune) bool { return r == ',' || r == ' ' })
+		required := strings.FieldsFunc(os.Getenv("FENCELOCK_REQUIRE"), func(r rune) bool {
+			return r == ',' || r == ' '
+		})
 		if slices.Contains(required, "chromium") || slices.Contains(required, "all") {
 			t.Fatal("chromium is required by FENCELOCK_REQUIRE but missing; run scripts/setup-tests.sh chromium")
 		}
@@ -58,8 +60,10 @@ func openBrowser(t *testing.T) *browser {
 	from, theirOut, err := os.Pipe()
 	must(t, err)
 	args := []string{
-		"--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-dev-shm-usage", "--disable-background-networking",
-		"--disable-component-update", "--no-proxy-server", "--user-data-dir=" + t.TempDir(), "--remote-debugging-pipe", "about:blank",
+		"--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
+		"--disable-dev-shm-usage", "--disable-background-networking",
+		"--disable-component-update", "--no-proxy-server", "--user-data-dir=" + t.TempDir(),
+		"--remote-debugging-pipe", "about:blank",
 	}
 	if os.Getuid() == 0 {
 		args = append([]string{"--no-sandbox"}, args...) // root has none
@@ -84,7 +88,8 @@ func openBrowser(t *testing.T) *browser {
 		<-read
 	})
 	page := commandOf[struct{ TargetID string }](b, "Target.createTarget", map[string]any{"url": "about:blank"})
-	b.session = commandOf[struct{ SessionID string }](b, "Target.attachToTarget", map[string]any{"targetId": page.TargetID, "flatten": true}).SessionID
+	b.session = commandOf[struct{ SessionID string }](b, "Target.attachToTarget",
+		map[string]any{"targetId": page.TargetID, "flatten": true}).SessionID
 	t.Cleanup(func() { // before the browser ends
 		if t.Failed() {
 			t.Logf("the page in the end:\n%s", b.eval("document.body.innerText"))
@@ -118,7 +123,8 @@ func (b *browser) read(r *bufio.Reader) {
 				c <- m.devtools
 			}
 		case "Page.javascriptDialogOpening", "Runtime.exceptionThrown", "Log.entryAdded":
-			if !strings.Contains(string(m.Params), "Failed to load resource") && !strings.Contains(string(m.Params), "net::ERR_") {
+			if !strings.Contains(string(m.Params), "Failed to load resource") &&
+				!strings.Contains(string(m.Params), "net::ERR_") {
 				b.trouble = append(b.trouble, m.Method+" "+string(m.Params))
 			}
 		}
@@ -187,8 +193,11 @@ func (b *browser) open(url string) {
 // looks sets the size of the window and whether the user likes it dark.
 func (b *browser) looks(width, height int, phone bool, scheme string) {
 	b.t.Helper()
-	b.do("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone})
-	b.do("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}})
+	b.do("Emulation.setDeviceMetricsOverride",
+		map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone})
+	b.do("Emulation.setEmulatedMedia", map[string]any{
+		"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}},
+	})
 }
 
 // press presses keys one by one: a character, or Tab, Enter, Escape, Space.
@@ -201,7 +210,9 @@ func (b *browser) press(keys ...string) {
 		if !special {
 			typed = k
 		}
-		b.do("Input.dispatchKeyEvent", map[string]any{"type": "keyDown", "key": k, "text": typed, "windowsVirtualKeyCode": code})
+		b.do("Input.dispatchKeyEvent", map[string]any{
+			"type": "keyDown", "key": k, "text": typed, "windowsVirtualKeyCode": code,
+		})
 		b.do("Input.dispatchKeyEvent", map[string]any{"type": "keyUp", "key": k, "windowsVirtualKeyCode": code})
 	}
 }
@@ -209,7 +220,9 @@ func (b *browser) press(keys ...string) {
 // picture saves what the window shows in the folder that FENCELOCK_PICTURES names, if it names one.
 func (b *browser) picture(name string) {
 	b.t.Helper()
-	data, err := base64.StdEncoding.DecodeString(commandOf[struct{ Data string }](b, "Page.captureScreenshot", map[string]any{"format": "png"}).Data)
+	data, err := base64.StdEncoding.DecodeString(
+		commandOf[struct{ Data string }](b, "Page.captureScreenshot",
+			map[string]any{"format": "png"}).Data)
 	must(b.t, err)
 	if len(data) < 1000 {
 		b.t.Errorf("%s: a picture of %d bytes", name, len(data))

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
@@ -20,11 +21,15 @@ func TestPageFollows(t *testing.T) {
 	s := serveOn(t, url)
 	b.looks(1100, 760, false, "light")
 	b.open(s.base)
-	b.shows("that there is nothing", `document.body.innerText.includes("No lock is held or waited for.") && document.body.innerText.includes("0 held")`)
+	b.shows("that there is nothing",
+		`document.body.innerText.includes("No lock is held or waited for.") && `+
+			`document.body.innerText.includes("0 held")`)
 	lease := hold(t, url, "jobs/nightly")
 	hold(t, url, "accounts/7")
 	b.shows("the lock", rowOf("jobs/nightly")+`?.innerText.includes("`+lease.Owner()+`")`)
-	b.shows("its token", rowOf("jobs/nightly")+`.innerText.includes("`+token(fencelock.Info{Token: lease.Token()})+`")`)
+	b.shows("its token",
+		rowOf("jobs/nightly")+`.innerText.includes("`+
+			cli.Token(fencelock.Info{Token: lease.Token()})+`")`)
 	b.shows("what is left", `/^(29|30)s$/.test(`+rowOf("jobs/nightly")+`.cells[4].innerText)`)
 	b.shows("the mark", rowOf("jobs/nightly")+`.className === "acquired"`)
 	b.shows("the change", `document.querySelector("#changes").innerText.includes("accounts/7")`)
@@ -33,12 +38,18 @@ func TestPageFollows(t *testing.T) {
 	b.shows("that it is gone", "!"+rowOf("jobs/nightly"))
 	b.shows("the release", `/released\s*jobs\/nightly/.test(document.querySelector("#changes li").innerText)`)
 	// For who cannot see it.
-	b.shows("a table for a screen reader", `document.querySelector("table caption") && document.querySelectorAll("th[scope=col]").length === 7 && document.querySelector("tbody th[scope=row]")`)
-	b.shows("changes that are read out", `document.querySelector("#changes").getAttribute("aria-live") === "polite" && document.querySelector("[role=status]")`)
+	b.shows("a table for a screen reader",
+		`document.querySelector("table caption") && `+
+			`document.querySelectorAll("th[scope=col]").length === 7 && `+
+			`document.querySelector("tbody th[scope=row]")`)
+	b.shows("changes that are read out",
+		`document.querySelector("#changes").getAttribute("aria-live") === "polite" && `+
+			`document.querySelector("[role=status]")`)
 	// The filter, from the keyboard.
 	b.press("Tab")
 	b.press(strings.Split("zzz", "")...)
-	b.shows("the filter", `document.activeElement.id === "filter" && document.body.innerText.includes("No lock matches the filter.")`)
+	b.shows("the filter",
+		`document.activeElement.id === "filter" && document.body.innerText.includes("No lock matches the filter.")`)
 	b.quiet()
 }
 
@@ -49,7 +60,8 @@ func TestPageHostileNames(t *testing.T) {
 	url := fileStore(t)
 	s := serveOn(t, url)
 	evil := []string{
-		`<img src=x onerror=alert(1)>`, `<script>alert(1)</script>`, `"><svg onload=alert(1)>`, `javascript:alert(1)`, `__proto__`, `constructor`,
+		`<img src=x onerror=alert(1)>`, `<script>alert(1)</script>`, `"><svg onload=alert(1)>`,
+		`javascript:alert(1)`, `__proto__`, `constructor`,
 		"\u202egnp.exe", "a\nb", "\x1b[31m", `{{alert(1)}}`, `&lt;b&gt;`, "'-alert(1)-'",
 	}
 	locks := client(t, url)
@@ -65,7 +77,9 @@ func TestPageHostileNames(t *testing.T) {
 	}
 	b.shows("no element of theirs", `document.querySelectorAll("main img, main svg, main script, main b").length === 0`)
 	// The policy would have stopped it too.
-	if got := b.eval(`(() => { try { document.body.innerHTML = "<b>x</b>"; return "taken" } catch { return "refused" } })()`); got != "refused" {
+	got := b.eval(`(() => { try { document.body.innerHTML = "<b>x</b>"; return "taken" } ` +
+		`catch { return "refused" } })()`)
+	if got != "refused" {
 		t.Errorf("HTML from a script: %s", got)
 	}
 	b.mu.Lock()
@@ -89,12 +103,16 @@ func TestPageOutage(t *testing.T) {
 	b.open(s.base)
 	b.shows("the lock", rowOf("jobs/nightly"))
 	must(t, r.Stop())
-	b.shows("the outage", `document.querySelector("#trouble").innerText.startsWith("The store has not answered since") && `+rowOf("jobs/nightly"))
+	b.shows("the outage",
+		`document.querySelector("#trouble").innerText`+
+			`.startsWith("The store has not answered since") && `+rowOf("jobs/nightly"))
 	b.picture("outage")
 	must(t, r.Start())
-	b.shows("that it is over", `document.querySelector("#trouble").hidden && document.body.innerText.includes("0 held")`)
+	b.shows("that it is over",
+		`document.querySelector("#trouble").hidden && document.body.innerText.includes("0 held")`)
 	s.end()
-	b.shows("that the server is gone", `document.querySelector("#trouble").innerText.startsWith("This page has not reached its server since")`)
+	b.shows("that the server is gone",
+		`document.querySelector("#trouble").innerText.startsWith("This page has not reached its server since")`)
 	again := serveOn(t, r.URL(), "--listen", strings.TrimPrefix(s.base, "http://"))
 	b.shows("that it is back", `document.querySelector("#trouble").hidden`)
 	again.end()
@@ -114,7 +132,9 @@ func TestPageBreaks(t *testing.T) {
 	b.press("Tab", "Tab")
 	b.shows("the button", `document.activeElement.getAttribute("aria-label") === "Break jobs/nightly"`)
 	b.press("Enter")
-	b.shows("the question", `document.querySelector("dialog").open && document.activeElement.id === "ask-secret" && document.querySelector("dialog").innerText.includes("two may work at")`)
+	b.shows("the question",
+		`document.querySelector("dialog").open && document.activeElement.id === "ask-secret" && `+
+			`document.querySelector("dialog").innerText.includes("two may work at")`)
 	b.picture("break")
 	b.press("x", "Enter")
 	b.shows("the refusal", `document.querySelector("#ask-error").innerText.startsWith("wrong or no token")`)
@@ -122,7 +142,8 @@ func TestPageBreaks(t *testing.T) {
 		t.Errorf("broken without the token: %v", lease.Err())
 	}
 	b.press("Escape")
-	b.shows("that it is left", `!document.querySelector("dialog").open && document.querySelector("#ask-secret").value === ""`)
+	b.shows("that it is left",
+		`!document.querySelector("dialog").open && document.querySelector("#ask-secret").value === ""`)
 	b.press("Enter")
 	b.press(strings.Split(testToken, "")...)
 	b.press("Enter")

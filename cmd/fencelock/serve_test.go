@@ -15,7 +15,11 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/locks"
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/serve"
 	"github.com/fencelock/fencelock/internal/servers"
+
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
 
 const testToken = "0123456789abcdef-token"
@@ -32,12 +36,16 @@ type served struct {
 func serveOn(t *testing.T, url string, args ...string) *served {
 	t.Helper()
 	s := &served{t: t, said: newFeed()}
-	env := map[string]string{"FENCELOCK_URL": url, envServeToken: testToken}
-	a := &app{in: strings.NewReader(""), out: s.said, err: s.said, tempDir: t.TempDir, lookup: func(k string) (string, bool) { v, ok := env[k]; return v, ok }}
+	env := map[string]string{"FENCELOCK_URL": url, "FENCELOCK_SERVE_TOKEN": testToken}
+	a := &cli.App{
+		In: strings.NewReader(""), Out: s.said, Err: s.said, TempDir: t.TempDir,
+		Lookup: func(k string) (string, bool) { v, ok := env[k]; return v, ok },
+	}
 	done := make(chan int, 1)
 	ctx, interrupt := context.WithCancel(context.Background())
 	go func() {
-		done <- a.execute(ctx, append([]string{"serve", "--listen", "127.0.0.1:0", "--interval", "20ms"}, args...))
+		done <- a.Execute(ctx, root(a),
+			append([]string{"serve", "--listen", "127.0.0.1:0", "--interval", "20ms"}, args...))
 	}()
 	code := -1
 	s.end = func() int {
@@ -82,16 +90,18 @@ func (s *served) ask(method, path, body string, header ...string) (*http.Respons
 	return resp, string(data)
 }
 
-func (s *served) state() serveState {
+func (s *served) state() serve.State {
 	s.t.Helper()
 	_, body := s.ask("GET", "/api/locks", "")
-	return decode[serveState](s.t, body)
+	return decode[serve.State](s.t, body)
 }
 
 // breaks asks to break a lock as the page does.
 func (s *served) breaks(body string, header ...string) (int, string) {
 	s.t.Helper()
-	resp, text := s.ask("POST", "/api/break", body, append([]string{"Content-Type", "application/json", "Authorization", "Bearer " + testToken}, header...)...)
+	resp, text := s.ask("POST", "/api/break", body,
+		append([]string{"Content-Type", "application/json", "Authorization", "Bearer " + testToken},
+			header...)...)
 	return resp.StatusCode, text
 }
 
@@ -112,7 +122,10 @@ func TestServeLocks(t *testing.T) {
 		s := serveOn(t, url, "jobs/")
 		await(t, "the first look", func() bool { return s.state().At != nil })
 		got := s.state()
-		if len(got.Locks) != 1 || got.Locks[0].Name != "jobs/a" || got.Locks[0].Token != first.Token() || !got.Locks[0].Older || got.Prefix != "jobs/" || got.Interval != 20 || got.AllowBreak || got.Outage != nil || got.Age < 0 || len(got.Changes) != 0 {
+		if len(got.Locks) != 1 || got.Locks[0].Name != "jobs/a" ||
+			got.Locks[0].Token != first.Token() || !got.Locks[0].Older || got.Prefix != "jobs/" ||
+			got.Interval != 20 || got.AllowBreak || got.Outage != nil || got.Age < 0 ||
+			len(got.Changes) != 0 {
 			t.Errorf("at first: got %+v", got)
 		}
 		second := hold(t, url, "jobs/b")
@@ -123,7 +136,8 @@ func TestServeLocks(t *testing.T) {
 		await(t, "the release", func() bool { return len(s.state().Changes) == 2 })
 		changes := s.state().Changes
 		for i, want := range []string{"acquired", "released"} {
-			if c := changes[i]; c.Event != want || c.ID != int64(i+1) || c.Name != "jobs/b" || c.Token != second.Token() {
+			if c := changes[i]; c.Event != want || c.ID != int64(i+1) || c.Name != "jobs/b" ||
+				c.Token != second.Token() {
 				t.Errorf("change %d: got %+v, want %s", i, c, want)
 			}
 		}
@@ -159,22 +173,6 @@ func TestServeKeys(t *testing.T) {
 	}
 }
 
-func TestServeKeepsTheLastChanges(t *testing.T) {
-	t.Parallel()
-	s := &server{a: &app{out: io.Discard, err: io.Discard}, locks: client(t, fileStore(t))}
-	for i := range 2 * keepChanges {
-		var infos []fencelock.Info
-		if i%2 == 1 {
-			infos = []fencelock.Info{{Name: "n", Held: true, Token: fencelock.Token(i)}}
-		}
-		s.take(look{at: time.Now(), infos: infos})
-	}
-	got := s.state(time.Now()).Changes
-	if len(got) != keepChanges || got[keepChanges-1].ID != 2*keepChanges-1 {
-		t.Errorf("got %d changes, the last of them %+v", len(got), got[len(got)-1])
-	}
-}
-
 func TestServeOutage(t *testing.T) {
 	t.Parallel()
 	r := servers.Redis(t, servers.RedisOptions{})
@@ -192,7 +190,8 @@ func TestServeOutage(t *testing.T) {
 	if got.Outage.Error == "" || time.Since(got.Outage.Since) > patience || len(got.Locks) != 1 {
 		t.Errorf("got %+v of %+v, want the error and what was seen last", got.Outage, got)
 	}
-	if resp, body := s.ask("GET", "/healthz", ""); resp.StatusCode != 503 || !strings.HasPrefix(body, "no answer from the store for ") {
+	if resp, body := s.ask("GET", "/healthz", ""); resp.StatusCode != 503 ||
+		!strings.HasPrefix(body, "no answer from the store for ") {
 		t.Errorf("healthz: got %d %q", resp.StatusCode, body)
 	}
 	if err := r.Start(); err != nil {
@@ -211,19 +210,28 @@ func TestServeOutage(t *testing.T) {
 func TestServePage(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, fileStore(t))
-	for path, kind := range map[string]string{"/": "text/html", "/page.js": "text/javascript", "/page.css": "text/css", "/icon.svg": "image/svg+xml", "/api/locks": "application/json", "/healthz": "text/plain"} {
+	for path, kind := range map[string]string{
+		"/": "text/html", "/page.js": "text/javascript", "/page.css": "text/css",
+		"/icon.svg": "image/svg+xml", "/api/locks": "application/json", "/healthz": "text/plain",
+	} {
 		resp, body := s.ask("GET", path, "")
 		if resp.StatusCode != 200 || !strings.HasPrefix(resp.Header.Get("Content-Type"), kind) || body == "" {
 			t.Errorf("%s: got %d %s", path, resp.StatusCode, resp.Header.Get("Content-Type"))
 		}
-		for _, h := range []string{"Content-Security-Policy", "X-Content-Type-Options", "Referrer-Policy", "Cross-Origin-Resource-Policy"} {
+		for _, h := range []string{
+			"Content-Security-Policy", "X-Content-Type-Options", "Referrer-Policy",
+			"Cross-Origin-Resource-Policy",
+		} {
 			if resp.Header.Get(h) == "" {
 				t.Errorf("%s: no %s", path, h)
 			}
 		}
 		if strings.Contains(path, ".") || path == "/" {
 			text := strings.ReplaceAll(body, `xmlns="http://www.w3.org/2000/svg"`, "")
-			for _, bad := range []string{"http:", "https:", "//cdn", " style=", " onclick=", "innerHTML", "outerHTML", "insertAdjacentHTML", "eval(", "@import"} {
+			for _, bad := range []string{
+				"http:", "https:", "//cdn", " style=", " onclick=", "innerHTML", "outerHTML",
+				"insertAdjacentHTML", "eval(", "@import",
+			} {
 				if strings.Contains(text, bad) {
 					t.Errorf("%s has %q", path, bad)
 				}
@@ -233,7 +241,14 @@ func TestServePage(t *testing.T) {
 	for _, c := range []struct {
 		method, path string
 		want         int
-	}{{"GET", "/nope", 404}, {"GET", "/serve.go", 404}, {"GET", "/web/page.js", 404}, {"POST", "/", 405}, {"GET", "/api/break", 404}, {"DELETE", "/api/locks", 405}} {
+	}{
+		{"GET", "/nope", 404},
+		{"GET", "/serve.go", 404},
+		{"GET", "/web/page.js", 404},
+		{"POST", "/", 405},
+		{"GET", "/api/break", 404},
+		{"DELETE", "/api/locks", 405},
+	} {
 		if resp, _ := s.ask(c.method, c.path, ""); resp.StatusCode != c.want {
 			t.Errorf("%s %s: got %d, want %d", c.method, c.path, resp.StatusCode, c.want)
 		}
@@ -245,7 +260,8 @@ func TestServeHosts(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, fileStore(t), "--host", "Locks.Example.com")
 	for host, want := range map[string]int{
-		"localhost": 200, "localhost:9000": 200, "127.0.0.1": 200, "127.0.0.1:1": 200, "[::1]:8420": 200, "10.0.0.7:8420": 200,
+		"localhost": 200, "localhost:9000": 200, "127.0.0.1": 200, "127.0.0.1:1": 200,
+		"[::1]:8420": 200, "10.0.0.7:8420": 200,
 		"locks.example.com": 200, "LOCKS.example.com:8420": 200,
 		"evil.example": 421, "evil.example:8420": 421, "localhost.evil.example": 421, "127.0.0.1.evil.example": 421,
 	} {
@@ -271,7 +287,11 @@ func TestServeBreak(t *testing.T) {
 			want   int
 		}{
 			{"no token", meaning(t, "jobs/a", lease.Token()), []string{"Authorization", ""}, 401},
-			{"a wrong token", meaning(t, "jobs/a", lease.Token()), []string{"Authorization", "Bearer " + testToken + "x"}, 401},
+			{
+				"a wrong token", meaning(t, "jobs/a", lease.Token()),
+				[]string{"Authorization", "Bearer " + testToken + "x"},
+				401,
+			},
 			{"the bare token", meaning(t, "jobs/a", lease.Token()), []string{"Authorization", testToken}, 401},
 			{"another origin", meaning(t, "jobs/a", lease.Token()), []string{"Origin", "http://evil.example"}, 403},
 			{"another site", meaning(t, "jobs/a", lease.Token()), []string{"Sec-Fetch-Site", "cross-site"}, 403},
@@ -295,11 +315,13 @@ func TestServeBreak(t *testing.T) {
 			t.Errorf("a refused break broke: %v, %v", lease.Err(), other.Err())
 		}
 		got, body := s.breaks(meaning(t, "jobs/a", lease.Token()), ours...)
-		if reply := decode[breakReply](t, body); got != 200 || !reply.Broken || reply.Owner != lease.Owner() || reply.Token != lease.Token() {
+		if reply := decode[locks.Broken](t, body); got != 200 || !reply.Broken ||
+			reply.Owner != lease.Owner() || reply.Token != lease.Token() {
 			t.Errorf("break: got %d %q", got, body)
 		}
 		await(t, "the holder is told", func() bool { return lease.Err() != nil })
-		if got, body := s.breaks(meaning(t, "jobs/a", lease.Token())); got != 200 || decode[breakReply](t, body).Broken {
+		if got, body := s.breaks(meaning(t, "jobs/a", lease.Token())); got != 200 ||
+			decode[locks.Broken](t, body).Broken {
 			t.Errorf("again: got %d %q, want that it was free", got, body)
 		}
 	})
@@ -310,7 +332,8 @@ func TestServeLooksOnly(t *testing.T) {
 	url := fileStore(t)
 	s := serveOn(t, url)
 	lease := hold(t, url, "n")
-	if got, body := s.breaks(meaning(t, "n", lease.Token())); got != 403 || !strings.Contains(body, "--allow-break") || lease.Err() != nil {
+	if got, body := s.breaks(meaning(t, "n", lease.Token())); got != 403 ||
+		!strings.Contains(body, "--allow-break") || lease.Err() != nil {
 		t.Errorf("break: got %d %q, lease %v", got, body, lease.Err())
 	}
 }
@@ -342,7 +365,9 @@ func TestServeUsage(t *testing.T) {
 		{[]string{"--interval", "1ms"}, "10ms"},
 		{[]string{"a", "b"}, "PREFIX"},
 	} {
-		if got := invoke(t, on(fileStore(t)), append([]string{"serve"}, c.args...)...); got.code != 64 || !strings.Contains(got.err, c.says) || strings.Contains(got.err, "short\n") {
+		if got := invoke(t, on(fileStore(t)),
+			append([]string{"serve"}, c.args...)...); got.code != 64 ||
+			!strings.Contains(got.err, c.says) || strings.Contains(got.err, "short\n") {
 			t.Errorf("serve %q: got %+v, want code 64 and %q", c.args, got, c.says)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/fencelock/fencelock/internal/servers"
+
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
 
 // Every command for operators, and run, on every store that needs a server of its own.
@@ -35,7 +37,7 @@ func TestEveryStore(t *testing.T) {
 			url, server := start(t)
 			env := on(url)
 			lease := hold(t, url, "jobs/a")
-			info := decode[infoJSON](t, invoke(t, env, "inspect", "--json", "jobs/a").out)
+			info := decode[cli.Info](t, invoke(t, env, "inspect", "--json", "jobs/a").out)
 			if !info.Held || info.Token != lease.Token() || info.Owner != lease.Owner() || info.Leaked {
 				t.Errorf("inspect: got %+v, want held by %s with token %d", info, lease.Owner(), lease.Token())
 			}
@@ -48,7 +50,8 @@ func TestEveryStore(t *testing.T) {
 			if got := invoke(t, env, "run", "--wait", "0", "jobs/a", "--", "true"); got.code != 75 {
 				t.Errorf("run of a held lock: got %+v, want code 75", got)
 			}
-			if got := invoke(t, env, "break", "--yes", "jobs/a"); got.code != 0 || !strings.HasPrefix(got.out, "broke jobs/a") {
+			if got := invoke(t, env, "break", "--yes", "jobs/a"); got.code != 0 ||
+				!strings.HasPrefix(got.out, "broke jobs/a") {
 				t.Errorf("break: got %+v", got)
 			}
 			await(t, "the holder is told", func() bool { return lease.Err() != nil })

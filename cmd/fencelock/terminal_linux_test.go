@@ -63,7 +63,8 @@ func commandOnTerminal(t *testing.T, url string, cmd *exec.Cmd) *pty {
 	}()
 	t.Cleanup(func() {
 		if t.Failed() {
-			ps, _ := exec.Command("ps", "-s", fmt.Sprint(p.cmd.Process.Pid), "-o", "pid,ppid,pgid,tpgid,stat,wchan:20,args").CombinedOutput()
+			ps, _ := exec.Command("ps", "-s", fmt.Sprint(p.cmd.Process.Pid), "-o",
+				"pid,ppid,pgid,tpgid,stat,wchan:20,args").CombinedOutput()
 			t.Logf("terminal %q of\n%s", p.text(), ps)
 		}
 		_ = p.cmd.Process.Kill()
@@ -122,7 +123,8 @@ func TestTerminalInterrupt(t *testing.T) {
 func TestTerminalSuspend(t *testing.T) {
 	t.Parallel()
 	// There is no shell that could continue us, so Ctrl-Z must not hang.
-	p := onTerminal(t, fileStore(t), "run", "n", "--", "sh", "-c", `trap "echo continued" CONT; echo ready; while ! read x; do :; done; echo "got-$x"`)
+	p := onTerminal(t, fileStore(t), "run", "n", "--", "sh", "-c",
+		`trap "echo continued" CONT; echo ready; while ! read x; do :; done; echo "got-$x"`)
 	p.shows("ready")
 	p.types("\x1a")
 	p.shows("continued")

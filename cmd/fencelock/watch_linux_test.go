@@ -13,6 +13,18 @@ import (
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
+// What a screen sends to its terminal.
+const (
+	toScreen   = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
+	fromScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+	home       = "\x1b[H"
+	lineStart  = "\x1b[2K"
+	screenEnd  = "\x1b[J"
+)
+
+// sgr are the colours.
+var sgr = regexp.MustCompile(`\x1b\[[\d;]*m`)
+
 // frame is what the terminal shows since it was last drawn on, as lines without colours.
 func (p *pty) frame() []string {
 	all := p.text()
@@ -92,7 +104,9 @@ func TestTerminalWatch(t *testing.T) {
 		if now := p.termios(); now.Lflag&(unix.ICANON|unix.ECHO|unix.ISIG) != unix.ICANON|unix.ECHO|unix.ISIG {
 			t.Errorf("%s: the keyboard was left as %b", c.how, now.Lflag)
 		}
-		await(t, c.how+": the screen is given back last", func() bool { return strings.HasSuffix(p.text(), fromScreen) })
+		await(t, c.how+": the screen is given back last", func() bool {
+			return strings.HasSuffix(p.text(), fromScreen)
+		})
 		if n := strings.Count(p.text(), toScreen); n != 1 {
 			t.Errorf("%s: the screen was entered %d times", c.how, n)
 		}
@@ -117,7 +131,8 @@ func TestTerminalWatchJobControl(t *testing.T) {
 	if err != nil {
 		t.Skip("no bash here:", err)
 	}
-	script := `set -m; "$0" watch --interval 20ms; echo "stopped with $?"; stty -a | grep -o " icanon"; read x; fg; echo "ended with $?"`
+	script := `set -m; "$0" watch --interval 20ms; echo "stopped with $?"; ` +
+		`stty -a | grep -o " icanon"; read x; fg; echo "ended with $?"`
 	p := commandOnTerminal(t, fileStore(t), exec.Command(shell, "-c", script, os.Args[0]))
 	p.draws(`^0 held`)
 	p.types("\x1a")

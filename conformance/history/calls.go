@@ -28,14 +28,15 @@ func late(events []Event) []error {
 	var errs []error
 	for _, e := range events {
 		if e.Kind == Granted && e.At > e.Until.After(sluggish) && !stopped(e) {
-			errs = append(errs, fmt.Errorf("%q: %s was granted token %d %v after its own deadline", e.Name, e.Process, e.Token, time.Duration(e.At-e.Until)))
+			errs = append(errs, fmt.Errorf("%q: %s was granted token %d %v after its own deadline",
+				e.Name, e.Process, e.Token, time.Duration(e.At-e.Until)))
 		}
 	}
 	return errs
 }
 
-// down: a store that could not grant anything has not. Who had the lock of a name when it went down may still pass it on within
-// his process.
+// down: a store that could not grant anything has not. Who had the lock of a name when it went down
+// may still pass it on within his process.
 func down(events []Event) []error {
 	var errs []error
 	for _, d := range events {
@@ -51,7 +52,8 @@ func down(events []Event) []error {
 		}
 		for _, e := range events {
 			if e.Kind == Granted && e.Called > d.At && e.At < d.Until && !before[had{program(e.Process), e.Name}] {
-				errs = append(errs, fmt.Errorf("%q: %s was granted token %d by a store that was down", e.Name, e.Process, e.Token))
+				errs = append(errs, fmt.Errorf("%q: %s was granted token %d by a store that was "+
+					"down", e.Name, e.Process, e.Token))
 			}
 		}
 	}

@@ -15,7 +15,9 @@ type Grant struct {
 	Process, Phase, Name string
 	Token                backend.Token
 	Called               Moment // just before it was asked for
-	From, To             Moment // when it was trusted for sure; To is not after From for one whose time was over when it was granted
+	// when it was trusted for sure; To is not after From for one whose time was over when it was
+	// granted
+	From, To Moment
 }
 
 // String says who held what when.
@@ -24,7 +26,8 @@ func (g Grant) String() string {
 	if g.Phase != "" {
 		phase = " in phase " + g.Phase
 	}
-	return fmt.Sprintf("%s%s with token %d, asked for at %v, trusted from %v to %v", g.Process, phase, g.Token, time.Duration(g.Called), time.Duration(g.From), time.Duration(g.To))
+	return fmt.Sprintf("%s%s with token %d, asked for at %v, trusted from %v to %v", g.Process,
+		phase, g.Token, time.Duration(g.Called), time.Duration(g.From), time.Duration(g.To))
 }
 
 // lease tells one from others.
@@ -50,7 +53,10 @@ func Grants(events []Event) []Grant {
 		if e.Kind != Granted {
 			continue
 		}
-		g := Grant{Process: e.Process, Phase: e.Phase, Name: e.Name, Token: e.Token, Called: e.Called, From: e.At, To: e.Until}
+		g := Grant{
+			Process: e.Process, Phase: e.Phase, Name: e.Name, Token: e.Token, Called: e.Called,
+			From: e.At, To: e.Until,
+		}
 		if end, ok := ends[lease{e.Process, e.Name, e.Token}]; ok {
 			g.To = end
 		} else if at, ok := died[e.Process]; ok {
@@ -96,8 +102,8 @@ func Sweep(events []Event) Findings {
 // Fenced returns what is wrong whether or not the lock excludes: all but Twice, joined and cut off as by Check.
 func (f Findings) Fenced() error { return brief(slices.Concat(f.Tokens, f.Counters, f.Calls)) }
 
-// Check returns an error for every time that a history breaks a promise, joined; for the first twenty and how many more there are, if
-// there are more.
+// Check returns an error for every time that a history breaks a promise, joined; for the first
+// twenty and how many more there are, if there are more.
 func Check(events []Event) error {
 	f := Sweep(events)
 	return brief(slices.Concat(f.Twice, f.Tokens, f.Counters, f.Calls))
@@ -119,7 +125,8 @@ func exclusion(grants []Grant) []error {
 			continue
 		}
 		if last.To > g.From {
-			errs = append(errs, fmt.Errorf("%q was held twice for %v: by %v; and by %v", g.Name, time.Duration(min(last.To, g.To)-g.From), last, g))
+			errs = append(errs, fmt.Errorf("%q was held twice for %v: by %v; and by %v",
+				g.Name, time.Duration(min(last.To, g.To)-g.From), last, g))
 		}
 		if g.To > last.To {
 			last = g
@@ -141,12 +148,16 @@ func rising(grants []Grant) (tokens, twice []error) {
 		seen[g.Token] = g
 		trusted := g.To > g.From
 		// The greatest that was there before it was asked for.
-		n, _ := slices.BinarySearchFunc(tops, g.Called, func(top Grant, at Moment) int { return cmp.Compare(top.From, at+1) })
+		n, _ := slices.BinarySearchFunc(tops, g.Called, func(top Grant, at Moment) int {
+			return cmp.Compare(top.From, at+1)
+		})
 		switch {
 		case n > 0 && g.Token < tops[n-1].Token:
-			tokens = append(tokens, fmt.Errorf("%q: a lower token after a greater one: %v; then %v", g.Name, tops[n-1], g))
+			tokens = append(tokens, fmt.Errorf("%q: a lower token after a greater one: %v; then %v",
+				g.Name, tops[n-1], g))
 		case trusted && len(tops) > 0 && g.Token < tops[len(tops)-1].Token:
-			twice = append(twice, fmt.Errorf("%q: a lower token after a greater one, which came in between: %v; then %v", g.Name, tops[len(tops)-1], g))
+			twice = append(twice, fmt.Errorf("%q: a lower token after a greater one, "+
+				"which came in between: %v; then %v", g.Name, tops[len(tops)-1], g))
 		case trusted:
 			tops = append(tops, g)
 		}
@@ -154,8 +165,8 @@ func rising(grants []Grant) (tokens, twice []error) {
 	return tokens, twice
 }
 
-// counters: every increment that was acknowledged is in its counter, none is there that nobody wanted, and none was made with
-// a lower token than one before it.
+// counters: every increment that was acknowledged is in its counter, none is there that nobody
+// wanted, and none was made with a lower token than one before it.
 func counters(events []Event) []error {
 	wanted, counted := map[string]int64{}, map[string]int64{}
 	added := map[string][]Event{}
@@ -175,9 +186,12 @@ func counters(events []Event) []error {
 		for i := 1; i < len(es); i++ {
 			switch a, b := es[i-1], es[i]; {
 			case a.Value == b.Value:
-				errs = append(errs, fmt.Errorf("counter %q: %s and %s both made it %d: an acknowledged increment was lost", name, a.Process, b.Process, a.Value))
+				errs = append(errs, fmt.Errorf("counter %q: %s and %s both made it %d: an "+
+					"acknowledged increment was lost", name, a.Process, b.Process, a.Value))
 			case a.Token > b.Token:
-				errs = append(errs, fmt.Errorf("counter %q: %s made it %d with token %d after %s had made it %d with token %d", name, b.Process, b.Value, b.Token, a.Process, a.Value, a.Token))
+				errs = append(errs, fmt.Errorf("counter %q: %s made it %d with token %d after %s "+
+					"had made it %d with token %d",
+					name, b.Process, b.Value, b.Token, a.Process, a.Value, a.Token))
 			}
 		}
 	}
@@ -187,7 +201,8 @@ func counters(events []Event) []error {
 		case !ok:
 			errs = append(errs, fmt.Errorf("counter %q: nobody has counted it", name))
 		case n < int64(len(added[name])) || n > wanted[name]:
-			errs = append(errs, fmt.Errorf("counter %q: it is %d; %d increments were acknowledged, of %d", name, n, len(added[name]), wanted[name]))
+			errs = append(errs, fmt.Errorf("counter %q: it is %d; %d increments "+
+				"were acknowledged, of %d", name, n, len(added[name]), wanted[name]))
 		}
 	}
 	return errs

@@ -12,8 +12,8 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// A Counter is a number in a file that processes share, guarded by the greatest token that was shown for it: the resource
-// behind the locks of a history. It outlives every process that uses it.
+// A Counter is a number in a file that processes share, guarded by the greatest token that was
+// shown for it: the resource behind the locks of a history. It outlives every process that uses it.
 type Counter struct{ Path string }
 
 // Read returns the number, unless the token is stale: then a [backend.StaleError].

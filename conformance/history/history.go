@@ -1,13 +1,16 @@
-// Package history records who held which lock when, in several processes of one machine, and checks what was recorded: that
-// nobody trusted a lease while another did, that tokens rose from grant to grant, that no lease was granted when its time was
-// over, and that no acknowledged write to a guarded counter is missing. [Verify] asks more of the same history: whether
-// all of it, with what was refused and what nobody knows, is what one fenced lock could have done.
+// Package history records who held which lock when, in several processes of one machine, and checks
+// what was recorded: that nobody trusted a lease while another did, that tokens rose from grant to
+// grant, that no lease was granted when its time was over, and that no acknowledged write to a
+// guarded counter is missing. [Verify] asks more of the same history: whether all of it, with what
+// was refused and what nobody knows, is what one fenced lock could have done.
 //
-// Each process writes its part with a [Log], a line for each [Event], at once, so that a process that is killed leaves what
-// it did. Whoever started the processes reads the parts, puts them together in any order, and calls [Check].
+// Each process writes its part with a [Log], a line for each [Event], at once, so that a process
+// that is killed leaves what it did. Whoever started the processes reads the parts, puts them
+// together in any order, and calls [Check].
 //
-// What is recorded lies within what was true: a grant is stamped after the program was told of it, its end before the lock is given
-// back. So what Check finds did happen. What it does not find may have happened between two stamps.
+// What is recorded lies within what was true: a grant is stamped after the program was told of it,
+// its end before the lock is given back. So what Check finds did happen. What it does not find may
+// have happened between two stamps.
 package history
 
 import (
@@ -40,11 +43,13 @@ const (
 	Died    Kind = "died"    // the process was about to be killed: what it held, it held until then
 	Counted Kind = "counted" // what is in a counter at the end
 
-	Asked     Kind = "asked"     // the lock was asked for, and nobody knows whether it was granted
-	Freed     Kind = "freed"     // Unlock has returned; Result says what
-	Shown     Kind = "shown"     // a token was shown to the resource, for a read or a write; Result says what it answered
-	Left      Kind = "left"      // at the end the store says that Token of Process holds the lock; 0: that it is free
-	Stopped   Kind = "stopped"   // the process was about to be stopped; or it was not run by the machine from At until Until
+	Asked Kind = "asked" // the lock was asked for, and nobody knows whether it was granted
+	Freed Kind = "freed" // Unlock has returned; Result says what
+	// a token was shown to the resource, for a read or a write; Result says what it answered
+	Shown Kind = "shown"
+	Left  Kind = "left" // at the end the store says that Token of Process holds the lock; 0: that it is free
+	// the process was about to be stopped; or it was not run by the machine from At until Until
+	Stopped   Kind = "stopped"
 	Continued Kind = "continued" // and goes on
 	Down      Kind = "down"      // from At until Until the store could not have granted anything
 )

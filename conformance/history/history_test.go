@@ -15,7 +15,10 @@ import (
 
 // granted is a lease of process p that was asked for just before it was granted.
 func granted(p string, t backend.Token, from, until history.Moment) history.Event {
-	return history.Event{Kind: history.Granted, Process: p, Name: "x", Token: t, Called: from - 1, At: from, Until: until}
+	return history.Event{
+		Kind: history.Granted, Process: p, Name: "x", Token: t, Called: from - 1, At: from,
+		Until: until,
+	}
 }
 
 func ended(p string, t backend.Token, at, until history.Moment) history.Event {
@@ -47,32 +50,118 @@ func TestCheck(t *testing.T) {
 		h    []history.Event
 	}{
 		{"nothing", "", nil},
-		{"one after the other", "", []history.Event{granted("a", 1, 10, 40), ended("a", 1, 20, 40), granted("b", 2, 20, 50)}},
-		{"parts in any order", "", []history.Event{granted("b", 2, 20, 50), ended("a", 1, 20, 40), granted("a", 1, 10, 40)}},
+		{
+			"one after the other", "",
+			[]history.Event{
+				granted("a", 1, 10, 40), ended("a", 1, 20, 40), granted("b", 2, 20, 50),
+			},
+		},
+		{
+			"parts in any order", "",
+			[]history.Event{
+				granted("b", 2, 20, 50), ended("a", 1, 20, 40), granted("a", 1, 10, 40),
+			},
+		},
 		{"another name", "", []history.Event{granted("a", 1, 10, 40), ended("a", 1, 20, 40), other}},
-		{"two at once", `"x" was held twice for 1ns`, []history.Event{granted("a", 1, 10, 40), ended("a", 1, 20, 40), granted("b", 2, 19, 50)}},
+		{
+			"two at once", `"x" was held twice for 1ns`,
+			[]history.Event{
+				granted("a", 1, 10, 40), ended("a", 1, 20, 40), granted("b", 2, 19, 50),
+			},
+		},
 		{"two at once, with one between that is over", "held twice", []history.Event{
 			granted("a", 1, 10, 90), granted("b", 2, 90, 95), granted("c", 3, 50, 60), ended("c", 3, 55, 60),
 		}},
 		{"without an end: until the deadline", "", []history.Event{granted("a", 1, 10, 40), granted("b", 2, 40, 50)}},
-		{"before the deadline of one without an end", "held twice", []history.Event{granted("a", 1, 10, 40), granted("b", 2, 39, 50)}},
-		{"its process died before", "", []history.Event{granted("a", 1, 10, 40), {Kind: history.Died, Process: "a", At: 15}, granted("b", 2, 39, 50)}},
-		{"another process died before", "held twice", []history.Event{granted("a", 1, 10, 40), {Kind: history.Died, Process: "c", At: 15}, granted("b", 2, 39, 50)}},
-		{"the end was noticed late, the deadline had passed", "", []history.Event{granted("a", 1, 10, 40), ended("a", 1, 70, 45), granted("b", 2, 45, 50)}},
-		{"a renewed lease", "held twice", []history.Event{granted("a", 1, 10, 40), ended("a", 1, 70, 80), granted("b", 2, 45, 50)}},
+		{
+			"before the deadline of one without an end", "held twice",
+			[]history.Event{granted("a", 1, 10, 40), granted("b", 2, 39, 50)},
+		},
+		{
+			"its process died before", "",
+			[]history.Event{
+				granted("a", 1, 10, 40),
+				{Kind: history.Died, Process: "a", At: 15},
+				granted("b", 2, 39, 50),
+			},
+		},
+		{
+			"another process died before", "held twice",
+			[]history.Event{
+				granted("a", 1, 10, 40),
+				{Kind: history.Died, Process: "c", At: 15},
+				granted("b", 2, 39, 50),
+			},
+		},
+		{
+			"the end was noticed late, the deadline had passed", "",
+			[]history.Event{
+				granted("a", 1, 10, 40), ended("a", 1, 70, 45), granted("b", 2, 45, 50),
+			},
+		},
+		{
+			"a renewed lease", "held twice",
+			[]history.Event{
+				granted("a", 1, 10, 40), ended("a", 1, 70, 80), granted("b", 2, 45, 50),
+			},
+		},
 		{"the same token", "one token twice", []history.Event{granted("a", 1, 10, 20), granted("b", 1, 20, 50)}},
-		{"a lower token", "a lower token after a greater one", []history.Event{granted("a", 2, 10, 20), granted("b", 1, 20, 50)}},
-		{"a lower token, not at once", "a lower token after a greater one", []history.Event{granted("a", 5, 10, 20), granted("b", 7, 20, 30), granted("c", 6, 30, 50)}},
+		{
+			"a lower token", "a lower token after a greater one",
+			[]history.Event{granted("a", 2, 10, 20), granted("b", 1, 20, 50)},
+		},
+		{
+			"a lower token, not at once", "a lower token after a greater one",
+			[]history.Event{
+				granted("a", 5, 10, 20), granted("b", 7, 20, 30), granted("c", 6, 30, 50),
+			},
+		},
 		{"a lower token that came too late to be trusted", "", []history.Event{granted("b", 2, 30, 40), slow}},
-		{"a lower token that came too late to be trusted, but was asked for later", "a lower token", []history.Event{granted("b", 2, 30, 40), tooSlow}},
-		{"a lower token that was on its way when the next one came", "which came in between", []history.Event{granted("a", 5, 20, 30), {Kind: history.Granted, Process: "b", Name: "x", Token: 4, Called: 15, At: 40, Until: 50}}},
+		{
+			"a lower token that came too late to be trusted, but was asked for later",
+			"a lower token",
+			[]history.Event{granted("b", 2, 30, 40), tooSlow},
+		},
+		{
+			"a lower token that was on its way when the next one came", "which came in between",
+			[]history.Event{
+				granted("a", 5, 20, 30),
+				{
+					Kind: history.Granted, Process: "b", Name: "x", Token: 4, Called: 15, At: 40,
+					Until: 50,
+				},
+			},
+		},
 		{"a counter", "", []history.Event{wanted("a"), added("a", 1, 1), wanted("b"), added("b", 2, 2), counted(2)}},
-		{"an increment that may have been made", "", []history.Event{wanted("a"), wanted("b"), added("b", 2, 2), counted(2)}},
+		{
+			"an increment that may have been made", "",
+			[]history.Event{wanted("a"), wanted("b"), added("b", 2, 2), counted(2)},
+		},
 		{"an increment that was not made", "", []history.Event{wanted("a"), wanted("b"), added("b", 2, 1), counted(1)}},
-		{"an increment lost at the end", "it is 1; 2 increments were acknowledged", []history.Event{wanted("a"), added("a", 1, 1), wanted("b"), added("b", 2, 2), counted(1)}},
-		{"an increment overwritten", "both made it 1", []history.Event{wanted("a"), added("a", 1, 1), wanted("b"), added("b", 2, 1), counted(2)}},
-		{"an increment from nowhere", "it is 3; 2 increments were acknowledged, of 2", []history.Event{wanted("a"), added("a", 1, 1), wanted("b"), added("b", 2, 3), counted(3)}},
-		{"an overtaken holder's write", "with token 1 after", []history.Event{wanted("a"), added("a", 2, 1), wanted("b"), added("b", 1, 2), counted(2)}},
+		{
+			"an increment lost at the end", "it is 1; 2 increments were acknowledged",
+			[]history.Event{
+				wanted("a"), added("a", 1, 1), wanted("b"), added("b", 2, 2), counted(1),
+			},
+		},
+		{
+			"an increment overwritten", "both made it 1",
+			[]history.Event{
+				wanted("a"), added("a", 1, 1), wanted("b"), added("b", 2, 1), counted(2),
+			},
+		},
+		{
+			"an increment from nowhere", "it is 3; 2 increments were acknowledged, of 2",
+			[]history.Event{
+				wanted("a"), added("a", 1, 1), wanted("b"), added("b", 2, 3), counted(3),
+			},
+		},
+		{
+			"an overtaken holder's write", "with token 1 after",
+			[]history.Event{
+				wanted("a"), added("a", 2, 1), wanted("b"), added("b", 1, 2), counted(2),
+			},
+		},
 		{"not counted", "nobody has counted it", []history.Event{wanted("a")}},
 	} {
 		err := history.Check(c.h)
@@ -87,7 +176,8 @@ func TestCheckIsBrief(t *testing.T) {
 	for i := range 100 {
 		h = append(h, granted("a", 1, history.Moment(10*i), history.Moment(10*i+5)))
 	}
-	if err := history.Check(h); err == nil || strings.Count(err.Error(), "\n") != 20 || !strings.Contains(err.Error(), "and 79 more") {
+	if err := history.Check(h); err == nil || strings.Count(err.Error(), "\n") != 20 ||
+		!strings.Contains(err.Error(), "and 79 more") {
 		t.Errorf("got %v, want twenty errors and how many more there are", err)
 	}
 }
@@ -134,7 +224,10 @@ func TestLog(t *testing.T) {
 			t.Errorf("got %+v, want the log's process and phase", e)
 		}
 	}
-	if want := []history.Kind{history.Granted, history.Wanted, history.Added, history.Ended, history.Granted, history.Ended}; !slices.Equal(kinds, want) {
+	if want := []history.Kind{
+		history.Granted, history.Wanted, history.Added, history.Ended, history.Granted,
+		history.Ended,
+	}; !slices.Equal(kinds, want) {
 		t.Errorf("got %v, want %v", kinds, want)
 	}
 	grants := history.Grants(events)
@@ -150,7 +243,8 @@ func TestLog(t *testing.T) {
 	if err := history.Check(append(events, history.Event{Kind: history.Counted, Name: "c", Value: 1})); err != nil {
 		t.Error(err)
 	}
-	if _, err := history.Read(strings.NewReader("{}\nnonsense\n")); err == nil || !strings.Contains(err.Error(), "line 2") {
+	if _, err := history.Read(strings.NewReader("{}\nnonsense\n")); err == nil ||
+		!strings.Contains(err.Error(), "line 2") {
 		t.Errorf("nonsense: got %v, want its line", err)
 	}
 }

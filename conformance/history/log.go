@@ -63,7 +63,10 @@ type Hold struct {
 // Hold records that a lease was granted, after a call that began at called. Its end is recorded as soon as the lease is
 // lost, or when End is called.
 func (l *Log) Hold(lease Lease, called Moment) *Hold {
-	l.Write(Event{Kind: Granted, Name: lease.Name(), Token: lease.Token(), Called: called, At: Now(), Until: deadline(lease)})
+	l.Write(Event{
+		Kind: Granted, Name: lease.Name(), Token: lease.Token(), Called: called, At: Now(),
+		Until: deadline(lease),
+	})
 	h := &Hold{log: l, lease: lease, stop: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(h.done)

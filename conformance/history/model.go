@@ -11,8 +11,10 @@ import (
 
 // A State is what one fenced lock and the resource behind it are at a moment.
 type State struct {
-	Holder    backend.Token // of the lease that has the lock; 0: it is free
-	Until     Moment        // when that lease may be taken over: the start of its last grant or renewal + TTL − margin, its deadline
+	Holder backend.Token // of the lease that has the lock; 0: it is free
+	// when that lease may be taken over: the start of its last grant or renewal + TTL − margin, its
+	// deadline
+	Until     Moment
 	LastToken backend.Token // the greatest that was granted
 	StoreMax  backend.Token // the greatest that the resource has seen
 }
@@ -45,8 +47,8 @@ const forever = Moment(1) << 61
 
 // Step returns the state after a call, and whether the call could have ended as it did.
 //
-// A lease is taken over at its deadline at the earliest: an acquisition that returned before that is legal only if the lock
-// was free. No clock of a server is guessed.
+// A lease is taken over at its deadline at the earliest: an acquisition that returned before that
+// is legal only if the lock was free. No clock of a server is guessed.
 func (s State) Step(o Op) (State, bool) {
 	over := o.Returned >= s.Until
 	own := s.Holder == o.Token
@@ -88,7 +90,8 @@ var Model = porcupine.Model{
 	},
 	Hash: func(state any) uint64 {
 		s := state.(State)
-		h := uint64(s.Holder)*0x9E3779B97F4A7C15 ^ uint64(s.Until)*0xBF58476D1CE4E5B9 ^ uint64(s.LastToken)*0x94D049BB133111EB ^ uint64(s.StoreMax)*0xD6E8FEB86659FD93
+		h := uint64(s.Holder)*0x9E3779B97F4A7C15 ^ uint64(s.Until)*0xBF58476D1CE4E5B9 ^
+			uint64(s.LastToken)*0x94D049BB133111EB ^ uint64(s.StoreMax)*0xD6E8FEB86659FD93
 		return h ^ h>>31
 	},
 	DescribeOperation: func(input, _ any) string {
@@ -104,6 +107,7 @@ var Model = porcupine.Model{
 		if s.Holder == 0 {
 			return fmt.Sprintf("free, last token %d, resource %d", s.LastToken, s.StoreMax)
 		}
-		return fmt.Sprintf("%d until %v, last token %d, resource %d", s.Holder, time.Duration(s.Until), s.LastToken, s.StoreMax)
+		return fmt.Sprintf("%d until %v, last token %d, resource %d",
+			s.Holder, time.Duration(s.Until), s.LastToken, s.StoreMax)
 	},
 }

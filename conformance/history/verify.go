@@ -22,8 +22,8 @@ type Options struct {
 	// Plain leaves out whether the lock excludes, for a store that does not promise it under this fault: tokens and the
 	// resource are still judged.
 	Plain bool
-	// Brittle is for a store whose leases can end before their deadline, with the client's connection or with the memory of
-	// a server: then an Unlock may be told of the loss as early.
+	// Brittle is for a store whose leases can end before their deadline, with the client's
+	// connection or with the memory of a server: then an Unlock may be told of the loss as early.
 	Brittle bool
 	// Timeout bounds the search for each name. The default is 30 s.
 	Timeout time.Duration
@@ -34,10 +34,10 @@ type Options struct {
 // ErrUnknown is matched by the error of a history whose search did not end in time: it has not passed.
 var ErrUnknown = errors.New("the search did not end")
 
-// Verify searches, for each name, for an order of the calls in which a fenced lock would have answered as it did, and returns
-// an error for each name that has none, or whose search does not end. Call [Check] first: it names the culprits, and
-// a history that breaks a promise and has many unclear calls takes very long here. A name should have a
-// thousand calls at the most.
+// Verify searches, for each name, for an order of the calls in which a fenced lock would have
+// answered as it did, and returns an error for each name that has none, or whose search does not
+// end. Call [Check] first: it names the culprits, and a history that breaks a promise and has many
+// unclear calls takes very long here. A name should have a thousand calls at the most.
 func Verify(events []Event, o Options) error {
 	if o.Timeout == 0 {
 		o.Timeout = 30 * time.Second
@@ -66,8 +66,9 @@ func Verify(events []Event, o Options) error {
 	return errors.Join(errs...)
 }
 
-// inOrder checks that acquisitions can have happened in the order of their tokens, and returns the other calls. Where the lock need not
-// exclude, the two have nothing to do with each other, and a search would try every subset of the acquisitions that overlap.
+// inOrder checks that acquisitions can have happened in the order of their tokens, and returns the
+// other calls. Where the lock need not exclude, the two have nothing to do with each other, and a
+// search would try every subset of the acquisitions that overlap.
 func inOrder(name string, ops []porcupine.Operation) (others []porcupine.Operation, err error) {
 	var acquired []porcupine.Operation
 	for _, o := range ops {
@@ -106,7 +107,11 @@ func save(dir, name string, events []Event, info porcupine.LinearizationInfo) er
 		return err
 	}
 	err := porcupine.VisualizePath(Model, info, path+".html")
-	return errors.Join(err, Save(path+".jsonl", slices.DeleteFunc(slices.Clone(events), func(e Event) bool { return e.Name != name && e.Name != "" })))
+	return errors.Join(err,
+		Save(path+".jsonl",
+			slices.DeleteFunc(slices.Clone(events), func(e Event) bool {
+				return e.Name != name && e.Name != ""
+			})))
 }
 
 // Save writes events to a file, as Read reads them.
@@ -163,7 +168,11 @@ func operations(events []Event, opts Options) map[string][]porcupine.Operation {
 			of(e).shown = append(of(e).shown, e)
 		case Left:
 			if e.Token != 0 && !granted(events, e) {
-				add(e.Process, e.Name, Op{Verb: Acquire, Token: e.Token, Called: asked(events, e), Returned: e.At, Until: forever, Result: OK})
+				add(e.Process,
+					e.Name, Op{
+						Verb: Acquire, Token: e.Token, Called: asked(events, e), Returned: e.At,
+						Until: forever, Result: OK,
+					})
 			}
 			add("store", e.Name, Op{Verb: Inspect, Token: e.Token, Called: e.Called, Returned: e.At, Result: OK})
 		}
@@ -182,20 +191,28 @@ type calls struct {
 	shown                         []Event
 }
 
-// ops returns the calls with the lease. Those that the history does not tell of are unclear if they could have been made.
+// ops returns the calls with the lease. Those that the history does not tell of are unclear if they
+// could have been made.
 func (c *calls) ops(t backend.Token, brittle bool) []Op {
 	var ops []Op
 	if c.granted.Kind == "" {
 		return nil
 	}
-	ops = append(ops, Op{Verb: Acquire, Token: t, Called: c.granted.Called, Returned: c.granted.At, Until: c.granted.Until, Result: OK})
+	ops = append(ops, Op{
+		Verb: Acquire, Token: t, Called: c.granted.Called, Returned: c.granted.At,
+		Until: c.granted.Until, Result: OK,
+	})
 	if c.ended.Until > c.granted.Until { // it was renewed meanwhile
-		ops = append(ops, Op{Verb: Renew, Token: t, Called: c.granted.At, Returned: max(c.ended.At, c.granted.At), Until: c.ended.Until, Result: OK})
+		ops = append(ops, Op{
+			Verb: Renew, Token: t, Called: c.granted.At, Returned: max(c.ended.At, c.granted.At),
+			Until: c.ended.Until, Result: OK,
+		})
 	}
 	for _, e := range c.shown {
 		ops = append(ops, Op{Verb: Access, Token: t, Called: e.Called, Returned: e.At, Result: e.Result})
 	}
-	if n := len(c.shown); c.wanted.Kind != "" && (n == 0 || n == 1 && c.shown[0].Result == OK) { // then the next one may have come
+	// then the next one may have come
+	if n := len(c.shown); c.wanted.Kind != "" && (n == 0 || n == 1 && c.shown[0].Result == OK) {
 		ops = append(ops, Op{Verb: Access, Token: t, Called: c.wanted.At, Returned: forever, Result: Unclear})
 	}
 	release := Op{Verb: Release, Token: t, Called: c.freed.Called, Returned: c.freed.At, Result: c.freed.Result}
@@ -217,7 +234,9 @@ func (c *calls) ops(t backend.Token, brittle bool) []Op {
 
 // granted reports whether the program that the store names was told that it has the lock.
 func granted(events []Event, left Event) bool {
-	return slices.ContainsFunc(events, func(e Event) bool { return e.Kind == Granted && e.Name == left.Name && e.Token == left.Token })
+	return slices.ContainsFunc(events, func(e Event) bool {
+		return e.Kind == Granted && e.Name == left.Name && e.Token == left.Token
+	})
 }
 
 // asked returns when the process first asked for a lock without learning whether it has it. An acquisition that

@@ -38,17 +38,33 @@ func TestVerify(t *testing.T) {
 	for what, h := range map[string][]history.Event{
 		"nothing":             nil,
 		"one after the other": slices.Concat(used("a", 1, 10, 20), used("b", 2, 30, 40)),
-		"never freed: taken over at the deadline":          append([]history.Event{granted("a", 1, 10, 110)}, used("b", 2, 110, 120)...),
-		"a renewed lease, taken over at its last deadline": append([]history.Event{granted("a", 1, 10, 110), ended("a", 1, 150, 190)}, used("b", 2, 190, 195)...),
-		"killed while it gave the lock back":               append([]history.Event{granted("a", 1, 10, 110), ended("a", 1, 20, 110)}, used("b", 2, 30, 40)...),
-		"the reply to Unlock was lost":                     slices.Concat([]history.Event{granted("a", 1, 10, 110), ended("a", 1, 20, 110), freed("a", 1, 20, 90, history.Unclear)}, used("b", 2, 30, 40)),
+		"never freed: taken over at the " +
+			"deadline": append([]history.Event{
+			granted("a", 1, 10, 110),
+		}, used("b", 2, 110, 120)...),
+		"a renewed lease, taken over at its last " +
+			"deadline": append([]history.Event{
+			granted("a", 1, 10, 110), ended("a", 1, 150, 190),
+		}, used("b", 2, 190, 195)...),
+		"killed while it gave the lock " +
+			"back": append([]history.Event{
+			granted("a", 1, 10, 110), ended("a", 1, 20, 110),
+		}, used("b", 2, 30, 40)...),
+		"the reply to Unlock was " +
+			"lost": slices.Concat([]history.Event{
+			granted("a", 1, 10, 110), ended("a", 1, 20, 110),
+			freed("a", 1, 20, 90, history.Unclear),
+		}, used("b", 2, 30, 40)),
 		"Unlock was done, and its reply came too late to be believed": slices.Concat([]history.Event{
 			granted("a", 1, 10, 110), ended("a", 1, 20, 110), freed("a", 1, 20, 120, history.Refused),
 		}, used("b", 2, 30, 40)),
-		"lost, and told so": slices.Concat([]history.Event{granted("a", 1, 10, 110)}, used("b", 2, 115, 120), []history.Event{freed("a", 1, 200, 201, history.Refused)}),
-		"an overtaken holder is refused": slices.Concat([]history.Event{granted("a", 1, 10, 110)}, used("b", 2, 115, 120), []history.Event{
-			shown("a", 1, 130, history.Refused),
-		}),
+		"lost, and told so": slices.Concat([]history.Event{granted("a", 1, 10, 110)},
+			used("b", 2, 115, 120), []history.Event{freed("a", 1, 200, 201, history.Refused)}),
+		"an overtaken holder is " +
+			"refused": slices.Concat([]history.Event{granted("a", 1, 10, 110)},
+			used("b", 2, 115, 120), []history.Event{
+				shown("a", 1, 130, history.Refused),
+			}),
 		"killed while it wrote: the write may have been made": slices.Concat([]history.Event{
 			{Kind: history.Wanted, Process: "b", Name: "x", Token: 2, At: 115},
 			granted("a", 1, 10, 110), granted("b", 2, 112, 212), shown("a", 1, 130, history.Refused),
@@ -57,7 +73,10 @@ func TestVerify(t *testing.T) {
 		"the store says who has it": {granted("a", 1, 10, 110), left("a", 1, 50)},
 		"and that it is free":       append(used("a", 1, 10, 20), left("", 0, 30)),
 		"the reply to the grant was lost, and the store says that it was made": append(used("a", 1, 10, 20),
-			history.Event{Kind: history.Asked, Process: "b.1", Name: "x", Called: 5, At: 40, Result: history.Unclear}, left("b", 2, 50)),
+			history.Event{
+				Kind: history.Asked, Process: "b.1", Name: "x", Called: 5, At: 40,
+				Result: history.Unclear,
+			}, left("b", 2, 50)),
 	} {
 		if err := errors.Join(history.Check(h), history.Verify(h, history.Options{})); err != nil {
 			t.Errorf("%s: got %v, want none", what, err)
@@ -65,7 +84,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// What a lock and a guard with one mistake do. Each is caught by the search; those that have culprits, by the sweeps too.
+// What a lock and a guard with one mistake do. Each is caught by the search; those that have
+// culprits, by the sweeps too.
 func TestMistakes(t *testing.T) {
 	for _, m := range []struct {
 		what  string
@@ -74,32 +94,56 @@ func TestMistakes(t *testing.T) {
 		h     []history.Event
 	}{
 		{"release without a look at the owner", "", false, slices.Concat(
-			[]history.Event{granted("a", 1, 10, 110), granted("b", 2, 120, 220)}, []history.Event{freed("a", 1, 130, 131, history.OK)},
+			[]history.Event{granted("a", 1, 10, 110), granted("b", 2, 120, 220)},
+			[]history.Event{freed("a", 1, 130, 131, history.OK)},
 		)},
 		{"and the next one gets in", "held twice", false, slices.Concat(
-			[]history.Event{granted("a", 1, 10, 110), granted("b", 2, 120, 220), freed("a", 1, 130, 131, history.OK)}, used("c", 3, 140, 150),
+			[]history.Event{
+				granted("a", 1, 10, 110), granted("b", 2, 120, 220),
+				freed("a", 1, 130, 131, history.OK),
+			}, used("c", 3, 140, 150),
 		)},
 		{"a guard that ignores tokens", "", true, slices.Concat(
-			[]history.Event{granted("a", 1, 10, 110)}, used("b", 2, 120, 130), []history.Event{shown("a", 1, 140, history.OK)},
+			[]history.Event{granted("a", 1, 10, 110)}, used("b", 2, 120, 130),
+			[]history.Event{shown("a", 1, 140, history.OK)},
 		)},
 		{"a guard that forgets reads", "", true, []history.Event{
-			granted("a", 1, 10, 110), granted("b", 2, 120, 220), shown("b", 2, 130, history.OK), shown("a", 1, 140, history.OK),
+			granted("a", 1, 10, 110), granted("b", 2, 120, 220), shown("b", 2, 130, history.OK),
+			shown("a", 1, 140, history.OK),
 		}},
-		{"a guard that refuses the holder", "", true, append([]history.Event{granted("a", 1, 10, 110)}, shown("a", 1, 20, history.Refused))},
-		{"the token comes from a second round trip", "a lower token", true, slices.Concat(used("a", 2, 10, 20), used("b", 1, 30, 40))},
-		{"the counter goes back on a restart", "one token twice", true, slices.Concat(used("a", 1, 10, 20), used("b", 2, 30, 40), used("c", 1, 50, 60))},
-		{"a restart loses the lock", "held twice", false, append([]history.Event{granted("a", 1, 10, 110)}, used("b", 2, 30, 40)...)},
+		{
+			"a guard that refuses the holder", "", true,
+			append([]history.Event{granted("a", 1, 10, 110)}, shown("a", 1, 20, history.Refused)),
+		},
+		{
+			"the token comes from a second round trip", "a lower token", true,
+			slices.Concat(used("a", 2, 10, 20), used("b", 1, 30, 40)),
+		},
+		{
+			"the counter goes back on a restart", "one token twice", true,
+			slices.Concat(used("a", 1, 10, 20), used("b", 2, 30, 40), used("c", 1, 50, 60)),
+		},
+		{
+			"a restart loses the lock", "held twice", false,
+			append([]history.Event{granted("a", 1, 10, 110)}, used("b", 2, 30, 40)...),
+		},
 		{"a renewal brings a lease back", "held twice", false, slices.Concat(
 			[]history.Event{granted("a", 1, 10, 110)}, used("b", 2, 120, 130), []history.Event{ended("a", 1, 140, 230)},
 		)},
 		{"the deadline is counted from the reply", "held twice", false, slices.Concat(
-			[]history.Event{{Kind: history.Granted, Process: "a", Name: "x", Token: 1, Called: 10, At: 100, Until: 200}}, used("b", 2, 112, 120),
+			[]history.Event{
+				{
+					Kind: history.Granted, Process: "a", Name: "x", Token: 1, Called: 10, At: 100,
+					Until: 200,
+				},
+			}, used("b", 2, 112, 120),
 		)},
 		{"a false loss", "", false, []history.Event{granted("a", 1, 10, 110), freed("a", 1, 20, 21, history.Refused)}},
 		{"the store keeps what was freed", "", false, append(used("a", 1, 10, 20), left("a", 1, 30))},
 		{"the store forgets who has it", "", false, []history.Event{granted("a", 1, 10, 110), left("", 0, 30)}},
 	} {
-		if err := history.Check(m.h); (err == nil) != (m.sweep == "") || err != nil && !strings.Contains(err.Error(), m.sweep) {
+		if err := history.Check(m.h); (err == nil) != (m.sweep == "") ||
+			err != nil && !strings.Contains(err.Error(), m.sweep) {
 			t.Errorf("%s: the sweeps say %v, want %q", m.what, err, m.sweep)
 		}
 		if err := history.Verify(m.h, history.Options{}); err == nil {
@@ -114,7 +158,10 @@ func TestMistakes(t *testing.T) {
 // A grant must not be handed out when its time is over: a client that does not count the time that asking took does.
 func TestLateGrants(t *testing.T) {
 	const s = history.Moment(time.Second)
-	late := history.Event{Kind: history.Granted, Process: "w1.0", Name: "x", Token: 1, Called: s, At: 5 * s, Until: 3 * s}
+	late := history.Event{
+		Kind: history.Granted, Process: "w1.0", Name: "x", Token: 1, Called: s, At: 5 * s,
+		Until: 3 * s,
+	}
 	stop := history.Event{Kind: history.Stopped, Process: "w1.0", At: 2 * s}
 	other := stop
 	other.Process = "w2.0"
@@ -136,17 +183,30 @@ func TestLateGrants(t *testing.T) {
 func TestGrantsOfAStoreThatIsDown(t *testing.T) {
 	down := history.Event{Kind: history.Down, At: 25, Until: 60}
 	at := func(p string, tok backend.Token, called, at history.Moment) history.Event {
-		return history.Event{Kind: history.Granted, Process: p, Name: "x", Token: tok, Called: called, At: at, Until: at + 100}
+		return history.Event{
+			Kind: history.Granted, Process: p, Name: "x", Token: tok, Called: called, At: at,
+			Until: at + 100,
+		}
 	}
 	for what, c := range map[string]struct {
 		want bool
 		h    []history.Event
 	}{
-		"asked for before":         {false, []history.Event{down, at("w1.0", 1, 20, 30)}},
-		"granted after":            {false, []history.Event{down, at("w1.0", 1, 30, 61)}},
-		"within":                   {true, []history.Event{down, at("w1.0", 1, 30, 40)}},
-		"passed on in the process": {false, []history.Event{down, at("w1.0", 1, 10, 20), ended("w1.0", 1, 30, 120), at("w1.1", 2, 30, 40)}},
-		"passed on by another":     {true, []history.Event{down, at("w1.0", 1, 10, 20), ended("w1.0", 1, 30, 120), at("w2.1", 2, 30, 40)}},
+		"asked for before": {false, []history.Event{down, at("w1.0", 1, 20, 30)}},
+		"granted after":    {false, []history.Event{down, at("w1.0", 1, 30, 61)}},
+		"within":           {true, []history.Event{down, at("w1.0", 1, 30, 40)}},
+		"passed on in the process": {
+			false,
+			[]history.Event{
+				down, at("w1.0", 1, 10, 20), ended("w1.0", 1, 30, 120), at("w1.1", 2, 30, 40),
+			},
+		},
+		"passed on by another": {
+			true,
+			[]history.Event{
+				down, at("w1.0", 1, 10, 20), ended("w1.0", 1, 30, 120), at("w2.1", 2, 30, 40),
+			},
+		},
 	} {
 		if err := history.Check(c.h); (err != nil) != c.want {
 			t.Errorf("%s: got %v, want an error: %v", what, err, c.want)
@@ -156,7 +216,8 @@ func TestGrantsOfAStoreThatIsDown(t *testing.T) {
 
 // A lease that ends with its connection may be over before its deadline, and the next holder come before its Unlock.
 func TestVerifyBrittle(t *testing.T) {
-	h := slices.Concat([]history.Event{granted("a", 1, 10, 110), ended("a", 1, 20, 110)}, used("b", 2, 30, 40), []history.Event{freed("a", 1, 50, 51, history.Refused)})
+	h := slices.Concat([]history.Event{granted("a", 1, 10, 110), ended("a", 1, 20, 110)},
+		used("b", 2, 30, 40), []history.Event{freed("a", 1, 50, 51, history.Refused)})
 	if err := history.Verify(h, history.Options{}); err == nil {
 		t.Error("a lease that only time ends: got no error")
 	}
@@ -197,7 +258,8 @@ func TestVerifyGivesUp(t *testing.T) {
 		h = append(h, history.Event{Kind: history.Wanted, Process: "a", Name: "x", Token: tok, At: 1},
 			history.Event{Kind: history.Granted, Process: "a", Name: "x", Token: tok, Called: 1, At: 1000, Until: 2000})
 	}
-	h = append(h, shown("a", 50, 500, history.OK), shown("a", 3, 600, history.OK), granted("a", 50, 2, 300), left("b", 0, 400))
+	h = append(h, shown("a", 50, 500, history.OK), shown("a", 3, 600, history.OK),
+		granted("a", 50, 2, 300), left("b", 0, 400))
 	err := history.Verify(h, history.Options{Timeout: 50 * time.Millisecond})
 	if !errors.Is(err, history.ErrUnknown) {
 		t.Errorf("got %v, want %v", err, history.ErrUnknown)

@@ -3,19 +3,27 @@
 //
 // # What is simulated
 //
-// The store is sound, small, and knows the time exactly. Between it and each client is a network that delays a message by
-// up to two TTLs, loses requests and replies, delivers twice and out of order, and is cut in either direction. The store is down at
-// times, and comes back with its data or without. Operators break locks. Programs wait, try, give up, renew by hand, enter
-// again, stop for longer than a TTL, forget to unlock, and close their Locker in the middle of it all.
+// The store is sound, small, and knows the time exactly. Between it and each client is a network
+// that delays a message by up to two TTLs, loses requests and replies, delivers twice and out of
+// order, and is cut in either direction. The store is down at times, and comes back with its data
+// or without. Operators break locks. Programs wait, try, give up, renew by hand, enter again, stop
+// for longer than a TTL, forget to unlock, and close their Locker in the middle of it all. In
+// bursts, several goroutines of a client take turns with one lock, which is passed on within the
+// process.
 //
-// What becomes of a message is drawn from the seed and from what the message is about, never from when it is sent,
-// so a seed says the same about each message in every run. What the engine draws follows from the nonces of its acquisitions, and these from the
-// seed: nearly every seed is the same run every time.
+// The store hangs at times: it takes requests in, applies them at once, late or never, and answers
+// late or never. Observers block for up to 8 s, or panic, at any event.
+//
+// What becomes of a message is drawn from the seed and from what the message is about, never from
+// when it is sent, so a seed says the same about each message in every run. What the engine draws
+// follows from the nonces of its acquisitions, and these from the seed: nearly every seed is the
+// same run every time.
 //
 // # What is not
 //
-// A bubble cannot stop one process: in a pause, a client's program and network stand still, but the engine's timers go
-// on. So a Done that closes late because its process was stopped does not happen here; rule D5 stops a real one. All clients and
-// the store share one clock. Goroutines that are ready at the same instant run in any order: the plan makes no two
-// ready at once, but the engine does, so about one seed in some hundred takes another course now and then.
+// A bubble cannot stop one process: in a pause, a client's program and network stand still, but the
+// engine's timers go on. So a Done that closes late because its process was stopped does not happen
+// here; rule D5 stops a real one. All clients and the store share one clock. Goroutines that are
+// ready at the same instant run in any order: the plan makes no two ready at once, but the engine
+// does, so a few seeds in a hundred take another course now and then.
 package simulation

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"sync/atomic"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -17,7 +18,7 @@ type driver struct {
 	flying map[string]flight // the call in flight by nonce; w.mu guards it
 	live   int
 	closed bool
-	lost   bool                 // a lock was lost to it, for a flaw
+	lost   atomic.Bool          // a lock was lost to it, for a flaw
 	gone   map[string]time.Time // when nonces were released
 }
 
@@ -92,7 +93,11 @@ func (d *driver) acq(r *backend.Request) *acq {
 	defer d.w.mu.Unlock()
 	a := d.w.acqs[r.Nonce]
 	if a == nil {
-		a = &acq{c: d.c, r: r, name: r.Name, nonce: r.Nonce, owner: r.Owner, wake: make(chan struct{}, 1), counts: map[string]int{}}
+		a = &acq{
+			c: d.c, r: r, name: r.Name, nonce: r.Nonce, owner: r.Owner,
+			wake: make(chan struct{}, 1), counts: map[string]int{},
+		}
+		_, a.shared = d.c.bursts[r.Owner]
 		a.id = fmt.Sprintf("%s#%d", r.Owner, len(d.w.byOwner[r.Owner]))
 		d.w.acqs[r.Nonce] = a
 		d.w.byOwner[r.Owner] = append(d.w.byOwner[r.Owner], a)
@@ -138,7 +143,7 @@ func (d *driver) acquire(ctx context.Context, a *acq) (g backend.Grant, err erro
 			if d.w.flaw == askedLate {
 				asked = backend.Now()
 			}
-			g = backend.Grant{Token: rep.token, Asked: asked, Handle: a}
+			g = d.granted(a, rep, asked)
 			return true, 0, nil
 		case errors.Is(err, backend.ErrLocked) && a.r.Wait:
 			return false, rep.in, nil
@@ -157,11 +162,28 @@ func (d *driver) acquire(ctx context.Context, a *acq) (g backend.Grant, err erro
 		err = wait(ctx, a.wake, look)
 	}
 	if err == nil && d.w.flaw == secondTrip {
-		rep, _, err := d.c.call(ctx, a.id+" token", func() reply { return reply{token: d.w.store.next(d.w.store.lock(a.name), a)} })
+		rep, _, err := d.c.call(ctx, a.id+" token", func() reply {
+			return reply{token: d.w.store.next(d.w.store.lock(a.name), a)}
+		})
 		g.Token = rep.token
 		return g, err
 	}
 	return g, err
+}
+
+// granted is what the driver says of a grant.
+func (d *driver) granted(a *acq, rep reply, asked backend.Instant) backend.Grant {
+	d.w.mu.Lock()
+	defer d.w.mu.Unlock()
+	a.asked, a.seen = asked, backend.Now()
+	g := backend.Grant{Token: rep.token, Reserved: rep.spare, Asked: asked, Handle: a}
+	switch d.w.flaw {
+	case reserveMore:
+		g.Reserved = a.r.Reserve
+	case sentLate:
+		g.Sent = asked.Elapsed()
+	}
+	return g
 }
 
 // forget ends a try that was sent twice and refused: the first request may come yet, and find the lock free. The
@@ -238,6 +260,9 @@ func (d *driver) many(ctx context.Context, op string, hs []*backend.Hold, do fun
 			err = backend.ErrLost
 		}
 		rep.errs = make([]error, len(hs))
+		if d.w.flaw == hungRenewed {
+			err = nil
+		}
 		for i := range rep.errs {
 			rep.errs[i] = err
 		}

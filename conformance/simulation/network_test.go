@@ -26,9 +26,12 @@ type trip struct {
 // trip draws what becomes of a message.
 func (c *client) trip(id string) trip {
 	w, r := c.w, c.w.fate("trip", id)
-	t := trip{there: between(r, 200*time.Microsecond, 15*time.Millisecond), back: between(r, 200*time.Microsecond, 15*time.Millisecond)}
+	t := trip{
+		there: between(r, 200*time.Microsecond, 15*time.Millisecond),
+		back:  between(r, 200*time.Microsecond, 15*time.Millisecond),
+	}
 	t.told = r.IntN(2) == 0
-	late := []time.Duration{0, 700 * time.Millisecond, 2 * w.plan.ttl, 2 * w.plan.ttl}[w.plan.temper]
+	late := []time.Duration{0, 700 * time.Millisecond, 2 * w.plan.ttl, 2 * w.plan.ttl, 0}[w.plan.temper]
 	if late == 0 {
 		return t
 	}
@@ -78,9 +81,23 @@ func (c *client) sendBy(ctx context.Context, t trip, id string, apply func() rep
 		c.ill(max(t.there+t.back, t.there+t.again) + 2*time.Second)
 	}
 	w.mu.Unlock()
-	deliver := func(answers bool) {
+	var deliver func(answers, swallowed bool)
+	deliver = func(answers, swallowed bool) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
+		if h, is := w.hung(); is && !swallowed {
+			s := c.swallow(h, fmt.Sprint(id, answers))
+			t.silent = t.silent || s.silent
+			t.back += s.back
+			w.note("%s: the store hangs, %v", id, s)
+			switch {
+			case s.never:
+				return
+			case s.later > 0:
+				time.AfterFunc(s.later, func() { deliver(answers, true) })
+				return
+			}
+		}
 		if w.down() {
 			w.note("%s: not delivered, the store is down", id)
 			c.ill(2 * time.Second)
@@ -89,7 +106,9 @@ func (c *client) sendBy(ctx context.Context, t trip, id string, apply func() rep
 			}
 			return
 		}
+		w.store.late = swallowed
 		rep := apply()
+		w.store.late = false
 		w.note("%s: %s", id, rep)
 		w.look()
 		is, _ := has(c.faults, w.at(), cut, cutBack)
@@ -106,12 +125,17 @@ func (c *client) sendBy(ctx context.Context, t trip, id string, apply func() rep
 	case t.lost:
 		time.AfterFunc(t.there, fail)
 	default:
-		time.AfterFunc(t.there, func() { deliver(true) })
+		time.AfterFunc(t.there, func() { deliver(true, false) })
 		if t.again > 0 {
-			time.AfterFunc(t.there+t.again, func() { deliver(false) })
+			time.AfterFunc(t.there+t.again, func() { deliver(false, false) })
 		}
 	}
 	defer c.stall()
+	if _, is := w.hung(); is && w.flaw == hungDeaf {
+		long, cancel := context.WithTimeout(w.ctx, 30*time.Second)
+		defer cancel()
+		ctx = long
+	}
 	select {
 	case rep := <-answer:
 		return rep, nil
@@ -122,13 +146,53 @@ func (c *client) sendBy(ctx context.Context, t trip, id string, apply func() rep
 	}
 }
 
+// intake is what becomes of a request that the store has taken in while it hangs.
+type intake struct {
+	never  bool          // it is not applied
+	later  time.Duration // it is applied so much later; 0: at once
+	silent bool          // it is not answered
+	back   time.Duration // by how much its answer is late
+}
+
+// swallow draws it; w.mu is held.
+func (c *client) swallow(h hang, id string) intake {
+	w := c.w
+	var s intake
+	left, r := h.to-w.at(), w.fate("swallow", id)
+	switch r.IntN(3) {
+	case 0:
+		s.back = left + between(r, 0, w.plan.ttl) // applied, and only the answer waits
+	case 1:
+		s.later = left + between(r, 0, []time.Duration{50 * time.Millisecond, w.plan.ttl}[r.IntN(2)])
+		s.back = between(r, 0, w.plan.ttl)
+	case 2:
+		s.never = true
+	}
+	s.silent = r.IntN(3) == 0
+	c.ill(left + 2*w.plan.ttl + 2*time.Second)
+	return s
+}
+
+// hung reports whether the store hangs.
+func (w *world) hung() (hang, bool) {
+	at := w.at()
+	for _, h := range w.plan.hangs {
+		if at >= h.from && at < h.to {
+			return h, true
+		}
+	}
+	return hang{}, false
+}
+
 // call sends a request that is about no try.
 func (c *client) call(ctx context.Context, id string, apply func() reply) (reply, backend.Instant, error) {
 	return c.callAbout(ctx, nil, id, apply)
 }
 
 // callAbout sends a request, and once more if the connection broke or the answer took long.
-func (c *client) callAbout(ctx context.Context, a *acq, id string, apply func() reply) (rep reply, asked backend.Instant, err error) {
+func (c *client) callAbout(
+	ctx context.Context, a *acq, id string, apply func() reply,
+) (rep reply, asked backend.Instant, err error) {
 	for try := range 2 {
 		most := time.Duration(try+1) * 700 * time.Millisecond
 		if c.w.plan.patient {
@@ -163,6 +227,10 @@ func (c *client) callAbout(ctx context.Context, a *acq, id string, apply func() 
 func (c *client) push(id string, deliver func()) {
 	t := c.trip("push " + id)
 	is, _ := has(c.faults, c.w.at(), cut, cutBack)
+	if h, hung := c.w.hung(); hung { // it speaks again afterwards
+		t.there += h.to - c.w.at()
+		c.ill(t.there + 2*time.Second)
+	}
 	if t.lost || t.silent || is {
 		c.w.note("push to %s is lost", id)
 		c.ill(2 * time.Second)

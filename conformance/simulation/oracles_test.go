@@ -21,6 +21,8 @@ type hold struct {
 	asked    ask
 	granted  time.Time
 	unlocked bool // it is not trusted any more: Unlock or Close was called
+	handled  bool // its driver's handle was asked for
+	passes   bool // its Unlock was nil, and the store has not heard of it
 }
 
 func (h *hold) isDone() bool {
@@ -53,7 +55,8 @@ func (w *world) look() {
 			w.violation("Done of %s is still open %v after its deadline", h.a.id, -left)
 		}
 		if most := h.asked.maxHold; most > 0 && h.le.Deadline().Sub(h.granted) > most {
-			w.violation("the deadline of %s is %v after the grant, MaxHold is %v", h.a.id, h.le.Deadline().Sub(h.granted), most)
+			w.violation("the deadline of %s is %v after the grant, MaxHold is %v",
+				h.a.id, h.le.Deadline().Sub(h.granted), most)
 		}
 		if h.a.excused != "" {
 			if late := time.Since(h.a.endedAt); w.plan.temper == calm && late > revoked+500*time.Millisecond {
@@ -64,10 +67,13 @@ func (w *world) look() {
 		l := w.store.lock(h.a.name)
 		switch {
 		case l.holder != h.a || !time.Now().Before(l.expires) && w.flaw != neverExpires:
-			w.violation("%s trusts its lease for another %v, and the store has not got it (it ended: %q)", h.a.id, left, h.a.ended)
+			w.violation("%s trusts its lease for another %v, and the store has "+
+				"not got it (it ended: %q)", h.a.id, left, h.a.ended)
 		case time.Until(l.expires) < left+h.asked.margin()+h.asked.grace:
-			w.violation("%s trusts its lease for %v, with a margin of %v and %v of grace, and the store keeps it for %v", h.a.id, left, h.asked.margin(), h.asked.grace, time.Until(l.expires))
-		case l.token != h.le.Token():
+			w.violation("%s trusts its lease for %v, with a margin of %v and %v of grace, and "+
+				"the store keeps it for %v",
+				h.a.id, left, h.asked.margin(), h.asked.grace, time.Until(l.expires))
+		case h.le.Token() < l.token || h.le.Token() > l.token+backend.Token(h.a.reserved):
 			w.violation("the lease of %s has token %d, the store %d", h.a.id, h.le.Token(), l.token)
 		}
 		if other := byName[h.a.name]; other != nil {
@@ -102,7 +108,8 @@ func (w *world) granting(l *lock, a *acq) {
 	}
 	for _, p := range l.queue {
 		if p.a != a && p.since.Before(mine) && now.Sub(p.seen) < deadFor && w.flaw != placeKept {
-			w.violation("%s is granted the lock before %s, which has waited since %v", a.id, p.a.id, p.since.Sub(w.began))
+			w.violation("%s is granted the lock before %s, which has waited since %v",
+				a.id, p.a.id, p.since.Sub(w.began))
 		}
 	}
 	for _, h := range w.holds {
@@ -124,7 +131,7 @@ func (w *world) granted(l *lock, a *acq) {
 		w.violation("%s is granted token %d, which is above 2^53", a.id, l.token)
 	}
 	a.tokens = append(a.tokens, l.token)
-	w.last[a.name] = max(l.token, w.last[a.name])
+	w.last[a.name] = max(l.token+backend.Token(a.reserved), w.last[a.name])
 	w.everHeld[l.key] = true
 }
 
@@ -147,7 +154,8 @@ func (w *world) refusal(a *acq, rep reply) {
 	l := w.store.lock(a.name)
 	if l.holder != nil && l.holder != a && l.holder.name == a.name {
 		if late := time.Since(l.expires); late >= 0 {
-			w.violation("%s was told that %q is locked, by %s whose time was over %v ago", a.id, a.name, l.holder.id, late)
+			w.violation("%s was told that %q is locked, by %s whose time was over %v ago",
+				a.id, a.name, l.holder.id, late)
 		}
 		return
 	}
@@ -214,15 +222,18 @@ func (w *world) leftBehind() {
 	}
 	for _, l := range w.store.locks {
 		w.store.serve(l)
-		if w.plan.temper == calm && l.claim != nil && l.claim.over.IsZero() && time.Until(l.until) < claimed-500*time.Millisecond {
-			w.violation("the lock was kept for %s for %v, which has not taken it", l.claim.id, claimed-time.Until(l.until))
+		if w.plan.temper == calm && l.claim != nil && l.claim.over.IsZero() &&
+			time.Until(l.until) < claimed-500*time.Millisecond {
+			w.violation("the lock was kept for %s for %v, which has not taken it",
+				l.claim.id, claimed-time.Until(l.until))
 		}
 		if l.holder != nil && time.Now().Before(l.expires) {
 			unwanted("the hold", l.holder)
 		}
 		for _, p := range l.queue {
 			unwanted("the place in the queue", p.a)
-			if limit := 2*w.plan.longest + deadFor + 10*time.Second; !p.a.over.IsZero() && time.Since(p.a.over) > limit {
+			if limit := 2*w.plan.longest + deadFor + 10*time.Second; !p.a.over.IsZero() &&
+				time.Since(p.a.over) > limit {
 				w.violation("a dead waiter, %s, is in the queue after %v", p.a.id, time.Since(p.a.over))
 			}
 		}
@@ -246,12 +257,14 @@ func (w *world) afterwards() {
 	for _, c := range w.clients {
 		c.saw.afterwards(w)
 	}
+	w.passedAll()
 }
 
 // renewalWas checks that a renewal which was confirmed found the lock its own. w.mu is held.
 func (w *world) renewalWas(a *acq, asked time.Time) {
 	if a.ended != "" && a.endedAt.Before(asked) {
-		w.violation("a renewal of %s was confirmed, and the lock had ended %v before it was asked for: %q", a.id, asked.Sub(a.endedAt), a.ended)
+		w.violation("a renewal of %s was confirmed, and the lock had ended %v "+
+			"before it was asked for: %q", a.id, asked.Sub(a.endedAt), a.ended)
 	}
 }
 
@@ -265,11 +278,19 @@ func (w *world) lossWas(a *acq, o ask, deadline time.Time, at time.Time, err err
 	w.note("%s: %v", a.id, err)
 	switch lost.Reason {
 	case fencelock.Expired:
-		if (w.plan.temper == calm || w.plan.temper == mild && w.plan.ttl >= 10*time.Second && !w.plan.patient) && !o.manual && !a.unlocking {
+		if (w.plan.temper == calm ||
+			w.plan.temper == mild && w.plan.ttl >= 10*time.Second && !w.plan.patient) &&
+			!o.manual && !a.unlocking {
 			w.violation("%s expired, though it is renewed and all is well", a.id)
+		}
+		if w.plan.temper == hanging && w.plan.brief && !o.manual && !a.unlocking {
+			w.violation("%s expired, though it is renewed and the store hung for less than a quarter of its TTL", a.id)
 		}
 		if at.Before(deadline) {
 			w.violation("%s expired %v before its deadline", a.id, deadline.Sub(at))
+		}
+		if at.Sub(deadline) > late {
+			w.violation("%s was said to have expired %v after its deadline", a.id, at.Sub(deadline))
 		}
 	case fencelock.MaxHold:
 		if o.maxHold == 0 {

@@ -7,10 +7,11 @@ import (
 
 // How much goes wrong in a world.
 const (
-	calm   = iota // nothing: every promise is kept to the letter
-	mild          // single messages are lost, late by less than a second, or come twice
-	rough         // messages are late by up to two TTLs; cuts, pauses, outages
-	wiping        // rough, and the store loses its data
+	calm    = iota // nothing: every promise is kept to the letter
+	mild           // single messages are lost, late by less than a second, or come twice
+	rough          // messages are late by up to two TTLs; cuts, pauses, outages
+	wiping         // rough, and the store loses its data
+	hanging        // nothing, but that the store takes requests in and is silent
 	tempers
 )
 
@@ -24,13 +25,50 @@ type plan struct {
 	checks  bool // the driver can Check, and the store does not tell of a loss
 	waits   bool // the driver uses backend.Wait; otherwise it is one that is told
 	outages []outage
+	hangs   []hang
+	brief   bool      // the hangs are so short that no lease may be lost to them
 	faults  [][]fault // of each client
+	manners []manner  // of each client's observer
+	bursts  bool      // several goroutines of a client take turns with one lock
 }
 
 // outage is a time in which the store is down.
 type outage struct {
 	from, to time.Duration
 	wiped    bool
+}
+
+// hang is a time in which the store takes requests in and answers none.
+type hang struct{ from, to time.Duration }
+
+// manner is how an observer behaves.
+type manner struct{ slow, panics bool }
+
+// further draws what a world has beside its temper.
+func (p *plan) further(seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 2))
+	p.bursts = r.IntN(2) == 0
+	for range p.clients {
+		m := r.IntN(6)
+		p.manners = append(p.manners, manner{slow: m == 0 || m == 2, panics: m == 1 || m == 2})
+	}
+	p.brief = r.IntN(2) == 0
+	n := r.IntN(3)
+	switch p.temper {
+	case hanging:
+		n++
+	case rough, wiping:
+	default:
+		return
+	}
+	most := 3 * p.ttl
+	if p.brief {
+		most = p.ttl / 4
+	}
+	for i := range n {
+		from := time.Duration(i)*50*time.Second + between(r, time.Second, 20*time.Second)
+		p.hangs = append(p.hangs, hang{from, from + between(r, 300*time.Millisecond, most)})
+	}
 }
 
 type kind int
@@ -53,23 +91,32 @@ type fault struct {
 
 func newPlan(seed uint64) plan {
 	r := rand.New(rand.NewPCG(seed, 1))
-	p := plan{temper: int(seed % tempers), clients: 2 + r.IntN(2), ttl: []time.Duration{3, 6, 10}[r.IntN(3)] * time.Second}
+	p := plan{
+		temper: int(seed % tempers), clients: 2 + r.IntN(2),
+		ttl: []time.Duration{3, 6, 10}[r.IntN(3)] * time.Second,
+	}
 	p.longest = 2*p.ttl + 5*time.Second
 	p.checks, p.waits = r.IntN(4) == 0, r.IntN(2) == 0
 	p.patient = r.IntN(3) == 0
 	p.faults = make([][]fault, p.clients)
-	if p.temper < rough {
+	p.further(seed)
+	if p.temper != rough && p.temper != wiping {
 		return p
 	}
 	for i := range p.clients {
 		for range r.IntN(4) {
 			from := time.Duration(r.Int64N(int64(90 * time.Second)))
-			p.faults[i] = append(p.faults[i], fault{kind(r.IntN(int(kinds))), from, from + between(r, 500*time.Millisecond, 2*p.ttl)})
+			p.faults[i] = append(p.faults[i], fault{
+				kind(r.IntN(int(kinds))), from, from + between(r, 500*time.Millisecond, 2*p.ttl),
+			})
 		}
 	}
 	for i := range r.IntN(3) {
 		from := time.Duration(i)*40*time.Second + between(r, time.Second, 25*time.Second)
-		p.outages = append(p.outages, outage{from, from + between(r, 300*time.Millisecond, 8*time.Second), p.temper == wiping && r.IntN(3) > 0})
+		p.outages = append(p.outages, outage{
+			from, from + between(r, 300*time.Millisecond, 8*time.Second),
+			p.temper == wiping && r.IntN(3) > 0,
+		})
 	}
 	if p.temper == wiping && len(p.outages) > 0 {
 		p.outages[0].wiped = true

@@ -13,7 +13,7 @@ import (
 var errEnough = errors.New("enough of waiting")
 
 // answered checks what Lock or TryLock came to, and returns the hold if there is one.
-func (p *program) answered(ctx context.Context, o ask, le *fencelock.Lease, err error) *hold {
+func (p *program) answered(k *call, o ask, le *fencelock.Lease, err error) *hold {
 	w := p.w
 	var mine *acq
 	var done <-chan struct{}
@@ -30,7 +30,10 @@ func (p *program) answered(ctx context.Context, o ask, le *fencelock.Lease, err 
 		}
 	}
 	if err != nil {
-		p.refused(ctx, o, err)
+		p.refused(k.ctx, o, err)
+		return nil
+	}
+	if k.panicked != 0 {
 		return nil
 	}
 	if le == nil || mine == nil {
@@ -38,25 +41,31 @@ func (p *program) answered(ctx context.Context, o ask, le *fencelock.Lease, err 
 		return nil
 	}
 	h := &hold{a: mine, le: le, asked: o, granted: time.Now(), done: done}
-	w.byAcq[mine] = h
 	if !slices.Contains(mine.tokens, le.Token()) {
 		w.violation("%s: its token is %d, it was granted %v", p.key, le.Token(), mine.tokens)
 	}
-	if le.Token() <= o.floor {
-		w.violation("%s: its token is %d, its floor %d", p.key, le.Token(), o.floor)
+	w.taken(k, h)
+	return h
+}
+
+// taken takes in a lease that a call has returned. w.mu is held.
+func (w *world) taken(k *call, h *hold) {
+	le := h.le
+	w.handed[lease{h.a, le.Token()}] = h
+	if le.Token() <= h.asked.floor {
+		w.violation("%s: its token is %d, its floor %d", h.a.id, le.Token(), h.asked.floor)
 	}
-	if at := le.Deadline(); !time.Now().Before(at) {
-		w.violation("%s: its lease was handed out %v after its deadline", p.key, time.Since(at))
+	if at := le.Deadline(); !time.Now().Before(at) && k.held == 0 {
+		w.violation("%s: its lease was handed out %v after its deadline", h.a.id, time.Since(at))
 	}
 	if h.isDone() { // it may have been taken away meanwhile
-		return h
+		return
 	}
-	if p.c.closing {
+	if h.a.c.closing {
 		h.unlocked = true
 	}
 	w.holds = append(w.holds, h)
 	w.look()
-	return h
 }
 
 // refused checks the error of Lock or TryLock. w.mu is held.
@@ -141,9 +150,10 @@ func (p *program) renew(h *hold) {
 	ctx, cancel := context.WithTimeout(w.ctx, most)
 	defer cancel()
 	before := h.le.Deadline()
-	end := w.call(p.c, p.id, "Renew", most)
-	err := h.le.Renew(ctx)
-	end()
+	var err error
+	if !w.call(ctx, p.c, p.id, "Renew", most).run(func(ctx context.Context) { err = h.le.Renew(ctx) }) {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.note("%s: renew: %v", h.a.id, err)
@@ -156,7 +166,7 @@ func (p *program) renew(h *hold) {
 			w.violation("%s: %v from Renew, and Done is open", h.a.id, err)
 		}
 	case errors.Is(err, fencelock.ErrReleased), errors.Is(err, fencelock.ErrClosed):
-		if !p.c.closing {
+		if !p.c.closing && !h.unlocked {
 			w.violation("%s: %v from Renew, and nobody released it", h.a.id, err)
 		}
 	case ctxEnded(ctx, err):
@@ -174,16 +184,20 @@ func (p *program) again(m fencelock.Mutex, h *hold) {
 	before := h.le.Err() == nil
 	short, stop := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer stop()
-	end := w.call(p.c, p.id, "Lock again", 100*time.Millisecond)
+	k := w.call(short, p.c, p.id, "Lock again", 100*time.Millisecond)
 	var le *fencelock.Lease
 	var err error
 	wait := p.chance(1, 2)
-	if wait {
-		le, err = m.Lock(short)
-	} else {
-		le, err = m.TryLock(short)
+	returned := k.run(func(ctx context.Context) {
+		if wait {
+			le, err = m.Lock(ctx)
+		} else {
+			le, err = m.TryLock(ctx)
+		}
+	})
+	if !returned {
+		return
 	}
-	end()
 	live := before && h.le.Err() == nil
 	w.mu.Lock()
 	w.note("%s: lock again: %v", h.a.id, err)
@@ -206,11 +220,15 @@ func (p *program) again(m fencelock.Mutex, h *hold) {
 		return
 	}
 	p.rest(0, 500*time.Millisecond)
-	if !own { // the lease had ended, and this is a new one
-		_ = le.Unlock(w.ctx)
+	un := w.call(w.ctx, p.c, p.id, "Unlock", 0)
+	returned = un.run(func(ctx context.Context) { err = le.Unlock(ctx) })
+	for tries := 0; !returned && un.panicked == fencelock.Unlocking && tries < 20; tries++ { // nothing was done
+		un = w.call(w.ctx, p.c, p.id, "Unlock", 0)
+		returned = un.run(func(ctx context.Context) { err = le.Unlock(ctx) })
+	}
+	if !own || !returned { // not own: the lease had ended, and this is a new one
 		return
 	}
-	err = le.Unlock(w.ctx)
 	first := h.le.Err()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -222,12 +240,12 @@ func (p *program) again(m fencelock.Mutex, h *hold) {
 // finish unlocks, or forgets to.
 func (p *program) finish(h *hold) {
 	if (h.asked.manual || h.asked.maxHold > 0) && p.chance(1, 5) {
-		end := p.w.call(p.c, p.id, "Done", h.asked.ttl+h.asked.maxHold)
-		select {
-		case <-h.done:
-		case <-p.w.ctx.Done():
-		}
-		end()
+		p.w.call(p.w.ctx, p.c, p.id, "Done", p.patienceOf(h)).run(func(ctx context.Context) {
+			select {
+			case <-h.done:
+			case <-ctx.Done():
+			}
+		})
 		return
 	}
 	ctx := p.w.ctx
@@ -245,6 +263,15 @@ func (p *program) finish(h *hold) {
 	}
 }
 
+// patienceOf is how long a lease that nobody unlocks may last yet: a renewal may be under way.
+func (p *program) patienceOf(h *hold) time.Duration {
+	most := h.asked.ttl + h.asked.maxHold
+	if h.a.shared {
+		most += 2 * time.Second
+	}
+	return most
+}
+
 // unlock unlocks once, and reports whether that is the end of it.
 func (p *program) unlock(ctx context.Context, h *hold, most time.Duration) bool {
 	w := p.w
@@ -254,20 +281,26 @@ func (p *program) unlock(ctx context.Context, h *hold, most time.Duration) bool 
 	}
 	h.unlocked = true
 	w.mu.Unlock()
-	end := w.call(p.c, p.id, "Unlock", most)
-	err := h.le.Unlock(ctx)
-	end()
-	var again error
+	k := w.call(ctx, p.c, p.id, "Unlock", most)
+	var err error
+	if !k.run(func(ctx context.Context) { err = h.le.Unlock(ctx) }) {
+		return p.interrupted(k, h)
+	}
+	again := fencelock.ErrReleased
 	if err == nil {
-		again = h.le.Unlock(ctx)
+		w.call(ctx, p.c, p.id, "Unlock again", most).run(func(ctx context.Context) { again = h.le.Unlock(ctx) })
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.note("%s: unlock: %v", h.a.id, err)
 	switch {
 	case err == nil:
-		h.a.over = time.Now()
-		if h.a.ended != released {
+		if h.a.ended == released || !h.a.shared {
+			h.a.over = time.Now()
+		} else {
+			h.passes = true
+		}
+		if h.a.ended != released && !h.a.shared {
 			w.violation("%s: Unlock was nil, and the lock had ended: %q", h.a.id, h.a.ended)
 		}
 		if !errors.Is(again, fencelock.ErrReleased) {
@@ -295,6 +328,23 @@ func (p *program) unlock(ctx context.Context, h *hold, most time.Duration) bool 
 	return true
 }
 
+// interrupted checks what an Unlock has done that ended in the observer's panic, and reports whether that was the end
+// of it.
+func (p *program) interrupted(k *call, h *hold) bool {
+	err := h.le.Err()
+	w := p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.note("%s: the observer panicked in Unlock, at %q: %v", h.a.id, k.panicked, err)
+	if k.panicked == fencelock.Released && !errors.Is(err, fencelock.ErrReleased) {
+		w.violation("%s: the observer was told that it is released, and its Err is %v", h.a.id, err)
+	}
+	if k.panicked == fencelock.Unlocking { // nothing was done
+		h.a.unlocking = false
+	}
+	return err != nil
+}
+
 // operate is an operator at work.
 func (p *program) operate() {
 	w := p.w
@@ -303,18 +353,18 @@ func (p *program) operate() {
 	defer cancel()
 	var err error
 	what := []string{"Break", "Break", "Inspect", "List"}[p.rnd.IntN(4)]
-	end := w.call(p.c, p.id, what, 3*time.Second)
-	switch what {
-	case "Break":
-		err = p.c.locker.Break(ctx, name)
-	case "Inspect":
-		_, err = p.c.locker.Inspect(ctx, name)
-	case "List":
-		for _, e := range p.c.locker.List(ctx, "") {
-			err = e
+	w.call(ctx, p.c, p.id, what, 3*time.Second).run(func(ctx context.Context) {
+		switch what {
+		case "Break":
+			err = p.c.locker.Break(ctx, name)
+		case "Inspect":
+			_, err = p.c.locker.Inspect(ctx, name)
+		case "List":
+			for _, e := range p.c.locker.List(ctx, "") {
+				err = e
+			}
 		}
-	}
-	end()
+	})
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.note("%s: %s of %q: %v", p.id, what, name, err)

@@ -45,6 +45,10 @@ type acq struct {
 	kept      time.Time       // until when it is kept after its loss
 	unlockAt  time.Time       // when that was
 	unlocking bool            // Unlock was called
+	shared    bool            // of a burst: it may be passed on
+	reserved  int             // tokens after that of the grant
+	seen      backend.Instant // when the grant was seen
+	asked     backend.Instant // when it was asked for
 }
 
 // place is one in the queue.
@@ -68,6 +72,7 @@ type lock struct {
 type reply struct {
 	err   error
 	token backend.Token
+	spare int           // tokens reserved after it
 	in    time.Duration // when to look again
 	errs  []error
 	info  backend.Info
@@ -82,6 +87,7 @@ type store struct {
 	counter backend.Token
 	guards  map[string]backend.Token // the resources': the greatest token seen
 	early   map[string]backend.Token // numbers that a flaw drew too early
+	late    bool                     // it applies what it took in while it hung
 }
 
 func (s *store) reset() {
@@ -131,7 +137,8 @@ func (s *store) serve(l *lock) {
 func (s *store) acquire(a *acq) reply {
 	l := s.lock(a.name)
 	s.serve(l)
-	if how := s.past[a.nonce]; how == released || how == abandoned && s.flaw != abandonForgotten {
+	if how := s.past[a.nonce]; how == released ||
+		how == abandoned && s.flaw != abandonForgotten && (s.flaw != hungForgets || !s.late) {
 		return reply{err: backend.ErrLost}
 	}
 	if s.flaw == tokenEarly && s.early[a.nonce] == 0 {
@@ -172,6 +179,7 @@ func (s *store) look(l *lock) time.Duration {
 }
 
 func (s *store) next(l *lock, a *acq) backend.Token {
+	last := s.counter
 	t := max(s.counter+1, time.Now().UnixMicro(), a.r.Floor+1)
 	s.counter = t
 	switch s.flaw {
@@ -180,6 +188,11 @@ func (s *store) next(l *lock, a *acq) backend.Token {
 			return t
 		}
 		return 1 + a.r.Floor + backend.Token(len(s.past))
+	case reserveAgain:
+		if s.counter = max(last, a.r.Floor) + 1; last > 0 {
+			return s.counter
+		}
+		s.counter = t
 	case tokenConstant:
 		return 1e15
 	case tokenRandom:
@@ -209,9 +222,19 @@ func (s *store) give(l *lock, a *acq) reply {
 	} else {
 		l.token = s.next(l, a)
 	}
+	s.reserve(l, a)
 	r := s.extend(l)
 	s.w.granted(l, a)
 	return r
+}
+
+// reserve reserves tokens after that of the grant, some of those that were asked for.
+func (s *store) reserve(l *lock, a *acq) {
+	most := []int{0, 1, 3, a.r.Reserve}[s.w.fate("reserve", a.id).IntN(4)]
+	a.reserved = min(most, backend.Reserve(a.r, l.token, time.Now()))
+	if s.flaw != reserveAgain {
+		s.counter = max(s.counter, l.token+backend.Token(a.reserved))
+	}
 }
 
 // extend sets the expiry of the holder.
@@ -228,7 +251,7 @@ func (s *store) extend(l *lock) reply {
 		span = a.r.TTL
 	}
 	l.expires = time.Now().Add(span)
-	return reply{token: l.token}
+	return reply{token: l.token, spare: a.reserved}
 }
 
 // free ends the hold; why: "expired", released, abandoned, "broken", "wiped".

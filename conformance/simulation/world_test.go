@@ -38,7 +38,9 @@ type world struct {
 	accepted map[string]backend.Token // at the resources
 	everHeld map[string]bool
 	lastEnd  map[string]string
-	byAcq    map[*acq]*hold // what was handed out
+	handed   map[lease]*hold // what was handed out
+	inLine   map[*call]bool
+	passed   []lease // what was passed on within a process
 	wipes    int
 	trouble  time.Time // of the store
 	steps    int
@@ -72,7 +74,8 @@ func (w *world) live(t *testing.T) {
 	defer w.stop()
 	w.acqs, w.byOwner, w.called = map[string]*acq{}, map[string][]*acq{}, map[string]string{}
 	w.last, w.accepted = map[string]backend.Token{}, map[string]backend.Token{}
-	w.everHeld, w.lastEnd, w.byAcq = map[string]bool{}, map[string]string{}, map[*acq]*hold{}
+	w.everHeld, w.lastEnd, w.handed = map[string]bool{}, map[string]string{}, map[lease]*hold{}
+	w.inLine = map[*call]bool{}
 	w.store = &store{w: w, flaw: w.flaw, guards: map[string]backend.Token{}}
 	w.store.reset()
 	for i := range w.plan.clients {

@@ -1,10 +1,10 @@
-// Command demo locks and unlocks on the stores that it is given and serves the metrics of that: something for the dashboard
-// to show and for the alerts to watch.
+// Command demo locks and unlocks on the stores that it is given and serves the metrics of that:
+// something for the dashboard to show and for the alerts to watch.
 //
 //	go run ./deploy/demo [-listen 127.0.0.1:9464] memory:// redis://…
 //
-// On each store it holds jobs/leader all the time, as a singleton would, lets a few workers contend for orders/0 to orders/4,
-// and looks for leaked locks. It ends on SIGINT and SIGTERM.
+// On each store it holds jobs/leader all the time, as a singleton would, lets a few workers contend
+// for orders/0 to orders/4, and looks for leaked locks. It ends on SIGINT and SIGTERM.
 package main
 
 import (

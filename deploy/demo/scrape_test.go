@@ -72,8 +72,8 @@ func start(t *testing.T, args ...string) (string, *os.Process) {
 	return strings.TrimSuffix(strings.TrimSpace(addr), "/metrics"), cmd.Process
 }
 
-// A real process on a real Redis is scraped by a real Prometheus, which answers every query of the dashboard and fires the
-// alerts when a lease is lost.
+// A real process on a real Redis is scraped by a real Prometheus, which answers every query of the
+// dashboard and fires the alerts when a lease is lost.
 func TestScrape(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), most)
@@ -105,10 +105,12 @@ func TestScrape(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Await(ctx, "the alert of the loss", func(ctx context.Context) error {
-		return alerting(ctx, p, "FencelockLostLeases", "firing", map[string]string{"backend": "redis", "resource": "jobs", "reason": "revoked"})
+		return alerting(ctx, p, "FencelockLostLeases", "firing",
+			map[string]string{"backend": "redis", "resource": "jobs", "reason": "revoked"})
 	})
 	p.Await(ctx, "the alert of the leak", func(ctx context.Context) error {
-		return alerting(ctx, p, "FencelockLeakedLocks", "pending", map[string]string{"backend": "redis", "resource": "orders"})
+		return alerting(ctx, p, "FencelockLeakedLocks", "pending",
+			map[string]string{"backend": "redis", "resource": "orders"})
 	})
 	for _, q := range queries(t) {
 		p.Await(ctx, q.panel, func(ctx context.Context) error {

@@ -31,7 +31,8 @@ func TestScrapeOfAProcessThatWasStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Await(ctx, "the alert of the late loss", func(ctx context.Context) error {
-		return alerting(ctx, p, "FencelockLateLoss", "firing", map[string]string{"backend": "memory", "resource": "jobs", "instance": target})
+		return alerting(ctx, p, "FencelockLateLoss", "firing",
+			map[string]string{"backend": "memory", "resource": "jobs", "instance": target})
 	})
 	p.Await(ctx, "the negative margin", func(ctx context.Context) error {
 		return atLeast(ctx, p, `distributed_lock_loss_margin_seconds_bucket{resource="jobs", le="0"}`, 1)

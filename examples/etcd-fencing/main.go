@@ -35,7 +35,9 @@ func main() {
 }
 
 func run(ctx context.Context, endpoints []string, account string, amount int) error {
-	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 5 * time.Second, DialKeepAliveTime: 10 * time.Second})
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: endpoints, DialTimeout: 5 * time.Second, DialKeepAliveTime: 10 * time.Second,
+	})
 	if err != nil {
 		return err
 	}

@@ -12,14 +12,15 @@ import (
 	"github.com/fencelock/fencelock/leader"
 )
 
-// Locker lets one of many schedulers run each job: gocron.WithDistributedLocker(Locker{…}). A run that another scheduler
-// has is skipped. The job itself does not see the lease: one that must stop with it, or needs the token, locks by itself with
-// Locks.Do.
+// Locker lets one of many schedulers run each job: gocron.WithDistributedLocker(Locker{…}). A run
+// that another scheduler has is skipped. The job itself does not see the lease: one that must stop
+// with it, or needs the token, locks by itself with Locks.Do.
 type Locker struct {
 	Locks  *fencelock.Locker
 	Prefix string // before the job's name
-	// Least is how long the lock of a run is kept, also when the job is done earlier: longer than the schedulers' clocks and
-	// timers differ, shorter than the time between two runs. Otherwise a quick job runs once more on a scheduler whose tick comes later.
+	// Least is how long the lock of a run is kept, also when the job is done earlier: longer than
+	// the schedulers' clocks and timers differ, shorter than the time between two runs. Otherwise a
+	// quick job runs once more on a scheduler whose tick comes later.
 	Least time.Duration
 }
 

@@ -1,5 +1,5 @@
-// The program gocron-jobs has two schedulers of github.com/go-co-op/gocron/v2, as in two processes, that run each tick of a job once: by
-// a lock for each run, and by a leader for all of them.
+// The program gocron-jobs has two schedulers of github.com/go-co-op/gocron/v2, as in two processes,
+// that run each tick of a job once: by a lock for each run, and by a leader for all of them.
 //
 //	cd examples/gocron-jobs && go run . redis://localhost:6379/0
 package main
@@ -49,7 +49,10 @@ func run(ctx context.Context, url string) error {
 }
 
 // runs lets two schedulers run a job for some ticks, and counts its runs.
-func runs(ctx context.Context, url, by string, option func(context.Context, *fencelock.Locker) gocron.SchedulerOption) error {
+func runs(
+	ctx context.Context, url, by string,
+	option func(context.Context, *fencelock.Locker) gocron.SchedulerOption,
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var mu sync.Mutex

@@ -1,4 +1,5 @@
-// The program leader-election has two candidates for one job. One leads until an operator breaks its lock; then the next does, with a greater token.
+// The program leader-election has two candidates for one job. One leads until an operator breaks
+// its lock; then the next does, with a greater token.
 //
 //	go run ./examples/leader-election redis://localhost:6379/0
 package main

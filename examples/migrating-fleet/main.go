@@ -1,6 +1,6 @@
-// The program migrating-fleet moves six running processes from one store to another and back, while all of
-// them increment a counter under a lock: read, think, write. Nothing is lost. Then it does the same the wrong way, by changing the
-// URL of the store, and shows what is lost then.
+// The program migrating-fleet moves six running processes from one store to another and back, while
+// all of them increment a counter under a lock: read, think, write. Nothing is lost. Then it does
+// the same the wrong way, by changing the URL of the store, and shows what is lost then.
 //
 //	go run ./examples/migrating-fleet redis://localhost:6379/0 etcd://localhost:2379
 //
@@ -34,7 +34,8 @@ func main() {
 		return
 	}
 	if flag.NArg() != 2 {
-		log.Fatal("usage: migrating-fleet [flags] OLD_URL NEW_URL, such as redis://localhost:6379/0 etcd://localhost:2379")
+		log.Fatal("usage: migrating-fleet [flags] OLD_URL NEW_URL, such as " +
+			"redis://localhost:6379/0 etcd://localhost:2379")
 	}
 	if err := show(ctx, *size, *mixed, flag.Arg(0), flag.Arg(1)); err != nil {
 		log.Fatal(err)
@@ -52,7 +53,10 @@ func show(ctx context.Context, size int, mixed time.Duration, old, new string) e
 		guarded bool
 		deploys [][]string
 	}{
-		{"from, both, to, both, from", true, [][]string{phase("from"), phase("both"), phase("to"), phase("both"), phase("from")}},
+		{
+			"from, both, to, both, from", true,
+			[][]string{phase("from"), phase("both"), phase("to"), phase("both"), phase("from")},
+		},
 		{"only the URL changed", false, [][]string{store(old), store(new), store(old)}},
 		{"only the URL changed, behind a guard", true, [][]string{store(old), store(new), store(old)}},
 	} {

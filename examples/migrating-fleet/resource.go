@@ -96,5 +96,6 @@ func (r *resource) result() string {
 	if n := r.written - r.value; n != 0 {
 		lost = fmt.Sprintf("%d LOST", n)
 	}
-	return fmt.Sprintf("%d increments were acknowledged, the counter is %d: %s; the guard refused %d", r.written, r.value, lost, r.refused)
+	return fmt.Sprintf("%d increments were acknowledged, the counter is %d: "+
+		"%s; the guard refused %d", r.written, r.value, lost, r.refused)
 }

@@ -45,7 +45,8 @@ func work(ctx context.Context) error {
 		case err == nil, ctx.Err() != nil:
 		case errors.Is(err, fencelock.ErrUnsupported): // a gate: this process is of a phase that is over
 			return err
-		case errors.Is(err, fencelock.ErrStale), errors.Is(err, fencelock.ErrLost), errors.Is(err, fencelock.ErrUnavailable):
+		case errors.Is(err, fencelock.ErrStale), errors.Is(err, fencelock.ErrLost),
+			errors.Is(err, fencelock.ErrUnavailable):
 			time.Sleep(10 * time.Millisecond) // and again
 		default:
 			return err

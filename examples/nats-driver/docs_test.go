@@ -21,7 +21,7 @@ func TestDocsQuoteTheCode(t *testing.T) {
 		code.Write(data)
 	}
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(doc), -1)
-	if len(blocks) < 10 {
+	if len(blocks) < 6 {
 		t.Errorf("got %d blocks of Go, want one for each step", len(blocks))
 	}
 	for _, b := range blocks {

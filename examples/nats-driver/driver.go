@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/backend/record"
 )
 
 // Options change what New does. The zero value is the default.
@@ -23,28 +23,8 @@ type Options struct {
 	NoPrefix bool
 }
 
-// Driver speaks to one bucket. It implements backend.Driver, backend.Checker and backend.Raiser.
-type Driver struct {
-	nc             *nats.Conn
-	own            bool // we opened nc
-	js             jetstream.JetStream
-	stream         jetstream.Stream
-	bucket, prefix string
-	link           *link
-	known          known
-
-	mu    sync.Mutex
-	clock clock
-}
-
-var (
-	_ backend.Driver  = (*Driver)(nil)
-	_ backend.Checker = (*Driver)(nil)
-	_ backend.Raiser  = (*Driver)(nil)
-)
-
 // Traits is what the driver promises; the package comment says what that rests on.
-func (d *Driver) Traits() backend.Traits {
+func Traits() backend.Traits {
 	return backend.Traits{
 		Name: "nats", Fencing: backend.Anchored, FIFO: true, Grace: true,
 		DeadWaiter: 5 * time.Second, MinTTL: 200 * time.Millisecond, Resolution: time.Millisecond,
@@ -52,54 +32,57 @@ func (d *Driver) Traits() backend.Traits {
 	}
 }
 
-// New returns a driver over a connection that the program has, which stays the program's. It asks the server for
-// the bucket.
-func New(ctx context.Context, nc *nats.Conn, o *Options) (*Driver, error) {
+// New returns a driver over a connection that the program has, which stays the program's. It asks the
+// server for the bucket.
+func New(ctx context.Context, nc *nats.Conn, o *Options) (*record.Driver, error) {
+	return newDriver(ctx, nc, o, func() {})
+}
+
+func newDriver(ctx context.Context, nc *nats.Conn, o *Options, end func()) (*record.Driver, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	d := &Driver{nc: nc, bucket: o.Bucket, prefix: o.Prefix}
-	if d.bucket == "" {
-		d.bucket = "fencelock"
+	b := &bucket{nc: nc, name: o.Bucket, end: end}
+	if b.name == "" {
+		b.name = "fencelock"
 	}
-	if d.prefix == "" && !o.NoPrefix {
-		d.prefix = backend.DefaultPrefix
+	prefix := o.Prefix
+	if prefix == "" && !o.NoPrefix {
+		prefix = backend.DefaultPrefix
 	}
-	if strings.Trim(strings.ToLower(d.bucket), "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" {
-		return nil, backend.Invalid("bucket %q: letters, digits, _ and - are allowed", d.bucket)
-	}
-	if err := backend.CheckPrefix(d.prefix); err != nil {
-		return nil, err
+	if strings.Trim(strings.ToLower(b.name), "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" {
+		return nil, backend.Invalid("bucket %q: letters, digits, _ and - are allowed", b.name)
 	}
 	var err error
-	if d.js, err = jetstream.New(nc); err != nil {
+	if b.js, err = jetstream.New(nc); err != nil {
 		return nil, err
 	}
-	if err := d.ensure(ctx); err != nil {
+	if err := b.ensure(ctx); err != nil {
 		return nil, err
 	}
-	d.link = newLink(nc)
-	return d, nil
+	return record.New(b, prefix, Traits())
 }
 
-// config is the bucket's stream. Nothing is ever deleted to make room, and the leader answers reads. What was stored is
-// published once more: a subscriber to the keys themselves would hear of a record before it is there, and of those that are refused.
-func (d *Driver) config() jetstream.StreamConfig {
+// config is the bucket's stream. Nothing is ever deleted to make room, and the leader answers reads.
+// What was stored is published once more: a subscriber to the keys themselves would hear of a record
+// before it is there, and of those that are refused.
+func (b *bucket) config() jetstream.StreamConfig {
 	return jetstream.StreamConfig{
-		Name: "KV_" + d.bucket, Subjects: []string{d.subject(">")},
-		MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, AllowRollup: true, DenyDelete: true, AllowMsgTTL: true,
-		Storage: jetstream.FileStorage, RePublish: &jetstream.RePublish{Source: d.subject(">"), Destination: d.pushed(">")},
+		Name: "KV_" + b.name, Subjects: []string{b.subject(">")},
+		MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, AllowRollup: true, DenyDelete: true,
+		AllowMsgTTL: true, Storage: jetstream.FileStorage,
+		RePublish: &jetstream.RePublish{Source: b.subject(">"), Destination: b.pushed(">")},
 	}
 }
 
 // ensure makes the bucket if it is not there, and refuses one that would forget locks.
-func (d *Driver) ensure(ctx context.Context) error {
-	want := d.config()
-	s, err := d.js.Stream(ctx, want.Name)
+func (b *bucket) ensure(ctx context.Context) error {
+	want := b.config()
+	s, err := b.js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		s, err = d.js.CreateStream(ctx, want)
+		s, err = b.js.CreateStream(ctx, want)
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another client was faster
-			s, err = d.js.Stream(ctx, want.Name)
+			s, err = b.js.Stream(ctx, want.Name)
 		}
 	}
 	if err != nil {
@@ -114,38 +97,17 @@ func (d *Driver) ensure(ctx context.Context) error {
 		{got.Discard != jetstream.DiscardNew, "discards old messages when it is full"},
 		{got.MaxAge != 0, "a maximum age"},
 		{!got.AllowMsgTTL, "no message TTLs"},
-		{got.RePublish == nil || got.RePublish.Destination != d.pushed(">"), "no republishing to " + d.pushed(">")},
+		{
+			got.RePublish == nil || got.RePublish.Destination != b.pushed(">"),
+			"no republishing to " + b.pushed(">"),
+		},
 		{got.AllowDirect, "direct reads, which a follower may answer from the past"},
 	} {
 		if c.wrong {
-			return backend.Invalid("the stream %s has %s: let this driver make the bucket, or make one as it does", want.Name, c.what)
+			return backend.Invalid("the stream %s has %s: let this driver make the bucket, "+
+				"or make one as it does", want.Name, c.what)
 		}
 	}
-	if d.stream == nil {
-		d.stream = s
-	}
-	return nil
-}
-
-// twice does one step, and once more if its outcome is unknown: every step finds what was done before.
-func (d *Driver) twice(ctx context.Context, do func(context.Context) error) error {
-	err := d.link.once(ctx, do)
-	if err == nil || backend.Final(err) || ctx.Err() != nil {
-		return err
-	}
-	if missing(err) { // the server has lost its data, or is about to find them
-		if err := d.link.once(ctx, d.ensure); err != nil {
-			return err
-		}
-	}
-	return d.link.once(ctx, do)
-}
-
-// Close implements backend.Driver.
-func (d *Driver) Close() error {
-	d.link.close()
-	if d.own {
-		d.nc.Close()
-	}
+	b.stream.Store(&s)
 	return nil
 }

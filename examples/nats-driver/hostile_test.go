@@ -15,12 +15,15 @@ import (
 
 // values are what no driver writes under a lock's key.
 var values = []string{
-	"x", "{", "{}{}", "null null", `{"holder":null,"token":0,"extra":1}`, `{"token":-1}`, `{"token":9007199254740992}`, `{"token":1e300}`, `{"token":"1"}`,
+	"x", "{", "{}{}", `{"token":1}}x`, `{"token":1}]`, "null null",
+	`{"holder":null,"token":0,"extra":1}`, `{"token":-1}`, `{"token":9007199254740992}`,
+	`{"token":1e300}`, `{"token":"1"}`,
 	`{"token":1,"holder":{"nonce":"short","owner":"","since":1,"keep":1}}`,
 	`{"token":1,"holder":{"nonce":"0123456789abcdef0123456789abcdef","owner":"","since":-1,"keep":1}}`,
 	`{"token":1,"holder":{"nonce":"0123456789abcdef0123456789abcdef","owner":"","since":1,"keep":-1}}`,
 	`{"token":1,"holder":{"nonce":"0123456789abcdef0123456789abcdef","owner":"","since":1,"keep":9223372036854775807}}`,
-	`{"token":1,"queue":[{"nonce":"","seen":0}]}`, `{"token":1,"ended":[{}]}`, "\x00\xff", strings.Repeat("[", 100_000), strings.Repeat("x", 900_000),
+	`{"token":1,"queue":[{"nonce":"","seen":0}]}`, `{"token":1,"ended":[{}]}`, "\x00\xff",
+	strings.Repeat("[", 100_000), strings.Repeat("x", 900_000),
 }
 
 // What others wrote under our keys is ErrInvalid everywhere, and never a free lock.
@@ -67,7 +70,8 @@ func TestOpenRefuses(t *testing.T) {
 		{"nats://app:" + url.QueryEscape(secret) + "@" + s.addr + "?db=1", "unknown key"},
 	} {
 		_, err := fencelock.Open(t.Context(), tt.url)
-		if !errors.Is(err, fencelock.ErrInvalid) || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), secret) {
+		if !errors.Is(err, fencelock.ErrInvalid) || !strings.Contains(err.Error(), tt.says) ||
+			strings.Contains(err.Error(), secret) {
 			t.Errorf("got %v, want ErrInvalid that says %q and no password", err, tt.says)
 		}
 	}
@@ -92,9 +96,12 @@ func TestRaise(t *testing.T) {
 	d, err := natskv.New(t.Context(), s.connect(t), nil)
 	must(t, err)
 	defer d.Close()
-	floor := le.Token() + 1_000_000_000_000
+	floor := le.Token() + backend.FloorAhead - 60_000_000 // most of the hour that a floor may be ahead
 	must(t, backend.Raiser(d).Raise(t.Context(), floor))
 	must(t, backend.Raiser(d).Raise(t.Context(), 1)) // never lowers
+	if err := backend.Raiser(d).Raise(t.Context(), floor+2*backend.FloorAhead); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("a floor hours ahead: got %v, want ErrInvalid", err)
+	}
 	for _, name := range []string{"n", "another"} {
 		le, err := other.Mutex(name).TryLock(t.Context())
 		must(t, err)

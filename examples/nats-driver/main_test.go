@@ -10,8 +10,7 @@ import (
 
 func TestMain(m *testing.M) {
 	conformance.Child()
-	flag.Parse()
-	if err := flag.Set("test.parallel", "40"); err != nil { // a rule waits for most of its time
+	if err := flag.Set("test.parallel", "40"); err != nil { // a rule mostly waits; -parallel goes before
 		panic(err)
 	}
 	os.Exit(m.Run())

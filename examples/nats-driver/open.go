@@ -40,11 +40,10 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 	case err != nil:
 		return nil, err
 	}
-	d, err := New(ctx, nc, o)
+	d, err := newDriver(ctx, nc, o, nc.Close)
 	if err != nil {
 		nc.Close()
 		return nil, err
 	}
-	d.own = true
 	return d, nil
 }

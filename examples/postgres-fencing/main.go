@@ -41,7 +41,8 @@ func run(ctx context.Context, url string) error {
 	if err := prepare(ctx, pool); err != nil {
 		return err
 	}
-	d, err := postgres.New(pool, &postgres.Options{Mode: postgres.Lease}) // the same pool for the locks and for the data
+	// the same pool for the locks and for the data
+	d, err := postgres.New(pool, &postgres.Options{Mode: postgres.Lease})
 	if err != nil {
 		return err
 	}
@@ -85,10 +86,12 @@ func add(ctx context.Context, pool *pgxpool.Pool, t fencelock.Token, amount int)
 			return err // rolls back
 		}
 		var balance int
-		if err := tx.QueryRow(ctx, "SELECT balance FROM fencelock_example WHERE id = $1", resource).Scan(&balance); err != nil {
+		if err := tx.QueryRow(ctx, "SELECT balance FROM fencelock_example WHERE id = $1", resource).
+			Scan(&balance); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, "UPDATE fencelock_example SET balance = $2 WHERE id = $1", resource, balance+amount); err != nil {
+		if _, err := tx.Exec(ctx, "UPDATE fencelock_example SET balance = $2 WHERE id = $1",
+			resource, balance+amount); err != nil {
 			return err
 		}
 		fmt.Printf("balance is %d, written with token %d\n", balance+amount, t)

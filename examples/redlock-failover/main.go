@@ -1,6 +1,6 @@
-// The program redlock-failover works under a lock of three or five independent Redis servers, again and again, and says what
-// it sees. Stop a minority of the servers: it goes on. Stop a majority: it says that the store is unavailable, and goes on when
-// they are back, after their quarantine.
+// The program redlock-failover works under a lock of three or five independent Redis servers, again
+// and again, and says what it sees. Stop a minority of the servers: it goes on. Stop a majority: it
+// says that the store is unavailable, and goes on when they are back, after their quarantine.
 //
 //	go run ./examples/redlock-failover 'redlock://h1:6379,h2:6379,h3:6379?fresh=1'
 //

@@ -1,5 +1,6 @@
-// The program singleton-jobs is a job queue whose workers never work on two jobs of one customer at once, however many
-// processes there are. What a queue calls its worker with goes through exclusively; a job that has to wait goes back to the queue.
+// The program singleton-jobs is a job queue whose workers never work on two jobs of one customer at
+// once, however many processes there are. What a queue calls its worker with goes through
+// exclusively; a job that has to wait goes back to the queue.
 //
 //	go run ./examples/singleton-jobs redis://localhost:6379/0
 package main
@@ -18,9 +19,13 @@ import (
 	_ "github.com/fencelock/fencelock/redis" // for redis://
 )
 
-// exclusively runs a job unless another with its key is running anywhere: then it returns fencelock.ErrLocked at once, and the queue should
-// give the job back later. It does not wait, because a job that waits occupies a worker.
-func exclusively(ctx context.Context, locks *fencelock.Locker, key string, job func(context.Context, fencelock.Token) error) (err error) {
+// exclusively runs a job unless another with its key is running anywhere: then it returns
+// fencelock.ErrLocked at once, and the queue should give the job back later. It does not wait,
+// because a job that waits occupies a worker.
+func exclusively(
+	ctx context.Context, locks *fencelock.Locker, key string,
+	job func(context.Context, fencelock.Token) error,
+) (err error) {
 	lease, err := locks.Mutex(key).TryLock(ctx)
 	if err != nil {
 		return err
@@ -89,19 +94,20 @@ func run(ctx context.Context, url string) error {
 // work is what the queue calls for a job.
 func (q *queue) work(ctx context.Context, locks *fencelock.Locker, job int, failures chan<- error) {
 	customer := job % customers
-	err := exclusively(ctx, locks, fmt.Sprintf("examples/customer/%d", customer), func(ctx context.Context, t fencelock.Token) error {
-		if q.running[customer].Add(1) > 1 {
-			return fmt.Errorf("two jobs of customer %d at once", customer)
-		}
-		defer q.running[customer].Add(-1)
-		fmt.Printf("job %d of customer %d, with token %d\n", job, customer, t)
-		select {
-		case <-time.After(20 * time.Millisecond): // the work
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	})
+	err := exclusively(ctx, locks, fmt.Sprintf("examples/customer/%d", customer),
+		func(ctx context.Context, t fencelock.Token) error {
+			if q.running[customer].Add(1) > 1 {
+				return fmt.Errorf("two jobs of customer %d at once", customer)
+			}
+			defer q.running[customer].Add(-1)
+			fmt.Printf("job %d of customer %d, with token %d\n", job, customer, t)
+			select {
+			case <-time.After(20 * time.Millisecond): // the work
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		})
 	if errors.Is(err, fencelock.ErrLocked) {
 		q.snoozed.Add(1)
 		time.AfterFunc(snooze, func() { q.jobs <- job })

@@ -1,5 +1,6 @@
-// The program zookeeper-fencing is a worker that is to run once in a fleet, over ZooKeeper. It holds a lock while it
-// works, writes with the lock's token, and stops when the lock is lost. The resource refuses a writer that was overtaken.
+// The program zookeeper-fencing is a worker that is to run once in a fleet, over ZooKeeper. It
+// holds a lock while it works, writes with the lock's token, and stops when the lock is lost. The
+// resource refuses a writer that was overtaken.
 //
 //	go run ./examples/zookeeper-fencing zookeeper://localhost:2181
 //

@@ -43,14 +43,16 @@ func TestSearch(t *testing.T) {
 			return &counter{most: 9, bad: bad, tells: tells}
 		}, most)
 	}
-	if r := search([2]uint8{99, 99}, 1000); !r.Whole || r.States != 100 || r.Depth != 18 || r.Grants != 9 || r.Broken != "" {
+	if r := search([2]uint8{99, 99}, 1000); !r.Whole || r.States != 100 || r.Depth != 18 ||
+		r.Grants != 9 || r.Broken != "" {
 		t.Errorf("got %+v, want all 100 states, 18 deep, 9 that hold besides the first", r)
 	}
 	if r := search([2]uint8{99, 99}, 50); r.Whole || r.Broken != "" {
 		t.Errorf("got %+v, want a search that was given up", r)
 	}
 	r := search([2]uint8{2, 1}, 1000)
-	if way := strings.Join(r.Trace, ""); r.Whole || r.Broken != "never there" || len(way) != 3 || strings.Count(way, "a") != 2 {
+	if way := strings.Join(r.Trace, ""); r.Whole || r.Broken != "never there" || len(way) != 3 ||
+		strings.Count(way, "a") != 2 {
 		t.Errorf("got %+v, want a shortest way: a twice and b once", r)
 	}
 }

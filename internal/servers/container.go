@@ -1,29 +1,36 @@
 package servers
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"path/filepath"
-	"strconv"
-	"strings"
-	"time"
-
-	apicontainer "github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/client"
-	"github.com/testcontainers/testcontainers-go"
+	"net/rpc"
+	"os"
+	"os/exec"
+	"syscall"
 
 	"github.com/fencelock/fencelock/internal/servers/stores"
 )
 
-// engineTimeout bounds one request to the container engine.
-const engineTimeout = 30 * time.Second
+// publicImages are what runs where FENCELOCK_IMAGE_… names nothing else.
+var publicImages = map[string]string{
+	"redis":     "redis:7.4",
+	"etcd":      "gcr.io/etcd-development/etcd:v3.7.0",
+	"zookeeper": "zookeeper:3.8",
+	"postgres":  "postgres:17",
+}
 
-// Container runs stores in containers, through testcontainers. They use the host's network and so the same addresses as
-// local programs; the data lives inside the container and is lost with it.
+// image names a store's image.
+func image(store string) string {
+	if name := os.Getenv(envImage(store)); name != "" {
+		return name
+	}
+	return publicImages[store]
+}
+
+// Container runs stores in containers, through testcontainers. They use the host's network and so
+// the same addresses as local programs; the data lives inside the container and is lost with it. A
+// program of its own does it, for each container (folder containers).
 type Container struct{}
 
 // Kind is "container".
@@ -31,254 +38,132 @@ func (Container) Kind() string { return "container" }
 
 // Prepare pulls the image if it must. The container is created by the first start.
 func (Container) Prepare(ctx context.Context, s stores.Spec) (stores.Process, error) {
-	if err := configure(); err != nil {
-		return nil, err
-	}
-	provider, err := connectEngine(ctx)
+	program, err := stores.Build(ctx, "containers")
 	if err != nil {
 		return nil, err
 	}
-	name := image(s.Store)
-	if name == "" {
-		return nil, errors.Join(fmt.Errorf("image of %s is %w", s.Store, stores.ErrMissing), provider.Close())
+	cmd := exec.Command(program)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
 	}
-	if err := obtain(ctx, provider.Client(), name); err != nil {
-		return nil, errors.Join(err, provider.Close())
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
 	}
 	ended := make(chan struct{})
 	close(ended)
-	return &container{provider: provider, engine: provider.Client(), image: name, spec: s, exited: ended}, nil
+	c := &container{name: s.Name, cmd: cmd, exited: ended, service: rpc.NewClient(struct {
+		io.Reader
+		io.WriteCloser
+	}{out, in})}
+	args := s.Image
+	if args == nil {
+		args = s.Args
+	}
+	what := struct {
+		Store, Name, Image string
+		Args, Env          []string
+		Dir, Data          string
+		StopSignal         syscall.Signal
+	}{s.Store, s.Name, image(s.Store), args, s.Env, s.Dir, s.Data, s.StopSignal}
+	var missing string
+	err = c.call(ctx, "Prepare", what, &missing)
+	if err == nil && missing != "" {
+		err = fmt.Errorf("%w: %s", stores.ErrMissing, missing)
+	}
+	if err != nil {
+		_ = cmd.Process.Kill() // it may be pulling an image yet, and has made no container
+		c.end()
+		return nil, err
+	}
+	return c, nil
 }
 
 // container is one container at a time: losing the data means a new one.
 type container struct {
-	provider *testcontainers.DockerProvider
-	engine   client.APIClient
-	image    string
-	spec     stores.Spec
-	id       string        // empty as long as there is none
-	exited   chan struct{} // closed when the present run has ended
-	closed   bool
+	name    string
+	cmd     *exec.Cmd
+	service *rpc.Client
+	exited  chan struct{} // closed when the present run has ended
+	closed  bool
+}
+
+// call calls a method of the program.
+func (c *container) call(ctx context.Context, method string, arg, reply any) error {
+	call := c.service.Go("Container."+method, arg, reply, make(chan *rpc.Call, 1))
+	select {
+	case <-call.Done:
+		if call.Error != nil {
+			return fmt.Errorf("container %s: %w", c.name, call.Error)
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("container %s: %s: %w", c.name, method, ctx.Err())
+	}
+}
+
+func (c *container) do(ctx context.Context, method string) error {
+	return c.call(ctx, method, true, new(bool))
+}
+
+// end ends the program.
+func (c *container) end() {
+	_ = c.service.Close()
+	_ = c.cmd.Wait()
 }
 
 // Start creates the container if there is none, and starts it.
 func (c *container) Start(ctx context.Context) error {
-	if c.running() {
-		return fmt.Errorf("container %s is running already", c.spec.Name)
-	}
-	if c.id == "" {
-		if err := c.create(ctx); err != nil {
-			return err
-		}
-	}
-	if _, err := c.engine.ContainerStart(ctx, c.id, client.ContainerStartOptions{}); err != nil {
+	if err := c.do(ctx, "Start"); err != nil {
 		return err
 	}
-	// Whoever ends the run waits for exited, and so for this goroutine; the engine reports the end of every run.
-	exited, id := make(chan struct{}), c.id
-	go func() {
-		defer close(exited)
-		wait := c.engine.ContainerWait(context.Background(), id, client.ContainerWaitOptions{
-			Condition: apicontainer.WaitConditionNotRunning,
-		})
-		select {
-		case <-wait.Result:
-		case <-wait.Error: // the container or the engine is gone
-		}
-	}()
+	exited := make(chan struct{})
 	c.exited = exited
+	go func() { // ends with the run, or with the program
+		defer close(exited)
+		_ = c.do(context.Background(), "Wait")
+	}()
 	return nil
-}
-
-// create makes the container, with the files of the server's folder in it.
-func (c *container) create(ctx context.Context) error {
-	files, err := c.files()
-	if err != nil {
-		return err
-	}
-	args := c.spec.Image
-	if args == nil {
-		args = c.spec.Args
-	}
-	env := map[string]string{}
-	for _, e := range c.spec.Env {
-		name, value, _ := strings.Cut(e, "=")
-		env[name] = value
-	}
-	made, err := c.provider.CreateContainer(ctx, testcontainers.ContainerRequest{
-		Image: c.image,
-		// The images' own entry points change the user and the folders; the programs need neither.
-		Entrypoint: args[:1],
-		Cmd:        args[1:],
-		Env:        env,
-		Files:      files,
-		ConfigModifier: func(config *apicontainer.Config) {
-			config.User = "0"
-			config.WorkingDir = "/"
-			config.StopSignal = "SIGTERM"
-			if c.spec.StopSignal != 0 {
-				config.StopSignal = strconv.Itoa(int(c.spec.StopSignal))
-			}
-		},
-		HostConfigModifier: func(host *apicontainer.HostConfig) { host.NetworkMode = "host" },
-	})
-	if err != nil {
-		return err
-	}
-	c.id = made.GetContainerID()
-	return nil
-}
-
-// files lists what is in the server's folder, and an empty file that makes the data folder exist.
-func (c *container) files() ([]testcontainers.ContainerFile, error) {
-	var files []testcontainers.ContainerFile
-	add := func(name string, content io.Reader) {
-		files = append(files, testcontainers.ContainerFile{
-			HostFilePath: name, ContainerFilePath: filepath.ToSlash(name), Reader: content, FileMode: 0o644,
-		})
-	}
-	err := filepath.WalkDir(c.spec.Dir, func(name string, d fs.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() {
-			add(name, nil)
-		}
-		return err
-	})
-	if c.spec.Data != "" {
-		add(filepath.Join(c.spec.Data, ".keep"), strings.NewReader(""))
-	}
-	return files, err
-}
-
-func (c *container) running() bool {
-	select {
-	case <-c.exited:
-		return false
-	default:
-		return true
-	}
 }
 
 // Stop asks the program to end; the engine kills it after ten seconds.
-func (c *container) Stop(ctx context.Context) error {
-	if !c.running() {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
-	defer cancel()
-	if err := c.unpause(ctx); err != nil {
-		return err
-	}
-	_, err := c.engine.ContainerStop(ctx, c.id, client.ContainerStopOptions{})
-	return errors.Join(err, c.await(ctx))
-}
+func (c *container) Stop(ctx context.Context) error { return c.gone(c.do(ctx, "Stop")) }
 
 // Kill sends SIGKILL.
-func (c *container) Kill() error {
-	if !c.running() {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), engineTimeout)
-	defer cancel()
-	// An engine may refuse to kill a paused container, and some deliver the signal only when it goes on.
-	_, err := c.engine.ContainerKill(ctx, c.id, client.ContainerKillOptions{Signal: "KILL"})
-	if paused := c.unpause(ctx); paused != nil {
-		return paused
-	}
-	if err != nil && c.running() {
-		if _, err := c.engine.ContainerKill(ctx, c.id, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
-			return err
-		}
-	}
-	return c.await(ctx)
-}
+func (c *container) Kill() error { return c.gone(c.do(context.Background(), "Kill")) }
 
-// await waits until the run has ended.
-func (c *container) await(ctx context.Context) error {
-	select {
-	case <-c.exited:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("container %s does not end: %w", c.spec.Name, ctx.Err())
+// gone waits for the news that the run has ended.
+func (c *container) gone(err error) error {
+	if err == nil {
+		<-c.exited
 	}
+	return err
 }
 
 // Pause freezes every process of the container.
-func (c *container) Pause() error {
-	ctx, cancel := context.WithTimeout(context.Background(), engineTimeout)
-	defer cancel()
-	_, err := c.engine.ContainerPause(ctx, c.id, client.ContainerPauseOptions{})
-	return err
-}
+func (c *container) Pause() error { return c.do(context.Background(), "Pause") }
 
 // Resume lets a frozen container go on.
-func (c *container) Resume() error {
-	ctx, cancel := context.WithTimeout(context.Background(), engineTimeout)
-	defer cancel()
-	return c.unpause(ctx)
-}
-
-// unpause lets the container go on if it is frozen.
-func (c *container) unpause(ctx context.Context) error {
-	got, err := c.engine.ContainerInspect(ctx, c.id, client.ContainerInspectOptions{})
-	if err != nil || !got.Container.State.Paused {
-		return err
-	}
-	_, err = c.engine.ContainerUnpause(ctx, c.id, client.ContainerUnpauseOptions{})
-	return err
-}
+func (c *container) Resume() error { return c.do(context.Background(), "Resume") }
 
 // Wipe removes the container, and with it the data.
-func (c *container) Wipe() error {
-	if c.running() {
-		return fmt.Errorf("container %s is running: its data stays", c.spec.Name)
-	}
-	if c.id == "" {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), engineTimeout)
-	defer cancel()
-	_, err := c.engine.ContainerRemove(ctx, c.id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-	if err == nil {
-		c.id = ""
-	}
-	return err
-}
+func (c *container) Wipe() error { return c.do(context.Background(), "Wipe") }
 
 // Exited is closed when the container has ended.
 func (c *container) Exited() <-chan struct{} { return c.exited }
 
 // Tail returns the end of the container's log.
 func (c *container) Tail() string {
-	if c.id == "" {
-		return ""
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), engineTimeout)
-	defer cancel()
-	log, err := c.engine.ContainerLogs(ctx, c.id, client.ContainerLogsOptions{
-		ShowStdout: true, ShowStderr: true, Tail: "20",
-	})
-	if err != nil {
+	var log string
+	if err := c.call(context.Background(), "Tail", true, &log); err != nil {
 		return err.Error()
 	}
-	defer log.Close()
-	b, err := io.ReadAll(log)
-	if err != nil {
-		return err.Error()
-	}
-	return string(withoutHeaders(b))
-}
-
-// withoutHeaders removes the eight bytes that the engine puts before each piece of a log.
-func withoutHeaders(b []byte) []byte {
-	var text bytes.Buffer
-	for len(b) >= 8 {
-		n := int(b[4])<<24 | int(b[5])<<16 | int(b[6])<<8 | int(b[7])
-		b = b[8:]
-		n = min(n, len(b))
-		text.Write(b[:n])
-		b = b[n:]
-	}
-	return text.Bytes()
+	return log
 }
 
 // Close removes the container.
@@ -287,5 +172,6 @@ func (c *container) Close() error {
 		return nil
 	}
 	c.closed = true
-	return errors.Join(c.Kill(), c.Wipe(), c.provider.Close())
+	defer c.end()
+	return c.do(context.Background(), "Close")
 }

@@ -85,10 +85,3 @@ func TestLaunchers(t *testing.T) {
 		t.Errorf("got %v, want an error that says what is allowed", err)
 	}
 }
-
-func TestWithoutHeaders(t *testing.T) {
-	log := "\x01\x00\x00\x00\x00\x00\x00\x04one\n\x02\x00\x00\x00\x00\x00\x00\x04two\n\x01\x00\x00\x00\x00\x00\x00\x09cut"
-	if got, want := string(withoutHeaders([]byte(log))), "one\ntwo\ncut"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}

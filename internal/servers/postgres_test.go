@@ -48,7 +48,8 @@ func TestPausedPostgresIsSilent(t *testing.T) {
 	must(t, s.Pause())
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if got, err := s.Query(ctx, "SELECT 1"); !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
+	if got, err := s.Query(ctx, "SELECT 1"); !errors.Is(err, os.ErrDeadlineExceeded) &&
+		!errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a paused server answered %q, %v", got, err)
 	}
 	must(t, s.Resume())

@@ -9,9 +9,9 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Config takes tls_ca, tls_cert, tls_key (PEM files), tls_server_name and tls_skip_verify from q. It returns nil when TLS
-// is off; one of these keys is ErrInvalid then, and remedy says how it is switched on. Certificates are verified unless
-// the URL says otherwise.
+// Config takes tls_ca, tls_cert, tls_key (PEM files), tls_server_name and tls_skip_verify from q.
+// It returns nil when TLS is off; one of these keys is ErrInvalid then, and remedy says how it is
+// switched on. Certificates are verified unless the URL says otherwise.
 func Config(on bool, q *backend.Query, remedy string) (*tls.Config, error) {
 	ca, cert, key := q.String("tls_ca", ""), q.String("tls_cert", ""), q.String("tls_key", "")
 	name := q.String("tls_server_name", "")

@@ -13,16 +13,20 @@ import (
 )
 
 func Example() {
-	// Your program's logger; this one leaves out what changes from run to run.
-	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		switch a.Key {
-		case slog.TimeKey, "token", "took", "margin":
-			return slog.Attr{}
-		}
-		return a
-	}}))
+	// Your program's logger; this one leaves out the error, which says no more than the reason, and
+	// what changes from run to run.
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			switch a.Key {
+			case slog.TimeKey, "token", "took", "margin", "err":
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))
 	ctx := context.Background()
-	locks, err := fencelock.Open(ctx, "memory://", fencelock.WithOwner("worker-1"), fencelock.WithObserver(logs.New(logger)))
+	locks, err := fencelock.Open(ctx, "memory://", fencelock.WithOwner("worker-1"),
+		fencelock.WithObserver(logs.New(logger)))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -34,5 +38,5 @@ func Example() {
 	}
 	<-lease.Done()
 	// Output:
-	// level=WARN msg="lock lost" backend=memory name=jobs/nightly owner=worker-1 reason="maximum hold reached" err="lease lost: maximum hold reached"
+	// level=WARN msg="lock lost" backend=memory name=jobs/nightly owner=worker-1 reason="maximum hold reached"
 }

@@ -2,8 +2,9 @@
 //
 //	l, err := fencelock.Open(ctx, url, fencelock.WithObserver(logs.New(slog.Default())))
 //
-// The message is "lock " and the kind of the event in words. The attributes are backend, name, owner, and where the event has them token, took, reason,
-// margin and err. No secret is in any of them.
+// The message is "lock " and the kind of the event in words. The attributes are backend, name,
+// owner, and where the event has them token, took, reason, margin and err. No secret is in any of
+// them.
 package logs
 
 import (
@@ -19,8 +20,8 @@ type Observer struct {
 	to *slog.Logger
 }
 
-// New returns an Observer that logs to a logger; nil means slog.Default() at the time of each event. What is logged is the logger's to
-// choose, by the level: see Level.
+// New returns an Observer that logs to a logger; nil means slog.Default() at the time of each
+// event. What is logged is the logger's to choose, by the level: see Level.
 func New(to *slog.Logger) *Observer { return &Observer{to} }
 
 // Observe logs an event with the context that it came with, so that a handler can add its trace. It is
@@ -53,9 +54,10 @@ func (o *Observer) Observe(ctx context.Context, e fencelock.Event) {
 	to.LogAttrs(ctx, level, "lock "+e.Kind.String(), as...)
 }
 
-// Level returns how loudly an event is logged. Error: a lease was lost, or the writes of its transaction were. Warn: the store does not answer,
-// a lease ran into its WithMaxHold, or the program made a mistake (a bad name, a deadlock, a second Unlock). Info: a
-// wait ended without the lock. Debug: everything that is in order, and what only follows from something else.
+// Level returns how loudly an event is logged. Error: a lease was lost, or the writes of its
+// transaction were. Warn: the store does not answer, a lease ran into its WithMaxHold, or the
+// program made a mistake (a bad name, a deadlock, a second Unlock). Info: a wait ended without the
+// lock. Debug: everything that is in order, and what only follows from something else.
 func Level(e fencelock.Event) slog.Level {
 	switch e.Kind {
 	case fencelock.Lost:

@@ -37,7 +37,8 @@ func TestALeaseInLines(t *testing.T) {
 		}
 		var out bytes.Buffer
 		json := slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})
-		l, err := fencelock.New(d, fencelock.WithTTL(10*time.Second), fencelock.WithManualRenew(), fencelock.WithOwner("me"),
+		l, err := fencelock.New(d, fencelock.WithTTL(10*time.Second), fencelock.WithManualRenew(),
+			fencelock.WithOwner("me"),
 			fencelock.WithObserver(logs.New(slog.New(traced{json}))))
 		if err != nil {
 			t.Fatal(err)
@@ -78,7 +79,8 @@ func TestALeaseInLines(t *testing.T) {
 		for i, tt := range tests {
 			line := lines[i]
 			trace, _ := line["trace"].(string)
-			if line["msg"] != tt.message || line["level"] != tt.level || trace != tt.trace || line["name"] != "a/1" || line["owner"] != "me" || line["backend"] != "memory" {
+			if line["msg"] != tt.message || line["level"] != tt.level || trace != tt.trace ||
+				line["name"] != "a/1" || line["owner"] != "me" || line["backend"] != "memory" {
 				t.Errorf("line %d: got %v, want %+v", i, line, tt)
 			}
 			for _, key := range []string{"token", "took", "reason", "margin", "err"} {
@@ -88,7 +90,8 @@ func TestALeaseInLines(t *testing.T) {
 			}
 		}
 		lost := lines[5]
-		if lost["reason"] != "expired" || lost["margin"] != float64(200*time.Millisecond) || lost["took"] != float64(9800*time.Millisecond) {
+		if lost["reason"] != "expired" || lost["margin"] != float64(200*time.Millisecond) ||
+			lost["took"] != float64(9800*time.Millisecond) {
 			t.Errorf("got %v, want a lease that expired after 9.8 s with a margin of 200 ms", lost)
 		}
 	})
@@ -129,7 +132,12 @@ func TestLevels(t *testing.T) {
 		{fencelock.Event{Kind: fencelock.NotReleased, Err: fencelock.ErrReleased}, slog.LevelWarn},
 		{fencelock.Event{Kind: fencelock.RenewFailed, Err: fencelock.ErrUnavailable}, slog.LevelWarn},
 		{fencelock.Event{Kind: fencelock.RenewFailed, Err: fencelock.ErrReleased}, slog.LevelDebug},
-		{fencelock.Event{Kind: fencelock.RenewFailed, Err: &fencelock.LostError{Reason: fencelock.Revoked}}, slog.LevelDebug},
+		{
+			fencelock.Event{
+				Kind: fencelock.RenewFailed, Err: &fencelock.LostError{Reason: fencelock.Revoked},
+			},
+			slog.LevelDebug,
+		},
 		{fencelock.Event{Kind: fencelock.Lost, Reason: fencelock.Expired}, slog.LevelError},
 		{fencelock.Event{Kind: fencelock.Lost, Reason: fencelock.MaxHold}, slog.LevelWarn},
 	}

@@ -14,7 +14,9 @@ import (
 
 // labels are the attributes that every metric has, with others.
 func labels(backend, resource string, more ...attribute.KeyValue) metric.MeasurementOption {
-	all := append([]attribute.KeyValue{attribute.String("backend", backend), attribute.String("resource", resource)}, more...)
+	all := append([]attribute.KeyValue{
+		attribute.String("backend", backend), attribute.String("resource", resource),
+	}, more...)
 	return metric.WithAttributeSet(attribute.NewSet(all...))
 }
 

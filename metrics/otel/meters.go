@@ -39,18 +39,22 @@ func (o *Observer) meter(m metric.Meter) error {
 	}
 	o.meters = meters{
 		wait: histogram("wait",
-			"How long acquisitions took, the wait included: of all that were granted, and of the waits that ended without a grant.", measure.WaitBuckets),
+			"How long acquisitions took, the wait included: of all that were granted, and of the "+
+				"waits that ended without a grant.", measure.WaitBuckets),
 		hold: histogram("hold", "How long leases were held, until they were released or lost.", measure.HoldBuckets),
 		margin: histogram("loss_margin",
-			"How long before the store's expiry a holder was told that its lease is over; negative if too late.", measure.MarginBuckets),
-		held:           gauge("held", "{lease}", "Leases that are held now."),
-		waiting:        gauge("waiting", "{call}", "Calls of Lock that are under way now."),
-		failures:       counter("failures", "{call}", "Calls of Lock and TryLock that failed."),
-		lost:           counter("lost", "{lease}", "Leases that ended without Unlock."),
-		late:           counter("lost_late", "{lease}", "Losses that the holder was told only after the store's expiry."),
+			"How long before the store's expiry a holder was told that its lease is "+
+				"over; negative if too late.", measure.MarginBuckets),
+		held:     gauge("held", "{lease}", "Leases that are held now."),
+		waiting:  gauge("waiting", "{call}", "Calls of Lock that are under way now."),
+		failures: counter("failures", "{call}", "Calls of Lock and TryLock that failed."),
+		lost:     counter("lost", "{lease}", "Leases that ended without Unlock."),
+		late: counter("lost_late", "{lease}",
+			"Losses that the holder was told only after the store's expiry."),
 		renewals:       counter("renewals", "{renewal}", "Renewals."),
 		unlockFailures: counter("unlock_failures", "{call}", "Calls of Unlock that failed."),
-		cleanups:       counter("cleanups", "{acquisition}", "Acquisitions, unwanted or of unknown outcome, that were undone."),
+		cleanups: counter("cleanups", "{acquisition}",
+			"Acquisitions, unwanted or of unknown outcome, that were undone."),
 	}
 	return errors.Join(append(errs, o.look(m))...)
 }
@@ -62,7 +66,8 @@ func (o *Observer) look(m metric.Meter) error {
 	listings, err2 := m.Int64ObservableCounter("distributed_lock.listings", metric.WithUnit("{listing}"),
 		metric.WithDescription("Listings that looked for leaked locks (Watch)."))
 	jumps, err3 := m.Int64ObservableCounter("distributed_lock.clock_jumps", metric.WithUnit("{jump}"),
-		metric.WithDescription("Times that this machine's wall clock was seen to have moved by half a second or more against its monotonic clock between two collections."))
+		metric.WithDescription("Times that this machine's wall clock was seen to have moved by "+
+			"half a second or more against its monotonic clock between two collections."))
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}

@@ -22,7 +22,9 @@ import (
 // Both exporters say the same of the same events, under names that a translation makes equal.
 func TestTheSameNumbersAsPrometheus(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
-		for _, watch := range []func(context.Context, *fencelock.Locker, string, time.Duration) error{r.otel.Watch, r.prom.Watch} {
+		for _, watch := range []func(
+			context.Context, *fencelock.Locker, string, time.Duration,
+		) error{r.otel.Watch, r.prom.Watch} {
 			go func() { _ = watch(t.Context(), r.Locker, "", time.Hour) }()
 		}
 		le, err := r.Mutex("a/1").Lock(t.Context())
@@ -77,7 +79,9 @@ func TestTheSameNumbersAsPrometheus(t *testing.T) {
 			names[name] = names[name] || v != 0 && got[k] != 0
 		}
 		for name, counted := range names {
-			if zero := strings.HasSuffix(name, "_clock_jumps_total") || strings.HasSuffix(name, "_leaked") || strings.HasSuffix(name, "_lost_late_total"); !counted && !zero {
+			if zero := strings.HasSuffix(name, "_clock_jumps_total") ||
+				strings.HasSuffix(name, "_leaked") ||
+				strings.HasSuffix(name, "_lost_late_total"); !counted && !zero {
 				t.Errorf("%s: nothing was counted, so nothing was compared", name)
 			}
 		}
@@ -103,7 +107,8 @@ func fromPrometheus(t *testing.T, c *prometheus.Collector) map[string]float64 {
 				ns[key(f.GetName()+"_count", labels)] = float64(h.GetSampleCount())
 				ns[key(f.GetName()+"_sum", labels)] = h.GetSampleSum()
 				for _, b := range h.GetBucket() {
-					ns[key(fmt.Sprint(f.GetName(), "_le_", b.GetUpperBound()), labels)] = float64(b.GetCumulativeCount())
+					bucket := key(fmt.Sprint(f.GetName(), "_le_", b.GetUpperBound()), labels)
+					ns[bucket] = float64(b.GetCumulativeCount())
 				}
 				continue
 			}

@@ -72,10 +72,11 @@ func New(o *Options) (*Observer, error) {
 // Close ends the export of what is looked up at each collection. Events may still come, and are counted.
 func (o *Observer) Close() error { return o.looking.Unregister() }
 
-// Watch looks for leaked locks: locks that are held with no expiry, which nobody will ever free. It lists those of l whose
-// names have the prefix, at once and then every so often, and exports how many there are. It returns when ctx
-// ends, with its cause, or with an error when l is closed, cannot list, or every is not above 0; the numbers
-// of this watch are not exported any more then. A listing that fails otherwise is counted and tried again.
+// Watch looks for leaked locks: locks that are held with no expiry, which nobody will ever free. It
+// lists those of l whose names have the prefix, at once and then every so often, and exports how
+// many there are. It returns when ctx ends, with its cause, or with an error when l is closed,
+// cannot list, or every is not above 0; the numbers of this watch are not exported any more then. A
+// listing that fails otherwise is counted and tried again.
 //
 // It runs on the caller's goroutine: go o.Watch(ctx, l, "", time.Minute). A listing goes through every lock in the
 // store, so one process of a fleet is enough. Of a Locker that routes by name, the backend is what Traits().Name says.
@@ -103,7 +104,8 @@ var spanNames = map[fencelock.EventKind]string{
 func (o *Observer) Begin(ctx context.Context, e fencelock.Event) context.Context {
 	resource := o.groups.Of(e.Name)
 	c := &call{kind: e.Kind, caller: ctx, attrs: labels(e.Backend, resource)}
-	ctx, c.span = o.tracer.Start(ctx, spanNames[e.Kind], trace.WithTimestamp(e.At), trace.WithAttributes(spanAttributes(e, resource)...))
+	ctx, c.span = o.tracer.Start(ctx, spanNames[e.Kind], trace.WithTimestamp(e.At),
+		trace.WithAttributes(spanAttributes(e, resource)...))
 	if c.kind == fencelock.Locking {
 		o.meters.waiting.Add(ctx, 1, c.attrs)
 	}
@@ -145,7 +147,8 @@ func (o *Observer) Observe(ctx context.Context, e fencelock.Event) {
 // endsCall reports whether a call ends in this kind of event.
 func endsCall(k fencelock.EventKind) bool {
 	switch k {
-	case fencelock.Acquired, fencelock.Joined, fencelock.NotAcquired, fencelock.Released, fencelock.Left, fencelock.NotReleased:
+	case fencelock.Acquired, fencelock.Joined, fencelock.NotAcquired, fencelock.Released,
+		fencelock.Left, fencelock.NotReleased:
 		return true
 	default:
 		return false

@@ -69,7 +69,10 @@ func bubble(t *testing.T, fn func(t *testing.T, r *rig), options ...trace.Tracer
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &rig{store: &store{Driver: d}, spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader(), prom: prometheus.New(nil)}
+		r := &rig{
+			store: &store{Driver: d}, spans: tracetest.NewSpanRecorder(),
+			reader: sdkmetric.NewManualReader(), prom: prometheus.New(nil),
+		}
 		r.tracer = trace.NewTracerProvider(append(options, trace.WithSpanProcessor(r.spans))...)
 		r.otel, err = otel.New(&otel.Options{
 			TracerProvider: r.tracer, MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(r.reader)),

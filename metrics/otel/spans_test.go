@@ -37,7 +37,8 @@ func TestSpansOfALease(t *testing.T) {
 			t.Fatalf("got %v, want two of each", spans)
 		}
 		common := map[string]any{
-			"lock.name": "jobs/nightly", "lock.backend": "memory", "lock.owner": "me", "lock.resource": "jobs", "lock.token": int64(le.Token()),
+			"lock.name": "jobs/nightly", "lock.backend": "memory", "lock.owner": "me",
+			"lock.resource": "jobs", "lock.token": int64(le.Token()),
 		}
 		tests := map[string]struct {
 			from, to time.Duration
@@ -53,7 +54,8 @@ func TestSpansOfALease(t *testing.T) {
 				t.Errorf("%s: got %v to %v, want %v to %v", name, from, to, tt.from, tt.to)
 			}
 			if s.Parent().SpanID() != request.SpanContext().SpanID() || s.Status().Code != codes.Unset {
-				t.Errorf("%s: got parent %v, status %v, want a child of the request's span, no status", name, s.Parent(), s.Status())
+				t.Errorf("%s: got parent %v, status %v, want a child of the "+
+					"request's span, no status", name, s.Parent(), s.Status())
 			}
 			got := attributes(s)
 			if got["lock.outcome"] != tt.outcome {

@@ -106,10 +106,11 @@ func (c *Collector) Observe(ctx context.Context, e fencelock.Event) {
 	}
 }
 
-// Watch looks for leaked locks: locks that are held with no expiry, which nobody will ever free. It lists those of l whose
-// names have the prefix, at once and then every so often, and exports how many there are. It returns when ctx
-// ends, with its cause, or with an error when l is closed, cannot list, or every is not above 0; the numbers
-// of this watch are not exported any more then. A listing that fails otherwise is counted and tried again.
+// Watch looks for leaked locks: locks that are held with no expiry, which nobody will ever free. It
+// lists those of l whose names have the prefix, at once and then every so often, and exports how
+// many there are. It returns when ctx ends, with its cause, or with an error when l is closed,
+// cannot list, or every is not above 0; the numbers of this watch are not exported any more then. A
+// listing that fails otherwise is counted and tried again.
 //
 // It runs on the caller's goroutine: go c.Watch(ctx, l, "", time.Minute). A listing goes through every lock in the
 // store, so one process of a fleet is enough. Of a Locker that routes by name, the backend is what Traits().Name says.

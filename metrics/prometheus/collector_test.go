@@ -37,7 +37,8 @@ func TestALeaseInNumbers(t *testing.T) {
 		}
 		want(t, "the third holds", c, numbers{
 			"held{memory,jobs}": 1, "wait_seconds_count{memory,jobs}": 3, "wait_seconds_sum{memory,jobs}": 5,
-			"hold_seconds_count{memory,jobs}": 2, "hold_seconds_sum{memory,jobs}": 3, "renewals_total{memory,jobs,ok}": 1,
+			"hold_seconds_count{memory,jobs}": 2, "hold_seconds_sum{memory,jobs}": 3,
+			"renewals_total{memory,jobs,ok}": 1,
 		})
 		inner, err := l.Mutex("jobs/nightly", fencelock.WithReentrancy()).Lock(leaseContext(t, le))
 		if err != nil {
@@ -47,7 +48,8 @@ func TestALeaseInNumbers(t *testing.T) {
 		unlock(t, inner)
 		want(t, "re-entry is no second hold", c, numbers{
 			"wait_seconds_count{memory,jobs}": 3, "wait_seconds_sum{memory,jobs}": 5,
-			"hold_seconds_count{memory,jobs}": 3, "hold_seconds_sum{memory,jobs}": 3, "renewals_total{memory,jobs,ok}": 1,
+			"hold_seconds_count{memory,jobs}": 3, "hold_seconds_sum{memory,jobs}": 3,
+			"renewals_total{memory,jobs,ok}": 1,
 		})
 	})
 }
@@ -96,12 +98,15 @@ func TestFailuresByReason(t *testing.T) {
 		got := scrape(t, c)
 		cleanups := got["cleanups_total{memory,a}"]
 		want(t, "all failures", c, numbers{
-			"failures_total{memory,a,locked}": 1, "failures_total{memory,a,deadlock}": 1, "failures_total{memory,a,timeout}": 1,
+			"failures_total{memory,a,locked}": 1, "failures_total{memory,a,deadlock}": 1,
+			"failures_total{memory,a,timeout}":  1,
 			"failures_total{memory,a,canceled}": 1, "failures_total{memory,other,invalid}": 2,
 			"failures_total{memory,a,unavailable}": 1, "failures_total{memory,a,closed}": 1,
 			// The grant, and the waits of 2 s and of 3 s more, and the one that the store did not answer.
-			"wait_seconds_count{memory,a}": 4, "wait_seconds_sum{memory,a}": 5, "hold_seconds_count{memory,a}": 1, "hold_seconds_sum{memory,a}": 5,
-			"unlock_failures_total{memory,a,released}": 1, "cleanups_total{memory,a}": cleanups, "renewals_total{memory,a,ok}": 1,
+			"wait_seconds_count{memory,a}": 4, "wait_seconds_sum{memory,a}": 5,
+			"hold_seconds_count{memory,a}": 1, "hold_seconds_sum{memory,a}": 5,
+			"unlock_failures_total{memory,a,released}": 1, "cleanups_total{memory,a}": cleanups,
+			"renewals_total{memory,a,ok}": 1,
 		})
 		if cleanups < 3 {
 			t.Errorf("got %v cleanups, want one for each of three acquisitions that did not end in an answer", cleanups)
@@ -128,16 +133,22 @@ func TestLossesAndTheirMargin(t *testing.T) {
 		}
 		const trusted = 9.8 // the TTL of 10 s less 2 %
 		want(t, "losses", c, numbers{
-			"lost_total{memory,expired,expired}": 1, "loss_margin_seconds_count{memory,expired}": 1, "loss_margin_seconds_sum{memory,expired}": 10 - trusted,
-			"lost_total{memory,bounded,max_hold}": 1, "loss_margin_seconds_count{memory,bounded}": 1, "loss_margin_seconds_sum{memory,bounded}": 9,
-			"lost_total{memory,broken,revoked}": 1, "lost_total{memory,session,session_lost}": 1,
+			"lost_total{memory,expired,expired}": 1, "loss_margin_seconds_count{memory,expired}": 1,
+			"loss_margin_seconds_sum{memory,expired}":   10 - trusted,
+			"lost_total{memory,bounded,max_hold}":       1,
+			"loss_margin_seconds_count{memory,bounded}": 1,
+			"loss_margin_seconds_sum{memory,bounded}":   9,
+			"lost_total{memory,broken,revoked}":         1, "lost_total{memory,session,session_lost}": 1,
 			"hold_seconds_count{memory,expired}": 1, "hold_seconds_sum{memory,expired}": trusted,
 			"hold_seconds_count{memory,bounded}": 1, "hold_seconds_sum{memory,bounded}": 1,
-			"hold_seconds_count{memory,broken}": 1, "hold_seconds_count{memory,session}": 1, "hold_seconds_sum{memory,session}": 1,
-			"wait_seconds_count{memory,expired}": 1, "wait_seconds_count{memory,bounded}": 1, "wait_seconds_count{memory,broken}": 1, "wait_seconds_count{memory,session}": 1,
+			"hold_seconds_count{memory,broken}": 1, "hold_seconds_count{memory,session}": 1,
+			"hold_seconds_sum{memory,session}":   1,
+			"wait_seconds_count{memory,expired}": 1, "wait_seconds_count{memory,bounded}": 1,
+			"wait_seconds_count{memory,broken}": 1, "wait_seconds_count{memory,session}": 1,
 			"unlock_failures_total{memory,expired,lost}": 1, "unlock_failures_total{memory,bounded,lost}": 1,
 			"unlock_failures_total{memory,broken,lost}": 1, "unlock_failures_total{memory,session,lost}": 1,
-			"cleanups_total{memory,expired}": 1, "cleanups_total{memory,bounded}": 1, "cleanups_total{memory,broken}": 1, "cleanups_total{memory,session}": 1,
+			"cleanups_total{memory,expired}": 1, "cleanups_total{memory,bounded}": 1,
+			"cleanups_total{memory,broken}": 1, "cleanups_total{memory,session}": 1,
 		})
 	})
 }
@@ -145,7 +156,10 @@ func TestLossesAndTheirMargin(t *testing.T) {
 // A process that was stopped hears of the loss too late: it is counted by itself.
 func TestALateLoss(t *testing.T) {
 	c := prometheus.New(nil)
-	lost := fencelock.Event{Kind: fencelock.Lost, Backend: "redis", Name: "a/1", Reason: fencelock.Expired, Margin: time.Millisecond}
+	lost := fencelock.Event{
+		Kind: fencelock.Lost, Backend: "redis", Name: "a/1", Reason: fencelock.Expired,
+		Margin: time.Millisecond,
+	}
 	c.Observe(t.Context(), lost)
 	lost.Margin = -2 * time.Second
 	c.Observe(t.Context(), lost)
@@ -164,15 +178,19 @@ func TestRenewalsThatFail(t *testing.T) {
 			t.Errorf("got %v, want unavailable", err)
 		}
 		got := scrape(t, c)
-		if got["renewals_total{memory,a,failed}"] < 1 || got["renewals_total{memory,a,ok}"] != 0 || got["held{memory,a}"] != 1 ||
+		if got["renewals_total{memory,a,failed}"] < 1 || got["renewals_total{memory,a,ok}"] != 0 ||
+			got["held{memory,a}"] != 1 ||
 			got["unlock_failures_total{memory,a,unavailable}"] != 1 {
 			t.Errorf("got %v, want renewals that failed, and a lease that is held", got)
 		}
 		s.down.Store(false)
 		unlock(t, le)
 		// Unlock may overtake a renewal: that is no failure.
-		c.Observe(t.Context(), fencelock.Event{Kind: fencelock.RenewFailed, Backend: "memory", Name: "a/1", Err: fencelock.ErrReleased})
-		if after := scrape(t, c); after["held{memory,a}"] != 0 || after["renewals_total{memory,a,failed}"] != got["renewals_total{memory,a,failed}"] {
+		c.Observe(t.Context(), fencelock.Event{
+			Kind: fencelock.RenewFailed, Backend: "memory", Name: "a/1", Err: fencelock.ErrReleased,
+		})
+		if after := scrape(t, c); after["held{memory,a}"] != 0 ||
+			after["renewals_total{memory,a,failed}"] != got["renewals_total{memory,a,failed}"] {
 			t.Errorf("got %v, want nothing held and no more renewals that failed", after)
 		}
 	})
@@ -200,7 +218,8 @@ func TestCloseCountsLeasesAndWaitersDown(t *testing.T) {
 			t.Errorf("lock: got %v, want closed", err)
 		}
 		got := scrape(t, c)
-		if got["held{memory,a}"] != 0 || got["waiting{memory,a}"] != 0 || got["hold_seconds_count{memory,a}"] != 3 || got["lost_total{memory,a,revoked}"] != 3 {
+		if got["held{memory,a}"] != 0 || got["waiting{memory,a}"] != 0 ||
+			got["hold_seconds_count{memory,a}"] != 3 || got["lost_total{memory,a,revoked}"] != 3 {
 			t.Errorf("got %v, want nothing held or waiting, and three holds that ended without the store's word", got)
 		}
 	})
@@ -221,7 +240,8 @@ func TestCountersAreThereBeforeTheyCount(t *testing.T) {
 		for _, r := range measure.UnlockFailures {
 			names = append(names, "unlock_failures_total{memory,a,"+r+"}")
 		}
-		names = append(names, "renewals_total{memory,a,ok}", "renewals_total{memory,a,failed}", "lost_late_total{memory,a}",
+		names = append(names, "renewals_total{memory,a,ok}", "renewals_total{memory,a,failed}",
+			"lost_late_total{memory,a}",
 			"cleanups_total{memory,a}", "clock_jumps_total{forward}", "clock_jumps_total{backward}")
 		for _, n := range names {
 			if v, ok := got[n]; !ok || v != 0 {
@@ -238,17 +258,21 @@ func TestManyNamesAreNotManySeries(t *testing.T) {
 		name    func(i int) string
 		most    int // resources
 	}{
-		"of one group":               {nil, func(i int) string { return fmt.Sprint("users/", i) }, 1},
-		"without a slash":            {nil, func(i int) string { return fmt.Sprint("user-", i) }, 1},
-		"the number before a slash":  {nil, func(i int) string { return fmt.Sprint(i, "/lock") }, 101},
-		"a function that groups not": {&prometheus.Options{Resource: func(n string) string { return n }, MaxResources: 7}, func(i int) string { return fmt.Sprint(i) }, 8},
+		"of one group":              {nil, func(i int) string { return fmt.Sprint("users/", i) }, 1},
+		"without a slash":           {nil, func(i int) string { return fmt.Sprint("user-", i) }, 1},
+		"the number before a slash": {nil, func(i int) string { return fmt.Sprint(i, "/lock") }, 101},
+		"a function that groups not": {
+			&prometheus.Options{Resource: func(n string) string { return n }, MaxResources: 7},
+			func(i int) string { return fmt.Sprint(i) }, 8,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := prometheus.New(tt.options)
 			for i := range names {
-				c.Observe(context.Background(), fencelock.Event{Kind: fencelock.Acquired, Backend: "redis", Name: tt.name(i)})
+				c.Observe(context.Background(),
+					fencelock.Event{Kind: fencelock.Acquired, Backend: "redis", Name: tt.name(i)})
 			}
 			got, sum := 0, 0.0
 			for k, v := range scrape(t, c) {

@@ -19,11 +19,13 @@ type vecs struct {
 // What is made at the scrape.
 var (
 	leakedDesc = client.NewDesc("distributed_lock_leaked",
-		"Locks that are held with no expiry and that nobody will free, as listed last (Watch).", []string{"backend", "resource"}, nil)
+		"Locks that are held with no expiry and that nobody will free, as listed last (Watch).",
+		[]string{"backend", "resource"}, nil)
 	listingsDesc = client.NewDesc("distributed_lock_listings_total",
 		"Listings that looked for leaked locks (Watch).", []string{"backend", "result"}, nil)
 	jumpsDesc = client.NewDesc("distributed_lock_clock_jumps_total",
-		"Times that this machine's wall clock was seen to have moved by half a second or more against its monotonic clock between two scrapes.",
+		"Times that this machine's wall clock was seen to have moved by half a second or more "+
+			"against its monotonic clock between two scrapes.",
 		[]string{"direction"}, nil)
 )
 
@@ -33,20 +35,25 @@ func newVecs() vecs {
 			append([]string{"backend", "resource"}, labels...))
 	}
 	gauge := func(name, help string) *client.GaugeVec {
-		return client.NewGaugeVec(client.GaugeOpts{Name: "distributed_lock_" + name, Help: help}, []string{"backend", "resource"})
+		return client.NewGaugeVec(client.GaugeOpts{Name: "distributed_lock_" + name, Help: help},
+			[]string{"backend", "resource"})
 	}
 	histogram := func(name, help string, buckets []float64) *client.HistogramVec {
 		return client.NewHistogramVec(client.HistogramOpts{
 			Name: "distributed_lock_" + name, Help: help, Buckets: buckets,
-			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
+			NativeHistogramMinResetDuration: time.Hour,
 		}, []string{"backend", "resource"})
 	}
 	return vecs{
 		wait: histogram("wait_seconds",
-			"How long acquisitions took, the wait included: of all that were granted, and of the waits that ended without a grant.", measure.WaitBuckets),
-		hold: histogram("hold_seconds", "How long leases were held, until they were released or lost.", measure.HoldBuckets),
+			"How long acquisitions took, the wait included: of all that were granted, and of the "+
+				"waits that ended without a grant.", measure.WaitBuckets),
+		hold: histogram("hold_seconds",
+			"How long leases were held, until they were released or lost.", measure.HoldBuckets),
 		margin: histogram("loss_margin_seconds",
-			"How long before the store's expiry a holder was told that its lease is over; negative if too late.", measure.MarginBuckets),
+			"How long before the store's expiry a holder was told that its lease is "+
+				"over; negative if too late.", measure.MarginBuckets),
 		held:           gauge("held", "Leases that are held now."),
 		waiting:        gauge("waiting", "Calls of Lock that are under way now."),
 		failures:       counter("failures_total", "Calls of Lock and TryLock that failed.", "reason"),
@@ -60,7 +67,8 @@ func newVecs() vecs {
 
 func (v *vecs) all() []client.Collector {
 	return []client.Collector{
-		v.wait, v.hold, v.margin, v.held, v.waiting, v.failures, v.lost, v.late, v.renewals, v.unlockFailures, v.cleanups,
+		v.wait, v.hold, v.margin, v.held, v.waiting, v.failures, v.lost, v.late, v.renewals,
+		v.unlockFailures, v.cleanups,
 	}
 }
 
@@ -74,8 +82,8 @@ type series struct {
 	failures                             *client.CounterVec // has the other labels already
 }
 
-// of returns the series of an event. When they are new, every counter is made with the value 0, so that the first thing that is
-// counted shows as an increase.
+// of returns the series of an event. When they are new, every counter is made with the value 0, so
+// that the first thing that is counted shows as an increase.
 func (c *Collector) of(e fencelock.Event) *series {
 	p := measure.Pair{Backend: e.Backend, Resource: c.groups.Of(e.Name)}
 	c.mu.RLock()

@@ -17,19 +17,36 @@ func TestWatch(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, l *fencelock.Locker, c *prometheus.Collector) {
 		ctx, stop := context.WithCancelCause(t.Context())
 		ended := make(chan error)
-		s.leaked.Store(&[]backend.Info{{Name: "old/1", Held: true, Leaked: true}, {Name: "old/2", Held: true, Leaked: true}, {Name: "nightly", Held: true, Leaked: true}, {Name: "fine/1", Held: true}})
+		s.leaked.Store(&[]backend.Info{
+			{Name: "old/1", Held: true, Leaked: true},
+			{Name: "old/2", Held: true, Leaked: true},
+			{Name: "nightly", Held: true, Leaked: true},
+			{Name: "fine/1", Held: true},
+		})
 		go func() { ended <- c.Watch(ctx, l, "", time.Minute) }()
 		synctest.Wait()
-		want(t, "at once", c, numbers{"leaked{memory,old}": 2, "leaked{memory,other}": 1, "leaked{memory,fine}": 0, "listings_total{memory,ok}": 1})
+		want(t, "at once",
+			c, numbers{
+				"leaked{memory,old}": 2, "leaked{memory,other}": 1, "leaked{memory,fine}": 0,
+				"listings_total{memory,ok}": 1,
+			})
 		s.down.Store(true)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		want(t, "a listing that failed changes nothing", c, numbers{"leaked{memory,old}": 2, "leaked{memory,other}": 1, "listings_total{memory,ok}": 1, "listings_total{memory,failed}": 1})
+		want(t, "a listing that failed changes nothing",
+			c, numbers{
+				"leaked{memory,old}": 2, "leaked{memory,other}": 1, "listings_total{memory,ok}": 1,
+				"listings_total{memory,failed}": 1,
+			})
 		s.down.Store(false)
 		s.leaked.Store(&[]backend.Info{{Name: "old/2", Held: true}})
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		want(t, "mended", c, numbers{"leaked{memory,old}": 0, "listings_total{memory,ok}": 2, "listings_total{memory,failed}": 1})
+		want(t, "mended",
+			c, numbers{
+				"leaked{memory,old}": 0, "listings_total{memory,ok}": 2,
+				"listings_total{memory,failed}": 1,
+			})
 		s.leaked.Store(&[]backend.Info{{Name: "old/2", Held: true, Leaked: true}})
 		time.Sleep(time.Minute)
 		cause := errors.New("shutting down")

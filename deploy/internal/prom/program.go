@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// Program returns the path of promtool or of prometheus. Where it is not installed the test is skipped, or fails if FENCELOCK_REQUIRE lists
-// prometheus or is "all", as for the servers of package servers.
+// Program returns the path of promtool or of prometheus. Where it is not installed the test is
+// skipped, or fails if FENCELOCK_REQUIRE lists prometheus or is "all", as for the servers of
+// package servers.
 func Program(tb testing.TB, name string) string {
 	tb.Helper()
 	path, err := exec.LookPath(name)

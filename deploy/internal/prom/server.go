@@ -28,7 +28,8 @@ const startMost = 30 * time.Second
 
 var listening = regexp.MustCompile(`msg="?Listening on"? address=(127\.0\.0\.1:\d+)`)
 
-// Start starts a server with a configuration, and flags besides, and ends it with the test. See Program for where there is none.
+// Start starts a server with a configuration, and flags besides, and ends it with the test. See
+// Program for where there is none.
 func Start(tb testing.TB, config string, flags ...string) *Server {
 	tb.Helper()
 	program, dir := Program(tb, "prometheus"), tb.TempDir()

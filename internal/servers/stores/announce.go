@@ -2,9 +2,10 @@ package stores
 
 import "net"
 
-// Announce returns the address that a server should give to clients and peers instead of its own, which is addr. It is
-// called once for each server before that server is started, so it may start a proxy in front of it: clients of a
-// cluster or of sentinels connect to what they are told, and only so pass through the proxy. The host must be 127.0.0.1.
+// Announce returns the address that a server should give to clients and peers instead of its own,
+// which is addr. It is called once for each server before that server is started, so it may start a
+// proxy in front of it: clients of a cluster or of sentinels connect to what they are told, and
+// only so pass through the proxy. The host must be 127.0.0.1.
 type Announce func(addr string) (string, error)
 
 // announce asks for the server's public address.

@@ -56,8 +56,9 @@ func cacheDir() (string, error) {
 	return filepath.Join(dir, "fencelock-servers"), nil
 }
 
-// lockCache keeps other processes from making the same thing: the kernel frees an abstract Unix socket with its process.
-// Elsewhere than on Linux two processes may both make it, which costs time only.
+// lockCache keeps other processes from making the same thing: the kernel frees an abstract Unix
+// socket with its process. Elsewhere than on Linux two processes may both make it, which costs time
+// only.
 func lockCache(ctx context.Context, path string) (unlock func(), err error) {
 	if runtime.GOOS != "linux" {
 		return func() {}, nil

@@ -25,8 +25,9 @@ type Cluster struct {
 	masters int
 }
 
-// StartCluster starts the nodes, joins them and returns when every one of them says that the cluster is ok. That takes two
-// seconds, because a Redis master waits so long before it first answers for its slots.
+// StartCluster starts the nodes, joins them and returns when every one of them says that the
+// cluster is ok. That takes two seconds, because a Redis master waits so long before it first
+// answers for its slots.
 func StartCluster(ctx context.Context, l Launcher, o ClusterOptions) (*Cluster, error) {
 	if o.Masters == 0 {
 		o.Masters = 3
@@ -73,7 +74,9 @@ func (c *Cluster) join(ctx context.Context) error {
 	}
 	var meetings [][]string
 	for _, peer := range c.servers {
-		meetings = append(meetings, []string{"CLUSTER", "MEET", "127.0.0.1", portOf(peer.addr), strconv.Itoa(busPort(peer))})
+		meetings = append(meetings, []string{
+			"CLUSTER", "MEET", "127.0.0.1", portOf(peer.addr), strconv.Itoa(busPort(peer)),
+		})
 	}
 	for _, node := range c.servers {
 		if err := node.command(ctx, meetings...); err != nil {
@@ -158,7 +161,8 @@ func (c *Cluster) AwaitOK(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if state := field(info, "cluster_state"); state != "ok" || field(info, "cluster_slots_ok") != strconv.Itoa(slots) {
+		if state := field(info, "cluster_state"); state != "ok" ||
+			field(info, "cluster_slots_ok") != strconv.Itoa(slots) {
 			return fmt.Errorf("the cluster's state is %q", state)
 		}
 		role, err := node.ask(ctx, "", "INFO", "replication")

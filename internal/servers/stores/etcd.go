@@ -4,11 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 )
@@ -20,8 +18,9 @@ type EtcdOptions struct {
 	TLS     bool     // for clients, with a certificate of an authority of its own
 }
 
-// EtcdCluster is an etcd cluster. A member that lost its data cannot come back as itself, as with any etcd: Restart(false) of
-// one of several fails; of all of them ([Group.Restart]) it gives an empty cluster.
+// EtcdCluster is an etcd cluster. A member that lost its data cannot come back as itself, as with
+// any etcd: Restart(false) of one of several fails; of all of them ([Group.Restart]) it gives an
+// empty cluster.
 type EtcdCluster struct{ *Group }
 
 // StartEtcd starts the members and returns when each answers with a leader.
@@ -35,16 +34,9 @@ func StartEtcd(ctx context.Context, l Launcher, o EtcdOptions) (*EtcdCluster, er
 		}
 	}
 	m := &etcdMaker{launcher: l, options: o, group: e.Group, program: program}
-	err := e.prepare(max(o.Members, 1), 2, false, func(i int, all [][]int) (*Server, error) {
-		return m.member(ctx, i, all)
+	return e, e.run(ctx, max(o.Members, 1), 2, false, func(i int, all [][]int) (*Server, error) {
+		return newServer("etcd", l, all[i][0], func(s *Server) error { return m.member(ctx, s, i, all) })
 	})
-	if err == nil {
-		err = e.start(ctx)
-	}
-	if err != nil {
-		return nil, errors.Join(err, e.Close())
-	}
-	return e, nil
 }
 
 // etcdMaker prepares the members of one cluster.
@@ -57,24 +49,20 @@ type etcdMaker struct {
 }
 
 // member prepares member i; the first port of each set is for clients, the second for peers.
-func (m *etcdMaker) member(ctx context.Context, i int, all [][]int) (*Server, error) {
-	dir, err := os.MkdirTemp("", "fencelock-etcd-")
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{store: "etcd", kind: m.launcher.Kind(), addr: loopback(all[i][0]), dir: dir}
+func (m *etcdMaker) member(ctx context.Context, s *Server, i int, all [][]int) error {
 	scheme, secure := "http", []string(nil)
 	s.url = "etcd://" + s.addr
 	if m.options.TLS {
+		var err error
 		if m.authority == nil {
-			m.authority, err = newAuthority(dir)
+			m.authority, err = newAuthority(s.dir)
 		} else {
-			err = m.authority.copyTo(dir)
+			err = m.authority.copyTo(s.dir)
 		}
 		if err != nil {
-			return nil, errors.Join(err, os.RemoveAll(dir))
+			return err
 		}
-		own := m.authority.in(dir)
+		own := m.authority.in(s.dir)
 		s.caFile, s.tls = own.caFile, own.client
 		scheme, secure = "https", []string{"--cert-file=" + own.certFile, "--key-file=" + own.keyFile}
 		s.url = "etcds://" + s.addr
@@ -85,7 +73,7 @@ func (m *etcdMaker) member(ctx context.Context, i int, all [][]int) (*Server, er
 	}
 	client, peer := scheme+"://"+s.addr, "http://"+loopback(all[i][1])
 	args := []string{
-		fmt.Sprintf("--name=m%d", i), "--data-dir=" + filepath.Join(dir, "data", "etcd"),
+		fmt.Sprintf("--name=m%d", i), "--data-dir=" + filepath.Join(s.dir, "data", "etcd"),
 		"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer,
 		"--initial-cluster=" + strings.Join(peers, ","), "--initial-cluster-state=new",
@@ -93,16 +81,15 @@ func (m *etcdMaker) member(ctx context.Context, i int, all [][]int) (*Server, er
 		"--initial-cluster-token=" + hash(strings.Join(peers, ",")), "--log-level=warn",
 	}
 	args = append(append(args, secure...), m.options.Args...)
-	s.process, err = m.launcher.Prepare(ctx, Spec{
-		Store: "etcd", Name: fmt.Sprintf("etcd-m%d", i), Dir: dir, Data: filepath.Join(dir, "data"), Ports: all[i],
-		Args: append([]string{m.program}, args...), Image: append([]string{"etcd"}, args...),
-	})
-	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
 	s.ready = func(ctx context.Context) error { return m.ready(ctx, s) }
 	s.probe = etcdVersion(s)
-	return s, nil
+	var err error
+	s.process, err = m.launcher.Prepare(ctx, Spec{
+		Store: "etcd", Name: fmt.Sprintf("etcd-m%d", i),
+		Dir: s.dir, Data: filepath.Join(s.dir, "data"), Ports: all[i],
+		Args: append([]string{m.program}, args...), Image: append([]string{"etcd"}, args...),
+	})
+	return err
 }
 
 // ready returns nil if a member can serve clients, or, while there is no majority that could, if it answers.

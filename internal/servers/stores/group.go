@@ -62,7 +62,9 @@ func (g *Group) Restart(keepData bool) error {
 }
 
 // find waits for a running server that is what is looked for.
-func (g *Group) find(ctx context.Context, what string, is func(context.Context, *Server) (bool, error)) (*Server, error) {
+func (g *Group) find(
+	ctx context.Context, what string, is func(context.Context, *Server) (bool, error),
+) (*Server, error) {
 	var found *Server
 	err := await(ctx, nil, func(ctx context.Context) error {
 		errs := []error{fmt.Errorf("no running server is the %s", what)}
@@ -137,14 +139,21 @@ func (g *Group) start(ctx context.Context) error {
 // startGroup prepares n servers of one port each and starts them.
 func startGroup(ctx context.Context, n int, bus bool, prepare func(port int) (*Server, error)) (*Group, error) {
 	g := &Group{}
-	err := g.prepare(n, 1, bus, func(i int, all [][]int) (*Server, error) { return prepare(all[i][0]) })
+	return g, g.run(ctx, n, 1, bus, func(i int, all [][]int) (*Server, error) {
+		return prepare(all[i][0])
+	})
+}
+
+// run prepares n servers of k ports each and starts them, or leaves none.
+func (g *Group) run(ctx context.Context, n, k int, bus bool, prepare func(i int, all [][]int) (*Server, error)) error {
+	err := g.prepare(n, k, bus, prepare)
 	if err == nil {
 		err = g.start(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, g.Close())
+		return errors.Join(err, g.Close())
 	}
-	return g, nil
+	return nil
 }
 
 // prepare makes n servers of k ports each. Every server knows the ports of all before any is started.

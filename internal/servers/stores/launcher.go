@@ -6,7 +6,8 @@ import (
 	"syscall"
 )
 
-// ErrMissing is matched by the error of a [Launcher] that has no such program or image. The message says what to install.
+// ErrMissing is matched by the error of a [Launcher] that has no such program or image. The message
+// says what to install.
 var ErrMissing = errors.New("not available here")
 
 // Launcher runs programs: on this machine or in containers. Its methods may be called by many goroutines at once.

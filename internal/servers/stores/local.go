@@ -148,7 +148,10 @@ func (p *process) Kill() error {
 	// A new server would meet the shared memory of the old one's children, and its disk could not be taken away.
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	return errors.Join(err, await(ctx, nil, func(context.Context) error { return errors.Join(areGone(children), isGroupGone(group)) }))
+	return errors.Join(err,
+		await(ctx, nil, func(context.Context) error {
+			return errors.Join(areGone(children), isGroupGone(group))
+		}))
 }
 
 // Pause stops the program and returns when the kernel has stopped every one of its processes.
@@ -190,8 +193,8 @@ func (p *process) signalAll(sig syscall.Signal) (children []int, err error) {
 	return children, errors.Join(err, signalGroup(pid, sig))
 }
 
-// halt stops the first process of the program, and returns when it stands still or has ended. Where it cannot be stopped, its children are
-// not known either.
+// halt stops the first process of the program, and returns when it stands still or has ended. Where
+// it cannot be stopped, its children are not known either.
 func (p *process) halt(pid int) error {
 	if signalProcess(pid, pauseSignal) != nil {
 		return nil

@@ -62,8 +62,8 @@ func areGone(pids []int) error {
 	return nil
 }
 
-// isGroupGone returns nil when every process of the group has ended: a child of a program that was killed can outlive it for a moment,
-// and has its files open.
+// isGroupGone returns nil when every process of the group has ended: a child of a program that was
+// killed can outlive it for a moment, and has its files open.
 func isGroupGone(group int) error {
 	for _, p := range processes() {
 		if s, err := stat(p); err == nil && s.group == group && s.state != "Z" {

@@ -19,8 +19,11 @@ type PostgresReplicaOptions struct {
 	Upstream    string   // the address under which the replica finds the primary; default: the primary's own
 }
 
-// StartPostgresReplica copies the primary and starts a replica that follows it. Wiped and started again, it copies it anew.
-func StartPostgresReplica(ctx context.Context, l Launcher, primary *PostgresServer, o PostgresReplicaOptions) (*PostgresServer, error) {
+// StartPostgresReplica copies the primary and starts a replica that follows it. Wiped and started
+// again, it copies it anew.
+func StartPostgresReplica(
+	ctx context.Context, l Launcher, primary *PostgresServer, o PostgresReplicaOptions,
+) (*PostgresServer, error) {
 	upstream := o.Upstream
 	if upstream == "" {
 		upstream = primary.addr
@@ -47,7 +50,10 @@ func StartPostgresReplica(ctx context.Context, l Launcher, primary *PostgresServ
 // copyOf is the origin of a replica.
 func copyOf(conn string) origin {
 	return func(_ context.Context, i *pgInstall, dir, data string) (func(context.Context) error, string, error) {
-		args := []string{i.program("pg_basebackup"), "-d", conn, "-D", data, "-R", "-X", "stream", "-c", "fast", "--no-sync"}
+		args := []string{
+			i.program("pg_basebackup"), "-d", conn, "-D", data, "-R", "-X", "stream", "-c", "fast",
+			"--no-sync",
+		}
 		// The primary's own wish for a synchronous replica comes along; promoted, this one would wait for ever.
 		const alone = "synchronous_standby_names = ''"
 		setup := func(ctx context.Context) error {

@@ -2,7 +2,6 @@ package stores
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -31,7 +30,9 @@ func StartPostgres(ctx context.Context, l Launcher, o PostgresOptions) (*Postgre
 }
 
 // origin says where a server's data comes from.
-type origin func(ctx context.Context, i *pgInstall, dir, data string) (setup func(context.Context) error, script string, err error)
+type origin func(
+	ctx context.Context, i *pgInstall, dir, data string,
+) (setup func(context.Context) error, script string, err error)
 
 // pgInstall is a local installation; empty when a container brings its own.
 type pgInstall struct {
@@ -57,33 +58,29 @@ func preparePostgres(ctx context.Context, l Launcher, port int, config []string,
 			return nil, err
 		}
 	}
-	dir, err := os.MkdirTemp("", "fencelock-postgres-")
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{store: "postgres", kind: l.Kind(), addr: loopback(port), dir: dir}
-	s.url = "postgres://" + pgUser + "@" + s.addr + "/" + pgUser + "?sslmode=disable"
-	s.ready = func(ctx context.Context) error {
-		_, err := pgQuery(ctx, s.addr, "SELECT 1")
+	return newServer("postgres", l, port, func(s *Server) error {
+		s.url = "postgres://" + pgUser + "@" + s.addr + "/" + pgUser + "?sslmode=disable"
+		s.ready = func(ctx context.Context) error {
+			_, err := pgQuery(ctx, s.addr, "SELECT 1")
+			return err
+		}
+		s.probe = func(ctx context.Context) (string, error) {
+			version, err := pgQuery(ctx, s.addr, "SHOW server_version")
+			version, _, _ = strings.Cut(version, " ")
+			return version, err
+		}
+		err := makeDir(s.dir, install.user)
+		if err == nil {
+			s.process, err = install.process(ctx, l, s, port, config, from)
+		}
 		return err
-	}
-	s.probe = func(ctx context.Context) (string, error) {
-		version, err := pgQuery(ctx, s.addr, "SHOW server_version")
-		version, _, _ = strings.Cut(version, " ")
-		return version, err
-	}
-	err = makeDir(dir, install.user)
-	if err == nil {
-		s.process, err = install.process(ctx, l, s, port, config, from)
-	}
-	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	return s, nil
+	})
 }
 
 // process describes the server's process. In a container the account postgres of the image runs it.
-func (i *pgInstall) process(ctx context.Context, l Launcher, s *Server, port int, config []string, from origin) (Process, error) {
+func (i *pgInstall) process(
+	ctx context.Context, l Launcher, s *Server, port int, config []string, from origin,
+) (Process, error) {
 	data := filepath.Join(s.dir, "data")
 	setup, script, err := from(ctx, i, s.dir, data)
 	if err != nil {
@@ -147,7 +144,8 @@ func newCluster(ctx context.Context, i *pgInstall, _, data string) (func(context
 	}, script, nil
 }
 
-// makeTemplate makes a new cluster where its owner may write, and copies it to the cache, where perhaps only the caller may.
+// makeTemplate makes a new cluster where its owner may write, and copies it to the cache, where
+// perhaps only the caller may.
 func (i *pgInstall) makeTemplate(ctx context.Context) func(path string) error {
 	return func(path string) error {
 		dir, err := os.MkdirTemp("", "fencelock-initdb-")
@@ -184,9 +182,12 @@ func findPostgres() (*pgInstall, error) {
 			return nil, err
 		}
 		if len(found) == 0 {
-			return nil, fmt.Errorf("postgres: its programs are %w: neither in PATH nor in /usr/lib/postgresql", ErrMissing)
+			return nil, fmt.Errorf("postgres: its programs are %w: neither in PATH "+
+				"nor in /usr/lib/postgresql", ErrMissing)
 		}
-		i.bin = filepath.Dir(slices.MaxFunc(found, func(a, b string) int { return debianVersion(a) - debianVersion(b) }))
+		i.bin = filepath.Dir(slices.MaxFunc(found, func(a, b string) int {
+			return debianVersion(a) - debianVersion(b)
+		}))
 	}
 	if os.Getuid() != 0 {
 		return i, nil

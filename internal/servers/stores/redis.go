@@ -2,7 +2,6 @@ package stores
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -39,15 +38,7 @@ func StartRedises(ctx context.Context, l Launcher, n int, o RedisOptions) (*Grou
 
 // prepareRedis writes the configuration of a server on a port.
 func prepareRedis(ctx context.Context, l Launcher, port int, o RedisOptions) (*Server, error) {
-	dir, err := os.MkdirTemp("", "fencelock-redis-")
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{store: "redis", kind: l.Kind(), addr: loopback(port), dir: dir}
-	if err := s.prepareRedis(ctx, l, port, o); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	return s, nil
+	return newServer("redis", l, port, func(s *Server) error { return s.prepareRedis(ctx, l, port, o) })
 }
 
 func (s *Server) prepareRedis(ctx context.Context, l Launcher, port int, o RedisOptions) error {

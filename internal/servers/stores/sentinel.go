@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strconv"
 	"strings"
 )
@@ -81,22 +80,16 @@ func (s *Sentinel) dataNode(ctx context.Context, l Launcher, o SentinelOptions) 
 
 // prepareSentinel writes the configuration of one sentinel.
 func prepareSentinel(ctx context.Context, l Launcher, port int, master string) (*Server, error) {
-	dir, err := os.MkdirTemp("", "fencelock-sentinel-")
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{store: "redis", kind: l.Kind(), addr: loopback(port), dir: dir}
-	s.url = "redis+sentinel://" + s.addr + "/" + masterName
-	lines := []string{
-		"bind 127.0.0.1", "protected-mode no", "daemonize no", "port " + strconv.Itoa(port), "dir " + dir,
-		fmt.Sprintf("sentinel monitor %s 127.0.0.1 %s %d", masterName, portOf(master), sentinels/2+1),
-		"sentinel down-after-milliseconds " + masterName + " 500",
-		"sentinel failover-timeout " + masterName + " 2000",
-	}
-	if err := s.prepareRESP(ctx, l, "redis-sentinel", lines, ""); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	return s, nil
+	return newServer("redis", l, port, func(s *Server) error {
+		s.url = "redis+sentinel://" + s.addr + "/" + masterName
+		return s.prepareRESP(ctx, l, "redis-sentinel", []string{
+			"bind 127.0.0.1", "protected-mode no", "daemonize no",
+			"port " + strconv.Itoa(port), "dir " + s.dir,
+			fmt.Sprintf("sentinel monitor %s 127.0.0.1 %s %d", masterName, portOf(master), sentinels/2+1),
+			"sentinel down-after-milliseconds " + masterName + " 500",
+			"sentinel failover-timeout " + masterName + " 2000",
+		}, "")
+	})
 }
 
 // awaitReplicas waits until every replica follows the master.
@@ -135,7 +128,8 @@ func (s *Sentinel) awaitAcquainted(ctx context.Context, replicas int) error {
 			if err != nil {
 				return err
 			}
-			if state["num-slaves"] != strconv.Itoa(replicas) || state["num-other-sentinels"] != strconv.Itoa(sentinels-1) ||
+			if state["num-slaves"] != strconv.Itoa(replicas) ||
+				state["num-other-sentinels"] != strconv.Itoa(sentinels-1) ||
 				state["flags"] != "master" {
 				return fmt.Errorf("it sees %s replicas, %s other sentinels and a master that is %q",
 					state["num-slaves"], state["num-other-sentinels"], state["flags"])

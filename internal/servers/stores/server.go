@@ -28,6 +28,19 @@ type Server struct {
 	probe   func(context.Context) (string, error) // the version
 }
 
+// newServer makes a server with a folder of its own, which goes again if fill fails.
+func newServer(store string, l Launcher, port int, fill func(*Server) error) (*Server, error) {
+	dir, err := os.MkdirTemp("", "fencelock-"+store+"-")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{store: store, kind: l.Kind(), addr: loopback(port), dir: dir}
+	if err := fill(s); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return s, nil
+}
+
 // Store is the backend's name, such as "redis".
 func (s *Server) Store() string { return s.store }
 

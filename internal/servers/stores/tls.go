@@ -68,7 +68,9 @@ func newAuthority(dir string) (*authority, error) {
 }
 
 // certificate completes t and signs it with the parent's key, or with its own without a parent.
-func certificate(t, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, []byte, error) {
+func certificate(
+	t, parent *x509.Certificate, parentKey *ecdsa.PrivateKey,
+) (*x509.Certificate, *ecdsa.PrivateKey, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, nil, err

@@ -16,7 +16,9 @@ import (
 type ZooKeeperOptions struct {
 	Servers int      // 1 (default), 3, 5
 	Config  []string // lines of zoo.cfg, such as "maxSessionTimeout=60000"; they come last and so win
-	TickMS  int      // the tick; default 200, so that sessions of 400 ms to 4 s are allowed, and leaders are missed soon
+	// the tick; default 200, so that sessions of 400 ms to 4 s are allowed, and leaders are missed
+	// soon
+	TickMS int
 }
 
 // ZooKeeperEnsemble is a ZooKeeper ensemble. A server that lost its data gets it back from the others.
@@ -32,16 +34,11 @@ func StartZooKeeper(ctx context.Context, l Launcher, o ZooKeeperOptions) (*ZooKe
 		}
 	}
 	z := &ZooKeeperEnsemble{&Group{}}
-	err := z.prepare(max(o.Servers, 1), 3, false, func(i int, all [][]int) (*Server, error) {
-		return z.server(ctx, l, o, classes, i, all)
+	return z, z.run(ctx, max(o.Servers, 1), 3, false, func(i int, all [][]int) (*Server, error) {
+		return newServer("zookeeper", l, all[i][0], func(s *Server) error {
+			return z.server(ctx, l, s, o, classes, i, all)
+		})
 	})
-	if err == nil {
-		err = z.start(ctx)
-	}
-	if err != nil {
-		return nil, errors.Join(err, z.Close())
-	}
-	return z, nil
 }
 
 // zooKeeperClasses finds the jars: of ZOOKEEPER_HOME, as the project's own archive has them, or of Debian.
@@ -73,32 +70,26 @@ log4j.appender.C.layout.ConversionPattern=%d %p %c %m%n
 )
 
 // server prepares server i. Its ports are for clients, for the leader and for elections.
-func (z *ZooKeeperEnsemble) server(ctx context.Context, l Launcher, o ZooKeeperOptions, classes string, i int, all [][]int) (*Server, error) {
-	dir, err := os.MkdirTemp("", "fencelock-zookeeper-")
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{store: "zookeeper", kind: l.Kind(), addr: loopback(all[i][0]), dir: dir}
+func (z *ZooKeeperEnsemble) server(
+	ctx context.Context, l Launcher, s *Server, o ZooKeeperOptions, classes string, i int, all [][]int,
+) (err error) {
 	s.url = "zookeeper://" + s.addr
 	s.ready = func(ctx context.Context) error { return z.ready(ctx, s) }
 	s.probe = zooKeeperVersion(s)
-	data := filepath.Join(dir, "data")
+	data := filepath.Join(s.dir, "data")
 	files := map[string]string{
 		"zoo.cfg":          zooConfig(o, data, i, all),
 		"log4j.properties": log4jConfig,
 		"logback.xml":      logbackConfig,
 	}
 	for name, text := range files {
-		err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+		err = errors.Join(err, os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o644))
 	}
 	id := strconv.Itoa(i + 1)
 	if err == nil {
-		s.process, err = l.Prepare(ctx, zooKeeperSpec(dir, data, classes, id, all[i]))
+		s.process, err = l.Prepare(ctx, zooKeeperSpec(s.dir, data, classes, id, all[i]))
 	}
-	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	return s, nil
+	return err
 }
 
 // zooConfig is zoo.cfg.

@@ -43,7 +43,8 @@ func BeforeSlash(name string) string {
 	return group
 }
 
-// Of returns the resource that a name belongs to, in valid UTF-8 and never empty. A name that no backend would take is Other.
+// Of returns the resource that a name belongs to, in valid UTF-8 and never empty. A name that no
+// backend would take is Other.
 func (g *Groups) Of(name string) string {
 	if backend.CheckName(name) != nil {
 		return Other

@@ -7,14 +7,16 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// LeastJump is the smallest difference that counts as a jump. Between two looks a clock that is slewed, or two clocks that
-// do not run quite alike, stay far below it.
+// LeastJump is the smallest difference that counts as a jump. Between two looks a clock that is
+// slewed, or two clocks that do not run quite alike, stay far below it.
 const LeastJump = 500 * time.Millisecond
 
 // A Reading is what two clocks show at one moment.
 type Reading struct {
-	Wall time.Time     // the wall clock, without a monotonic reading
-	Run  time.Duration // since some moment in the past, whatever happens to the wall clock; with the machine's sleep where the system can tell
+	Wall time.Time // the wall clock, without a monotonic reading
+	// since some moment in the past, whatever happens to the wall clock; with the machine's sleep
+	// where the system can tell
+	Run time.Duration
 }
 
 // Clock returns what this machine's clocks show.

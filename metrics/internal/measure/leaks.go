@@ -34,9 +34,9 @@ func NewLeaks(groups *Groups) *Leaks {
 	return &Leaks{groups: groups, watches: map[*watch]struct{}{}, ok: map[string]int64{}, failed: map[string]int64{}}
 }
 
-// Watch lists l's locks at once and then every so often, and remembers how many have leaked, until ctx ends or l is closed. It
-// returns ctx's cause or the error that ends it; what it remembered is gone then. A listing that fails is counted,
-// and the numbers stay as they were.
+// Watch lists l's locks at once and then every so often, and remembers how many have leaked, until
+// ctx ends or l is closed. It returns ctx's cause or the error that ends it; what it remembered is
+// gone then. A listing that fails is counted, and the numbers stay as they were.
 func (k *Leaks) Watch(ctx context.Context, l *fencelock.Locker, prefix string, every time.Duration) error {
 	if every <= 0 {
 		return backend.Invalid("watching every %v: want more than 0", every)
@@ -59,7 +59,8 @@ func (k *Leaks) Watch(ctx context.Context, l *fencelock.Locker, prefix string, e
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if errors.Is(err, fencelock.ErrClosed) || errors.Is(err, fencelock.ErrInvalid) || errors.Is(err, fencelock.ErrUnsupported) {
+		if errors.Is(err, fencelock.ErrClosed) || errors.Is(err, fencelock.ErrInvalid) ||
+			errors.Is(err, fencelock.ErrUnsupported) {
 			return err
 		}
 		select {

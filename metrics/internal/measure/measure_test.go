@@ -93,7 +93,9 @@ func TestUnlockFailure(t *testing.T) {
 
 func TestLoss(t *testing.T) {
 	tests := map[fencelock.Reason]string{
-		fencelock.Expired: "expired", fencelock.Revoked: "revoked", fencelock.SessionLost: "session_lost", fencelock.MaxHold: "max_hold", 0: "other", 99: "other",
+		fencelock.Expired: "expired", fencelock.Revoked: "revoked",
+		fencelock.SessionLost: "session_lost", fencelock.MaxHold: "max_hold", 0: "other",
+		99: "other",
 	}
 	for r, want := range tests {
 		if got := measure.Loss(r); got != want {

@@ -8,7 +8,10 @@ import (
 )
 
 // Failures are the words of Failure.
-var Failures = []string{"locked", "timeout", "canceled", "unavailable", "deadlock", "closed", "invalid", "unsupported", "other"}
+var Failures = []string{
+	"locked", "timeout", "canceled", "unavailable", "deadlock", "closed", "invalid", "unsupported",
+	"other",
+}
 
 // Failure says in a word why Lock or TryLock failed. A wait that its context ended while the store did
 // not answer is "unavailable": that is what must be mended.

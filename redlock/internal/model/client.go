@@ -33,9 +33,12 @@ func (m *machine) client(s *state, a int) {
 		m.add(t, "", "%s's deadline passes", name(a))
 	}
 	switch at.phase {
+	case granted:
+		m.renew(s, a)
 	case voting:
 		m.count(s, a)
-		if int(s.lost) < m.Lost && m.Jumps > 0 { // without a jump, one that comes while its client votes changes nothing
+		// without a jump, one that comes while its client votes changes nothing
+		if int(s.lost) < m.Lost && m.Jumps > 0 {
 			for n := range s.nodes {
 				if s.nodes[n].cells[a].requests == 1 && (n == 0 || s.nodes[n] != s.nodes[n-1]) {
 					t := *s
@@ -56,8 +59,8 @@ func (m *machine) client(s *state, a int) {
 	}
 }
 
-// end is a release, a request that was given up, or a deadline that passed. To each node a request may still be under way,
-// the only one or a second: each that will arrive counts as lost.
+// end is a release, a request that was given up, or a deadline that passed. To each node a request
+// may still be under way, the only one or a second: each that will arrive counts as lost.
 func (m *machine) end(s state, a int) {
 	s.attempts[a].phase = ended
 	for n := range s.nodes {
@@ -156,6 +159,43 @@ func (m *machine) grant(t state, a int) {
 		}
 	}
 	m.add(t, broken, "%s is GRANTED with token %d", name(a), token)
+}
+
+// renew begins the next term of a lease, and ends with a majority that has set its expiry. Then the
+// locks of the other nodes may expire before the term does, and those nodes are asked for their
+// vote again.
+func (m *machine) renew(s *state, a int) {
+	t := *s
+	if !s.attempts[a].renews {
+		if int(s.renewals) < m.Renewals {
+			t.renewals++
+			t.attempts[a].renews = true
+			m.add(t, "", "%s asks for a renewal", name(a))
+		}
+		return
+	}
+	acks := 0
+	for n := range s.nodes {
+		acks += truth(s.nodes[n].cells[a].flags&renewed != 0)
+	}
+	if acks < quorum {
+		return
+	}
+	t.attempts[a].renews = false
+	for n := range t.nodes {
+		no := &t.nodes[n]
+		c := &no.cells[a]
+		if c.flags&renewed == 0 {
+			c.flags |= stale | again
+		}
+		if c.flags&renewed == 0 || m.QuarantineOnce {
+			no.before &^= 1 << a // its quarantine began after the term that it may have voted for
+		}
+		if c.flags &^= renewed; no.holder == uint8(a+1) {
+			c.flags &^= again
+		}
+	}
+	m.add(t, "", "%s is renewed", name(a))
 }
 
 func (m *machine) floor(a int) uint8 {

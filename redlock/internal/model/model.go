@@ -1,13 +1,15 @@
-// Package model is the vote protocol of package redlock as a machine of small states, and a search of all of them. Each of
-// two clients makes two acquisitions, and may be at any point of one; a given number of messages is lost, sent twice or later
-// than the acquisition that sent it; a node restarts without its data, or its clock jumps. The search is exhaustive within
-// these bounds; it is no proof beyond them.
+// Package model is the vote protocol of package redlock as a machine of small states, and a search
+// of all of them. Each of two clients makes two acquisitions, and may be at any point of one; a
+// given number of messages is lost, sent twice or later than the acquisition that sent it; a node
+// restarts without its data, its data goes back while it runs, or its clock jumps. The search is
+// exhaustive within these bounds; it is no proof beyond them.
 //
-// Three things keep the machine small, and hide no way to break a promise. A node may refuse anybody at any time, so
-// that a lock which is over (released, or its deadline has passed) can be taken as freed at once wherever nothing of it is
-// under way: a node that keeps it longer only refuses others. A refused request and one that was never delivered are the same.
-// The clock goes on when a node leaves its quarantine; proposals that were made before are lower, which is the dangerous
-// case. Left out are renewal, which creates nothing and changes no number, and waiting, which only refuses.
+// Three things keep the machine small, and hide no way to break a promise. A node may refuse
+// anybody at any time, so that a lock which is over (released, or its deadline has passed) can be
+// taken as freed at once wherever nothing of it is under way: a node that keeps it longer only
+// refuses others. A refused request and one that was never delivered are the same. The clock goes
+// on when a node leaves its quarantine; proposals that were made before are lower, which is the
+// dangerous case. Left out is waiting, which only refuses.
 package model
 
 import (
@@ -33,6 +35,8 @@ type Config struct {
 	Restarts int  // of one node, without its data
 	Total    bool // a restart is of all nodes at once
 	Jumps    int  // a node's clock jumps and a lock of it expires early
+	Renewals int  // of leases, each of which asks the nodes that have not got the lock for their vote again
+	Backs    int  // a node's data goes back while its process lives: 1, or none
 	Counters [nodes]uint8
 	Floor    uint8 // of the second client's first acquisition
 	Named    bool  // clients and nodes keep their names, for traces: many more states
@@ -49,6 +53,12 @@ type Config struct {
 	OneID          bool // both rounds of a client have the same id
 	NoCompare      bool // a release frees whoever holds
 	NoFloor        bool
+	// a quarantine ends with the terms that ran when it began, also if they were renewed by the
+	// node before
+	QuarantineOnce bool
+	AgainTakes     bool // a vote that is asked for again takes the lock from whoever has it
+	NoCount        bool // a node whose data went back votes on
+	NoCountOfBacks bool // … if nothing but write-backs is gone
 }
 
 // machine makes the steps from a state. Named: with their actions in words.
@@ -108,7 +118,8 @@ func Search(c Config, most int) explore.Result {
 	m := &machine{Config: c}
 	first := m.initial()
 	m.tidy(&first)
-	return explore.Search(first, func(tells bool) explore.Machine[state] { return &machine{Config: c, named: tells} }, most)
+	return explore.Search(first,
+		func(tells bool) explore.Machine[state] { return &machine{Config: c, named: tells} }, most)
 }
 
 func name(a int) string { return fmt.Sprintf("%c%d", 'A'+client(a), a%2+1) }

@@ -13,6 +13,19 @@ func (m *machine) deliver(s *state, n, a int) {
 	if at.wrote && c.flags&acked == 0 && (c.vote != 0 || m.WriteBackAny) && !no.quar {
 		m.writeBack(s, n, a, mine)
 	}
+	if at.phase == granted && at.renews && mine && !no.quar && c.flags&renewed == 0 {
+		t := *s
+		u := &t.nodes[n].cells[a]
+		u.flags = u.flags&^stale | renewed
+		m.add(t, "", "node %d renews %s's lock", n, name(a))
+	}
+	if at.phase == granted && c.flags&again != 0 && (no.holder == 0 || m.AgainTakes) && !no.quar {
+		t := *s
+		u := &t.nodes[n]
+		u.holder = uint8(a + 1)
+		u.cells[a].flags &^= again | stale
+		m.add(t, "", "node %d votes again for %s", n, name(a))
+	}
 	if at.phase == ended && (mine || c.requests > 0 && c.flags&released == 0) {
 		// The release of one that is over comes after its late vote, or before it, and then leaves a tombstone.
 		t := *s
@@ -35,6 +48,7 @@ func (m *machine) vote(s *state, n, a int) {
 	u, at := &t.nodes[n], &t.attempts[a]
 	c := &u.cells[a]
 	c.requests--
+	u.older.since = u.older.is
 	broken := ""
 	if u.holder == 0 {
 		u.number = max(u.counter+1, at.stamp, u.base+1)
@@ -80,6 +94,7 @@ func (m *machine) writeBack(s *state, n, a int, mine bool) {
 	}
 	t := *s
 	u := &t.nodes[n]
+	u.older.since = u.older.since || u.older.is && !m.NoCountOfBacks
 	u.counter = max(u.counter, at.token)
 	if mine {
 		u.number = at.token
@@ -99,7 +114,7 @@ func (m *machine) own(s *state, n int) {
 		t := *s
 		t.nodes[n].holder, t.nodes[n].number = 0, 0
 		who := int(no.holder) - 1
-		if at := s.attempts[who]; at.over || at.phase == ended {
+		if at := s.attempts[who]; at.over || at.phase == ended || no.cells[who].flags&stale != 0 {
 			m.add(t, "", "node %d expires %s's lock", n, name(who))
 		} else if int(s.jumps) < m.Jumps {
 			t.jumps++
@@ -119,12 +134,36 @@ func (m *machine) own(s *state, n int) {
 	if no.quar {
 		m.leave(s, n)
 	}
+	switch {
+	case no.older.is:
+		t := *s
+		m.back(&t, n)
+		m.add(t, "", "node %d's DATA GOES BACK", n)
+	case int(s.copies) < m.Backs && !no.quar:
+		t := *s
+		t.copies++
+		t.nodes[n].older = copied{data: no.data, is: true}
+		m.add(t, "", "node %d's data is copied", n)
+	}
+}
+
+// back gives a node its older data. It knows by its count that something is gone, and begins a quarantine.
+func (m *machine) back(t *state, n int) {
+	u := &t.nodes[n]
+	older := u.older
+	if older.since && !m.NoCount {
+		m.lose(t, n)
+	}
+	u.data, u.older = older.data, copied{}
+	for a := range u.cells {
+		u.cells[a].flags &^= released
+	}
 }
 
 // lose takes a node's data. What was under way to it may still arrive.
 func (m *machine) lose(t *state, n int) {
 	u := &t.nodes[n]
-	u.holder, u.number, u.counter, u.base = 0, 0, 0, 0
+	u.data, u.older = data{}, copied{}
 	for a := range u.cells {
 		u.cells[a].flags &^= released
 	}
@@ -155,6 +194,9 @@ func (m *machine) leave(s *state, n int) {
 	u := &t.nodes[n]
 	u.quar, u.before = false, 0
 	t.now = 1
+	if m.Restarts+m.Backs > 1 { // of several, the later ones
+		t.now = s.now + 1
+	}
 	if !m.NoAnchor {
 		u.base = t.now * tick
 	}

@@ -48,7 +48,7 @@ func (m *fleet) client(s *state, i int) {
 func (m *fleet) admits(s *state, i, k int) bool {
 	switch g := s.stores[k].gate; s.clients[i].phase {
 	case from:
-		return m.NoGates || g == absent || g == open
+		return m.NoGates || g != shut
 	case to:
 		return m.NoGates || g == open
 	}
@@ -187,7 +187,8 @@ func (m *fleet) trusts(c *client) bool {
 	return inOld && inNew
 }
 
-// grant tells client i that it has the lock, unless a deadline has passed meanwhile, and looks at what is promised of tokens.
+// grant tells client i that it has the lock, unless a deadline has passed meanwhile, and looks at
+// what is promised of tokens.
 func (m *fleet) grant(t state, i int) {
 	c := &t.clients[i]
 	switch {

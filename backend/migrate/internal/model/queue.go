@@ -6,9 +6,11 @@ import (
 	"github.com/fencelock/fencelock/internal/explore"
 )
 
-// Queue is the token of a lock whose store numbers the entries of its queue, as etcd's create revisions and ZooKeeper's counter
-// do: the token is the entry's own number and a base that all share. A holder whom another store has given a greater token raises the base, so that
-// later tokens exceed that one. Its numbers add up, so the machine is bounded by how many entries there are.
+// Queue is the token of a lock whose store numbers the entries of its queue, as etcd's create
+// revisions and ZooKeeper's counter do: the token is the entry's own number and a base that all
+// share. A holder whom another store has given a greater token raises the base, so that later
+// tokens exceed that one. Its numbers add up, so the machine is bounded by how many entries there
+// are.
 type Queue struct {
 	Clients int   // at most 3
 	Entries uint8 // that are ever made
@@ -52,7 +54,8 @@ type line struct {
 
 // SearchQueue visits every state of a queue.
 func SearchQueue(c Queue, most int) explore.Result {
-	return explore.Search(line{}, func(tells bool) explore.Machine[line] { return &queue{Queue: c, tells: tells} }, most)
+	return explore.Search(line{},
+		func(tells bool) explore.Machine[line] { return &queue{Queue: c, tells: tells} }, most)
 }
 
 type queue struct {

@@ -16,7 +16,8 @@ func TestEveryStateOfAQueue(t *testing.T) {
 			continue
 		}
 		r := SearchQueue(c, most)
-		t.Logf("%d clients, %d entries: %d states, %d steps deep, %d with a holder, %v", c.Clients, c.Entries, r.States, r.Depth, r.Grants, r.Took.Round(1e6))
+		t.Logf("%d clients, %d entries: %d states, %d steps deep, %d with a holder, %v",
+			c.Clients, c.Entries, r.States, r.Depth, r.Grants, r.Took.Round(1e6))
 		if r.Broken != "" || !r.Whole || r.Grants == 0 {
 			t.Errorf("%+v: whole: %v; %v", c, r.Whole, r)
 		}

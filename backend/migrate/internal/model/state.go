@@ -18,6 +18,7 @@ const (
 	absent uint8 = iota
 	open
 	shut // to all but phase both
+	void // of a migration that was cancelled: it moves no name
 )
 
 // ghost holds a lock of a client that is no more. (Of one in phase both, if the store's flag says so.)
@@ -38,6 +39,7 @@ type store struct {
 	gate   uint8
 	epoch  uint8
 	lost   uint8
+	sealed bool // the migration is finished: only an operator changes the gate
 }
 
 // switcher is a switch under way.
@@ -45,8 +47,11 @@ type switcher struct {
 	at    uint8 // 0: none
 	opens uint8 // which store
 	was   uint8 // epoch of the gate that it opens, as it was before anything was done
-	epoch uint8 // that it is about to write into the other
+	epoch uint8 // of the other gate, which it is about to close
+	wrote uint8 // Undo: the epoch that it gave that one
 	value uint8 // the other store's source
+	hand  bool  // Ends: it is an operator's
+	seals bool  // Undo: it opens what was sealed
 }
 
 type state struct {
@@ -57,6 +62,7 @@ type state struct {
 	before    uint8 // another one of them, the latest but top; only with losses
 	late      uint8 // a raise that is under way although its client has died
 	starts    uint8
+	looked    bool // CancelBlind: an operator has seen that the old store is open
 }
 
 // tidy makes states that differ in nothing that matters the same.
@@ -130,7 +136,8 @@ func (s *state) tokens() (r ranking) {
 		c := &s.clients[i]
 		r.see(c.t1, c.t2, c.issued)
 	}
-	r.see(s.switchers[0].value, s.switchers[1].value, s.stores[old].source, s.stores[new].source, s.top, s.before, s.late)
+	r.see(s.switchers[0].value, s.switchers[1].value, s.stores[old].source, s.stores[new].source,
+		s.top, s.before, s.late)
 	return r
 }
 
@@ -156,7 +163,7 @@ func (s *state) epochs(k int) (r ranking) {
 		if w := &s.switchers[j]; int(w.opens) == k {
 			r.see(w.was)
 		} else {
-			r.see(w.epoch)
+			r.see(w.epoch, w.wrote)
 		}
 	}
 	return r
@@ -168,7 +175,7 @@ func (s *state) setEpochs(k int, by func(uint8) uint8) {
 		if w := &s.switchers[j]; int(w.opens) == k {
 			w.was = by(w.was)
 		} else {
-			w.epoch = by(w.epoch)
+			w.epoch, w.wrote = by(w.epoch), by(w.wrote)
 		}
 	}
 }
@@ -181,7 +188,8 @@ func (r ranking) top() uint8 { return 2 * uint8(bits.OnesCount64(uint64(r)&^1)) 
 // key orders clients.
 func (s *state) key(i int) uint64 {
 	c := &s.clients[i]
-	k := uint64(c.phase) | uint64(c.at)<<8 | uint64(c.t1)<<16 | uint64(c.t2)<<24 | uint64(c.trust)<<32 | uint64(c.issued)<<40
+	k := uint64(c.phase) | uint64(c.at)<<8 | uint64(c.t1)<<16 | uint64(c.t2)<<24 |
+		uint64(c.trust)<<32 | uint64(c.issued)<<40
 	for b := range s.stores {
 		if s.stores[b].holder == uint8(i+1) {
 			k |= 1 << (48 + b)
@@ -207,5 +215,13 @@ func (s *state) swap(i int) {
 }
 
 func (w switcher) key() uint64 {
-	return uint64(w.at) | uint64(w.opens)<<8 | uint64(w.was)<<16 | uint64(w.epoch)<<24 | uint64(w.value)<<32
+	k := uint64(w.at) | uint64(w.opens)<<8 | uint64(w.was)<<16 | uint64(w.epoch)<<24 |
+		uint64(w.value)<<32 | uint64(w.wrote)<<40
+	if w.hand {
+		k |= 1 << 48
+	}
+	if w.seals {
+		k |= 1 << 49
+	}
+	return k
 }

@@ -1,12 +1,16 @@
-// Command targets measures this library against others and against what one writes by hand, and holds the ratios to their goals.
+// Command targets measures this library against others and against what one writes by hand, and
+// holds the ratios to their goals.
 //
 //	go run ./cmd/targets -rounds 5 -duration 2s -only R
 //
-// It starts the servers on this machine. With -update it also writes the tables of docs/performance.md. The exit code is 1 if a goal is missed by more than a tenth or something could not be measured.
+// It starts the servers on this machine. With -update it also writes the tables of
+// runs/README.md. The exit code is 1 if a goal is missed by more than a tenth or something
+// could not be measured.
 //
-// Given files that -json has written, it measures nothing and shows the first, with the goals' figures of the others beside it:
+// Given files that -json has written, it measures nothing and shows the first, with the goals'
+// figures of the others beside it:
 //
-//	go run ./cmd/targets -update ../../docs/performance.md runs/*.json
+//	go run ./cmd/targets -update runs/README.md runs/*.json
 package main
 
 import (
@@ -40,7 +44,9 @@ func main() {
 		o.Only = strings.Split(*only, ",")
 	}
 	began := time.Now()
-	o.Progress = func(line string) { fmt.Fprintf(os.Stderr, "%7.1fs  %s\n", time.Since(began).Seconds(), line) }
+	o.Progress = func(line string) {
+		fmt.Fprintf(os.Stderr, "%7.1fs  %s\n", time.Since(began).Seconds(), line)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	run := func() (peers.Report, error) { return peers.Run(ctx, o) }

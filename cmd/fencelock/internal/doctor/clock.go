@@ -7,29 +7,14 @@ import (
 )
 
 const (
-	// skewMost is how far a server's clock may be from this machine's. Clocks that are kept by NTP are within a few
-	// milliseconds; what is a second off is not kept.
+	// skewMost is how far a server's clock may be from this machine's. Clocks that are kept by NTP
+	// are within a few milliseconds; what is a second off is not kept.
 	skewMost = time.Second
 	// looks is how often a server is asked for the time; the fastest answer counts.
 	looks = 5
 	// slowShare is the part of the TTL that a round trip may take.
 	slowShare = 10
 )
-
-func commonKinds() []Kind {
-	return []Kind{
-		{
-			"clock-differs", Risk, "wall clock of the server, seen from this machine",
-			"Tokens are anchored in wall clocks, so that they rise over a loss or a rollback of the store's data. A clock that is a second or more off is not kept by NTP: it may jump, and a jump ends leases early or late where the server's clock decides them. Which of the two clocks is wrong cannot be seen from here.",
-			"chronyc tracking, or timedatectl, on {where} and on this machine; let the clock be slewed, not stepped",
-		},
-		{
-			"round-trip-slow", Risk, "round trip, against the TTL",
-			"A renewal is sent every third of the TTL and must be answered before the Deadline. With a round trip of more than a tenth of the TTL few retries fit in between, and one lost packet may cost the lease.",
-			"a longer ttl= in the URL, at least ten round trips, or a store that is nearer",
-		},
-	}
-}
 
 // sample is what asking a server for its time has told.
 type sample struct {
@@ -38,7 +23,9 @@ type sample struct {
 }
 
 // sample asks a server for its time. resolution is the step in which it tells.
-func (x *exam) sample(ctx context.Context, ask func(context.Context) (time.Time, error)) (sample, error) {
+func (x *exam) sample(
+	ctx context.Context, ask func(context.Context) (time.Time, error),
+) (sample, error) {
 	var best sample
 	for i := range looks {
 		one, cancel := context.WithTimeout(ctx, askMost)
@@ -56,7 +43,8 @@ func (x *exam) sample(ctx context.Context, ask func(context.Context) (time.Time,
 	return best, nil
 }
 
-// judge notes what is wrong with a clock and a round trip. resolution is the step of the server's answers.
+// judge notes what is wrong with a clock and a round trip. resolution is the step of the server's
+// answers.
 func (x *exam) judge(where string, s sample, resolution time.Duration) {
 	if s.offset.Abs() > skewMost+s.took/2+resolution {
 		x.add("clock-differs", where, ahead(s.offset))
@@ -66,7 +54,8 @@ func (x *exam) judge(where string, s sample, resolution time.Duration) {
 
 func (x *exam) judgeTrip(where string, took time.Duration) {
 	if took > x.ttl/slowShare {
-		x.add("round-trip-slow", where, fmt.Sprintf("%v, with a TTL of %v", took.Round(time.Millisecond), x.ttl))
+		x.add("round-trip-slow", where,
+			fmt.Sprintf("%v, with a TTL of %v", took.Round(time.Millisecond), x.ttl))
 	}
 }
 

@@ -1,8 +1,10 @@
-// Package doctor looks at the settings of a real server and tells which of them break what its backend promises.
+// Package doctor looks at the settings of a real server and tells which of them break what its
+// backend promises.
 //
-// It only asks. Nothing is written, no lock is taken, no schema is created; the one thing that a server may notice besides
-// connections is a ZooKeeper session, which is closed again. What it may not ask, for want of rights, it reports as a finding of its own:
-// not known to be wrong is not sound.
+// It only asks. Nothing is written, no lock is taken, no schema is created; the one thing that a
+// server may notice besides connections is a ZooKeeper session, which is closed again. What it may
+// not ask, for want of rights, it reports as a finding of its own: not known to be wrong is not
+// sound.
 package doctor
 
 import (
@@ -24,16 +26,19 @@ const defaultTTL = 30 * time.Second
 // askMost bounds one question to one server.
 const askMost = 3 * time.Second
 
-// Examine looks at the store that a URL names. The error matches backend.ErrInvalid for a URL that no driver takes and for a user that
-// is refused, and backend.ErrUnavailable if no server answers. It shows no password, and neither does the Report.
+// Examine looks at the store that a URL names. The error matches backend.ErrInvalid for a URL that
+// no driver takes and for a user that is refused, and backend.ErrUnavailable if no server answers.
+// It shows no password, and neither does the Report.
 func Examine(ctx context.Context, rawURL string) (*Report, error) {
 	return newExam().run(ctx, rawURL)
 }
 
 // exam is one examination.
 type exam struct {
+	kinds  []Finding
 	now    func() time.Time  // the wall clock of this machine
 	least  map[string]string // the oldest version of each server that serves
+	hold   time.Duration     // how long a lease of Postgres' mode row may be held
 	script string            // asks a Redis server for a right
 
 	u      *url.URL
@@ -45,16 +50,14 @@ type exam struct {
 	report Report
 }
 
-func newExam() *exam { return &exam{now: time.Now, least: leastVersions(), script: mayScript} }
-
-// leastVersions are the oldest versions that the drivers work with.
-func leastVersions() map[string]string {
-	return map[string]string{"redis": "6.2", "cluster": "7.0", "etcd": "3.4.31", "etcd-3.5": "3.5.13", "zookeeper": "3.5.3", "postgres": "15"}
-}
-
-// add notes a finding.
-func (x *exam) add(id, where, value string) {
-	x.report.Findings = append(x.report.Findings, kindOf(id).at(where, value))
+func newExam() *exam {
+	return &exam{
+		kinds: Kinds(), now: time.Now, hold: time.Minute, script: mayScript,
+		least: map[string]string{
+			"redis": "6.2", "cluster": "7", "etcd": "3.4.31", "etcd-3.5": "3.5.13",
+			"zookeeper": "3.5.3", "postgres": "15",
+		},
+	}
 }
 
 // saw notes a server that was looked at.
@@ -95,15 +98,16 @@ func (x *exam) run(ctx context.Context, rawURL string) (*Report, error) {
 	return &x.report, nil
 }
 
-// read takes the URL apart. The driver itself checks it: it is opened with hosts at which nothing is, for some drivers send
-// something to their store as soon as they are opened.
+// read takes the URL apart. The driver itself checks it: it is opened with hosts at which nothing
+// is, for some drivers send something to their store as soon as they are opened.
 func (x *exam) read(ctx context.Context, rawURL string) error {
 	var err error
 	if x.u, err = backend.ParseURL(rawURL); err != nil {
 		return err
 	}
 	if x.keys, err = url.ParseQuery(x.u.RawQuery); err != nil {
-		return backend.Invalid("the query of the %q URL cannot be read: want key=value&key=value with special characters percent-encoded", x.u.Scheme)
+		return backend.Invalid("the query of the %q URL cannot be read: want key=value&key=value "+
+			"with special characters percent-encoded", x.u.Scheme)
 	}
 	x.ttl, x.prefix = defaultTTL, backend.DefaultPrefix
 	if x.keys.Has("prefix") {
@@ -122,13 +126,14 @@ func (x *exam) read(ctx context.Context, rawURL string) error {
 		return d.Close()
 	}
 	if errors.Is(err, backend.ErrInvalid) && !x.fewNodes() {
-		return backend.Invalid("%s", real.Replace(strings.TrimPrefix(err.Error(), backend.ErrInvalid.Error()+": ")))
+		why := strings.TrimPrefix(err.Error(), backend.ErrInvalid.Error()+": ")
+		return backend.Invalid("%s", real.Replace(why))
 	}
 	return nil
 }
 
-// elsewhere returns the URL with each of its hosts replaced by one at which nobody listens, and what puts the real
-// ones back into a message.
+// elsewhere returns the URL with each of its hosts replaced by one at which nobody listens, and
+// what puts the real ones back into a message.
 func elsewhere(rawURL string) (string, *strings.Replacer) {
 	scheme, rest, _ := strings.Cut(rawURL, "://")
 	end := strings.IndexAny(rest, "/?#")
@@ -148,5 +153,6 @@ func elsewhere(rawURL string) (string, *strings.Replacer) {
 		}
 		nowhere = append(nowhere, fake[host])
 	}
-	return scheme + "://" + rest[:from] + strings.Join(nowhere, ",") + rest[end:], strings.NewReplacer(back...)
+	fakeURL := scheme + "://" + rest[:from] + strings.Join(nowhere, ",") + rest[end:]
+	return fakeURL, strings.NewReplacer(back...)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -58,7 +59,8 @@ func (x *exam) etcd(ctx context.Context) error {
 	return x.etcdRights(ctx, client, answers)
 }
 
-// etcdAsk asks the hosts of the URL, and makes the client use those that vote. The error is that of the last one if none answers.
+// etcdAsk asks the hosts of the URL, and makes the client use those that vote. The error is that of
+// the last one if none answers.
 func (x *exam) etcdAsk(ctx context.Context, c *clientv3.Client) (answers []etcdAnswer, err error) {
 	var voters []string
 	for _, host := range backend.Hosts(x.u, "2379") {
@@ -106,14 +108,19 @@ func (x *exam) etcdScheme() string {
 }
 
 // etcdStatus asks one member about itself.
-func (x *exam) etcdStatus(ctx context.Context, c *clientv3.Client, host string) (*clientv3.StatusResponse, error) {
+func (x *exam) etcdStatus(
+	ctx context.Context, c *clientv3.Client, host string,
+) (*clientv3.StatusResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, askMost)
 	defer cancel()
 	return c.Status(ctx, x.etcdScheme()+host)
 }
 
-// etcdMembers checks who is in the cluster, and returns the answers of those that the URL does not name.
-func (x *exam) etcdMembers(ctx context.Context, c *clientv3.Client, known []etcdAnswer) ([]etcdAnswer, error) {
+// etcdMembers checks who is in the cluster, and returns the answers of those that the URL does not
+// name.
+func (x *exam) etcdMembers(
+	ctx context.Context, c *clientv3.Client, known []etcdAnswer,
+) ([]etcdAnswer, error) {
 	limited, cancel := context.WithTimeout(ctx, askMost)
 	defer cancel()
 	list, err := c.MemberList(limited, clientv3.WithSerializable()) // works without a leader
@@ -129,7 +136,8 @@ func (x *exam) etcdMembers(ctx context.Context, c *clientv3.Client, known []etcd
 		} else {
 			voters++
 		}
-		if slices.ContainsFunc(known, func(a etcdAnswer) bool { return a.Header.MemberId == m.ID }) {
+		asked := func(a etcdAnswer) bool { return a.Header.MemberId == m.ID }
+		if slices.ContainsFunc(known, asked) {
 			continue
 		}
 		st, where := x.etcdMember(ctx, c, m)
@@ -150,7 +158,9 @@ func (x *exam) etcdMembers(ctx context.Context, c *clientv3.Client, known []etcd
 }
 
 // etcdMember asks a member that the URL does not name at the addresses that it announces.
-func (x *exam) etcdMember(ctx context.Context, c *clientv3.Client, m *etcdserverpb.Member) (st *clientv3.StatusResponse, where string) {
+func (x *exam) etcdMember(
+	ctx context.Context, c *clientv3.Client, m *etcdserverpb.Member,
+) (st *clientv3.StatusResponse, where string) {
 	for _, raw := range m.ClientURLs {
 		u, err := url.Parse(raw)
 		if err != nil {
@@ -198,29 +208,21 @@ func (x *exam) etcdStates(answers []etcdAnswer) {
 		}
 	}
 	if len(versions) > 1 {
-		var all []string
-		for v := range versions {
-			all = append(all, v)
-		}
-		slices.SortFunc(all, func(a, b string) int {
-			switch {
-			case older(a, b):
-				return -1
-			case older(b, a):
-				return 1
-			}
-			return cmp.Compare(a, b) // what follows the numbers
+		all := slices.SortedFunc(maps.Keys(versions), func(a, b string) int {
+			return cmp.Or(slices.Compare(numbers(a), numbers(b)), cmp.Compare(a, b))
 		})
 		x.add("etcd-versions", "", strings.Join(all, ", "))
 	}
 }
 
-// etcdRights checks that the user may read and write the keys of the prefix. Reading is tried. What may be written is asked for.
+// etcdRights checks that the user may read and write the keys of the prefix. Reading is tried. What
+// may be written is asked for.
 func (x *exam) etcdRights(ctx context.Context, c *clientv3.Client, answers []etcdAnswer) error {
 	ctx, cancel := context.WithTimeout(ctx, askMost)
 	defer cancel()
 	from := strings.ReplaceAll(x.prefix, "~", "~~")
-	_, err := c.Get(ctx, from, clientv3.WithPrefix(), clientv3.WithCountOnly(), clientv3.WithSerializable())
+	_, err := c.Get(ctx, from,
+		clientv3.WithPrefix(), clientv3.WithCountOnly(), clientv3.WithSerializable())
 	switch {
 	case errors.Is(err, rpctypes.ErrPermissionDenied):
 		x.add("etcd-rights", "", "reading is refused")
@@ -267,8 +269,8 @@ func (x *exam) etcdRights(ctx context.Context, c *clientv3.Client, answers []etc
 	return nil
 }
 
-// span is a range of keys: from, and up to but without end. An empty end is that of the single key, "\x00" of all
-// keys from there on.
+// span is a range of keys: from, and up to but without end. An empty end is that of the single key,
+// "\x00" of all keys from there on.
 type span struct{ from, end string }
 
 // covers reports whether the spans together have all of want.
@@ -290,9 +292,13 @@ func covers(spans []span, want span) bool {
 	return false
 }
 
-// etcdMeaning returns an error as the exit code needs it: what another try cannot mend is ErrInvalid.
+// etcdMeaning returns an error as the exit code needs it: what another try cannot mend is
+// ErrInvalid.
 func etcdMeaning(err error) error {
-	for _, refused := range []error{rpctypes.ErrAuthFailed, rpctypes.ErrUserEmpty, rpctypes.ErrPermissionDenied, rpctypes.ErrAuthNotEnabled} {
+	for _, refused := range []error{
+		rpctypes.ErrAuthFailed, rpctypes.ErrUserEmpty, rpctypes.ErrPermissionDenied,
+		rpctypes.ErrAuthNotEnabled,
+	} {
 		if errors.Is(err, refused) {
 			return backend.Invalid("the etcd server refuses the user or password: %v", refused)
 		}

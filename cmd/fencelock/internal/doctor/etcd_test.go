@@ -27,7 +27,10 @@ var compacted = []string{"--auto-compaction-mode=periodic", "--auto-compaction-r
 
 func etcdClient(t *testing.T, e *servers.EtcdCluster) *clientv3.Client {
 	t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + e.Addrs()[0]}, Logger: zap.NewNop(), DialTimeout: 5 * time.Second})
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{"http://" + e.Addrs()[0]}, Logger: zap.NewNop(),
+		DialTimeout: 5 * time.Second,
+	})
 	must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
@@ -78,7 +81,8 @@ func TestEtcdAlone(t *testing.T) {
 		if _, err := c.Put(t.Context(), fmt.Sprint("big", i), big); err != nil {
 			break // the quota
 		}
-		if st, err := c.Status(t.Context(), "http://"+e.Addrs()[0]); err == nil && st.DbSize > 900_000 && st.DbSize < 1_000_000 {
+		if st, err := c.Status(t.Context(), "http://"+e.Addrs()[0]); err == nil &&
+			st.DbSize > 900_000 && st.DbSize < 1_000_000 {
 			finds(t, examine(t, e.URL()), "etcd-members", "etcd-compaction", "etcd-quota")
 		}
 	}
@@ -88,13 +92,17 @@ func TestEtcdAlone(t *testing.T) {
 
 func TestEtcdFlags(t *testing.T) {
 	t.Parallel()
-	e := servers.Etcd(t, servers.EtcdOptions{Args: append(slices.Clone(compacted), "--election-timeout=2500", "--heartbeat-interval=250", "--max-txn-ops=64")})
+	e := servers.Etcd(t, servers.EtcdOptions{
+		Args: append(slices.Clone(compacted), "--election-timeout=2500", "--heartbeat-interval=250",
+			"--max-txn-ops=64"),
+	})
 	r := examine(t, e.URL())
 	finds(t, r, "etcd-members", "etcd-election", "etcd-txn-ops")
 	has(t, r, "etcd-election", "2500 ms")
 	has(t, r, "etcd-txn-ops", "64")
 	for line, want := range map[string]string{
-		"etcd --name=x --max-txn-ops=64": "64", "etcd -max-txn-ops 64": "64", "etcd --max-txn-ops-x=1": "", "etcd max-txn-ops=3": "", "etcd --max-txn-ops": "",
+		"etcd --name=x --max-txn-ops=64": "64", "etcd -max-txn-ops 64": "64",
+		"etcd --max-txn-ops-x=1": "", "etcd max-txn-ops=3": "", "etcd --max-txn-ops": "",
 	} {
 		if got := argument(strings.Fields(line), "max-txn-ops"); got != want {
 			t.Errorf("%s: got %q, want %q", line, got, want)
@@ -116,8 +124,10 @@ func TestEtcdLearner(t *testing.T) {
 	program, err := stores.EtcdProgram(t.Context())
 	must(t, err)
 	first := members.Members[0]
-	launch(t, nil, program, "--name=learner", "--data-dir="+t.TempDir(), "--listen-client-urls="+public, "--advertise-client-urls="+public,
-		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster-state=existing", "--log-level=error",
+	launch(t, nil, program, "--name=learner", "--data-dir="+t.TempDir(),
+		"--listen-client-urls="+public, "--advertise-client-urls="+public,
+		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer,
+		"--initial-cluster-state=existing", "--log-level=error",
 		"--initial-cluster="+first.Name+"="+first.PeerURLs[0]+",learner="+peer, compacted[0], compacted[1])
 	host := strings.TrimPrefix(public, "http://")
 	await(t, "the learner answers", func() bool {
@@ -151,15 +161,18 @@ func TestEtcdEven(t *testing.T) {
 
 // What two members of different versions say; one real server has one version.
 func TestEtcdVersions(t *testing.T) {
-	x := &exam{least: leastVersions()}
+	x := newExam()
 	answer := func(v string) etcdAnswer {
 		return etcdAnswer{v, &clientv3.StatusResponse{Header: &etcdserverpb.ResponseHeader{}, Version: v, Leader: 1}}
 	}
 	x.etcdStates([]etcdAnswer{answer("3.6.1"), answer("3.5.13"), answer("3.6.1")})
 	finds(t, &x.report, "etcd-versions")
 	has(t, &x.report, "etcd-versions", "3.5.13, 3.6.1")
-	for v, old := range map[string]bool{"3.4.30": true, "3.4.31": false, "3.5.0": true, "3.5.12": true, "3.5.13": false, "3.6.0": false, "3.3.27": true} {
-		x := &exam{least: leastVersions()}
+	for v, old := range map[string]bool{
+		"3.4.30": true, "3.4.31": false, "3.5.0": true, "3.5.12": true, "3.5.13": false,
+		"3.6.0": false, "3.3.27": true,
+	} {
+		x := newExam()
 		x.etcdStates([]etcdAnswer{answer(v)})
 		if got := slices.Contains(x.report.ids(), "etcd-version"); got != old {
 			t.Errorf("%s is too old: got %v, want %v", v, got, old)
@@ -230,10 +243,13 @@ func TestEtcdCertificates(t *testing.T) {
 	s := servers.Redis(t, servers.RedisOptions{TLS: true})
 	program, err := stores.EtcdProgram(t.Context())
 	must(t, err)
-	cert, key := strings.Replace(s.CAFile(), "ca.pem", "server.pem", 1), strings.Replace(s.CAFile(), "ca.pem", "server.key", 1)
+	cert, key := strings.Replace(s.CAFile(), "ca.pem", "server.pem", 1), strings.Replace(s.CAFile(),
+		"ca.pem", "server.key", 1)
 	host, peer := closedPort(t), "http://"+closedPort(t)
-	launch(t, nil, program, "--data-dir="+t.TempDir(), "--listen-client-urls=https://"+host, "--advertise-client-urls=https://"+host, "--listen-peer-urls="+peer,
-		"--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer, "--log-level=error", "--client-cert-auth", "--trusted-ca-file="+s.CAFile(),
+	launch(t, nil, program, "--data-dir="+t.TempDir(), "--listen-client-urls=https://"+host,
+		"--advertise-client-urls=https://"+host, "--listen-peer-urls="+peer,
+		"--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer,
+		"--log-level=error", "--client-cert-auth", "--trusted-ca-file="+s.CAFile(),
 		"--cert-file="+cert, "--key-file="+key, compacted[0], compacted[1])
 	secure := s.TLSConfig()
 	pair, err := tls.LoadX509KeyPair(cert, key)
@@ -255,7 +271,9 @@ func TestEtcdCertificates(t *testing.T) {
 		func() error { _, err := c.UserGrantRole(t.Context(), "root", "root"); return err },
 		func() error { _, err := c.RoleAdd(t.Context(), "locks"); return err },
 		func() error {
-			_, err := c.RoleGrantPermission(t.Context(), "locks", "fencelock:", clientv3.GetPrefixRangeEnd("fencelock:"), clientv3.PermissionType(clientv3.PermRead))
+			_, err := c.RoleGrantPermission(t.Context(), "locks", "fencelock:",
+				clientv3.GetPrefixRangeEnd("fencelock:"),
+				clientv3.PermissionType(clientv3.PermRead))
 			return err
 		},
 		func() error { _, err := c.UserAdd(t.Context(), "localhost", "p"); return err },

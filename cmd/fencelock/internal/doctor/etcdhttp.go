@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// electionMost is the longest election timeout with which a dead waiter delays others by at most 5 s.
+	// electionMost is the longest election timeout with which a dead waiter delays others by at
+	// most 5 s.
 	electionMost = 2000
 	// txnLeast is how many operations a transaction must be able to have.
 	txnLeast = 128
@@ -67,13 +68,15 @@ func (x *exam) etcdHTTP(ctx context.Context, where string, secure *tls.Config) {
 	x.etcdFlags(where, vars.Line)
 }
 
-// etcdFlags checks a member's command line. A file or the environment may say more, which cannot be seen.
+// etcdFlags checks a member's command line. A file or the environment may say more, which cannot be
+// seen.
 func (x *exam) etcdFlags(where string, line []string) {
 	if argument(line, "config-file") != "" {
 		x.add("etcd-settings-unseen", where, "it has a --config-file")
 		return
 	}
-	if ms, err := strconv.Atoi(argument(line, "election-timeout")); err == nil && ms > electionMost {
+	ms, err := strconv.Atoi(argument(line, "election-timeout"))
+	if err == nil && ms > electionMost {
 		x.add("etcd-election", where, strconv.Itoa(ms)+" ms")
 	}
 	if n, err := strconv.Atoi(argument(line, "max-txn-ops")); err == nil && n < txnLeast {

@@ -14,64 +14,12 @@ import (
 )
 
 const (
-	// roomLeast is how much room must be left: a write makes a whole new state file beside the old one.
+	// roomLeast is how much room must be left: a write makes a whole new state file beside the old
+	// one.
 	roomLeast = 1 << 20
 	// filesLeast is how many files must still fit: three for each of the 64 buckets, and sockets.
 	filesLeast = 256
 )
-
-func fileKinds() []Kind {
-	return []Kind{
-		{
-			"file-network", Broken, "file system of the directory",
-			"Several machines may share it. These locks hold on one machine only: clocks, boot ids and renames of two machines have nothing to do with each other. The driver refuses what it knows to be shared.",
-			"a local directory, or a backend with a server",
-		},
-		{
-			"file-fuse", Risk, "file system of the directory",
-			"What is behind FUSE cannot be seen: sshfs and the like are shared with other machines, and some do not replace a file in one step.",
-			"a directory on a disk of this machine",
-		},
-		{
-			"file-rights", Broken, "permissions of the directory",
-			"This user may not read, write and search it, so nothing can be locked.",
-			"chown and chmod 0700 {value}; all processes run as one user",
-		},
-		{
-			"file-read-only", Broken, "mount of the file system",
-			"It is mounted read-only, so nothing can be locked.",
-			"mount -o remount,rw, or another directory",
-		},
-		{
-			"file-others", Risk, "mode of the directory",
-			"Other users may write there: anyone of them can remove or replace the state files, and so take or free any lock.",
-			"chmod 0700, owned by the user that locks",
-		},
-		{
-			"file-missing", Note, "the directory",
-			"It is not there yet. The first program that locks makes it, with mode 0700; what it will be made in was looked at instead.",
-			"nothing, or mkdir -m 0700",
-		},
-		{
-			"file-full", Risk, "free space of the file system",
-			"Every change writes a new state file: where there is no room nothing can be locked or renewed, and leases run out.",
-			"make room on that file system: df -h, df -i",
-		},
-		{
-			"file-unseen", Unseen, "file system of the directory",
-			"This system does not tell of what kind it is, whether it is full and who may write. Network file systems must not be used.",
-			"look by hand: mount, df",
-		},
-	}
-}
-
-func memoryKinds() []Kind {
-	return []Kind{{
-		"memory-alone", Note, "memory://",
-		"The store is the memory of one Open: no other process, and no other Open of this one, is excluded.",
-		"any other backend as soon as there are two",
-	}}
-}
 
 func (x *exam) memory(context.Context) error {
 	x.add("memory-alone", "", "memory://")
@@ -92,11 +40,14 @@ type volume struct {
 func (x *exam) readFile() error {
 	for k := range x.keys {
 		if !slices.Contains([]string{"prefix", "sockets", "ttl"}, k) {
-			return backend.Invalid("unknown key %q in the %q URL: known are prefix, sockets, ttl", k, x.u.Scheme)
+			return backend.Invalid("unknown key %q in the %q URL: known are prefix, sockets, ttl",
+				k, x.u.Scheme)
 		}
 	}
-	if (x.u.Host != "" && x.u.Host != "localhost") || x.u.User != nil || x.u.Path == "" || x.u.Path == "/" {
-		return backend.Invalid("the file URL: want file:///absolute/path of a directory for the locks (three slashes)")
+	here := x.u.Host == "" || x.u.Host == "localhost"
+	if !here || x.u.User != nil || x.u.Path == "" || x.u.Path == "/" {
+		return backend.Invalid("the file URL: want file:///absolute/path of a directory for the " +
+			"locks (three slashes)")
 	}
 	return nil
 }

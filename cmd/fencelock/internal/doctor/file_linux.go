@@ -6,9 +6,10 @@ import (
 
 // networked are the file systems that several machines can write at once.
 var networked = map[uint32]string{
-	unix.NFS_SUPER_MAGIC: "NFS", unix.SMB_SUPER_MAGIC: "SMB", unix.SMB2_SUPER_MAGIC: "SMB", unix.CIFS_SUPER_MAGIC: "CIFS",
-	unix.CEPH_SUPER_MAGIC: "Ceph", unix.AFS_SUPER_MAGIC: "AFS", unix.CODA_SUPER_MAGIC: "Coda", unix.V9FS_MAGIC: "9p",
-	unix.OCFS2_SUPER_MAGIC: "OCFS2", unix.FUSE_SUPER_MAGIC: "FUSE", 0x0BD00BD0: "Lustre", 0x01161970: "GFS2", 0x47504653: "GPFS",
+	unix.NFS_SUPER_MAGIC: "NFS", unix.SMB_SUPER_MAGIC: "SMB", unix.SMB2_SUPER_MAGIC: "SMB",
+	unix.CIFS_SUPER_MAGIC: "CIFS", unix.CEPH_SUPER_MAGIC: "Ceph", unix.AFS_SUPER_MAGIC: "AFS",
+	unix.CODA_SUPER_MAGIC: "Coda", unix.V9FS_MAGIC: "9p", unix.OCFS2_SUPER_MAGIC: "OCFS2",
+	unix.FUSE_SUPER_MAGIC: "FUSE", 0x0BD00BD0: "Lustre", 0x01161970: "GFS2", 0x47504653: "GPFS",
 }
 
 // volumeOf asks about the file system of a directory.

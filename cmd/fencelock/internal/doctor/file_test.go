@@ -15,7 +15,8 @@ func mounted(t *testing.T, options string) string {
 		t.Skip("needs root on Linux, to mount")
 	}
 	dir := t.TempDir()
-	if out, err := exec.CommandContext(t.Context(), "mount", "-t", "tmpfs", "-o", options, "fencelock-test", dir).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "mount", "-t", "tmpfs", "-o", options,
+		"fencelock-test", dir).CombinedOutput(); err != nil {
 		t.Skipf("mounting is not allowed here: %v: %s", err, out)
 	}
 	t.Cleanup(func() { _ = exec.Command("umount", dir).Run() })
@@ -68,7 +69,7 @@ func TestFileNetwork(t *testing.T) {
 		{volume{known: true, free: 1 << 30}, nil},
 		{volume{}, []string{"file-unseen"}},
 	} {
-		x := &exam{}
+		x := newExam()
 		x.volume(dir, tt.v)
 		finds(t, &x.report, tt.want...)
 	}

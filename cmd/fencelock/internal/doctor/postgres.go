@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"fmt"
 	"net"
@@ -39,11 +40,24 @@ func (db *database) one(ctx context.Context, sql string, args ...any) (string, e
 	ctx, cancel := context.WithTimeout(ctx, askMost)
 	defer cancel()
 	var v *string
-	err := db.QueryRow(ctx, sql, append([]any{pgx.QueryExecModeSimpleProtocol}, args...)...).Scan(&v)
+	args = append([]any{pgx.QueryExecModeSimpleProtocol}, args...)
+	err := db.QueryRow(ctx, sql, args...).Scan(&v)
 	if err != nil || v == nil {
 		return "", err
 	}
 	return *v, nil
+}
+
+//go:embed sql
+var statements embed.FS
+
+// ask asks for the one value of a statement that is a file.
+func (db *database) ask(ctx context.Context, name string, args ...any) (string, error) {
+	sql, err := statements.ReadFile("sql/" + name + ".sql")
+	if err != nil {
+		return "", err
+	}
+	return db.one(ctx, string(sql), args...)
 }
 
 // postgres examines a server in the mode of the URL.
@@ -59,7 +73,8 @@ func (x *exam) postgres(ctx context.Context) error {
 	}
 	x.saw(db.where)
 	s, err := x.sample(ctx, func(ctx context.Context) (time.Time, error) {
-		us, err := db.one(ctx, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint::text")
+		us, err := db.one(ctx,
+			"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint::text")
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -71,7 +86,8 @@ func (x *exam) postgres(ctx context.Context) error {
 	}
 	x.judge(db.where, s, 0)
 	for _, look := range []func(context.Context, *database) error{
-		x.postgresSettings, x.postgresStandbys, x.postgresRoom, x.postgresPooler, x.postgresSchema,
+		x.postgresSettings, x.postgresStandbys, x.postgresRoom, x.postgresHolds, x.postgresPooler,
+		x.postgresSchema,
 	} {
 		if err := look(ctx, db); err != nil {
 			return postgresMeaning(err)
@@ -93,7 +109,8 @@ func (x *exam) connectPostgres(ctx context.Context) (*database, error) {
 	at.Scheme, at.RawQuery = "postgres", keys.Encode()
 	pool, err := pgxpool.ParseConfig(at.String())
 	if err != nil {
-		return nil, backend.Invalid("the URL cannot be read by pgx") // the driver has read it; pgx's words may quote it
+		// The driver has read it; pgx's words may quote it.
+		return nil, backend.Invalid("the URL cannot be read by pgx")
 	}
 	db := &database{config: pool.ConnConfig, pool: usualConns, row: x.keys.Get("mode") != "lease"}
 	if keys.Has("pool_max_conns") {
@@ -105,7 +122,7 @@ func (x *exam) connectPostgres(ctx context.Context) (*database, error) {
 	if db.config.RuntimeParams["application_name"] == "" {
 		db.config.RuntimeParams["application_name"] = "fencelock doctor"
 	}
-	if len(db.config.Fallbacks) > 0 && !keys.Has("target_session_attrs") && severalHosts(db.config) {
+	if !keys.Has("target_session_attrs") && severalHosts(db.config) {
 		x.add("postgres-hosts", "", "any, with several hosts")
 	}
 	if db.Conn, err = pgx.ConnectConfig(ctx, db.config); err != nil {
@@ -118,7 +135,8 @@ func (x *exam) connectPostgres(ctx context.Context) (*database, error) {
 	return db, nil
 }
 
-// severalHosts reports whether a client has a choice; pgx also has fallbacks of one host, with and without TLS.
+// severalHosts reports whether a client has a choice; pgx also has fallbacks of one host, with and
+// without TLS.
 func severalHosts(c *pgx.ConnConfig) bool {
 	for _, f := range c.Fallbacks {
 		if f.Host != c.Host || f.Port != c.Port {
@@ -130,57 +148,50 @@ func severalHosts(c *pgx.ConnConfig) bool {
 
 // postgresSettings checks settings as they are in force for a session of this role.
 func (x *exam) postgresSettings(ctx context.Context, db *database) error {
-	get := func(name string) (string, error) {
-		return db.one(ctx, "SELECT setting FROM pg_settings WHERE name = $1", name)
-	}
 	recovering, err := db.one(ctx, "SELECT pg_is_in_recovery()::text")
 	if err != nil {
 		return err
 	}
+	if recovering == "true" {
+		x.add("postgres-read-only", db.where, "a standby")
+	}
+	isOff := func(v string) bool { return v == "off" }
 	for _, c := range []struct {
-		setting string
-		finding func(v string) (id, value string) // no id: nothing is wrong
+		setting, id, unit string
+		wrong             func(v string) bool
 	}{
-		{"server_version", func(v string) (string, string) { return when(older(v, x.least["postgres"]), "postgres-version", v) }},
-		{"default_transaction_read_only", func(v string) (string, string) {
-			if recovering == "true" {
-				return "postgres-read-only", "a standby"
-			}
-			return when(v == "on", "postgres-read-only", v)
+		{"server_version", "postgres-version", "", func(v string) bool {
+			return older(v, x.least["postgres"])
 		}},
-		{"fsync", func(v string) (string, string) { return when(v == "off", "postgres-fsync", v) }},
-		{"full_page_writes", func(v string) (string, string) { return when(v == "off", "postgres-full-page-writes", v) }},
-		{"synchronous_commit", func(v string) (string, string) { return when(v == "off", "postgres-async-commit", v) }},
-		{"statement_timeout", func(v string) (string, string) {
-			return when(short(v, statementLeast), "postgres-statement-timeout", v+" ms")
+		{"default_transaction_read_only", "postgres-read-only", "", func(v string) bool {
+			return v == "on" && recovering != "true"
 		}},
-		{"lock_timeout", func(v string) (string, string) {
-			return when(short(v, lockLeast), "postgres-lock-timeout", v+" ms")
+		{"fsync", "postgres-fsync", "", isOff},
+		{"full_page_writes", "postgres-full-page-writes", "", isOff},
+		{"synchronous_commit", "postgres-async-commit", "", isOff},
+		{"statement_timeout", "postgres-statement-timeout", " ms", func(v string) bool {
+			return short(v, statementLeast)
 		}},
-		{"idle_session_timeout", func(v string) (string, string) {
-			return when(!db.row && short(v, 1<<62), "postgres-idle-session", v+" ms")
+		{"lock_timeout", "postgres-lock-timeout", " ms", func(v string) bool {
+			return short(v, lockLeast)
 		}},
-		{"tcp_keepalives_idle", func(v string) (string, string) {
+		{"idle_session_timeout", "postgres-idle-session", " ms", func(v string) bool {
+			return !db.row && short(v, 1<<62)
+		}},
+		{"tcp_keepalives_idle", "postgres-keepalives", " s", func(v string) bool {
 			idle, err := strconv.Atoi(v)
-			return when(err == nil && idle > keepaliveMost, "postgres-keepalives", v+" s")
+			return err == nil && idle > keepaliveMost
 		}},
 	} {
-		v, err := get(c.setting)
+		v, err := db.one(ctx, "SELECT setting FROM pg_settings WHERE name = $1", c.setting)
 		if err != nil {
 			return err
 		}
-		if id, value := c.finding(v); id != "" {
-			x.add(id, db.where, value)
+		if c.wrong(v) {
+			x.add(c.id, db.where, v+c.unit)
 		}
 	}
 	return nil
-}
-
-func when(wrong bool, id, value string) (string, string) {
-	if !wrong {
-		return "", ""
-	}
-	return id, value
 }
 
 // short reports whether a timeout in milliseconds is on and shorter than least.
@@ -191,9 +202,7 @@ func short(ms string, least time.Duration) bool {
 
 // postgresStandbys checks what a failover would lose.
 func (x *exam) postgresStandbys(ctx context.Context, db *database) error {
-	const sql = `SELECT count(*)::text || ' ' || count(*) FILTER (WHERE sync_state IN ('sync', 'quorum'))::text || ' ' || count(sync_state)::text
-		FROM pg_stat_replication`
-	text, err := db.one(ctx, sql)
+	text, err := db.ask(ctx, "standbys")
 	if err != nil {
 		return err
 	}
@@ -212,33 +221,46 @@ func (x *exam) postgresStandbys(ctx context.Context, db *database) error {
 	case synchronous == 0:
 		x.add("postgres-async-standby", db.where, fmt.Sprintf("%d standbys, none synchronous", all))
 	case commit == "local":
-		x.add("postgres-async-standby", db.where, "synchronous_commit = local waits for none of them")
+		x.add("postgres-async-standby", db.where,
+			"synchronous_commit = local waits for none of them")
 	}
 	return nil
 }
 
 // postgresRoom checks that a pool of the URL's size fits into the server's limits.
 func (x *exam) postgresRoom(ctx context.Context, db *database) error {
-	const sql = `SELECT (1 + least(
-			current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
-				- (SELECT sum(numbackends) FROM pg_stat_database),
-			CASE WHEN r.rolconnlimit >= 0 THEN r.rolconnlimit - (SELECT count(*) FROM pg_stat_activity WHERE usename = current_user) END,
-			CASE WHEN d.datconnlimit >= 0 THEN d.datconnlimit - (SELECT numbackends FROM pg_stat_database WHERE datname = current_database()) END
-		))::bigint::text
-		FROM pg_roles r, pg_database d WHERE r.rolname = current_user AND d.datname = current_database()`
-	text, err := db.one(ctx, sql)
+	text, err := db.ask(ctx, "room")
 	if err != nil {
 		return err
 	}
 	room, err := strconv.Atoi(text) // without the doctor's own connection
 	if err == nil && db.pool > room {
-		x.add("postgres-connections", db.where, fmt.Sprintf("room for %d more, a pool of up to %d", room, db.pool))
+		x.add("postgres-connections", db.where,
+			fmt.Sprintf("room for %d more, a pool of up to %d", room, db.pool))
 	}
 	return err
 }
 
-// postgresMeaning returns an error as the exit code needs it: what another try cannot mend is ErrInvalid. The server's own
-// words are kept, pgx's are not: they may quote the URL.
+// postgresHolds checks that no lease of mode row, of whatever schema, holds back vacuum for long.
+func (x *exam) postgresHolds(ctx context.Context, db *database) error {
+	text, err := db.ask(ctx, "holds", fmt.Sprintf("%d ms", x.hold.Milliseconds()))
+	if err != nil {
+		return err
+	}
+	var leases, seconds int
+	if _, err := fmt.Sscan(text, &leases, &seconds); err != nil {
+		return err
+	}
+	if leases > 0 {
+		x.add("postgres-long-hold", db.where,
+			fmt.Sprintf("%d for more than %v, the oldest for %v",
+				leases, x.hold, time.Duration(seconds)*time.Second))
+	}
+	return nil
+}
+
+// postgresMeaning returns an error as the exit code needs it: what another try cannot mend is
+// ErrInvalid. The server's own words are kept, pgx's are not: they may quote the URL.
 func postgresMeaning(err error) error {
 	var answer *pgconn.PgError
 	var dial *pgconn.ConnectError
@@ -248,7 +270,8 @@ func postgresMeaning(err error) error {
 	case errors.As(err, &answer):
 		switch answer.Code {
 		case "28P01", "28000", "3D000", "42501":
-			return backend.Invalid("the PostgreSQL server refuses: %s (%s)", answer.Message, answer.Code)
+			return backend.Invalid("the PostgreSQL server refuses: %s (%s)",
+				answer.Message, answer.Code)
 		}
 		return fmt.Errorf("the server answers: %s (%s)", answer.Message, answer.Code)
 	case errors.As(err, &dial):

@@ -66,6 +66,24 @@ func TestPostgres(t *testing.T) {
 	finds(t, examine(t, with(t, slow, "ttl", "400ms")), "round-trip-slow")
 }
 
+// A lease of mode row that is held for long holds back vacuum, whatever the mode of the URL is.
+func TestPostgresLongHold(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{Config: []string{alive}})
+	l, err := fencelock.Open(t.Context(), s.URL())
+	must(t, err)
+	defer l.Close()
+	le, err := l.Mutex("leader").TryLock(t.Context())
+	must(t, err)
+	at := with(t, s.URL(), "mode", "lease")
+	finds(t, examine(t, at))
+	at = with(t, at, "application_name", "fl 0 of a waiter")
+	finds(t, examine(t, at, func(x *exam) { x.hold = time.Millisecond }), "postgres-long-hold")
+	has(t, examine(t, at, func(x *exam) { x.hold = 0 }), "postgres-long-hold", "1 for more than 0s")
+	must(t, le.Unlock(t.Context()))
+	finds(t, examine(t, at, func(x *exam) { x.hold = 0 }))
+}
+
 // Settings in force for a role.
 func TestPostgresSettings(t *testing.T) {
 	t.Parallel()
@@ -99,7 +117,11 @@ func TestPostgresSettings(t *testing.T) {
 // These do not cut holders, and are not found: the driver sets them for its own transactions.
 func TestPostgresSettingsThatDoNotMatter(t *testing.T) {
 	t.Parallel()
-	s := servers.Postgres(t, servers.PostgresOptions{Config: []string{alive, "idle_in_transaction_session_timeout=300", "client_connection_check_interval=0"}})
+	s := servers.Postgres(t, servers.PostgresOptions{
+		Config: []string{
+			alive, "idle_in_transaction_session_timeout=300", "client_connection_check_interval=0",
+		},
+	})
 	l, err := fencelock.Open(t.Context(), s.URL())
 	must(t, err)
 	defer l.Close()
@@ -116,8 +138,11 @@ func TestPostgresSettingsThatDoNotMatter(t *testing.T) {
 
 func TestPostgresDurability(t *testing.T) {
 	t.Parallel()
-	s := servers.Postgres(t, servers.PostgresOptions{Config: []string{alive, "fsync=off", "full_page_writes=off", "synchronous_commit=off"}})
-	finds(t, examine(t, s.URL()), "postgres-async-commit", "postgres-fsync", "postgres-full-page-writes", "postgres-schema-missing")
+	s := servers.Postgres(t, servers.PostgresOptions{
+		Config: []string{alive, "fsync=off", "full_page_writes=off", "synchronous_commit=off"},
+	})
+	finds(t, examine(t, s.URL()), "postgres-async-commit", "postgres-fsync",
+		"postgres-full-page-writes", "postgres-schema-missing")
 }
 
 func TestPostgresStandby(t *testing.T) {
@@ -127,7 +152,9 @@ func TestPostgresStandby(t *testing.T) {
 	}
 	s := servers.Postgres(t, servers.PostgresOptions{Config: []string{alive}})
 	use(t, s.URL())
-	sql(t, s, "CREATE ROLE app LOGIN", "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO app", "GRANT SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA public TO app")
+	sql(t, s, "CREATE ROLE app LOGIN",
+		"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO app",
+		"GRANT SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA public TO app")
 	standby := servers.PostgresReplica(t, s, servers.PostgresReplicaOptions{})
 	must(t, standby.AwaitCaughtUp(t.Context(), s))
 	finds(t, examine(t, s.URL()), "postgres-async-standby")
@@ -148,7 +175,8 @@ func TestPostgresStandby(t *testing.T) {
 func TestPostgresRoles(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{Config: []string{alive}})
-	sql(t, s, "CREATE ROLE app LOGIN", "CREATE ROLE few LOGIN CONNECTION LIMIT 5", "CREATE SCHEMA closed", "CREATE SCHEMA locks", "CREATE SCHEMA \"od d\"")
+	sql(t, s, "CREATE ROLE app LOGIN", "CREATE ROLE few LOGIN CONNECTION LIMIT 5",
+		"CREATE SCHEMA closed", "CREATE SCHEMA locks", "CREATE SCHEMA \"od d\"")
 	// Version 15 lets nobody but the owner create in public.
 	has(t, examine(t, as(s, "app")), "postgres-schema", "missing in schema public")
 	has(t, examine(t, with(t, as(s, "app"), "schema", "closed")), "postgres-rights", "no USAGE on schema closed")
@@ -162,7 +190,8 @@ func TestPostgresRoles(t *testing.T) {
 	r := examine(t, as(s, "app"))
 	finds(t, r, "postgres-rights")
 	has(t, r, "postgres-rights", "fencelock_")
-	sql(t, s, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO app, few", "GRANT SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA public TO app, few")
+	sql(t, s, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO app, few",
+		"GRANT SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA public TO app, few")
 	finds(t, examine(t, as(s, "app")))
 	use(t, as(s, "app"))
 	finds(t, examine(t, as(s, "few")), "postgres-connections")
@@ -171,9 +200,16 @@ func TestPostgresRoles(t *testing.T) {
 	has(t, examine(t, as(s, "app")), "postgres-rights", "DELETE on fencelock_queue")
 	sql(t, s, "GRANT DELETE ON fencelock_queue TO app", "REVOKE EXECUTE ON FUNCTION fencelock_break FROM PUBLIC")
 	has(t, examine(t, as(s, "app")), "postgres-rights", "EXECUTE on fencelock_break")
-	sql(t, s, "GRANT EXECUTE ON FUNCTION fencelock_break TO PUBLIC", "CREATE OR REPLACE FUNCTION fencelock_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'")
-	has(t, examine(t, as(s, "app")), "postgres-schema-old", "version 1")
-	finds(t, examine(t, s.URL())) // the owner's first lock brings it up to date
+	sql(t, s, "GRANT EXECUTE ON FUNCTION fencelock_break TO PUBLIC",
+		"CREATE OR REPLACE FUNCTION fencelock_version() RETURNS int LANGUAGE "+
+			"sql IMMUTABLE AS 'SELECT 7'")
+	has(t, examine(t, as(s, "app")), "postgres-schema-old", "version 7")
+	finds(t, examine(t, s.URL()), "postgres-schema-old") // the owner's too
+	sql(t, s, "CREATE SCHEMA other",
+		"CREATE FUNCTION other.fencelock_version() RETURNS int LANGUAGE "+
+			"sql IMMUTABLE AS 'SELECT 7'")
+	// though tables are missing
+	has(t, examine(t, with(t, s.URL(), "schema", "other")), "postgres-schema-old", "version 7")
 	sql(t, s, "REVOKE USAGE ON SCHEMA public FROM PUBLIC")
 	has(t, examine(t, with(t, as(s, "app"), "schema", "public")), "postgres-rights", "no USAGE on schema public")
 	refused(t, as(s, "nobody")+"&password=s3cret", "s3cret", backend.ErrInvalid)
@@ -188,7 +224,8 @@ func bouncer(t *testing.T, s *servers.PostgresServer, mode string) string {
 		program = "/usr/sbin/pgbouncer"
 	}
 	if _, err := os.Stat(program); err != nil || runtime.GOOS == "windows" {
-		if list := "," + os.Getenv("FENCELOCK_REQUIRE") + ","; strings.Contains(list, ",postgres,") || strings.Contains(list, ",all,") {
+		list := "," + os.Getenv("FENCELOCK_REQUIRE") + ","
+		if strings.Contains(list, ",postgres,") || strings.Contains(list, ",all,") {
 			t.Fatal("pgbouncer is missing; run scripts/setup-tests.sh pgbouncer")
 		}
 		t.Skip("pgbouncer is missing; run scripts/setup-tests.sh pgbouncer, or install the package pgbouncer")
@@ -257,7 +294,11 @@ func TestObjectsAreThoseOfTheSchema(t *testing.T) {
 	must(t, postgres.CreateSchema(t.Context(), conn, ""))
 	for kind, want := range map[string][]string{"r": tables, "S": sequences} {
 		var n int
-		must(t, conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_class WHERE relname LIKE 'fencelock%' AND relkind::text = $1", kind).Scan(&n))
+		must(t,
+			conn.QueryRow(t.Context(),
+				"SELECT count(*) FROM pg_class WHERE relname LIKE "+
+					"'fencelock%' AND relkind::text = $1",
+				kind).Scan(&n))
 		if n != len(want) || n == 0 {
 			t.Errorf("the schema has %d objects of kind %s, the doctor knows %v", n, kind, want)
 		}

@@ -22,19 +22,19 @@ const (
 
 // redis examines a single server, a Sentinel group or a Cluster.
 func (x *exam) redis(ctx context.Context) error {
-	s, err := x.redisSettings()
+	o, err := x.redisOptions()
 	if err != nil {
 		return err
 	}
 	switch x.u.Scheme {
 	case "redis+sentinel":
-		return x.redisSentinel(ctx, s)
+		return x.redisSentinel(ctx, o)
 	case "redis+cluster":
-		return x.redisCluster(ctx, s)
+		return x.redisCluster(ctx, o)
 	}
-	c := goredis.NewClient(s.options(s.hosts[0]))
+	c := goredis.NewClient(o.Simple())
 	defer c.Close()
-	n, err := x.redisNode(ctx, c, s.hosts[0])
+	n, err := x.redisNode(ctx, c, o.Addrs[0])
 	if err != nil {
 		return err
 	}
@@ -56,18 +56,24 @@ type redisServer struct {
 }
 
 // redisNode asks a server about itself and checks what every server that keeps locks must have.
-func (x *exam) redisNode(ctx context.Context, c *goredis.Client, where string) (*redisServer, error) {
+func (x *exam) redisNode(
+	ctx context.Context, c *goredis.Client, where string,
+) (*redisServer, error) {
 	n := &redisServer{Client: c, where: where}
 	if _, err := c.Time(ctx).Result(); err != nil && !noPermission(err) {
 		return nil, redisMeaning(ctx, err)
 	}
 	x.saw(where)
 	var err error
-	if n.sample, err = x.sample(ctx, func(ctx context.Context) (time.Time, error) { return c.Time(ctx).Result() }); err == nil {
+	n.sample, err = x.sample(ctx, func(ctx context.Context) (time.Time, error) {
+		return c.Time(ctx).Result()
+	})
+	switch {
+	case err == nil:
 		x.judge(where, n.sample, 0)
-	} else if !noPermission(err) {
+	case !noPermission(err): // a missing TIME is one of the rights
 		return nil, redisMeaning(ctx, err)
-	} // a missing TIME is one of the rights
+	}
 	if err := n.ask(ctx, x); err != nil {
 		return nil, err
 	}
@@ -90,10 +96,14 @@ func (n *redisServer) ask(ctx context.Context, x *exam) error {
 			n.info[k] = v
 		}
 	}
-	for _, name := range []string{"appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory", "maxmemory-policy", "timeout", "tcp-keepalive"} {
+	for _, name := range []string{
+		"appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory", "maxmemory-policy",
+		"timeout", "tcp-keepalive",
+	} {
 		got, err := n.ConfigGet(ctx, name).Result()
 		if err != nil {
-			if noPermission(err) || goredis.HasErrorPrefix(err, "ERR") { // ERR: a service that has no CONFIG
+			// ERR: a service that has no CONFIG.
+			if noPermission(err) || goredis.HasErrorPrefix(err, "ERR") {
 				x.add("redis-config-unseen", n.where, "CONFIG GET: "+firstWord(err))
 				break
 			}
@@ -104,7 +114,8 @@ func (n *redisServer) ask(ctx context.Context, x *exam) error {
 	return nil
 }
 
-// setting returns a setting, from CONFIG or else from INFO under its name there; empty if neither tells.
+// setting returns a setting, from CONFIG or else from INFO under its name there; empty if neither
+// tells.
 func (n *redisServer) setting(name, inInfo string) string {
 	if v := n.config[name]; v != "" {
 		return v
@@ -118,7 +129,8 @@ func (x *exam) redisServer(n *redisServer) {
 		x.add("redis-version", n.where, v)
 	}
 	x.redisMemory(n)
-	if now, most := n.number("connected_clients"), n.number("maxclients"); most > 0 && now > crowded*most {
+	now, most := n.number("connected_clients"), n.number("maxclients")
+	if most > 0 && now > crowded*most {
 		x.add("redis-clients", n.where, fmt.Sprintf("%.0f of %.0f", now, most))
 	}
 	if v := n.config["timeout"]; v != "" && v != "0" {
@@ -132,7 +144,8 @@ func (x *exam) redisServer(n *redisServer) {
 // redisMemory checks what happens when the memory is full.
 func (x *exam) redisMemory(n *redisServer) {
 	policy := n.setting("maxmemory-policy", "maxmemory_policy")
-	limit, _ := strconv.ParseFloat(n.setting("maxmemory", "maxmemory"), 64) // 0: no limit, or unseen
+	// 0: no limit, or unseen.
+	limit, _ := strconv.ParseFloat(n.setting("maxmemory", "maxmemory"), 64)
 	switch {
 	case policy == "":
 	case policy != "noeviction" && limit > 0:
@@ -140,7 +153,8 @@ func (x *exam) redisMemory(n *redisServer) {
 	case policy != "noeviction":
 		x.add("redis-eviction-later", n.where, policy)
 	case limit > 0 && n.number("used_memory") >= brimming*limit:
-		x.add("redis-memory", n.where, fmt.Sprintf("%.0f of %.0f bytes", n.number("used_memory"), limit))
+		x.add("redis-memory", n.where,
+			fmt.Sprintf("%.0f of %.0f bytes", n.number("used_memory"), limit))
 	}
 }
 
@@ -149,10 +163,11 @@ func (n *redisServer) number(name string) float64 {
 	return v
 }
 
-// redisDurability checks that the server takes writes, and what a crash or a failover loses. For a node of Redlock other rules hold.
+// redisDurability checks that the server takes writes, and what a crash or a failover loses. For a
+// node of Redlock other rules hold.
 func (x *exam) redisDurability(n *redisServer) {
 	if n.info["role"] == "slave" {
-		x.add("redis-read-only", n.where, "replica of "+net.JoinHostPort(n.info["master_host"], n.info["master_port"]))
+		x.add("redis-read-only", n.where, n.replicaOf())
 	}
 	switch {
 	case n.info["aof_enabled"] == "0" || n.config["appendonly"] == "no":
@@ -168,13 +183,9 @@ func (x *exam) redisDurability(n *redisServer) {
 }
 
 // redisSentinel examines the master that the sentinels name, and the sentinels.
-func (x *exam) redisSentinel(ctx context.Context, s redisSettings) error {
-	where := x.askSentinels(ctx, s)
-	c := goredis.NewFailoverClient(&goredis.FailoverOptions{
-		MasterName: s.master, SentinelAddrs: s.hosts, SentinelUsername: s.sentinelUser, SentinelPassword: s.sentinelPassword,
-		Username: s.user, Password: s.password, DB: s.db, TLSConfig: s.tls,
-		DialTimeout: askMost, DialerRetries: 1, ReadTimeout: askMost, WriteTimeout: askMost, MaxRetries: -1, ContextTimeoutEnabled: true,
-	})
+func (x *exam) redisSentinel(ctx context.Context, o *goredis.UniversalOptions) error {
+	where := x.askSentinels(ctx, o)
+	c := goredis.NewFailoverClient(o.Failover())
 	defer c.Close()
 	n, err := x.redisNode(ctx, c, where)
 	if err != nil {
@@ -185,31 +196,30 @@ func (x *exam) redisSentinel(ctx context.Context, s redisSettings) error {
 	return nil
 }
 
-// askSentinels checks that enough sentinels are up, and returns the master's address. Whether it can be reached shows later.
-func (x *exam) askSentinels(ctx context.Context, s redisSettings) string {
-	for _, host := range s.hosts {
-		o := s.options(host)
-		o.Username, o.Password, o.DB = s.sentinelUser, s.sentinelPassword, 0
-		c := goredis.NewSentinelClient(o)
+// askSentinels checks that enough sentinels are up, and returns the master's address. Whether it
+// can be reached shows later.
+func (x *exam) askSentinels(ctx context.Context, o *goredis.UniversalOptions) string {
+	for _, host := range o.Addrs {
+		at := redisAt(*o, host)
+		at.Username, at.Password, at.DB = o.SentinelUsername, o.SentinelPassword, 0
+		c := goredis.NewSentinelClient(at)
 		defer c.Close()
-		addr, err := c.GetMasterAddrByName(ctx, s.master).Result()
+		addr, err := c.GetMasterAddrByName(ctx, o.MasterName).Result()
 		if err != nil || len(addr) != 2 {
 			continue
 		}
-		if _, err := c.CkQuorum(ctx, s.master).Result(); err != nil && goredis.HasErrorPrefix(err, "NOQUORUM") {
+		_, err = c.CkQuorum(ctx, o.MasterName).Result()
+		if err != nil && goredis.HasErrorPrefix(err, "NOQUORUM") {
 			x.add("redis-sentinel-quorum", host, strings.TrimPrefix(err.Error(), "NOQUORUM "))
 		}
 		return net.JoinHostPort(addr[0], addr[1])
 	}
-	return "master " + s.master
+	return "master " + o.MasterName
 }
 
 // redisCluster examines every master of a cluster.
-func (x *exam) redisCluster(ctx context.Context, s redisSettings) error {
-	c := goredis.NewClusterClient(&goredis.ClusterOptions{
-		Addrs: s.hosts, Username: s.user, Password: s.password, TLSConfig: s.tls,
-		DialTimeout: askMost, ReadTimeout: askMost, WriteTimeout: askMost, MaxRedirects: -1, ContextTimeoutEnabled: true,
-	})
+func (x *exam) redisCluster(ctx context.Context, o *goredis.UniversalOptions) error {
+	c := goredis.NewClusterClient(o.Cluster())
 	defer c.Close()
 	text, err := c.ClusterInfo(ctx).Result()
 	switch {
@@ -252,6 +262,11 @@ func (x *exam) redisCluster(ctx context.Context, s redisSettings) error {
 	return nil
 }
 
+// replicaOf says whose replica a server is.
+func (n *redisServer) replicaOf() string {
+	return "replica of " + net.JoinHostPort(n.info["master_host"], n.info["master_port"])
+}
+
 // redisSlots checks that every slot has a master.
 func (x *exam) redisSlots(clusterInfo string) {
 	field := func(name string) string {
@@ -259,14 +274,18 @@ func (x *exam) redisSlots(clusterInfo string) {
 		v, _, _ := strings.Cut(rest, "\n")
 		return v
 	}
-	if state, ok := field("cluster_state"), field("cluster_slots_ok"); state != "ok" || ok != "16384" {
-		x.add("redis-cluster-slots", "", fmt.Sprintf("cluster_state %s, %s of 16384 slots served", state, ok))
+	state, served := field("cluster_state"), field("cluster_slots_ok")
+	if state != "ok" || served != "16384" {
+		x.add("redis-cluster-slots", "",
+			fmt.Sprintf("cluster_state %s, %s of 16384 slots served", state, served))
 	}
 }
 
-// noPermission reports whether the server understood the question and does not answer it to this user.
+// noPermission reports whether the server understood the question and does not answer it to this
+// user.
 func noPermission(err error) bool {
-	return err != nil && (goredis.HasErrorPrefix(err, "NOPERM") || strings.Contains(err.Error(), "unknown command"))
+	return err != nil && (goredis.HasErrorPrefix(err, "NOPERM") ||
+		strings.Contains(err.Error(), "unknown command"))
 }
 
 // firstWord is the code of a server's error, without what it quotes.
@@ -278,12 +297,14 @@ func firstWord(err error) string {
 	return code
 }
 
-// redisMeaning returns an error as the exit code needs it: what another try cannot mend is ErrInvalid.
+// redisMeaning returns an error as the exit code needs it: what another try cannot mend is
+// ErrInvalid.
 func redisMeaning(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case goredis.HasErrorPrefix(err, "WRONGPASS"), goredis.HasErrorPrefix(err, "NOAUTH"), goredis.HasErrorPrefix(err, "NOPERM"):
+	case goredis.HasErrorPrefix(err, "WRONGPASS"), goredis.HasErrorPrefix(err, "NOAUTH"),
+		goredis.HasErrorPrefix(err, "NOPERM"):
 		return backend.Invalid("the Redis server refuses the user or password (%s)", firstWord(err))
 	}
 	return err

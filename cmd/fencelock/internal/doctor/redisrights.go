@@ -13,8 +13,8 @@ const mayScript = `return redis.acl_check_cmd(unpack(ARGV)) and 1 or 0`
 // redisProbe is the name of the lock whose keys the rights are asked for. Nothing is written there.
 const redisProbe = "fencelock doctor"
 
-// redisCommands are what the driver's scripts and requests do with the keys of a lock. "lock" is the lock's own
-// key, "fl\0…" are the keys that the driver keeps beside it.
+// redisCommands are what the driver's scripts and requests do with the keys of a lock. "lock" is
+// the lock's own key, "fl\0…" are the keys that the driver keeps beside it.
 func redisCommands(lock string) [][]string {
 	const ours = "fl\x00{0}"
 	return [][]string{
@@ -39,9 +39,6 @@ func redisCommands(lock string) [][]string {
 		{"HVALS", ours + "m" + lock},
 		{"MGET", ours + "c", ours + "g"},
 		{"HGETALL", ours + "g\x00"},
-		{"LPUSH", ours + "r", "n"},
-		{"LTRIM", ours + "r", "0", "1"},
-		{"LPOS", ours + "r", "n"},
 	}
 }
 
@@ -80,6 +77,9 @@ func (x *exam) redisRights(ctx context.Context, n *redisServer, cluster bool) {
 		channels = [][]string{{"SPUBLISH", "fl\x00{0}p0", "m"}, {"SSUBSCRIBE", "fl\x00{0}p0"}}
 		operator = append(operator, []string{"CLUSTER", "SLOTS"})
 	}
+	if x.prefix == "" {
+		x.add("redis-prefix", n.where, "empty")
+	}
 	x.askRights(ctx, n, redisCommands(x.prefix+redisProbe), channels, operator)
 }
 
@@ -87,7 +87,11 @@ func (x *exam) askRights(ctx context.Context, n *redisServer, keys, channels, op
 	for _, part := range []struct {
 		id       string
 		commands [][]string
-	}{{"redis-rights", keys}, {"redis-rights-channel", channels}, {"redis-rights-operator", operator}} {
+	}{
+		{"redis-rights", keys},
+		{"redis-rights-channel", channels},
+		{"redis-rights-operator", operator},
+	} {
 		refused, told := mayNot(ctx, n.Client, x.script, part.commands)
 		switch {
 		case !told:
@@ -100,7 +104,9 @@ func (x *exam) askRights(ctx context.Context, n *redisServer, keys, channels, op
 }
 
 // mayNot returns which commands the user may not do; false if the server cannot tell.
-func mayNot(ctx context.Context, c *goredis.Client, script string, commands [][]string) (refused []string, told bool) {
+func mayNot(
+	ctx context.Context, c *goredis.Client, script string, commands [][]string,
+) (refused []string, told bool) {
 	replies := make([]*goredis.Cmd, len(commands))
 	// An error of one command is that command's, and looked at below.
 	_, _ = c.Pipelined(ctx, func(p goredis.Pipeliner) error {
@@ -116,7 +122,7 @@ func mayNot(ctx context.Context, c *goredis.Client, script string, commands [][]
 	for i, r := range replies {
 		switch may, err := r.Int(); {
 		case err == nil && may == 1:
-		case err == nil, err != nil && strings.Contains(err.Error(), "Invalid command"): // renamed away
+		case err == nil, strings.Contains(err.Error(), "Invalid command"): // renamed away
 			refused = append(refused, spell(commands[i]))
 		case noPermission(err):
 			return []string{"EVAL"}, true

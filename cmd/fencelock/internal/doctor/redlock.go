@@ -13,63 +13,8 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-func redlockKinds() []Kind {
-	return []Kind{
-		{
-			"redlock-few", Broken, "nodes in the URL",
-			"A majority of fewer than three nodes survives no failure. The driver refuses the URL.",
-			"three or five servers that know nothing of each other, each on a machine of its own",
-		},
-		{
-			"redlock-even", Broken, "nodes in the URL",
-			"An even number of nodes survives no more failures than one less, and splits votes more often. The driver refuses the URL.",
-			"leave one node out, or add one, on all clients at once: two different majorities exclude nobody",
-		},
-		{
-			"redlock-same-server", Broken, "run_id",
-			"Two addresses of the URL lead to one server, which so has two votes: its failure costs two, and a majority may be fewer servers than it seems.",
-			"give each server once",
-		},
-		{
-			"redlock-replica", Broken, "role",
-			"A node is a replica. Nodes must be independent: it refuses votes, and what it has of another node's data are no votes of its own.",
-			"redis-cli -h {host} -p {port} REPLICAOF NO ONE, and remove replicaof from redis.conf; its votes count after a quarantine",
-		},
-		{
-			"redlock-replicated", Note, "connected_slaves",
-			"A node has a replica. If that is promoted in the node's place it is put into quarantine, so nothing breaks; it only costs what replication costs.",
-			"no replicas for nodes of Redlock",
-		},
-		{
-			"redlock-same-host", Risk, "addresses of the nodes",
-			"Nodes share a host: one failure, one restart or one jump of a clock takes several votes.",
-			"each node on a machine of its own, better in a zone of its own",
-		},
-		{
-			"redlock-down", Risk, "a node",
-			"The node does not answer. A majority does, so locking works; with one more failure it may not.",
-			"start {where}",
-		},
-		{
-			"redlock-clocks", Risk, "wall clocks of the nodes, against each other",
-			"Expiries and tokens are by the nodes' own clocks. Nodes whose clocks differ by a second or more are not kept by NTP: a jump forward forgets locks that are held, and after a loss of data tokens can go back by as much.",
-			"chronyc tracking, or timedatectl, on every node; let clocks be slewed, not stepped",
-		},
-		{
-			"redlock-quarantine", Risk, "quarantine",
-			"The node was restarted, flushed or restored and does not vote yet, because it may have forgotten votes. Until it does, fewer failures can be survived; if a majority is in quarantine, nothing can be locked.",
-			"wait; restart nodes one after the other, a quarantine apart",
-		},
-		{
-			"redlock-unsettled", Note, "quarantine",
-			"The node has never voted, or was restarted or flushed since. It goes into quarantine at the first lock, and votes after that.",
-			"on a new cluster wait once, or open it with fresh=1 if it never had locks",
-		},
-	}
-}
-
-// fewNodes reports whether the URL has a number of Redlock nodes that the driver refuses. That is a finding, not an
-// unreadable URL.
+// fewNodes reports whether the URL has a number of Redlock nodes that the driver refuses. That is a
+// finding, not an unreadable URL.
 func (x *exam) fewNodes() bool {
 	if !strings.HasPrefix(x.u.Scheme, "redlock") {
 		return false
@@ -80,11 +25,11 @@ func (x *exam) fewNodes() bool {
 
 // redlock examines each node by itself, and then what they have in common.
 func (x *exam) redlock(ctx context.Context) error {
-	s, err := x.redisSettings()
+	o, err := x.redisOptions()
 	if err != nil {
 		return err
 	}
-	switch n := len(s.hosts); {
+	switch n := len(o.Addrs); {
 	case n < 3:
 		x.add("redlock-few", "", strconv.Itoa(n))
 	case n%2 == 0:
@@ -92,8 +37,8 @@ func (x *exam) redlock(ctx context.Context) error {
 	}
 	var nodes []*redisServer
 	var down error
-	for _, host := range s.hosts {
-		c := goredis.NewClient(s.options(host))
+	for _, host := range o.Addrs {
+		c := goredis.NewClient(redisAt(*o, host))
 		defer c.Close()
 		n, err := x.redisNode(ctx, c, host)
 		if err != nil {
@@ -106,8 +51,8 @@ func (x *exam) redlock(ctx context.Context) error {
 		}
 		nodes = append(nodes, n)
 	}
-	if len(nodes) <= len(s.hosts)/2 {
-		return fmt.Errorf("%d of %d nodes answer: %w", len(nodes), len(s.hosts), down)
+	if len(nodes) <= len(o.Addrs)/2 {
+		return fmt.Errorf("%d of %d nodes answer: %w", len(nodes), len(o.Addrs), down)
 	}
 	for _, n := range nodes {
 		if err := x.redlockNode(ctx, n); err != nil {
@@ -121,7 +66,7 @@ func (x *exam) redlock(ctx context.Context) error {
 // redlockNode checks what a node must have besides what every server must.
 func (x *exam) redlockNode(ctx context.Context, n *redisServer) error {
 	if n.info["role"] == "slave" {
-		x.add("redlock-replica", n.where, "replica of "+net.JoinHostPort(n.info["master_host"], n.info["master_port"]))
+		x.add("redlock-replica", n.where, n.replicaOf())
 	}
 	if k := n.number("connected_slaves"); k > 0 {
 		x.add("redlock-replicated", n.where, fmt.Sprintf("%.0f connected", k))
@@ -176,7 +121,8 @@ func (x *exam) redlockTogether(ctx context.Context, nodes []*redisServer) {
 			last = n
 		}
 	}
-	if apart := last.sample.offset - first.sample.offset; apart > skewMost+(first.sample.took+last.sample.took)/2 {
+	apart := last.sample.offset - first.sample.offset
+	if apart > skewMost+(first.sample.took+last.sample.took)/2 {
 		x.add("redlock-clocks", last.where, fmt.Sprintf("%s of %s", ahead(apart), first.where))
 	}
 }

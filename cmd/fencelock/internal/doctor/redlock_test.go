@@ -24,7 +24,13 @@ func apart(t *testing.T, n int) (*servers.Group, []string) {
 	if runtime.GOOS != "linux" {
 		t.Skip("this system has no 127.0.0.2")
 	}
-	g := servers.Redises(t, n, servers.RedisOptions{Config: []string{"bind 127.0.0.1 127.0.0.2 127.0.0.3 127.0.0.4 127.0.0.5", "maxmemory-policy noeviction"}})
+	g := servers.Redises(t,
+		n, servers.RedisOptions{
+			Config: []string{
+				"bind 127.0.0.1 127.0.0.2 127.0.0.3 127.0.0.4 127.0.0.5",
+				"maxmemory-policy noeviction",
+			},
+		})
 	var hosts []string
 	for i, s := range g.Servers() {
 		_, port, _ := net.SplitHostPort(s.Addr())
@@ -104,11 +110,17 @@ func TestRedlockUsers(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("this system has no 127.0.0.2")
 	}
-	const need = " ~fencelock:* ~fl* resetchannels &fl* -@all +eval +evalsha +info +time +get +mget +set +del +exists +pexpire +pttl" +
-		" +hset +hget +hmget +hdel +hgetall +hvals +rpush +ltrim +lpos +publish +subscribe +scan"
-	g := servers.Redises(t, 3, servers.RedisOptions{Config: []string{"bind 127.0.0.1 127.0.0.2 127.0.0.3"}, Users: []string{
-		"doctor on >s3cret" + need + " +config|get", "program on >s3cret" + need, "fewer on >s3cret ~* &* +@all -hmget", "deaf on >s3cret ~* resetchannels +@all",
-	}})
+	const need = " ~fencelock:* ~fl* resetchannels &fl* -@all +eval +evalsha +info +time +get " +
+		"+mget +set +del +exists +pexpire +pttl +hset +hget +hmget +hdel +hgetall +hvals +rpush " +
+		"+ltrim +lpos +publish +subscribe +scan"
+	g := servers.Redises(t, 3,
+		servers.RedisOptions{
+			Config: []string{"bind 127.0.0.1 127.0.0.2 127.0.0.3"},
+			Users: []string{
+				"doctor on >s3cret" + need + " +config|get", "program on >s3cret" + need,
+				"fewer on >s3cret ~* &* +@all -hmget", "deaf on >s3cret ~* resetchannels +@all",
+			},
+		})
 	var hosts []string
 	for i, s := range g.Servers() {
 		_, port, _ := net.SplitHostPort(s.Addr())
@@ -132,7 +144,8 @@ func TestRedlockClocks(t *testing.T) {
 	}
 	dir := t.TempDir()
 	shim := filepath.Join(dir, "clock.so")
-	if out, err := exec.CommandContext(t.Context(), "cc", "-O2", "-shared", "-fPIC", "-o", shim, "../../../../redlock/testdata/clock.c").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "cc", "-O2", "-shared", "-fPIC", "-o", shim,
+		"../../../../redlock/testdata/clock.c").CombinedOutput(); err != nil {
 		t.Fatalf("cc: %v\n%s", err, out)
 	}
 	var hosts []string
@@ -141,7 +154,8 @@ func TestRedlockClocks(t *testing.T) {
 		must(t, os.WriteFile(file, binary.NativeEndian.AppendUint64(nil, uint64(ahead)), 0o600))
 		_, port, _ := net.SplitHostPort(closedPort(t))
 		host := fmt.Sprintf("127.0.0.%d", i+1)
-		launch(t, []string{"LD_PRELOAD=" + shim, "CLOCK_FILE=" + file}, "redis-server", "--port", port, "--bind", host, "--save", "", "--dir", t.TempDir())
+		launch(t, []string{"LD_PRELOAD=" + shim, "CLOCK_FILE=" + file}, "redis-server", "--port",
+			port, "--bind", host, "--save", "", "--dir", t.TempDir())
 		hosts = append(hosts, host+":"+port)
 		await(t, "redis-server answers", func() bool { return client(t, host+":"+port).Ping(t.Context()).Err() == nil })
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
 func must(t testing.TB, err error) {
@@ -85,7 +85,11 @@ func has(t *testing.T, r *Report, id, value string) Finding {
 // sound checks that nothing worse than a note was found.
 func sound(t *testing.T, r *Report) {
 	t.Helper()
-	rest := &Report{Findings: slices.DeleteFunc(slices.Clone(r.Findings), func(f Finding) bool { return f.ID == "round-trip-slow" })}
+	rest := &Report{
+		Findings: slices.DeleteFunc(slices.Clone(r.Findings), func(f Finding) bool {
+			return f.ID == "round-trip-slow"
+		}),
+	}
 	if !rest.Sound(Unseen) { // a busy machine is slow in earnest
 		t.Errorf("a sound store is not found sound: %+v", r.Findings)
 	}
@@ -179,9 +183,12 @@ func await(t *testing.T, what string, ok func() bool) {
 
 func TestURLs(t *testing.T) {
 	for _, raw := range []string{
-		"nonsense", "nosuch://h", "redis://h?nope=1", "redis://a,b", "redis://user:s3cr%t@h", "redis+cluster://h/1", "redlock://a,b,c?nope=1",
-		"etcd://h/path", "etcd://user@h", "zookeeper://h?nope=1", "postgres://h?mode=none", "postgres://u:s3cret@h?nope=1",
-		"file:///tmp/x?nope=1", "file://", "file://host/x", "memory://?nope=1", "etcd://h?tls_ca=/nonexistent", "redis://h?ttl=nope",
+		"nonsense", "nosuch://h", "redis://h?nope=1", "redis://a,b", "redis://user:s3cr%t@h",
+		"redis+cluster://h/1", "redlock://a,b,c?nope=1",
+		"etcd://h/path", "etcd://user@h", "zookeeper://h?nope=1", "postgres://h?mode=none",
+		"postgres://u:s3cret@h?nope=1",
+		"file:///tmp/x?nope=1", "file://", "file://host/x", "memory://?nope=1",
+		"etcd://h?tls_ca=/nonexistent", "redis://h?ttl=nope",
 	} {
 		refused(t, raw, "s3cr", backend.ErrInvalid)
 	}
@@ -196,7 +203,8 @@ func TestURLs(t *testing.T) {
 func TestUnavailable(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{
-		"redis://u:s3cret@%s", "redis+sentinel://%s/main", "redis+cluster://%s", "etcd://%s", "zookeeper://%s", "postgres://u:s3cret@%s/db", "postgres://u:s3cret@%s/db?mode=lease",
+		"redis://u:s3cret@%s", "redis+sentinel://%s/main", "redis+cluster://%s", "etcd://%s",
+		"zookeeper://%s", "postgres://u:s3cret@%s/db", "postgres://u:s3cret@%s/db?mode=lease",
 	} {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()

@@ -16,6 +16,13 @@ import (
 const (
 	// fewConns is a limit of connections of one address that a few programs on a host use up.
 	fewConns = 10
+	// shortSession is below what servers grant by default. The client library waits for it seven
+	// times as long.
+	shortSession = 200 * time.Millisecond
+	// heavySession is half of what servers can read back as one transaction by default, in bytes.
+	heavySession = 1 << 20
+	// dumpMost bounds what is read of an answer.
+	dumpMost = 64 << 20
 	// notServing is what a server says that has no quorum.
 	notServing = "not currently serving requests"
 )
@@ -89,10 +96,50 @@ func (x *exam) zooServer(ctx context.Context, host string) (up bool, err error) 
 	} else if most > 0 && most < fewConns {
 		x.add("zookeeper-connections", host, conf["maxClientCnxns"])
 	}
+	tick, shortest := number(conf["tickTime"]), number(conf["minSessionTimeout"])
+	if shortest < 2*tick {
+		x.add("zookeeper-tick", host,
+			fmt.Sprintf("%d ms, with a tickTime of %d ms", shortest, tick))
+	}
+	dump, err := fourLetters(ctx, host, "dump")
+	if err != nil || !strings.Contains(dump, "Sessions with Ephemerals") {
+		hidden = append(hidden, "dump")
+	} else if session, load := heaviest(dump); load > heavySession {
+		x.add("zookeeper-session-heavy", host,
+			fmt.Sprintf("%s, whose paths have %d bytes", session, load))
+	}
 	if len(hidden) > 0 {
 		x.add("zookeeper-words-unseen", host, strings.Join(hidden, ", "))
 	}
 	return true, nil
+}
+
+// number is a number of a server's settings; 0 if it tells none.
+func number(text string) int {
+	n, _ := strconv.Atoi(text)
+	return n
+}
+
+// heaviest is the session whose ephemeral nodes have the longest paths together, of a dump: lines
+// with a session and a colon, and below each lines with a tab and a path.
+func heaviest(dump string) (session string, most int) {
+	now, load := "", 0
+	for line := range strings.Lines(dump) {
+		line = strings.TrimRight(line, "\n")
+		path, node := strings.CutPrefix(line, "\t/")
+		switch {
+		case node && now != "":
+			const sizes = len("/") + 4
+			if load += len(path) + sizes; load > most {
+				session, most = now, load
+			}
+		case strings.HasPrefix(line, "0x") && strings.HasSuffix(line, ":"):
+			now, load = strings.TrimSuffix(line, ":"), 0
+		default:
+			now = ""
+		}
+	}
+	return session, most
 }
 
 // fourLetters sends a four-letter word.
@@ -113,7 +160,7 @@ func fourLetters(ctx context.Context, host, word string) (string, error) {
 	if _, err := io.WriteString(conn, word); err != nil {
 		return "", err
 	}
-	answer, err := io.ReadAll(io.LimitReader(conn, 1<<20))
+	answer, err := io.ReadAll(io.LimitReader(conn, dumpMost))
 	switch {
 	case len(answer) > 0: // it may cut the connection when it has said all
 		return string(answer), nil
@@ -134,19 +181,29 @@ func lines(text, sep string) map[string]string {
 	return fields
 }
 
-// zooSession opens a session as long as a lease, and looks at what it was granted, at the ensemble and at the rights.
+// zooSession opens the shortest and the longest session, and looks whether the driver can make
+// leases of them, at the ensemble and at the rights.
 func (x *exam) zooSession(ctx context.Context) error {
-	s, err := dialZoo(ctx, x)
+	shortest, err := dialZoo(ctx, x, shortSession)
+	if err != nil {
+		return err
+	}
+	shortest.Close()
+	s, err := dialZoo(ctx, x, 24*time.Hour)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	const tolerance = 50 * time.Millisecond // TTLs are rounded to milliseconds
+	// As the driver has it: package zookeeper, "Time".
+	upkeep := shortest.granted/2*5/4 + 50*time.Millisecond
+	covers := max(0, (s.granted-upkeep)*24/25).Truncate(time.Millisecond)
 	switch {
-	case s.granted < x.ttl-tolerance:
-		x.add("zookeeper-session-short", s.Server(), fmt.Sprintf("%v, with a TTL of %v", s.granted, x.ttl))
-	case s.granted > x.ttl+tolerance:
-		x.add("zookeeper-session-long", s.Server(), fmt.Sprintf("%v, with a TTL of %v", s.granted, x.ttl))
+	case covers < x.ttl:
+		x.add("zookeeper-session-short", s.Server(),
+			fmt.Sprintf("%v, which covers %v, with a TTL of %v", s.granted, covers, x.ttl))
+	case shortest.granted > x.ttl+x.ttl/6+upkeep:
+		x.add("zookeeper-session-long", s.Server(),
+			fmt.Sprintf("%v, with a TTL of %v", shortest.granted, x.ttl))
 	}
 	x.zooClock(ctx, s)
 	if err := x.zooEnsemble(ctx, s); err != nil {
@@ -155,7 +212,8 @@ func (x *exam) zooSession(ctx context.Context) error {
 	return x.zooRights(ctx, s)
 }
 
-// zooClock reads the server's clock from its list of connections: when it began the session that was just opened.
+// zooClock reads the server's clock from its list of connections: when it began the session that
+// was just opened.
 func (x *exam) zooClock(ctx context.Context, s *zooSession) {
 	text, err := fourLetters(ctx, s.Server(), "cons")
 	_, rest, found := strings.Cut(text, "sid=0x"+strconv.FormatUint(uint64(s.SessionID()), 16)+",")

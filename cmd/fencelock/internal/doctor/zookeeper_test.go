@@ -55,7 +55,7 @@ func TestZooKeeper(t *testing.T) {
 	has(t, examine(t, one, behind(time.Minute)), "clock-differs", "ahead")
 	has(t, examine(t, one, tooOld("zookeeper")), "zookeeper-version", "3.")
 	finds(t, examine(t, one+"?ttl=70s"), "zookeeper-session-short")
-	has(t, examine(t, one+"?ttl=70s"), "zookeeper-session-short", "1m0s, with a TTL of 1m10s")
+	has(t, examine(t, one+"?ttl=70s"), "zookeeper-session-short", "1m0s, which covers 57.312s, with a TTL of 1m10s")
 	must(t, z.Servers()[2].Kill())
 	_, err := z.Leader(t.Context())
 	must(t, err)
@@ -72,12 +72,14 @@ func TestZooKeeper(t *testing.T) {
 
 func TestZooKeeperAlone(t *testing.T) {
 	t.Parallel()
-	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{Config: []string{"maxSessionTimeout=8000", "minSessionTimeout=6000", "maxClientCnxns=5"}})
-	r := examine(t, z.URL()+"?ttl=7s")
+	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{
+		Config: []string{"maxSessionTimeout=8000", "minSessionTimeout=6000", "maxClientCnxns=5"},
+	})
+	r := examine(t, z.URL()+"?ttl=3500ms")
 	finds(t, r, "zookeeper-single", "zookeeper-connections")
 	has(t, r, "zookeeper-connections", "5")
-	has(t, examine(t, z.URL()), "zookeeper-session-short", "8s, with a TTL of 30s")
-	finds(t, examine(t, z.URL()+"?ttl=2s"), "zookeeper-single", "zookeeper-connections", "zookeeper-session-long")
+	has(t, examine(t, z.URL()), "zookeeper-session-short", "8s, which covers 4.032s, with a TTL of 30s")
+	finds(t, examine(t, z.URL()+"?ttl=1s"), "zookeeper-single", "zookeeper-connections", "zookeeper-session-long")
 	if there, _, err := zooClient(t, z).Exists("/fencelock:"); there || err != nil {
 		t.Errorf("the examination made nodes (%v)", err)
 	}
@@ -87,9 +89,28 @@ func TestZooKeeperAlone(t *testing.T) {
 	}
 }
 
+// A tick longer than half of the shortest session is told, and a session of any program whose end
+// is near what servers can read.
+func TestZooKeeperTickAndHeavySession(t *testing.T) {
+	t.Parallel()
+	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{Config: append(slices.Clone(lengthy), "minSessionTimeout=300")})
+	r := examine(t, z.URL())
+	finds(t, r, "zookeeper-single", "zookeeper-tick")
+	has(t, r, "zookeeper-tick", "300 ms, with a tickTime of 200 ms")
+	c := zooClient(t, z)
+	for i := range 1100 {
+		path := fmt.Sprintf("/%04d%s", i, strings.Repeat("x", 1000))
+		_, err := c.Create(path, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+		must(t, err)
+	}
+	has(t, examine(t, z.URL()), "zookeeper-session-heavy", fmt.Sprintf("0x%x", c.SessionID()))
+}
+
 func TestZooKeeperSilentWords(t *testing.T) {
 	t.Parallel()
-	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{Config: append(slices.Clone(lengthy), "4lw.commands.whitelist=ruok,srvr")})
+	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{
+		Config: append(slices.Clone(lengthy), "4lw.commands.whitelist=ruok,srvr"),
+	})
 	finds(t, examine(t, z.URL()), "zookeeper-single", "zookeeper-words-unseen", "zookeeper-clock-unseen")
 	has(t, examine(t, z.URL()), "zookeeper-words-unseen", "conf")
 }
@@ -127,7 +148,9 @@ func TestZooKeeperRights(t *testing.T) {
 	make("/read", zk.WorldACL(zk.PermRead))
 	has(t, examine(t, at("", "/read")), "zookeeper-rights", "/read")
 	make("/app", zk.WorldACL(zk.PermAll))
-	make("/app/fencelock:", append(zk.DigestACL(zk.PermAll&^zk.PermDelete, "app", "s3cret"), zk.WorldACL(zk.PermRead)...))
+	make("/app/fencelock:",
+		append(zk.DigestACL(zk.PermAll&^zk.PermDelete, "app",
+			"s3cret"), zk.WorldACL(zk.PermRead)...))
 	has(t, examine(t, at("app:s3cret@", "/app")), "zookeeper-rights", "/app/fencelock:")
 	for _, user := range []string{"", "app:s3cret@"} {
 		for _, f := range examine(t, at(user, "/app")).Findings {
@@ -163,14 +186,17 @@ func TestZooKeeperObserver(t *testing.T) {
 	}
 	for i, port := range ports {
 		dir := t.TempDir()
-		conf := "tickTime=200\ninitLimit=100\nsyncLimit=100\nmaxSessionTimeout=60000\nadmin.enableServer=false\n4lw.commands.whitelist=*\n" +
+		conf := "tickTime=200\ninitLimit=100\nsyncLimit=100\nmaxSessionTimeout=60000\n" +
+			"admin.enableServer=false\n4lw.commands.whitelist=*\n" +
 			"clientPortAddress=127.0.0.1\nclientPort=" + port + "\ndataDir=" + dir + "\n" + list
 		if i == 2 {
 			conf += "peerType=observer\n"
 		}
 		must(t, os.WriteFile(filepath.Join(dir, "zoo.cfg"), []byte(conf), 0o600))
 		must(t, os.WriteFile(filepath.Join(dir, "myid"), fmt.Append(nil, i+1), 0o600))
-		launch(t, nil, "java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classes, "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(dir, "zoo.cfg"))
+		launch(t, nil, "java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp",
+			classes, "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+			filepath.Join(dir, "zoo.cfg"))
 	}
 	host := "127.0.0.1:" + ports[2]
 	await(t, "the observer serves", func() bool {

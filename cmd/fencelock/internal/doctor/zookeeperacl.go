@@ -24,8 +24,8 @@ type zooSession struct {
 	took    time.Duration // until it was there
 }
 
-// greeting reads from a connection what the client library does not tell: the first frame is the server's
-// answer to the request for a session, with the timeout in its bytes 8 to 11.
+// greeting reads from a connection what the client library does not tell: the first frame is the
+// server's answer to the request for a session, with the timeout in its bytes 8 to 11.
 type greeting struct {
 	net.Conn
 	mu   *sync.Mutex
@@ -46,8 +46,8 @@ type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
 
-// dialZoo opens a session of the length of a lease.
-func dialZoo(ctx context.Context, x *exam) (*zooSession, error) {
+// dialZoo opens a session. The servers grant the length that is nearest to what is asked for.
+func dialZoo(ctx context.Context, x *exam, length time.Duration) (*zooSession, error) {
 	var mu sync.Mutex
 	var head []byte
 	s := &zooSession{}
@@ -67,7 +67,8 @@ func dialZoo(ctx context.Context, x *exam) (*zooSession, error) {
 		return greeting{conn, &mu, &head}, nil
 	}
 	began := time.Now()
-	conn, events, err := zk.Connect(backend.Hosts(x.u, "2181"), x.ttl, zk.WithDialer(dial), zk.WithLogger(quiet{}), zk.WithLogInfo(false),
+	conn, events, err := zk.Connect(backend.Hosts(x.u, "2181"), length,
+		zk.WithDialer(dial), zk.WithLogger(quiet{}), zk.WithLogInfo(false),
 		zk.WithEventCallback(func(e zk.Event) {
 			if e.State == zk.StateHasSession {
 				once.Do(func() { close(up) })
@@ -107,7 +108,8 @@ func dialZoo(ctx context.Context, x *exam) (*zooSession, error) {
 	return s, nil
 }
 
-// zooAsk bounds a call of the client library, which knows no ctx. The goroutine ends when the connection is closed.
+// zooAsk bounds a call of the client library, which knows no ctx. The goroutine ends when the
+// connection is closed.
 func zooAsk[T any](ctx context.Context, call func() (T, error)) (T, error) {
 	type answer struct {
 		v   T
@@ -129,12 +131,13 @@ func zooAsk[T any](ctx context.Context, call func() (T, error)) (T, error) {
 	}
 }
 
-// zooRights checks that the user may do everything with the nodes of the prefix, and make those that are missing.
+// zooRights checks that the user may do everything with the nodes of the prefix, and make those
+// that are missing.
 func (x *exam) zooRights(ctx context.Context, s *zooSession) error {
 	root := strings.TrimSuffix(x.u.Path, "/") + "/" + zooName(x.prefix)
-	for _, node := range []string{root, root + "/locks", root + "/tokens", root + "/tokens/00", root + "/done", root + "/clients"} {
+	for _, node := range []string{"", "/locks", "/tokens", "/tokens/00", "/done", "/clients"} {
 		need, err := int32(zk.PermAll&^zk.PermAdmin), error(nil)
-		at := node
+		at := root + node
 		for {
 			var acl []zk.ACL
 			acl, err = zooAsk(ctx, func() ([]zk.ACL, error) {
@@ -173,7 +176,8 @@ func (x *exam) allowed(acl []zk.ACL, need int32) bool {
 	for _, a := range acl {
 		switch {
 		case a.Scheme == "world":
-		case a.Scheme == "digest" && name != "" && (a.ID == id || a.ID == name+":x"): // :x hides the digest of who may not administer
+		case a.Scheme == "digest" && name != "" && (a.ID == id || a.ID == name+":x"):
+			// :x hides the digest from who may not administer.
 		case a.Scheme == "ip": // what the servers take our address for is not known
 		default:
 			continue
@@ -191,7 +195,8 @@ func zooName(text string) string {
 	var b strings.Builder
 	for i := range len(text) {
 		c := text[i]
-		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-_:=+@,~", c) >= 0 || c == '.' && i > 0 {
+		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
+			strings.IndexByte("-_:=+@,~", c) >= 0 || c == '.' && i > 0 {
 			b.WriteByte(c)
 		} else {
 			fmt.Fprintf(&b, "%%%02X", c)

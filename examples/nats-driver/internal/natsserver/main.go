@@ -1,5 +1,5 @@
-// Command natsserver is a NATS server with JetStream for the tests of this module: a process of its own, from the module of
-// nats-server, that can be stopped and killed.
+// Command natsserver is a NATS server with JetStream for the tests of this module: a process of its
+// own, from the module of nats-server, that can be stopped and killed.
 //
 //	natsserver DIR HOST:PORT USER PASSWORD
 package main

@@ -1,0 +1,49 @@
+package file
+
+import (
+	"context"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Leave implements [backend.Store].
+func (s *store) Leave(ctx context.Context, cs []*backend.Claim) {
+	for _, c := range cs {
+		s.hub.leave(c)
+		c.Err = s.change(ctx, c.Name, c.Nonce, func(st *state, l *lock) (bool, error) {
+			return l.leave(st, c)
+		})
+	}
+}
+
+// leave takes c out of the queue, or frees the lock if c is its holder. Who sends its release again
+// is told nil, and a copy of its request that comes later is refused.
+func (l *lock) leave(st *state, c *backend.Claim) (changed bool, answer error) {
+	held := l.heldBy(c.Nonce, st.now)
+	if held {
+		l.free(st.now)
+	} else if c.Held && !has(st.released, c.Nonce) {
+		answer = backend.ErrLost
+	}
+	changed = l.drop(st.now, func(w waiter) bool { return w.nonce == c.Nonce })
+	end := ended{c.Nonce, st.now + int64(c.TTL+c.Grace+endLife)}
+	switch {
+	case held && c.Held:
+		st.released, changed = append(st.released, end), true
+	case !st.ended(c.Nonce) && (held || !c.Held || c.Unsure):
+		st.abandoned, changed = append(st.abandoned, end), true
+	}
+	return changed, answer
+}
+
+// Break implements [backend.Store]. The holder learns of it when it looks.
+func (s *store) Break(ctx context.Context, name string) error {
+	return s.change(ctx, name, "", func(st *state, l *lock) (bool, error) {
+		if l == nil || l.holder == nil {
+			return false, nil
+		}
+		st.abandoned = append(st.abandoned, ended{l.holder.nonce, l.holder.until + int64(endLife)})
+		l.free(st.now)
+		return true, nil
+	})
+}

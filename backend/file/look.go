@@ -1,0 +1,57 @@
+package file
+
+import (
+	"context"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Look implements [backend.Store]. Each bucket is read as of one moment.
+func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
+	places := s.buckets[:]
+	if r.Name != "" {
+		places = []*bucket{s.bucket(r.Name)}
+	}
+	return func(yield func(backend.Info, error) bool) {
+		for _, b := range places {
+			st, err := b.snapshot(ctx)
+			if err != nil {
+				yield(backend.Info{}, err)
+				return
+			}
+			if r.Name != "" {
+				yield(st.locks[s.key(r.Name)].info(r.Name, st.now), nil)
+				return
+			}
+			for k, l := range st.locks {
+				if k.prefix != s.prefix || !strings.HasPrefix(k.name, r.Prefix) {
+					continue
+				}
+				if i := l.info(k.name, st.now); (i.Held || i.Waiters > 0) && !yield(i, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// info describes the lock without changing it.
+func (l *lock) info(name string, now int64) backend.Info {
+	i := backend.Info{Name: name}
+	if l == nil {
+		return i
+	}
+	if h := l.holder; h != nil && h.until > now {
+		i.Held, i.Owner, i.Token, i.Both = true, h.owner, h.token, h.both
+		i.ExpiresIn = time.Duration(h.until - now)
+	}
+	for _, w := range l.queue {
+		if w.until > now {
+			i.Waiters++
+		}
+	}
+	return i
+}

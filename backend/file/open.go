@@ -1,0 +1,89 @@
+package file
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// format is the whole FORMAT file of this version.
+var format = fmt.Sprintf("fencelock file backend %d, %d buckets\n", formatVersion, buckets)
+
+func init() { backend.Register("file", openURL) }
+
+func openURL(_ context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
+	o := Options{Prefix: q.Prefix(), NoSockets: !q.Bool("sockets", true)}
+	if err := q.Err(); err != nil {
+		return nil, err
+	}
+	if (u.Host != "" && u.Host != "localhost") || u.User != nil {
+		return nil, backend.Invalid("the file URL names a host or user: the locks are of this " +
+			"machine, want file:///absolute/path (three slashes)")
+	}
+	path := u.Path
+	if runtime.GOOS == "windows" && len(path) > 2 && path[2] == ':' {
+		path = path[1:] // file:///C:/locks
+	}
+	if path == "" || path == "/" {
+		return nil, backend.Invalid("the file URL has no path: " +
+			"want file:///absolute/path of a directory for the locks")
+	}
+	d, err := NewWith(filepath.FromSlash(path), o)
+	if err != nil {
+		return nil, err // and not a nil *Driver in a Driver
+	}
+	return d, nil
+}
+
+// prepare makes the directory and its FORMAT file if they are missing, and returns its absolute
+// path.
+func prepare(dir string) (string, error) {
+	if dir == "" {
+		return "", backend.Invalid("the directory for the locks is empty: want a path")
+	}
+	dir, err := filepath.Abs(dir)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
+		return "", backend.Invalid("directory %q cannot be made: %w; "+
+			"want a directory that this user may write", dir, err)
+	}
+	if err := usable(dir); err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "FORMAT")
+	raw, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // others may write it too, and the same
+		spare := path + "." + rand.Text()
+		err = errors.Join(os.WriteFile(spare, []byte(format), 0o600), os.Rename(spare, path))
+	case err == nil && string(raw) != format:
+		return "", backend.Invalid("%s is of another version, or not of this library (%.60q, want "+
+			"%q): use the version that made it, or another directory", path, raw, format)
+	}
+	return dir, refused(err)
+}
+
+// refused makes ErrInvalid of those errors of the system that trying again does
+// not mend; each names its file.
+func refused(err error) error {
+	for _, e := range []error{
+		fs.ErrPermission, syscall.EROFS, syscall.EISDIR, syscall.ENOTDIR, syscall.ELOOP,
+	} {
+		if errors.Is(err, e) {
+			return backend.Invalid("%w: the directory of the locks and its files must be plain "+
+				"ones that this user may read and write", err)
+		}
+	}
+	return err
+}

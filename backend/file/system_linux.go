@@ -1,0 +1,94 @@
+package file
+
+import (
+	"math"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// anchor and anchorTime are one moment, told by both clocks. There is one for the process, so that
+// in a testing/synctest bubble, where only Instants move, all drivers agree.
+var anchor, anchorTime = newAnchor()
+
+// newAnchor reads the two clocks one after the other: of several readings the closest is right to
+// within its width.
+func newAnchor() (at backend.Instant, boot int64) {
+	width := time.Duration(math.MaxInt64)
+	for range 20 {
+		before := backend.Now()
+		var ts unix.Timespec
+		err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
+		if w := before.Elapsed(); err == nil && w < width {
+			width, at, boot = w, before.Add(w/2), ts.Nano()
+		}
+	}
+	return at, boot
+}
+
+// sharedTime tells a moment by the clock that all processes of this machine share: nanoseconds of
+// CLOCK_BOOTTIME, valid for one boot of the kernel.
+func sharedTime(i backend.Instant) int64 { return anchorTime + int64(i.Sub(anchor)) }
+
+// bootID returns what tells this boot from others, or an error if the process does not have the
+// shared clock because it lives in a time namespace of its own.
+func bootID() (string, error) {
+	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot := strings.TrimSpace(string(raw))
+	if err != nil || boot == "" {
+		return "", backend.Unsupported("the kernel's boot id cannot be read, without which holds "+
+			"of before a reboot cannot be told: %q, %w", raw, err)
+	}
+	raw, _ = os.ReadFile("/proc/self/timens_offsets") // a kernel without time namespaces has none
+	offsets := strings.Join(strings.Fields(string(raw)), " ")
+	if offsets != "" && offsets != "monotonic 0 0 boottime 0 0" {
+		return "", backend.Unsupported("this process is in a time namespace of its own (%s): "+
+			"the locks need the clock of the machine", offsets)
+	}
+	return boot, nil
+}
+
+// shared are the file systems that several machines can write at once.
+var shared = map[uint32]string{
+	unix.NFS_SUPER_MAGIC:   "NFS",
+	unix.SMB_SUPER_MAGIC:   "SMB",
+	unix.SMB2_SUPER_MAGIC:  "SMB",
+	unix.CIFS_SUPER_MAGIC:  "CIFS",
+	unix.CEPH_SUPER_MAGIC:  "Ceph",
+	unix.AFS_SUPER_MAGIC:   "AFS",
+	unix.CODA_SUPER_MAGIC:  "Coda",
+	unix.V9FS_MAGIC:        "9p",
+	unix.OCFS2_SUPER_MAGIC: "OCFS2",
+	0x0BD00BD0:             "Lustre",
+	0x01161970:             "GFS2",
+	0x47504653:             "GPFS",
+}
+
+// usable returns nil for a directory that this process may write and that no
+// other machine does.
+func usable(dir string) error {
+	if err := unix.Access(dir, unix.R_OK|unix.W_OK|unix.X_OK); err != nil {
+		return backend.Invalid("directory %q cannot be written by user %d: %w; "+
+			"want a directory that this user may read, write and search", dir, unix.Geteuid(), err)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return backend.Invalid("directory %q: its file system cannot be told: %w", dir, err)
+	}
+	if kind, bad := shared[uint32(st.Type)]; bad {
+		return backend.Invalid("directory %q is on %s, which several machines may share: these "+
+			"locks hold on one machine only; want a local file system, or a backend with a server",
+			dir, kind)
+	}
+	return nil
+}
+
+// exchange swaps two files in one step. It changes nothing and returns false
+// where the file system cannot do that or one of the files does not exist.
+func exchange(a, b string) bool {
+	return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE) == nil
+}

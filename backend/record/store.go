@@ -1,0 +1,501 @@
+// Package record makes a whole backend of a store that has one thing: a value under a key that can
+// be written on the condition that it is still the one that was read.
+//
+// Each name is one key, and all that is known of it is one small JSON record there: the holder, the
+// queue, the last token, and how the last acquisitions ended. Every change is a conditional write of
+// the whole record, so each is one atomic step, and the store is the judge.
+//
+// # What comes of it
+//
+// One holder, as long as the store keeps what it has acknowledged. A lease runs from the moment at
+// which the store wrote the record, by the store's clock; clients compare with their own estimate of
+// that clock, which is never ahead of it. A clock of the store that is set forward ends leases early
+// for those who wait.
+//
+// First come, first served among live waiters: the queue is a part of the record. A waiter that has
+// not renewed its place for 4.5 s is passed over. Waiters look when the record changes, and every
+// 2 s.
+//
+// Tokens follow the store's clock in µs and, while the record lasts (a minute after its last use),
+// the last token. They rise over a loss of the data. A clock of the store that is set back by more
+// than a minute can send back the tokens of a name that nobody used meanwhile.
+//
+// A released or abandoned acquisition is remembered for a minute, and through the 32 next of its
+// name. A write is about one key, so a gate cannot be compared in the same step: such a backend takes
+// no part in migrations (backend.Gater).
+//
+// # What is in the store
+//
+// The key of a name is p<prefix>.n<name>, with prefix and name in hexadecimal; p<prefix>.source is
+// what Raise has written. Of the record a look behind the driver's back (conformance.Store) needs
+//
+//	{"holder": {"since": 0, "keep": 30000000}, "queue": [{}]}
+//
+// in which since, in µs since 1970, is the beginning of the lease, or 0: when the store wrote the
+// record. keep is its length in µs. A record without holder and queue is a free lock that the store
+// will forget.
+package record
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
+)
+
+// ErrMoved is Put's answer where the key does not have that version any more.
+var ErrMoved = errors.New("another client has changed the record")
+
+// A Value is what a KV has under a key. The zero Value is that of a key that is not there, be it
+// deleted, forgotten, or never written.
+type Value struct {
+	Data []byte // empty: there is none
+	// Version is another one for every write, also after the key was deleted and after the store
+	// lost data or got an older copy back: clients remember versions, and an old one must not match
+	// a new value. A random number does, a counter in the row does not.
+	Version string
+	// At is when the store wrote the value, by its own clock: no earlier than Put was called, and
+	// no later than others can read the value.
+	At time.Time
+}
+
+// A KV is a store of values. A key is letters, digits and dots, and their case counts. Each method
+// does one thing once, and returns when ctx ends. An error but ErrMoved and [backend.ErrInvalid]
+// means that the outcome is unknown. Where the store says that it did nothing because it was busy,
+// a method may try again until ctx ends. Methods are called from many goroutines at once.
+type KV interface {
+	// Get returns the value of a key, as of a moment after the call.
+	Get(ctx context.Context, key string) (Value, error)
+	// Put writes data, which is never empty, if the key still has this version, and returns the new
+	// one. Version "" says that the key must not be there. The store may forget the key once the
+	// value has been there for keep, and never if keep is 0. Nothing else deletes keys: a store that
+	// does not forget grows with every name that was ever used.
+	Put(ctx context.Context, key string, data []byte, version string, keep time.Duration) (string, error)
+	// Now returns a moment by the store's clock that lies between the call and the return. It is
+	// time.Now where the store's clock is that of the machine.
+	Now(ctx context.Context) (time.Time, error)
+	// Epoch is another number once what was known of the store may be wrong, as after a reconnection.
+	// It may be constant where there is no connection to lose.
+	Epoch() uint64
+	// Keys yields the keys that begin so, in any order. The loop may call other methods.
+	Keys(ctx context.Context, prefix string) iter.Seq2[string, error]
+	// Watch calls changed with each value that the key gets, until stop, on any goroutine. It may
+	// miss some, and begin with the value that is there. A key that is deleted gets the zero Value.
+	// Only Data counts. changed never blocks, and may be called once more after stop. A poll will do
+	// if it is quick: a waiter that it does not wake looks every 2 s. A Locker watches a name once,
+	// however many wait for it there.
+	Watch(key string, changed func(Value)) (stop func(), err error)
+	// Close ends what the KV has begun, and waits for it. It does not close a client that was given.
+	Close() error
+}
+
+// Driver is a backend over a KV. It implements backend.Driver, backend.Checker and backend.Raiser.
+type Driver struct {
+	*core.Driver
+	s *store
+}
+
+var (
+	_ backend.Checker = (*Driver)(nil)
+	_ backend.Raiser  = (*Driver)(nil)
+)
+
+// New returns the backend over kv, which its Close closes, with these traits: FIFO, Grace, MinHold
+// and Anchored tokens are what the package gives, DeadWaiter is at least 5 s, and Revoked what it is
+// to be. prefix is the keyspace, and may be empty. Where New fails it leaves kv open.
+func New(kv KV, prefix string, t backend.Traits) (*Driver, error) {
+	if err := backend.CheckPrefix(prefix); err != nil {
+		return nil, err
+	}
+	s := &store{kv: kv, traits: t, space: "p" + encode(prefix) + "."}
+	return &Driver{core.New(s), s}, nil
+}
+
+// store is a backend.Store.
+type store struct {
+	kv     KV
+	traits backend.Traits
+	space  string
+	known  known
+
+	mu    sync.Mutex
+	clock clock
+}
+
+func (s *store) key(name string) string { return s.space + "n" + encode(name) }
+func (s *store) source() string         { return s.space + "source" }
+
+// Traits implements backend.Store.
+func (s *store) Traits() backend.Traits { return s.traits }
+
+// Calls implements backend.Store. A write is about one name.
+func (s *store) Calls() backend.Calls { return backend.Calls{Most: 1} }
+
+// Close implements backend.Store.
+func (s *store) Close() error { return s.kv.Close() }
+
+// Enter implements backend.Store. The waiter looks when there is no holder, and nobody before it.
+func (s *store) Enter(_ context.Context, c *backend.Claim) error {
+	if c.Place != nil {
+		return nil
+	}
+	stop, err := s.kv.Watch(s.key(c.Name), func(v Value) {
+		rec, err := decode(v.Data, v.At)
+		if err != nil || rec.Holder == nil && rec.place(c.Nonce) <= 0 {
+			c.Wake(0)
+		}
+	})
+	if err == nil {
+		c.Place = stop
+	}
+	return err
+}
+
+// unwatch ends what Enter began.
+func unwatch(c *backend.Claim) {
+	if stop, ok := c.Place.(func()); ok {
+		stop()
+		c.Place = nil
+	}
+}
+
+// Ask implements backend.Store.
+func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
+	for _, c := range cs {
+		if c.Err = s.ask(ctx, c); c.Err == nil {
+			unwatch(c)
+		}
+	}
+}
+
+// ask takes the lock if it is free and c's turn. A name that this process does not know is taken to
+// have no record at first: the write is refused if there is one.
+func (s *store) ask(ctx context.Context, c *backend.Claim) error {
+	granted := false
+	err := s.change(ctx, c.Name, c.Place == nil, func(rec *record, k clock) (bool, error) {
+		now := k.now()
+		granted, c.Next = false, 0
+		if rec.outcome(c.Nonce) != nil {
+			return false, backend.ErrLost
+		}
+		again := rec.holds(c.Nonce, now) && rec.Token > k.floor
+		rec.tidy(now)
+		if again || rec.Holder == nil && (len(rec.Queue) == 0 || rec.Queue[0].Nonce == c.Nonce) {
+			if !again { // sent again it keeps its token
+				if err := backend.CheckFloor(c.Floor, max(now, rec.Token, k.floor)); err != nil {
+					return false, err
+				}
+				rec.Token = max(rec.Token, now-1, k.floor, c.Floor) + 1
+			}
+			rec.Holder = &holder{Nonce: c.Nonce, Owner: c.Owner, Keep: (c.TTL + c.Grace).Microseconds()}
+			rec.leave(c.Nonce)
+			c.Grant = backend.Grant{Token: rec.Token, Asked: backend.Now()}
+			granted = true
+			return true, nil
+		}
+		if !c.Wait || c.Place == nil {
+			return false, nil
+		}
+		c.Next = renewPlace
+		if rec.Holder != nil {
+			c.Next = min(c.Next, rec.left(now))
+		} else { // the first in the queue may be dead
+			c.Next = min(c.Next, time.Duration(rec.Queue[0].Seen-now)*time.Microsecond+waiterLife)
+		}
+		return rec.queueUp(c.Nonce, now), nil
+	})
+	if err == nil && !granted {
+		c.Queued = c.Place != nil
+		return backend.ErrLocked
+	}
+	return err
+}
+
+// Leave implements backend.Store.
+func (s *store) Leave(ctx context.Context, cs []*backend.Claim) {
+	for _, c := range cs {
+		unwatch(c)
+		c.Err = s.change(ctx, c.Name, false, func(rec *record, k clock) (bool, error) {
+			if e := rec.outcome(c.Nonce); e != nil {
+				if c.Held && !e.Released {
+					return false, backend.ErrLost
+				}
+				return false, nil
+			}
+			ours := rec.Holder != nil && rec.Holder.Nonce == c.Nonce
+			if c.Held && !rec.holds(c.Nonce, k.now()) {
+				return false, backend.ErrLost
+			}
+			if ours {
+				rec.Holder = nil
+			}
+			if !ours && !c.Unsure && rec.place(c.Nonce) < 0 {
+				return false, nil
+			}
+			rec.leave(c.Nonce)
+			if ours || c.Unsure {
+				rec.end(c.Nonce, c.Held)
+			}
+			return true, nil
+		})
+	}
+}
+
+// atOnce is how many claims of one Keep are under way at once.
+const atOnce = 32
+
+// Keep implements backend.Store: one write for each claim, many at once.
+func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
+	errs := make([]error, len(cs))
+	places := make(chan struct{}, atOnce)
+	var all sync.WaitGroup
+	for i, c := range cs {
+		places <- struct{}{}
+		all.Go(func() {
+			defer func() { <-places }()
+			if !extend {
+				rec, now, err := s.look(ctx, c.Name)
+				if err == nil && !rec.holds(c.Nonce, now) {
+					err = backend.ErrLost
+				}
+				errs[i] = err
+				return
+			}
+			errs[i] = s.change(ctx, c.Name, false, func(rec *record, k clock) (bool, error) {
+				if !rec.holds(c.Nonce, k.now()) {
+					return false, backend.ErrLost
+				}
+				rec.Holder.Since, rec.Holder.Keep = 0, (c.TTL + c.Grace).Microseconds()
+				return true, nil
+			})
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+// Break implements backend.Store.
+func (s *store) Break(ctx context.Context, name string) error {
+	return s.change(ctx, name, false, func(rec *record, _ clock) (bool, error) {
+		if rec.Holder == nil {
+			return false, nil
+		}
+		rec.end(rec.Holder.Nonce, false)
+		rec.Holder = nil
+		return true, nil
+	})
+}
+
+// Look implements backend.Store.
+func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
+	return func(yield func(backend.Info, error) bool) {
+		if r.Name != "" {
+			yield(s.describe(ctx, r.Name))
+			return
+		}
+		for key, err := range s.kv.Keys(ctx, s.space+"n") {
+			if err != nil {
+				yield(backend.Info{}, err)
+				return
+			}
+			name, ok := decodeName(strings.TrimPrefix(key, s.space+"n"))
+			if !ok || !strings.HasPrefix(name, r.Prefix) {
+				continue
+			}
+			i, err := s.describe(ctx, name)
+			if err == nil && !i.Held && i.Waiters == 0 {
+				continue
+			}
+			if !yield(i, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func (s *store) describe(ctx context.Context, name string) (backend.Info, error) {
+	rec, now, err := s.look(ctx, name)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	rec.tidy(now)
+	i := backend.Info{Name: name, Waiters: len(rec.Queue)}
+	if h := rec.Holder; h != nil {
+		i.Held, i.Owner, i.Token, i.ExpiresIn = true, h.Owner, rec.Token, rec.left(now)
+	}
+	return i, nil
+}
+
+// look reads a record and the time.
+func (s *store) look(ctx context.Context, name string) (record, int64, error) {
+	k, err := s.calibrated(ctx)
+	if err != nil {
+		return record{}, 0, err
+	}
+	v, err := s.read(ctx, name)
+	return v.record, k.now(), err
+}
+
+// version is a record, and the version that it has in the store.
+type version struct {
+	record
+	version string
+}
+
+func (s *store) read(ctx context.Context, name string) (version, error) {
+	v, err := s.kv.Get(ctx, s.key(name))
+	if err != nil {
+		return version{}, err
+	}
+	rec, err := decode(v.Data, v.At)
+	if err != nil {
+		return version{}, fmt.Errorf("%w: key %s, under which the lock %q is kept, was not written by this driver; "+
+			"delete the key if nobody needs it", err, s.key(name), name)
+	}
+	return version{rec, v.Version}, nil
+}
+
+// change reads a name's record, lets step change it, and writes it if it is still the one that was
+// read; otherwise once more. step returns whether there is anything to write.
+func (s *store) change(
+	ctx context.Context, name string, guess bool, step func(*record, clock) (bool, error),
+) error {
+	k, err := s.calibrated(ctx)
+	if err != nil {
+		return err
+	}
+	v, known := s.known.get(name)
+	for known = known || guess; ; known = false {
+		if !known {
+			if v, err = s.read(ctx, name); err != nil {
+				return err
+			}
+		}
+		write, err := step(&v.record, k)
+		if err == nil && write {
+			err = s.write(ctx, name, v, k)
+		} else if known { // a guess is good enough to write on, which is refused if it is wrong
+			continue
+		}
+		if !errors.Is(err, ErrMoved) {
+			return err
+		}
+	}
+}
+
+func (s *store) write(ctx context.Context, name string, v version, k clock) error {
+	now := k.now()
+	data, err := json.Marshal(v.record)
+	if err != nil {
+		return err
+	}
+	s.known.forget(name)
+	next, err := s.kv.Put(ctx, s.key(name), data, v.version, v.life(now))
+	if err == nil {
+		s.known.put(name, version{v.record, next}, now)
+	}
+	return err
+}
+
+// clockLife is how long a clock is used: what Raise waits for, and how long a change of the store's
+// clock takes to be noticed. slowClock is how slow an answer about it may be that is used again.
+const clockLife, slowClock = 5 * time.Second, time.Second
+
+// clock is the store's clock as far as this process knows it, and the floor of the tokens as of the
+// same moment.
+type clock struct {
+	server time.Time
+	at     backend.Instant // after server came, so that now is never ahead of the store
+	floor  backend.Token
+	epoch  uint64
+}
+
+// now is the store's time in µs since 1970, and not ahead of it.
+func (k clock) now() int64 { return k.server.Add(k.at.Elapsed()).UnixMicro() }
+
+// calibrated returns a clock that is at most clockLife old and of the present epoch: a store that
+// has lost its data, or has them back from an older copy, is a new one.
+func (s *store) calibrated(ctx context.Context) (clock, error) {
+	epoch := s.kv.Epoch()
+	s.mu.Lock()
+	k := s.clock
+	s.mu.Unlock()
+	if !k.at.IsZero() && k.epoch == epoch && k.at.Elapsed() < clockLife {
+		return k, nil
+	}
+	if k.epoch != epoch { // versions of before may come again
+		s.known.clear()
+	}
+	before := backend.Now() // the floor is at least as new as this
+	floor, _, err := s.floor(ctx)
+	if err != nil {
+		return clock{}, err
+	}
+	server, err := s.kv.Now(ctx)
+	if err != nil {
+		return clock{}, err
+	}
+	after := backend.Now()
+	k = clock{server: server, at: after, floor: floor, epoch: epoch}
+	if after.Sub(before) < slowClock {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.clock = k
+	}
+	return k, nil
+}
+
+// floor reads what Raise has written, and the version of that.
+func (s *store) floor(ctx context.Context) (backend.Token, string, error) {
+	v, err := s.kv.Get(ctx, s.source())
+	if err != nil || len(v.Data) == 0 {
+		return 0, v.Version, err
+	}
+	floor, err := strconv.ParseInt(string(v.Data), 10, 64)
+	if err != nil || floor < 0 || floor >= 1<<53 {
+		return 0, "", backend.Invalid("key %s is not a floor of tokens, and was not written by this driver", s.source())
+	}
+	return floor, v.Version, nil
+}
+
+// Raise implements backend.Raiser. It takes 10 s: until no client uses a floor that it knew before.
+func (d *Driver) Raise(ctx context.Context, floor backend.Token) error {
+	s := d.s
+	for {
+		k, err := s.calibrated(ctx)
+		if err != nil {
+			return err
+		}
+		was, version, err := s.floor(ctx)
+		if err != nil || was >= floor {
+			return err
+		}
+		if err := backend.CheckFloor(floor, max(was, k.now())); err != nil {
+			return err
+		}
+		_, err = s.kv.Put(ctx, s.source(), strconv.AppendInt(nil, floor, 10), version, 0)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, ErrMoved) {
+			return err
+		}
+	}
+	s.mu.Lock()
+	s.clock = clock{}
+	s.mu.Unlock()
+	select {
+	case <-time.After(2 * clockLife):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,151 @@
+// Package measure has the loops that measure locks, whoever's they are: cycles and crowds
+// ([Crowd]), hand-overs ([HandOver]) and what is held ([Grab]). What came of a loop is a [Sample].
+package measure
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fencelock/fencelock"
+)
+
+// A Mutex is what one goroutine locks one name with. Lock may wait. It starts nothing that Unlock
+// does not end.
+type Mutex struct {
+	Lock, Unlock func(context.Context) error
+	Renew        func(context.Context) error // nil: not by hand
+}
+
+// Ours is a Mutex of this library.
+func Ours(m fencelock.Mutex) Mutex {
+	var le *fencelock.Lease
+	return Mutex{
+		Lock:   func(ctx context.Context) (err error) { le, err = m.Lock(ctx); return err },
+		Unlock: func(ctx context.Context) error { return le.Unlock(ctx) },
+		Renew:  func(ctx context.Context) error { return le.Renew(ctx) },
+	}
+}
+
+// A Load is what a crowd does.
+type Load struct {
+	For     time.Duration
+	Section time.Duration // of work by the CPU while the lock is held
+	Waits   bool          // the latency is from Lock's call to the grant, not of the cycle
+	// Drain is how long a goroutine that waits when the time is over waits on, so that a queue is
+	// left in order. Only what was granted within the time counts then. 0: each goroutine has one
+	// cycle at least, and all that were begun count.
+	Drain    time.Duration
+	Requests Counter
+}
+
+// Crowd locks and unlocks with each mutex in a goroutine of its own. The first error ends all: with
+// a dead store they would wait one after the other.
+func Crowd(ctx context.Context, all []Mutex, l Load) (Sample, error) {
+	limited, cancel := context.WithCancel(ctx)
+	free := limited
+	if l.Drain > 0 {
+		limited, cancel = context.WithTimeout(ctx, l.For+l.Drain)
+		free = context.WithoutCancel(ctx)
+	}
+	defer cancel()
+	clerks, errs := make([]Sample, len(all)), make([]error, len(all))
+	for i := range clerks {
+		clerks[i] = NewSample(1)
+	}
+	var wg sync.WaitGroup
+	spent := Meter(l.Requests)
+	began := time.Now()
+	for i, m := range all {
+		wg.Go(func() {
+			s := &clerks[i]
+			for asked := began; ; {
+				err := m.Lock(limited)
+				granted := time.Now()
+				if err == nil {
+					for l.Section > 0 && time.Since(granted) < l.Section {
+						continue // a sleep would be as long as the timers are coarse
+					}
+					err = m.Unlock(free)
+				}
+				switch {
+				case err != nil && l.Drain > 0 && limited.Err() != nil && ctx.Err() == nil:
+					s.Stuck++
+					return
+				case err != nil:
+					errs[i] = err
+					cancel()
+					return
+				}
+				ended := time.Now()
+				if l.Waits {
+					s.Latency.Note(granted.Sub(asked))
+				} else {
+					s.Latency.Note(ended.Sub(asked))
+				}
+				if l.Drain == 0 || granted.Sub(began) < l.For {
+					s.Each[0]++
+				} else {
+					s.Late++
+				}
+				if asked = ended; ended.Sub(began) >= l.For || limited.Err() != nil {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	s := Merge(clerks...)
+	s.Elapsed = time.Since(began)
+	s.Spent = spent()
+	if l.Drain > 0 {
+		s.Elapsed = l.For
+	}
+	if ctx.Err() != nil {
+		return s, ctx.Err()
+	}
+	return s, first(errs)
+}
+
+// first returns the first error that is not of the end of what another one ended.
+func first(errs []error) error {
+	var some error
+	for _, err := range errs {
+		if err != nil && (some == nil || errors.Is(some, context.Canceled)) {
+			some = err
+		}
+	}
+	return some
+}
+
+// Pause waits for d, or until ctx ends.
+func Pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+const grabbers = 32 // goroutines that lock what is then held
+
+// Grab calls lock with each number below n, several at a time, until one fails.
+func Grab(n int, lock func(i int) error) error {
+	var next atomic.Int64
+	errs := make([]error, grabbers)
+	var wg sync.WaitGroup
+	for g := range grabbers {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n && errs[g] == nil; i = int(next.Add(1)) - 1 {
+				errs[g] = lock(i)
+			}
+		})
+	}
+	wg.Wait()
+	return first(errs)
+}

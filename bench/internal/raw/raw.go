@@ -1,0 +1,99 @@
+// Package raw locks in stores through their own clients, as one writes it by hand: what Fencelock
+// is compared with. Nothing here has a fencing token, a renewal or an answer to a lost reply.
+package raw
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/bench/internal/measure"
+	"github.com/fencelock/fencelock/internal/tlsurl"
+)
+
+// ttl is the expiry of what is locked: longer than any round's cycle, so that no renewal is
+// missing.
+const ttl = 30 * time.Second
+
+var errTaken = errors.New("the raw lock is taken, and nobody should have it")
+
+// A Store is a store through its own client.
+type Store interface {
+	// Mutex returns the cheapest lock of a name that excludes others. If it waits, Lock waits for
+	// what the store tells of another one's Unlock; else nobody else may have the name, but where
+	// waiting costs nothing.
+	Mutex(ctx context.Context, name string, waits bool) (measure.Mutex, error)
+	// Commands returns how many requests the server has served so far; false if it cannot be asked
+	// cheaply.
+	Commands(ctx context.Context) (int64, bool)
+	// Wipe deletes what is under the prefix, the library's too, but for what keeps tokens rising.
+	Wipe(ctx context.Context) error
+	Close() error
+}
+
+// Place is where a Store works.
+type Place struct {
+	URL    *url.URL
+	Query  *backend.Query // of the URL, once a driver has read it; nil: it has no keys of TLS
+	Prefix string         // of the keys of this run, the library's included
+	ID     string         // the part of Prefix that is this run's only: letters and digits
+}
+
+// key is the raw key of a name: beside the library's, not among them.
+func (p Place) key(name string) string { return p.Prefix + "raw:" + name }
+
+// secure returns the configuration of TLS; nil for none.
+func (p Place) secure(on bool, remedy string) (*tls.Config, error) {
+	if p.Query == nil {
+		return nil, nil
+	}
+	return tlsurl.Config(on, p.Query, remedy)
+}
+
+// Open returns the raw side of a store; nil if there is none.
+func Open(ctx context.Context, p Place) (Store, error) {
+	switch p.URL.Scheme {
+	case "memory":
+		return &memory{}, nil
+	case "file":
+		return openFile(p)
+	case "redis", "rediss", "redis+sentinel", "redis+cluster":
+		return openRedis(p)
+	case "redlock", "redlocks":
+		return openRedlock(p)
+	case "etcd", "etcds":
+		return openEtcd(ctx, p)
+	case "zookeeper":
+		return openZooKeeper(ctx, p)
+	case "postgres", "postgresql":
+		return openPostgres(ctx, p)
+	}
+	return nil, nil
+}
+
+// untold is a store that cannot be asked for its requests, or not cheaply.
+type untold struct{}
+
+func (untold) Commands(context.Context) (int64, bool) { return 0, false }
+
+// memory is the lock of a process that has no store: a sync.Mutex for each name.
+type memory struct {
+	untold
+	names sync.Map
+}
+
+func (m *memory) Mutex(_ context.Context, name string, _ bool) (measure.Mutex, error) {
+	one, _ := m.names.LoadOrStore(name, &sync.Mutex{})
+	mu := one.(*sync.Mutex)
+	return measure.Mutex{
+		Lock:   func(context.Context) error { mu.Lock(); return nil },
+		Unlock: func(context.Context) error { mu.Unlock(); return nil },
+	}, nil
+}
+
+func (*memory) Wipe(context.Context) error { return nil }
+func (*memory) Close() error               { return nil }

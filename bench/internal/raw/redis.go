@@ -1,0 +1,182 @@
+package raw
+
+import (
+	"context"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/bench/internal/measure"
+)
+
+// compareAndDelete is the classic release.
+var compareAndDelete = goredis.NewScript(`
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0`)
+
+// deleteAndPublish is the same for those who wait.
+var deleteAndPublish = goredis.NewScript(`
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+	redis.call('DEL', KEYS[1])
+	redis.call('PUBLISH', KEYS[1], '')
+	return 1
+end
+return 0`)
+
+// redis is the canonical recipe: SET NX PX, and a script that compares and deletes. Who waits hears
+// a message and sets the key.
+type redis struct {
+	at     Place
+	client goredis.UniversalClient
+	mu     sync.Mutex
+	made   []string // keys
+	values int64
+	subs   []*goredis.PubSub
+}
+
+func openRedis(p Place) (Store, error) {
+	o, err := redisOptions(p, p.URL.Scheme == "rediss")
+	if err != nil {
+		return nil, err
+	}
+	switch p.URL.Scheme {
+	case "redis+cluster":
+		return &redis{at: p, client: goredis.NewClusterClient(o.Cluster())}, nil
+	case "redis+sentinel":
+		return &redis{at: p, client: goredis.NewFailoverClient(o.Failover())}, nil
+	}
+	return &redis{at: p, client: goredis.NewClient(o.Simple())}, nil
+}
+
+// redisOptions reads the URL, which the driver has checked, for a client like the driver's.
+func redisOptions(p Place, secure bool) (*goredis.UniversalOptions, error) {
+	path, port, keys := strings.Split(strings.Trim(p.URL.Path, "/"), "/"), "6379", p.URL.Query()
+	o := &goredis.UniversalOptions{
+		SentinelUsername: keys.Get("sentinel_username"),
+		SentinelPassword: keys.Get("sentinel_password"),
+		DialTimeout:      2 * time.Second, MaxRetries: 1, ContextTimeoutEnabled: true,
+	}
+	if p.URL.Scheme == "redis+sentinel" {
+		o.MasterName, path, port = path[0], path[1:], "26379"
+	}
+	if len(path) > 0 {
+		o.DB, _ = strconv.Atoi(path[0]) // 0 where there is none
+	}
+	if p.URL.User != nil {
+		o.Username = p.URL.User.Username()
+		o.Password, _ = p.URL.User.Password()
+	}
+	o.PoolSize, _ = strconv.Atoi(keys.Get("pool_size")) // 0: the client's default
+	o.Addrs = backend.Hosts(p.URL, port)
+	secure = secure || p.Query != nil && p.Query.Bool("tls", false)
+	var err error
+	o.TLSConfig, err = p.secure(secure, "use rediss:// or redlocks://")
+	return o, err
+}
+
+func (r *redis) Mutex(ctx context.Context, name string, waits bool) (measure.Mutex, error) {
+	key, release := r.at.key(name), compareAndDelete
+	var sub *goredis.PubSub
+	if waits {
+		release, sub = deleteAndPublish, r.client.Subscribe(ctx, key)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.made = append(r.made, key)
+	if waits {
+		r.subs = append(r.subs, sub)
+		if _, err := sub.Receive(ctx); err != nil { // the confirmation
+			return measure.Mutex{}, err
+		}
+	}
+	r.values++
+	mine, n, value := strconv.FormatInt(r.values, 10)+".", 0, ""
+	keys := []string{key}
+	return measure.Mutex{
+		Lock: func(ctx context.Context) error {
+			n++
+			value = mine + strconv.Itoa(n)
+			for {
+				ok, err := r.client.SetNX(ctx, key, value, ttl).Result()
+				switch {
+				case ok || err != nil:
+					return err
+				case sub == nil:
+					return errTaken
+				}
+				if _, err := sub.ReceiveMessage(ctx); err != nil {
+					return err
+				}
+			}
+		},
+		Unlock: func(ctx context.Context) error {
+			return release.Run(ctx, r.client, keys, value).Err()
+		},
+	}, nil
+}
+
+// Commands sums what INFO commandstats counts, which is also what scripts call, of all masters.
+func (r *redis) Commands(ctx context.Context) (int64, bool) {
+	cluster, ok := r.client.(*goredis.ClusterClient)
+	if !ok {
+		return redisCommands(ctx, r.client)
+	}
+	var (
+		mu   sync.Mutex
+		sum  int64
+		told = true
+	)
+	err := cluster.ForEachMaster(ctx, func(ctx context.Context, c *goredis.Client) error {
+		n, ok := redisCommands(ctx, c)
+		mu.Lock()
+		defer mu.Unlock()
+		sum, told = sum+n, told && ok
+		return nil
+	})
+	return sum, told && err == nil
+}
+
+var (
+	everyCommand = regexp.MustCompile(`(?m)^cmdstat_.*?:calls=(\d+)`)
+	infoCommand  = regexp.MustCompile(`(?m)^cmdstat_info:calls=(\d+)`)
+)
+
+func redisCommands(ctx context.Context, c goredis.Cmdable) (int64, bool) {
+	text, err := c.Info(ctx, "commandstats").Result()
+	if err != nil {
+		return 0, false // INFO is not among the rights that the library needs
+	}
+	return SumOf(text, everyCommand) - SumOf(text, infoCommand), true
+}
+
+// SumOf adds up the numbers in a text.
+func SumOf(text string, number *regexp.Regexp) (sum int64) {
+	for _, m := range number.FindAllStringSubmatch(text, -1) {
+		n, _ := strconv.ParseFloat(m[1], 64) // the pattern is one of numbers
+		sum += int64(n)
+	}
+	return sum
+}
+
+func (r *redis) Wipe(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range r.made { // one by one: they are in several slots
+		if err := r.client.Del(ctx, k).Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *redis) Close() error {
+	for _, sub := range r.subs {
+		_ = sub.Close() // the client's error is the one to report
+	}
+	return r.client.Close()
+}

@@ -1,0 +1,187 @@
+package raw
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/bench/internal/measure"
+)
+
+// zooKeeper creates and deletes an ephemeral node. Who waits sees the delete by a watch.
+type zooKeeper struct {
+	at      Place
+	conn    *zk.Conn
+	acl     []zk.ACL
+	root    string // the node of the raw keys
+	servers []string
+}
+
+func openZooKeeper(ctx context.Context, p Place) (Store, error) {
+	r := &zooKeeper{at: p, acl: zk.WorldACL(zk.PermAll), servers: backend.Hosts(p.URL, "2181")}
+	var err error
+	if r.conn, err = ZooKeeperSession(ctx, r.servers); err != nil {
+		return nil, backend.Unavailable(err)
+	}
+	if user := p.URL.User; user != nil {
+		r.acl = zk.AuthACL(zk.PermAll)
+		password, _ := user.Password()
+		err = r.conn.AddAuth("digest", []byte(user.Username()+":"+password))
+	}
+	if err == nil { // the chroot is there: the library has opened it
+		r.root = strings.TrimSuffix(p.URL.Path, "/") + "/raw-" + p.ID
+		_, err = r.conn.Create(r.root, nil, 0, r.acl)
+	}
+	if err != nil {
+		r.conn.Close()
+		return nil, backend.Unavailable(err)
+	}
+	return r, nil
+}
+
+// ZooKeeperSession returns a connection that has a session, of 30 s.
+func ZooKeeperSession(ctx context.Context, servers []string) (*zk.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	conn, events, err := zk.Connect(servers, ttl, zk.WithLogger(silent{}), zk.WithLogInfo(false))
+	if err != nil {
+		return nil, err
+	}
+	up := make(chan struct{})
+	go func() {
+		var once sync.Once
+		for e := range events { // Close ends it
+			if e.State == zk.StateHasSession {
+				once.Do(func() { close(up) })
+			}
+		}
+	}()
+	select {
+	case <-up:
+		return conn, nil
+	case <-ctx.Done():
+		conn.Close()
+		return nil, fmt.Errorf("no server of the ensemble grants a session: %w", ctx.Err())
+	}
+}
+
+// silent is the client's logger.
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}
+
+func (r *zooKeeper) Mutex(_ context.Context, name string, waits bool) (measure.Mutex, error) {
+	node := r.root + "/" + name // the names of a run have no slash
+	return measure.Mutex{
+		Lock: func(ctx context.Context) error {
+			for {
+				_, err := r.conn.Create(node, nil, zk.FlagEphemeral, r.acl)
+				if !waits || !errors.Is(err, zk.ErrNodeExists) {
+					return err
+				}
+				there, _, gone, err := r.conn.ExistsW(node)
+				if err != nil {
+					return err
+				}
+				if !there {
+					continue
+				}
+				select {
+				case <-gone:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+		},
+		Unlock: func(context.Context) error { return r.conn.Delete(node, -1) },
+	}, nil
+}
+
+// Commands sums the packets that the servers have received, which srvr tells where it is allowed.
+func (r *zooKeeper) Commands(ctx context.Context) (int64, bool) {
+	var sum int64
+	for _, server := range r.servers {
+		n, err := ZooKeeperPackets(ctx, server)
+		if err != nil {
+			return 0, false
+		}
+		sum += n
+	}
+	return sum, true
+}
+
+var zooKeeperReceived = regexp.MustCompile(`(?m)^Received: (\d+)$`)
+
+// ZooKeeperPackets returns what a server has received.
+func ZooKeeperPackets(ctx context.Context, server string) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", server)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if _, err := io.WriteString(conn, "srvr"); err != nil {
+		return 0, err
+	}
+	text, err := io.ReadAll(conn)
+	if err == nil && !zooKeeperReceived.Match(text) {
+		err = errors.New("srvr does not tell what was received")
+	}
+	return SumOf(string(text), zooKeeperReceived), err
+}
+
+// Wipe deletes the raw nodes, and the keyspace of the library, whose node has the id in its name.
+func (r *zooKeeper) Wipe(ctx context.Context) error {
+	parent := strings.TrimSuffix(r.at.URL.Path, "/")
+	top := parent
+	if top == "" {
+		top = "/"
+	}
+	children, _, err := r.conn.Children(top)
+	for _, c := range children {
+		if strings.Contains(c, r.at.ID) {
+			err = errors.Join(err, r.remove(ctx, parent+"/"+c))
+		}
+	}
+	return err
+}
+
+// remove deletes a node and what is under it.
+func (r *zooKeeper) remove(ctx context.Context, node string) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	children, _, err := r.conn.Children(node)
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil
+	}
+	for _, c := range children {
+		if err := r.remove(ctx, node+"/"+c); err != nil {
+			return err
+		}
+	}
+	if err == nil {
+		err = r.conn.Delete(node, -1)
+	}
+	if errors.Is(err, zk.ErrNoNode) { // a container node goes by itself
+		return nil
+	}
+	return err
+}
+
+func (r *zooKeeper) Close() error {
+	r.conn.Close()
+	return nil
+}

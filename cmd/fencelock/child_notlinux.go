@@ -1,8 +1,0 @@
-//go:build unix && !linux
-
-package main
-
-import "syscall"
-
-// dieWithParent is left to the keeper here.
-func dieWithParent(*syscall.SysProcAttr) {}

@@ -1,0 +1,81 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"github.com/fencelock/fencelock/bench"
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
+	programs "github.com/fencelock/fencelock/internal/servers/stores"
+)
+
+// server is a store that was started.
+type server interface {
+	URL() string
+	Close() error
+}
+
+// localTargets starts every store that this machine has, and returns what stops them. What is
+// missing is said.
+func localTargets(
+	ctx context.Context, a *cli.App,
+) (targets []bench.Target, end func() error, err error) {
+	dir, err := os.MkdirTemp(a.TempDir(), "fencelock-bench-")
+	if err != nil {
+		return nil, nil, err
+	}
+	ends := []func() error{func() error { return os.RemoveAll(dir) }}
+	end = func() error {
+		var errs []error
+		for _, e := range ends {
+			errs = append(errs, e())
+		}
+		return errors.Join(errs...)
+	}
+	targets = []bench.Target{
+		{URL: "memory://"},
+		{URL: (&url.URL{Scheme: "file", Path: filepath.ToSlash(dir)}).String()},
+	}
+	var on programs.Local
+	for _, s := range []struct {
+		store string
+		start func() (server, error)
+	}{
+		{"redis", func() (server, error) {
+			return programs.StartRedis(ctx, on, programs.RedisOptions{})
+		}},
+		{"etcd", func() (server, error) {
+			return programs.StartEtcd(ctx, on, programs.EtcdOptions{})
+		}},
+		{"zookeeper", func() (server, error) {
+			long := programs.ZooKeeperOptions{Config: []string{"maxSessionTimeout=120000"}}
+			return programs.StartZooKeeper(ctx, on, long)
+		}},
+		{"postgres", func() (server, error) {
+			return programs.StartPostgres(ctx, on, programs.PostgresOptions{})
+		}},
+	} {
+		fmt.Fprintf(a.Err, "starting %s\n", s.store)
+		started, err := s.start()
+		switch {
+		case errors.Is(err, programs.ErrMissing):
+			fmt.Fprintf(a.Err, "left out: %v\n", err)
+			continue
+		case err != nil:
+			return nil, nil, errors.Join(fmt.Errorf("%s: %w", s.store, err), end())
+		}
+		ends = append(ends, started.Close)
+		targets = append(targets, bench.Target{URL: started.URL()})
+		if u, err := url.Parse(started.URL()); err == nil && s.store == "postgres" {
+			q := u.Query()
+			q.Set("mode", "lease")
+			u.RawQuery = q.Encode()
+			targets = append(targets, bench.Target{URL: u.String()})
+		}
+	}
+	return targets, end, nil
+}

@@ -1,0 +1,161 @@
+package bench
+
+import (
+	_ "embed"
+	"html/template"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/fencelock/fencelock/bench"
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
+)
+
+//go:embed page.html
+var pageText string
+
+var page = template.Must(template.New("bench").Parse(pageText))
+
+// pageBlock is one row of the bench, with all backends.
+type pageBlock struct {
+	Row, What, Unit      string
+	Speed, Latency       template.HTML // charts of ours
+	SpeedText, LaterText string        // what they show, for who cannot see them
+	HasRaw               bool
+	Lines                []pageLine
+}
+
+type pageLine struct {
+	Label, Rate, Raw, Ratio, Spread, P50, P99, Allocs, Commands string
+	Partial                                                     bool
+	Words                                                       []string // the promises
+}
+
+type pageData struct {
+	When     string
+	Blocks   []pageBlock
+	Promises []pagePromise
+	Columns  []string
+}
+
+// pagePromise is what one backend promises: the word of its tokens and a yes or no for each column.
+type pagePromise struct {
+	Label, Fencing string
+	Kept           []bool
+}
+
+var whatRows = map[bench.Op]string{
+	bench.Cycle:     "Lock and unlock of free names, one for each goroutine.",
+	bench.Contended: "One name, wanted by 16 goroutines of one process. The time is the wait.",
+	bench.Handover:  "From Unlock to the grant of another client that waits.",
+	bench.Held:      "Leases that are held and renewed. The time is that of a renewal.",
+}
+
+// WritePage writes the page of what was measured at a time.
+func WritePage(w io.Writer, rows []bench.Result, when time.Time) error {
+	data := pageData{
+		When: when.UTC().Format("2 January 2006, 15:04 UTC"),
+		Columns: []string{
+			"First come, first served", "Clock-free", "Survives a node", "Transactional", "Grace",
+		},
+	}
+	for _, r := range rows {
+		p, label := r.Promises, cli.Safe(r.Label)
+		known := func(p pagePromise) bool { return p.Label == label }
+		if !slices.ContainsFunc(data.Promises, known) {
+			kept := []bool{p.FIFO, p.ClockFree, p.SurvivesNode, p.Transactional, p.Grace}
+			data.Promises = append(data.Promises, pagePromise{label, p.Fencing, kept})
+		}
+	}
+	for _, of := range bench.Blocks(rows) {
+		b, err := blockOf(of)
+		if err != nil {
+			return err
+		}
+		data.Blocks = append(data.Blocks, b)
+	}
+	return page.Execute(w, data)
+}
+
+func blockOf(rows []bench.Result) (pageBlock, error) {
+	b := pageBlock{Row: rows[0].Row, Unit: rows[0].Unit, What: whatRows[rows[0].Op]}
+	var speeds, times []dumbbell
+	for _, r := range rows {
+		raw := math.NaN()
+		if r.RawRate != nil {
+			raw, b.HasRaw = *r.RawRate, true
+		}
+		speeds = append(speeds, dumbbell{r.Label, r.Rate, raw})
+		times = append(times, dumbbell{r.Label, r.P50, r.P99})
+		l := pageLine{
+			Label: cli.Safe(r.Label), Rate: bench.Figure(&r.Rate),
+			Raw: bench.Figure(r.RawRate), Ratio: bench.Figure(r.Ratio),
+			P50: bench.Micros(r.P50), P99: bench.Micros(r.P99),
+			Allocs: bench.Figure(r.AllocsPerOp), Commands: bench.Figure(r.CommandsPerOp),
+			Partial: r.Partial, Words: r.Promises.Words(),
+		}
+		if r.Ratio != nil {
+			l.Spread = bench.Figure(r.RatioLow) + " to " + bench.Figure(r.RatioHigh)
+		}
+		b.Lines = append(b.Lines, l)
+	}
+	b.SpeedText = "The rate of " + strconv.Itoa(len(rows)) + " backends, as in the table"
+	b.LaterText = "The median and the 99th percentile of the time, as in the table"
+	speed, err := chart(speeds, perSecond)
+	if err != nil {
+		return b, err
+	}
+	later, err := chart(times, ofTime)
+	//nolint:gosec // the chart library escapes its labels, which a test holds
+	b.Speed, b.Latency = template.HTML(speed), template.HTML(later)
+	return b, err
+}
+
+// pageFile is a page that is written when the run is over, or not at all: its place is tried
+// before.
+type pageFile struct {
+	path string
+	part *os.File
+}
+
+func newPageFile(path string) (*pageFile, error) {
+	if path == "" {
+		return nil, nil
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil, cli.Usagef("--html %s: it is a directory: want a file", path)
+	}
+	part, err := os.CreateTemp(filepath.Dir(path), ".fencelock-bench-")
+	if err != nil {
+		return nil, cli.Usagef("--html: %v", err)
+	}
+	return &pageFile{path, part}, nil
+}
+
+// finish writes the page, or leaves none if nothing was measured.
+func (p *pageFile) finish(rows []bench.Result) error {
+	if p == nil {
+		return nil
+	}
+	var err error
+	if len(rows) > 0 {
+		err = WritePage(p.part, rows, time.Now())
+	}
+	if closed := p.part.Close(); err == nil {
+		err = closed
+	}
+	if err == nil && len(rows) > 0 {
+		if err = os.Chmod(p.part.Name(), 0o644); err == nil { //nolint:gosec // a page to show to others
+			err = os.Rename(p.part.Name(), p.path)
+		}
+		if err == nil {
+			return nil
+		}
+	}
+	_ = os.Remove(p.part.Name()) // the first error is the one to report
+	return err
+}

@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/fencelock/fencelock"
+)
+
+// Info is fencelock.Info as the command prints it. Its keys are stable.
+type Info struct {
+	Name      string          `json:"name"`
+	Held      bool            `json:"held"`
+	Owner     string          `json:"owner"`         // empty: unknown
+	Token     fencelock.Token `json:"token"`         // 0: unknown
+	ExpiresIn int64           `json:"expires_in_ms"` // 0: the store has no expiry of its own
+	Waiters   int             `json:"waiters"`       // -1: the store cannot tell
+	Leaked    bool            `json:"leaked"`        // held without expiry
+}
+
+// InfoOf returns an Info as JSON has it.
+func InfoOf(i fencelock.Info) Info {
+	return Info{i.Name, i.Held, i.Owner, i.Token, i.ExpiresIn.Milliseconds(), i.Waiters, i.Leaked}
+}
+
+// Safe returns text of a store as it may be shown on a terminal: what could steer it, or be taken
+// for something else, is quoted.
+func Safe(s string) string {
+	odd := func(r rune) bool { return !unicode.IsPrint(r) || r == '"' }
+	if s == "" || s != strings.TrimSpace(s) || strings.ContainsFunc(s, odd) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+func orDash(known bool, s string) string {
+	if !known {
+		return "-"
+	}
+	return s
+}
+
+// Owner is the column of an Info's owner.
+func Owner(i fencelock.Info) string { return orDash(i.Owner != "", Safe(i.Owner)) }
+
+// Token is the column of its token.
+func Token(i fencelock.Info) string { return orDash(i.Token != 0, strconv.FormatInt(i.Token, 10)) }
+
+// Expiry is the column of its expiry.
+func Expiry(i fencelock.Info) string {
+	if i.Leaked {
+		return "never"
+	}
+	return orDash(i.Held && i.ExpiresIn > 0, i.ExpiresIn.Round(100*time.Millisecond).String())
+}
+
+// Waiters is the column of its waiters.
+func Waiters(i fencelock.Info) string { return orDash(i.Waiters >= 0, strconv.Itoa(i.Waiters)) }
+
+// listPatience is for how long a list may bring nothing.
+const listPatience = 5 * time.Second
+
+// List returns what the store lists, sorted by name.
+func List(ctx context.Context, locks *fencelock.Locker, prefix string) ([]fencelock.Info, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := fmt.Errorf("%w: no lock and no end of the list for %v",
+		fencelock.ErrUnavailable, listPatience)
+	timer := time.AfterFunc(listPatience, func() { cancel(silent) })
+	defer timer.Stop()
+	var infos []fencelock.Info
+	for info, err := range locks.List(ctx, prefix) {
+		switch {
+		case err != nil && errors.Is(context.Cause(ctx), silent):
+			return nil, silent
+		case err != nil:
+			return nil, err
+		}
+		timer.Reset(listPatience)
+		infos = append(infos, info)
+	}
+	slices.SortFunc(infos, func(x, y fencelock.Info) int { return strings.Compare(x.Name, y.Name) })
+	return infos, nil
+}
+
+// Table prints rows of columns that are separated by tabs.
+func Table(w io.Writer, rows ...string) {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	for _, r := range rows {
+		fmt.Fprintln(t, r)
+	}
+	_ = t.Flush() // to a terminal or pipe that is gone there is nothing to say
+}
+
+// InfoTable prints a table of locks.
+func InfoTable(w io.Writer, infos []fencelock.Info) {
+	rows := []string{"NAME\tOWNER\tTOKEN\tEXPIRES IN\tWAITERS"}
+	for _, i := range infos {
+		rows = append(rows, strings.Join(
+			[]string{Safe(i.Name), Owner(i), Token(i), Expiry(i), Waiters(i)}, "\t"))
+	}
+	Table(w, rows...)
+}
+
+// Folded breaks a text between words into lines of so many bytes, where words are not longer.
+func Folded(text string, width int) []string {
+	var lines []string
+	for word := range strings.FieldsSeq(text) {
+		last := len(lines) - 1
+		if last < 0 || len(lines[last])+1+len(word) > width {
+			lines = append(lines, word)
+			continue
+		}
+		lines[last] += " " + word
+	}
+	return lines
+}
+
+// Points prints a list with its head, in so many columns, next to the first entry.
+func Points(w io.Writer, columns int, head string, points []string) {
+	for _, p := range points {
+		fmt.Fprintf(w, "  %-*s %s\n", columns, head, p)
+		head = ""
+	}
+}
+
+// IsTerminal reports whether a stream is a terminal.
+func IsTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Args returns the check that there are from least to most arguments. Its error says what is wanted
+// and does not quote what was typed: it may be a URL with a password.
+func Args(least, most int, want string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) < least || len(args) > most {
+			return Usagef("%s, %d given", want, len(args))
+		}
+		return nil
+	}
+}
+
+// Prefix returns the PREFIX argument, or the empty one.
+func Prefix(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}

@@ -1,0 +1,115 @@
+package locks
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
+)
+
+// Breaking says what breaking means, wherever it is asked for.
+const Breaking = `Breaking frees the lock although its holder may still be at work: until that
+holder has noticed, two may work at once, unless what they work on checks the
+fencing token.`
+
+// Broken is the answer to a break, as JSON has it. Its keys are stable.
+type Broken struct {
+	Name   string          `json:"name"`
+	Broken bool            `json:"broken"` // false: it was free already
+	Owner  string          `json:"owner"`
+	Token  fencelock.Token `json:"token"`
+}
+
+// breaking is what the flags of break say.
+type breaking struct {
+	a            *cli.App
+	name         string
+	yes, foreign bool
+}
+
+// Break returns the subcommand break.
+func Break(a *cli.App) *cobra.Command {
+	b := breaking{a: a}
+	cmd := &cobra.Command{
+		Use:   "break NAME",
+		Short: "Free a lock, whoever holds it",
+		Long: `Free a lock, whoever holds it, and say who that was.
+
+` + Breaking + `
+
+Exit code: 0 also if the lock was free already; 1 if you did not confirm.`,
+		Example: "  fencelock break jobs/nightly\n  fencelock break --yes jobs/nightly\n" +
+			"  fencelock break --foreign legacy",
+		Args: cli.Args(1, 1, "one NAME is wanted"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !b.yes && !cli.IsTerminal(a.In) {
+				return cli.Usagef("break needs --yes when stdin is not a terminal.\n%s", Breaking)
+			}
+			b.name = args[0]
+			return a.Operate(cmd.Context(), b.name, b.free)
+		},
+		ValidArgsFunction: a.CompleteName,
+	}
+	cmd.Flags().BoolVarP(&b.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVar(&b.foreign, "foreign", false,
+		"also what was not locked by Fencelock, such as a key that some other program wrote")
+	a.JSONFlag(cmd, "print one JSON object: name, broken, owner, token")
+	return cmd
+}
+
+func (b *breaking) free(ctx context.Context, locks *fencelock.Locker) error {
+	name := b.name
+	info, err := locks.Inspect(ctx, name)
+	if err != nil {
+		return err
+	}
+	if info.Held && info.Owner == "" && info.Token == 0 && !b.foreign {
+		return cli.Usagef("%s was not locked by Fencelock: it may be another program's lock, "+
+			"or no lock at all. Breaking deletes it; look at it in the store first, then add "+
+			"--foreign.", cli.Safe(name))
+	}
+	if info.Held && !b.yes {
+		if err := b.confirm(ctx, info); err != nil {
+			return err
+		}
+	}
+	// Also when it looked free: a store may know of half a lock.
+	if err := locks.Break(ctx, name); err != nil {
+		return err
+	}
+	switch {
+	case b.a.JSON:
+		b.a.Print(Broken{name, info.Held, info.Owner, info.Token})
+	case info.Held:
+		fmt.Fprintf(b.a.Out, "broke %s: it was held by %s, token %s\n",
+			cli.Safe(name), cli.Owner(info), cli.Token(info))
+	default:
+		fmt.Fprintf(b.a.Out, "%s was free already\n", cli.Safe(name))
+	}
+	return nil
+}
+
+// confirm asks on the terminal, and returns nil for a yes.
+func (b *breaking) confirm(ctx context.Context, i fencelock.Info) error {
+	fmt.Fprintf(b.a.Err, "%s is held by %s, token %s, and expires in %s.\n%s\nBreak it? [y/N] ",
+		cli.Safe(i.Name), cli.Owner(i), cli.Token(i), cli.Expiry(i), Breaking)
+	answer := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(b.a.In).ReadString('\n')
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case s := <-answer:
+		if s == "y" || s == "yes" {
+			return nil
+		}
+		return cli.WithCode(cli.ExitNo, "not confirmed: the lock was left as it is")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,39 @@
+//go:build !unix
+
+package run
+
+import (
+	"os"
+	"os/exec"
+	"time"
+)
+
+func (c *child) prepare() {}
+
+func launch(cmd *exec.Cmd, ready func(pid int) error) error {
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	return ready(cmd.Process.Pid)
+}
+
+// await reports the end of the command.
+func (c *child) await() {
+	_ = c.cmd.Wait() // the code says it all
+	c.events <- childEnd{code: c.cmd.ProcessState.ExitCode()}
+}
+
+// signal does nothing: the system has no signals to send.
+func (c *child) signal(os.Signal) {}
+
+// terminate has no gentle form here.
+func (c *child) terminate() {}
+
+// kill ends the command itself, not what it started.
+func (c *child) kill() { _ = c.cmd.Process.Kill() }
+
+func (c *child) alive() bool { return false }
+
+func (c *child) end() {}
+
+func (c *child) suspend(func() time.Duration) {}

@@ -1,0 +1,96 @@
+//go:build unix
+
+package run
+
+import (
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
+)
+
+// prepare sets how the command is to be started.
+func (c *child) prepare() {
+	attr := &syscall.SysProcAttr{Setpgid: true}
+	if c.term.mine() {
+		attr.Foreground, attr.Ctty = true, c.term.fd
+		c.term.given = true
+	}
+	dieWithParent(attr)
+	c.cmd.SysProcAttr = attr
+}
+
+// await reports the end of the command, and when it is stopped. It runs on the
+// thread that started it.
+func (c *child) await() {
+	for {
+		var ws syscall.WaitStatus
+		_, err := syscall.Wait4(c.cmd.Process.Pid, &ws, syscall.WUNTRACED, nil)
+		switch {
+		case err == syscall.EINTR:
+		case err != nil: // it was reaped by somebody else: there is no code any more
+			c.events <- childEnd{code: cli.ExitSignal + int(syscall.SIGKILL)}
+			return
+		case ws.Stopped():
+			job := []syscall.Signal{syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU}
+			if c.term != nil && slices.Contains(job, ws.StopSignal()) {
+				c.events <- childEnd{stopped: true}
+			}
+		case ws.Signaled():
+			c.echo(ws.Signal())
+			c.events <- childEnd{code: cli.ExitSignal + int(ws.Signal())}
+			return
+		default:
+			c.events <- childEnd{code: ws.ExitStatus()}
+			return
+		}
+	}
+}
+
+// echo gives our own process group the signal that was typed on the terminal
+// and that only the command's group got: a script that called us ends too, as it would
+// without us.
+func (c *child) echo(sig syscall.Signal) {
+	if !c.term.isGiven() || (sig != syscall.SIGINT && sig != syscall.SIGQUIT) {
+		return
+	}
+	signal.Ignore(sig)
+	_ = syscall.Kill(0, sig)
+}
+
+// signal sends a signal to the whole group.
+func (c *child) signal(s os.Signal) { _ = syscall.Kill(-c.group, cli.Number(s)) }
+
+// terminate asks the whole group to end; one that is stopped must run for that.
+func (c *child) terminate() {
+	c.signal(syscall.SIGTERM)
+	c.signal(syscall.SIGCONT)
+}
+
+// kill ends the whole group.
+func (c *child) kill() { c.signal(syscall.SIGKILL) }
+
+// alive reports whether anything is left of the group.
+func (c *child) alive() bool { return syscall.Kill(-c.group, 0) == nil }
+
+// end takes the terminal back and waits for what copies the command's output.
+func (c *child) end() {
+	c.term.take()
+	_ = c.cmd.Wait() // await has its status already
+}
+
+// suspend follows the command that was stopped on its terminal (Ctrl-Z): our own job stops too, so
+// that the shell sees it, and goes on when the shell continues it, if look finds that the lease
+// allows that.
+func (c *child) suspend(look func() time.Duration) {
+	c.term.take()
+	cli.Suspend()
+	look()
+	if c.term.mine() {
+		c.term.give(c.group)
+	}
+	c.signal(syscall.SIGCONT)
+}

@@ -1,0 +1,48 @@
+package run
+
+import (
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
+)
+
+// events prints what happens to a run as JSON lines on stderr, if asked to.
+type events struct {
+	a     *cli.App
+	lease *fencelock.Lease
+}
+
+// Event is one line of it.
+type Event struct {
+	At       time.Time       `json:"at"`
+	Event    string          `json:"event"`
+	Name     string          `json:"name"`
+	Token    fencelock.Token `json:"token"`
+	Backend  string          `json:"backend,omitempty"`
+	Owner    string          `json:"owner,omitempty"`
+	WaitedMS *int64          `json:"waited_ms,omitempty"`
+	Reason   string          `json:"reason,omitempty"`
+	Code     *int            `json:"code,omitempty"`
+}
+
+func (e events) emit(v Event) {
+	if !e.a.JSON {
+		return
+	}
+	v.At, v.Name, v.Token = time.Now(), e.lease.Name(), e.lease.Token()
+	e.a.PrintErr(v)
+}
+
+func (e events) acquired(backend string, waited time.Duration) {
+	ms := waited.Milliseconds()
+	e.emit(Event{Event: "acquired", Backend: backend, Owner: e.lease.Owner(), WaitedMS: &ms})
+}
+
+func (e events) released() { e.emit(Event{Event: "released"}) }
+
+func (e events) lost(err *fencelock.LostError) {
+	e.emit(Event{Event: "lost", Reason: err.Reason.String()})
+}
+
+func (e events) exit(code int) { e.emit(Event{Event: "exit", Code: &code}) }

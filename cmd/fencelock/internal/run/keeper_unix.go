@@ -1,0 +1,175 @@
+//go:build unix
+
+package run
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
+)
+
+// A keeper is a second process that kills the command's group when this one
+// cannot: at once when this process is gone, and just before the lease ends when
+// this process is stopped. They share a pipe, whose end this process's death closes.
+// The keeper has a session of its own, so that what is typed on the terminal does not reach it.
+//
+// The messages are lines: "group N", and "until T" in nanoseconds of bootClock. The
+// keeper answers the first of them with a byte: it is on watch.
+type keeper struct {
+	cmd   *exec.Cmd
+	w     *os.File // messages
+	ready *os.File // the answer
+}
+
+// keeperName is argv[0] of a keeper.
+const keeperName = "fencelock-keeper"
+
+// startKeeper starts one.
+func startKeeper() (*keeper, error) {
+	exe, err := itself()
+	if err != nil {
+		return nil, err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	ready, answer, err := os.Pipe()
+	if err != nil {
+		_ = w.Close()
+		return nil, err
+	}
+	defer answer.Close()
+	k := &keeper{w: w, ready: ready, cmd: &exec.Cmd{
+		Path: exe, Args: []string{keeperName}, Dir: "/", Env: []string{"GOMAXPROCS=1"},
+		Stdin: r, Stdout: answer, SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}}
+	if err := k.cmd.Start(); err != nil {
+		_ = w.Close()
+		_ = ready.Close()
+		return nil, err
+	}
+	return k, nil
+}
+
+// watch tells it the command's group, and returns when it is on watch.
+func (k *keeper) watch(group int) error {
+	k.say("group %d", group)
+	_ = k.ready.SetReadDeadline(time.Now().Add(mostStart))
+	if _, err := k.ready.Read(make([]byte, 1)); err != nil {
+		return fmt.Errorf("%w: %w", errKeeper, err)
+	}
+	return nil
+}
+
+// mostStart bounds how long a keeper may take to start.
+const mostStart = 10 * time.Second
+
+// until tells it when the group must be dead.
+func (k *keeper) until(t time.Time) { k.say("until %d", int64(bootClock()+time.Until(t))) }
+
+// dismiss ends it before it can see the end of the pipe.
+func (k *keeper) dismiss() {
+	_ = k.cmd.Process.Kill()
+	_ = k.w.Close()
+	_ = k.ready.Close()
+	_ = k.cmd.Wait() // killed
+}
+
+// say sends one line if the pipe has room, and it has for hundreds: a keeper
+// that is stopped must not stop us too, and one that is gone leaves the rest to us.
+func (k *keeper) say(format string, args ...any) {
+	line := fmt.Appendf(nil, format+"\n", args...)
+	raw, err := k.w.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Write(func(fd uintptr) bool {
+		_, _ = retry(func() (int, error) { return unix.Write(int(fd), line) }) // does not block
+		return true
+	})
+}
+
+// keep is the keeper's whole life.
+func keep() {
+	// A kill by name must not reach the keeper before run has forwarded it.
+	signal.Ignore(append(cli.Forwarded(), syscall.SIGTSTP, syscall.SIGPIPE)...)
+	nameKeeper()
+	var (
+		w    watch
+		buf  = make([]byte, 1<<16) // as much as a pipe holds
+		in   = []unix.PollFd{{Fd: 0, Events: unix.POLLIN}}
+		left = lookEvery
+	)
+	for {
+		n, _ := unix.Poll(in, int(min(left, lookEvery)/time.Millisecond)+1)
+		if n > 0 {
+			// All that is there, before the clock is looked at: an old line means
+			// nothing if there is a newer one.
+			n, err := retry(func() (int, error) { return unix.Read(0, buf) })
+			if n <= 0 || err != nil {
+				killGroup(w.group)
+				return
+			}
+			told := w.group
+			w.read(buf[:n])
+			if told == 0 && w.group != 0 {
+				_, _ = unix.Write(1, []byte{1}) // nobody reads it if run is gone
+			}
+		}
+		// Timers stand still while the machine sleeps, so left is only part of the answer.
+		left = lookEvery
+		if w.until != 0 {
+			if left = w.until - bootClock(); left <= 0 {
+				killGroup(w.group)
+				left = lookEvery
+			}
+		}
+	}
+}
+
+// watch is what a keeper knows.
+type watch struct {
+	group int           // to be killed; 0: not told yet
+	until time.Duration // when, by bootClock; 0: not told yet
+	rest  []byte        // a line that is not complete yet
+}
+
+// read takes messages in.
+func (w *watch) read(p []byte) {
+	w.rest = append(w.rest, p...)
+	for {
+		line, rest, ok := bytes.Cut(w.rest, []byte("\n"))
+		if !ok {
+			return
+		}
+		w.rest = rest
+		word, value, _ := strings.Cut(string(line), " ")
+		n, err := strconv.ParseInt(value, 10, 64)
+		switch {
+		case err != nil: // not ours
+		case word == "group":
+			w.group = int(n)
+		case word == "until":
+			w.until = time.Duration(n)
+		}
+	}
+}
+
+// killGroup kills a process group; never our own.
+func killGroup(group int) {
+	if group > 1 {
+		_ = syscall.Kill(-group, syscall.SIGKILL)
+	}
+}

@@ -1,0 +1,48 @@
+package run
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock"
+)
+
+func TestLossNamesTheCause(t *testing.T) {
+	t.Parallel()
+	var r renewals
+	expired := &fencelock.LostError{Reason: fencelock.Expired}
+	r.Observe(t.Context(), fencelock.Event{Kind: fencelock.RenewFailed, Err: expired})
+	if got := r.why(expired); got != "" {
+		t.Errorf("got %q, want nothing where nothing is known", got)
+	}
+	cause := context.DeadlineExceeded
+	r.Observe(t.Context(), fencelock.Event{Kind: fencelock.RenewFailed, Err: cause})
+	if got := r.why(expired); !strings.Contains(got, cause.Error()) {
+		t.Errorf("got %q, want the last renewal's error", got)
+	}
+	if got := r.why(&fencelock.LostError{Reason: fencelock.Revoked}); strings.Contains(got, cause.Error()) {
+		t.Errorf("got %q, want a lock that was taken away without a renewal's error", got)
+	}
+	r.Observe(t.Context(), fencelock.Event{Kind: fencelock.Renewed})
+	if got := r.why(expired); strings.Contains(got, cause.Error()) {
+		t.Errorf("got %q, want nothing of a renewal that was made good", got)
+	}
+}
+
+func TestMargins(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ killAfter, span, term, kill time.Duration }{
+		{2 * time.Second, 30 * time.Second, 2250 * time.Millisecond, 250 * time.Millisecond},
+		{2 * time.Second, 3 * time.Second, time.Second, 250 * time.Millisecond},
+		{2 * time.Second, 900 * time.Millisecond, 300 * time.Millisecond, 90 * time.Millisecond},
+		{0, 30 * time.Second, 250 * time.Millisecond, 250 * time.Millisecond},
+		{time.Hour, 30 * time.Second, 10 * time.Second, 250 * time.Millisecond},
+		{2 * time.Second, 0, 0, 0},
+	} {
+		if term, kill := margins(c.killAfter, c.span); term != c.term || kill != c.kill {
+			t.Errorf("margins(%v, %v) = %v, %v; want %v, %v", c.killAfter, c.span, term, kill, c.term, c.kill)
+		}
+	}
+}

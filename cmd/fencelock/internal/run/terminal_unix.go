@@ -1,0 +1,62 @@
+//go:build unix
+
+package run
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// terminal is the controlling terminal on stdin. nil is none.
+type terminal struct {
+	fd    int
+	given bool // the command's group has it
+}
+
+// terminalOf returns the terminal that a stream is, or nil.
+func terminalOf(in any) *terminal {
+	f, ok := in.(*os.File)
+	if !ok {
+		return nil
+	}
+	t := &terminal{fd: int(f.Fd())}
+	if _, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP); err != nil {
+		return nil
+	}
+	return t
+}
+
+// mine reports whether our own group is in the foreground.
+func (t *terminal) mine() bool {
+	if t == nil {
+		return false
+	}
+	group, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}
+
+func (t *terminal) isGiven() bool { return t != nil && t.given }
+
+// give puts a group into the foreground.
+func (t *terminal) give(group int) {
+	t.set(group)
+	t.given = true
+}
+
+// take puts our own group back there if the command's had it.
+func (t *terminal) take() {
+	if t.isGiven() {
+		t.set(unix.Getpgrp())
+		t.given = false
+	}
+}
+
+func (t *terminal) set(group int) {
+	// From the background this would stop us.
+	signal.Ignore(syscall.SIGTTOU)
+	defer signal.Reset(syscall.SIGTTOU)
+	_ = unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group) // the terminal may be gone
+}

@@ -1,0 +1,117 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
+)
+
+const (
+	// quietFor is how long run waits before it says so: most locks are free sooner.
+	quietFor = 500 * time.Millisecond
+	// whoMost bounds the look at who holds a lock that was not obtained.
+	whoMost = time.Second
+)
+
+// waitLock waits for the lock, and tells the user who holds it.
+func waitLock(
+	ctx context.Context, a *cli.App, locks *fencelock.Locker, name string, tells bool,
+) (*fencelock.Lease, error) {
+	looking, stop := context.WithCancel(ctx)
+	var told sync.WaitGroup
+	if tells {
+		told.Go(func() { tellWho(looking, a, locks, name) })
+	}
+	lease, err := locks.Mutex(name).Lock(ctx)
+	stop()
+	told.Wait()
+	return lease, err
+}
+
+// tellWho says once who holds the lock, if the wait is no short one.
+func tellWho(ctx context.Context, a *cli.App, locks *fencelock.Locker, name string) {
+	timer := time.NewTimer(quietFor)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return
+	}
+	info, err := locks.Inspect(ctx, name)
+	switch {
+	case ctx.Err() != nil:
+	case a.JSON: // an Info is empty where it is not known
+		a.PrintErr(Event{
+			At: time.Now(), Event: "waiting", Name: name, Token: info.Token, Owner: info.Owner,
+		})
+	case err != nil:
+		fmt.Fprintf(a.Err, "fencelock: waiting for %s; who holds it is not known: %s\n",
+			cli.Safe(name), cli.Scrub(err.Error()))
+	case info.Held:
+		fmt.Fprintf(a.Err, "fencelock: waiting for %s, which is held by %s\n",
+			cli.Safe(name), who(info))
+	default:
+		fmt.Fprintf(a.Err, "fencelock: waiting for %s\n", cli.Safe(name))
+	}
+}
+
+// who describes a holder in a sentence.
+func who(i fencelock.Info) string {
+	s := "a holder without a name"
+	if i.Owner != "" {
+		s = cli.Safe(i.Owner)
+	}
+	if i.ExpiresIn > 0 {
+		s += fmt.Sprintf(" (for %v unless it renews)", i.ExpiresIn.Round(100*time.Millisecond))
+	}
+	return s
+}
+
+// holderOf is who holds a lock that was not obtained, for its message. ctx may have ended.
+func holderOf(ctx context.Context, locks *fencelock.Locker, name string) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), whoMost)
+	defer cancel()
+	info, err := locks.Inspect(ctx, name)
+	switch {
+	case err != nil:
+		return "another holder had it"
+	case info.Held:
+		return "held by " + who(info)
+	}
+	return "it was free a moment later"
+}
+
+// renewals remembers why the last renewal failed.
+type renewals struct {
+	mu  sync.Mutex
+	err error
+}
+
+// Observe implements fencelock.Observer.
+func (r *renewals) Observe(_ context.Context, e fencelock.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch e.Kind {
+	case fencelock.RenewFailed:
+		if !errors.Is(e.Err, fencelock.ErrLost) { // which says no more than the loss itself
+			r.err = e.Err
+		}
+	case fencelock.Renewed:
+		r.err = nil
+	}
+}
+
+// why is what the loss of a lease came of, in brackets and as far as it is known.
+func (r *renewals) why(lost *fencelock.LostError) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil || lost.Reason != fencelock.Expired {
+		return ""
+	}
+	return fmt.Sprintf(" (no renewal came through: %s)", r.err)
+}

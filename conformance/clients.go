@@ -1,0 +1,305 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fencelock/fencelock"
+)
+
+// hostileClients are rules K4: the caller's own pool or client is used up, read-only, closed or shared.
+var hostileClients = []Rule{
+	{
+		Name: "K4", What: "the program uses up its client for a moment: calls obey their ctx, and nothing is lost",
+		Why:   "A burst of a program's own work must not hang its locks, nor end what it holds and waits for.",
+		Needs: Needs{Shared: true}, Check: clientUsedUp,
+	},
+	{
+		Name: "K45", What: "the program uses up its client for longer than a lease: no lock is lost, no wait ends",
+		Why: "A program whose handlers all wait for its database must not lose its locks as " +
+			"if the database were down.",
+		Needs: Needs{Shared: true, Own: true}, Check: clientUsedUpForLong,
+	},
+	{
+		Name: "K46", What: "the program closes its client first: every call returns, and the lock comes free",
+		Why:   "Programs end in the wrong order; a Close that hangs keeps them from ending at all.",
+		Needs: Needs{Shared: true}, Check: clientClosed,
+	},
+	{
+		Name: "K47", What: "two Lockers over one client exclude each other, and closing one leaves the other",
+		Why:   "Two parts of a program use the client that it has, and know nothing of each other.",
+		Needs: Needs{Shared: true}, Check: clientShared,
+	},
+}
+
+// shared returns the harness's client, and a Locker over it.
+func (e *Env) shared(ctx context.Context, opts ...fencelock.Option) (*Shared, *fencelock.Locker, error) {
+	c, err := e.h.Shared(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("a new client: %w", err)
+	}
+	l, err := e.over(c, opts...)
+	return c, l, err
+}
+
+// over returns a Locker over a client.
+func (e *Env) over(c *Shared, opts ...fencelock.Option) (*fencelock.Locker, error) {
+	d, err := c.Driver(e.prefix)
+	if err != nil {
+		return nil, fmt.Errorf("a driver over the client: %w", err)
+	}
+	l, err := fencelock.New(d, append([]fencelock.Option{fencelock.WithTTL(ample)}, opts...)...)
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	e.onClose(func() error { _ = l.Close(); return nil }) // a rule may have closed the client
+	return l, nil
+}
+
+// contended is a lock that a holds, one that b holds, and a's wait for that.
+type contended struct {
+	a, b         *fencelock.Locker
+	ours, theirs *fencelock.Lease
+	wait         <-chan result
+}
+
+func (e *Env) contended(ctx context.Context, a *fencelock.Locker) (*contended, error) {
+	b, err := e.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &contended{a: a, b: b}
+	if c.ours, err = try(ctx, a, e.Name(), "a free lock"); err != nil {
+		return nil, err
+	}
+	if c.theirs, err = try(ctx, b, e.Name(), "a free lock"); err != nil {
+		return nil, err
+	}
+	c.wait = locking(ctx, a, c.theirs.Name())
+	return c, waiting(ctx, b, c.theirs.Name(), 1)
+}
+
+// whole checks that nothing was lost, and ends both holds.
+func (c *contended) whole(ctx context.Context, e *Env, when string) error {
+	if err := c.ours.Err(); err != nil {
+		return fmt.Errorf("%s: the lease: got %w, want it held", when, err)
+	}
+	if err := held(ctx, c.b, c.ours.Name(), when); err != nil {
+		return err
+	}
+	select {
+	case r := <-c.wait:
+		return fmt.Errorf("%s: a Lock that waited has returned %w, and the lock is held", when, r.err)
+	default:
+	}
+	if err := unlock(ctx, c.theirs, "the holder that it waited for"); err != nil {
+		return err
+	}
+	r, err := granted(ctx, c.wait, 5*time.Second+e.Slack(), "the waiter, "+when)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unlock(ctx, r.lease, "the waiter, "+when), unlock(ctx, c.ours, "the holder, "+when))
+}
+
+// inTime runs f and returns an error if that takes longer than most.
+func inTime(what string, most time.Duration, f func()) error {
+	began := time.Now()
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	timer := time.NewTimer(2*most + 10*time.Second)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		return fmt.Errorf("%s has not returned after %v, want at most %v",
+			what, time.Since(began).Round(time.Millisecond), most)
+	}
+	if took := time.Since(began); took > most {
+		return fmt.Errorf("%s took %v, want at most %v", what, took.Round(time.Millisecond), most)
+	}
+	return nil
+}
+
+func clientUsedUp(ctx context.Context, e *Env) error {
+	client, a, err := e.shared(ctx)
+	if err != nil {
+		return err
+	}
+	if client.UseUp == nil {
+		e.Notef("the client has no bound that a program could use up")
+		return nil
+	}
+	c, err := e.contended(ctx, a)
+	if err != nil {
+		return err
+	}
+	giveBack, err := client.UseUp(ctx)
+	if err != nil {
+		return fmt.Errorf("use the client up: %w", err)
+	}
+	const patience = 500 * time.Millisecond
+	var extra []*fencelock.Lease
+	for what, call := range map[string]func(ctx context.Context) error{
+		"TryLock": func(ctx context.Context) error { return keep(&extra)(a.Mutex(e.Name()).TryLock(ctx)) },
+		"Lock":    func(ctx context.Context) error { return keep(&extra)(a.Mutex(e.Name()).Lock(ctx)) },
+		"Inspect": func(ctx context.Context) error { _, err := a.Inspect(ctx, c.ours.Name()); return err },
+		"Renew":   c.ours.Renew,
+	} {
+		short, cancel := context.WithTimeout(ctx, patience)
+		late := inTime(what+" with a ctx of 500 ms, while the client is used up",
+			patience+time.Second+e.Slack(), func() { err = call(short) })
+		cancel()
+		if late != nil {
+			giveBack()
+			return late
+		}
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, fencelock.ErrUnavailable) {
+			giveBack()
+			return fmt.Errorf("%s while the client is used up: got %w, want nil, "+
+				"the ctx's error or ErrUnavailable", what, err)
+		}
+	}
+	giveBack()
+	for _, le := range extra {
+		if err := unlock(ctx, le, "a lock taken while the client was used up"); err != nil {
+			return err
+		}
+	}
+	return c.whole(ctx, e, "after the client was used up")
+}
+
+// keep collects a lease that a call returned.
+func keep(all *[]*fencelock.Lease) func(*fencelock.Lease, error) error {
+	return func(le *fencelock.Lease, err error) error {
+		if err == nil {
+			*all = append(*all, le)
+		}
+		return err
+	}
+}
+
+func clientUsedUpForLong(ctx context.Context, e *Env) error {
+	client, a, err := e.shared(ctx, e.kept())
+	if err != nil {
+		return err
+	}
+	c, err := e.contended(ctx, a)
+	if err != nil {
+		return err
+	}
+	other, err := try(ctx, a, e.Name(), "a free lock")
+	if err != nil {
+		return err
+	}
+	giveBack, err := client.UseUp(ctx)
+	if err != nil {
+		return fmt.Errorf("use the client up: %w", err)
+	}
+	defer giveBack()
+	if err := sleep(ctx, 3*e.Kept()); err != nil {
+		return err
+	}
+	if err := unlock(ctx, other, "while the client is used up"); err != nil {
+		return err
+	}
+	if err := freeAtOnce(ctx, c.b, other.Name()); err != nil {
+		return err
+	}
+	return c.whole(ctx, e, "while the client is used up")
+}
+
+// freeAtOnce locks and unlocks what was just unlocked.
+func freeAtOnce(ctx context.Context, l *fencelock.Locker, name string) error {
+	le, err := try(ctx, l, name, "after Unlock")
+	if err != nil {
+		return err
+	}
+	return unlock(ctx, le, "the next holder")
+}
+
+func clientClosed(ctx context.Context, e *Env) error {
+	client, a, err := e.shared(ctx, e.kept())
+	if err != nil {
+		return err
+	}
+	c, err := e.contended(ctx, a)
+	if err != nil {
+		return err
+	}
+	if err := client.Close(); err != nil {
+		return fmt.Errorf("close the client: %w", err)
+	}
+	most := 5*time.Second + e.Slack()
+	for what, call := range map[string]func() error{
+		"TryLock": func() error { _, err := a.Mutex(e.Name()).TryLock(ctx); return err },
+		"Inspect": func() error { _, err := a.Inspect(ctx, c.ours.Name()); return err },
+		"Unlock":  func() error { return c.ours.Unlock(ctx) },
+	} {
+		if err := inTime(what+" after the program has closed its client", most, func() { err = call() }); err != nil {
+			return err
+		}
+		e.Notef("%s after the client was closed: %v", what, err)
+	}
+	if err := inTime("Close after the program has closed its client", most, func() { _ = a.Close() }); err != nil {
+		return err
+	}
+	select {
+	case r := <-c.wait:
+		if r.err == nil {
+			return errors.New("a Lock was granted what another holds")
+		}
+	case <-time.After(most):
+		return errors.New("a Lock still waits after Close")
+	}
+	r, err := granted(ctx, locking(ctx, c.b, c.ours.Name()),
+		e.Kept()+e.traits.Resolution+time.Second+e.Slack(),
+		"the next, of what the closed client held")
+	if err != nil {
+		return err
+	}
+	return errors.Join(unlock(ctx, r.lease, "the next"), unlock(ctx, c.theirs, "the other holder"))
+}
+
+func clientShared(ctx context.Context, e *Env) error {
+	client, a, err := e.shared(ctx)
+	if err != nil {
+		return err
+	}
+	b, err := e.over(client)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	le, err := try(ctx, a, name, "a free lock")
+	if err != nil {
+		return err
+	}
+	if err := held(ctx, b, name, "by another Locker over the same client"); err != nil {
+		return err
+	}
+	wait := locking(ctx, b, name)
+	if err := waiting(ctx, a, name, 1); err != nil {
+		return err
+	}
+	if err := unlock(ctx, le, "the holder"); err != nil {
+		return err
+	}
+	r, err := granted(ctx, wait, 2*time.Second+e.Slack(), "the other Locker")
+	if err != nil {
+		return err
+	}
+	if err := a.Close(); err != nil {
+		return fmt.Errorf("Close of the first: got %w, want nil", err)
+	}
+	if err := r.lease.Renew(ctx); err != nil {
+		return fmt.Errorf("Renew after the other Locker was closed: got %w, want nil", err)
+	}
+	if err := unlock(ctx, r.lease, "after the other Locker was closed"); err != nil {
+		return err
+	}
+	_, err = cycle(ctx, b, name, "after the other Locker was closed")
+	return err
+}

@@ -1,0 +1,91 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// hostileDeaths are rules K3 and K35: a client dies in the middle of a request, or with many long
+// names held.
+var hostileDeaths = []Rule{
+	{
+		Name: "K3",
+		What: "a process dies or stops while the store is at work for it: free within twice " +
+			"TTL + grace and a second",
+		Why:   "A holder rarely dies idle: what the store does for it must not keep the lock for it.",
+		Needs: Needs{Process: true, Busy: true}, Check: diesAtWork,
+	},
+	{
+		Name: "K35", What: "a process with many long names held is killed",
+		Why:   "A store that forgets them all in one step may choke on it, and take everybody's locks along.",
+		Needs: Needs{Process: true}, Alone: true, Check: manyLongNames,
+	},
+}
+
+func diesAtWork(ctx context.Context, e *Env) error {
+	b, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	for _, way := range []struct {
+		how    string
+		unread bool
+		stop   bool
+		bound  time.Duration
+	}{
+		{how: "killed at work", bound: e.TTL() + time.Second},
+		{how: "killed with an answer that it has not read", unread: true, bound: e.TTL() + time.Second},
+		{how: "stopped at work", stop: true, bound: 2*e.TTL() + time.Second},
+		{how: "stopped with an answer that it has not read", unread: true, stop: true, bound: 2*e.TTL() + time.Second},
+	} {
+		p, err := e.Process(ctx)
+		if err != nil {
+			return err
+		}
+		name := e.Name()
+		key := strings.TrimRight(e.prefix, ":") + "-" + name
+		old, err := p.Lock(ctx, name, e.TTL())
+		if err != nil {
+			return err
+		}
+		if _, err := p.Ask(ctx, "busy", name, key, strconv.FormatBool(way.unread)); err != nil {
+			return err
+		}
+		if err := until(ctx, 10*time.Second, "the store is at work", func() (bool, error) {
+			return e.h.Busy.Working(ctx, key, way.unread)
+		}); err != nil {
+			return err
+		}
+		began := time.Now()
+		if way.stop {
+			if err := p.Stop(); err != nil {
+				return err
+			}
+		} else {
+			p.Kill()
+		}
+		r, err := granted(ctx, locking(ctx, b, name), way.bound+e.Slack(), "the next, after the holder was "+way.how)
+		if err != nil {
+			return err
+		}
+		e.Notef("%s: free after %v (TTL %v)", way.how, time.Since(began).Round(time.Millisecond), e.TTL())
+		if r.lease.Token() <= old {
+			return fmt.Errorf("%s: token: got %d after %d", way.how, r.lease.Token(), old)
+		}
+		if way.stop {
+			if err := p.Continue(); err != nil {
+				return err
+			}
+			if said, err := p.Ask(ctx, "err", name); err != nil || said == "held" {
+				return fmt.Errorf("%s, and continued: its first look says %q, %w; want a loss", way.how, said, err)
+			}
+		}
+		if err := unlock(ctx, r.lease, "the next"); err != nil {
+			return err
+		}
+	}
+	return nil
+}

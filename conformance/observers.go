@@ -1,0 +1,247 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock"
+)
+
+// hostileObservers are rules K12: an observer that blocks or panics.
+var hostileObservers = []Rule{
+	{
+		Name: "K12", What: "an observer that blocks or panics, at every event, costs nobody a lease",
+		Why: "A fault in a program's metrics must not make its locks stop being renewed, stay " +
+			"held, or go unannounced.", Check: observerMisbehaves,
+	},
+}
+
+// badly is an Observer that misbehaves at one kind of event of the name that is called after that kind.
+type badly struct {
+	blocks chan struct{} // nil: it panics
+}
+
+// badName is the name at whose events of this kind an observer misbehaves.
+func badName(k fencelock.EventKind) string { return "bad " + k.String() }
+
+func (o badly) at(e fencelock.Event) {
+	switch {
+	case e.Name != badName(e.Kind):
+	case o.blocks == nil:
+		panic("the observer, at " + e.Kind.String())
+	default:
+		<-o.blocks
+	}
+}
+
+func (o badly) Begin(ctx context.Context, e fencelock.Event) context.Context {
+	o.at(e)
+	return ctx
+}
+
+func (o badly) Observe(_ context.Context, e fencelock.Event) { o.at(e) }
+
+// The kinds at which the caller of Lock, TryLock and Unlock meets the observer, and those at which nobody does.
+var (
+	kindsOfCalls = []fencelock.EventKind{
+		fencelock.Acquired, fencelock.NotAcquired, fencelock.Released, fencelock.Joined,
+		fencelock.Left, fencelock.NotReleased,
+		fencelock.Locking, fencelock.TryLocking, fencelock.Unlocking,
+	}
+	kindsOfNobody = []fencelock.EventKind{fencelock.Renewed, fencelock.Lost, fencelock.CleanedUp}
+)
+
+func observerMisbehaves(ctx context.Context, e *Env) error {
+	type run struct {
+		blocks bool
+		kinds  []fencelock.EventKind
+	}
+	runs := []run{{false, slices.Concat(kindsOfCalls, kindsOfNobody)}, {true, kindsOfCalls}}
+	for _, k := range kindsOfNobody { // which come one after the other, so that the first that blocks is the last
+		runs = append(runs, run{true, []fencelock.EventKind{k}})
+	}
+	errs := make([]error, len(runs))
+	var wg sync.WaitGroup
+	for i, r := range runs {
+		o, prefix := badly{}, fmt.Sprintf("run-%d-%s", i, e.prefix)
+		if r.blocks {
+			o.blocks = make(chan struct{})
+		}
+		b, err := e.open(ctx, Client{Prefix: prefix}, e.kept())
+		if err != nil {
+			return err
+		}
+		l, err := e.open(ctx, Client{Prefix: prefix}, e.kept(), fencelock.WithObserver(o), fencelock.WithReentrancy())
+		if err != nil {
+			return err
+		}
+		wg.Go(func() {
+			c := &observed{e: e, l: l, other: b}
+			if err := c.check(ctx, r.kinds, o.blocks); err != nil {
+				errs[i] = fmt.Errorf("blocks %v: %w", r.blocks, err)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// observed is a Locker whose observer misbehaves, and another client of the store.
+type observed struct {
+	e        *Env
+	l, other *fencelock.Locker
+	calls    sync.WaitGroup
+}
+
+// call runs what the observer may block, and swallows its panic.
+func (c *observed) call(do func()) {
+	c.calls.Go(func() {
+		defer func() { _ = recover() }()
+		do()
+	})
+}
+
+func (c *observed) check(ctx context.Context, kinds []fencelock.EventKind, blocks chan struct{}) (err error) {
+	defer func() {
+		if blocks != nil {
+			close(blocks)
+		}
+		c.calls.Wait()
+	}()
+	good, err := try(ctx, c.l, "good", "a free lock")
+	if err != nil {
+		return err
+	}
+	broken, err := try(ctx, c.l, "broken", "a free lock")
+	if err != nil {
+		return err
+	}
+	free := make([]string, 0, len(kinds)) // those that another client must get at once
+	for _, k := range kinds {
+		gone, err := c.provoke(ctx, k, blocks != nil)
+		if err != nil {
+			return fmt.Errorf("%v: %w", k, err)
+		}
+		if gone {
+			free = append(free, badName(k))
+		}
+	}
+	for _, name := range free {
+		r, err := granted(ctx, locking(ctx, c.other, name), time.Second+c.e.Slack(), "another client, of "+name)
+		if err != nil {
+			return err
+		}
+		if err := unlock(ctx, r.lease, name); err != nil {
+			return err
+		}
+	}
+	if err := sleep(ctx, 2*c.e.Kept()); err != nil {
+		return err
+	}
+	if err := good.Err(); err != nil {
+		return fmt.Errorf("another lease of the same Locker, after two TTLs: got %w, want it held", err)
+	}
+	if err := c.other.Break(ctx, "broken"); err != nil {
+		return err
+	}
+	if _, err := ended(ctx, broken, c.e.traits.Revoked+c.e.Slack()); err != nil {
+		return err
+	}
+	began := time.Now()
+	if _, err := cycle(ctx, c.l, "another", "another name"); err != nil {
+		return err
+	}
+	if took := time.Since(began); took > time.Second+c.e.Slack() {
+		return fmt.Errorf("another name: a cycle took %v", took)
+	}
+	return unlock(ctx, good, "another lease")
+}
+
+// provoke brings an event of this kind about, and reports whether the lock is given up after it, or at once.
+func (c *observed) provoke(ctx context.Context, k fencelock.EventKind, blocks bool) (gone bool, err error) {
+	name := badName(k)
+	m := c.l.Mutex(name)
+	switch k {
+	case fencelock.Acquired, fencelock.Locking, fencelock.TryLocking:
+		lock := m.Lock
+		if k == fencelock.TryLocking {
+			lock = m.TryLock
+		}
+		c.call(func() {
+			if le, err := lock(ctx); err == nil {
+				_ = le.Unlock(ctx)
+			}
+		})
+		return !blocks, nil
+	case fencelock.NotAcquired:
+		over, cancel := context.WithCancel(ctx)
+		cancel()
+		c.call(func() { _, _ = m.TryLock(over) })
+		return true, nil
+	case fencelock.Released:
+		return true, c.passes(ctx, m)
+	case fencelock.CleanedUp:
+		le, err := try(ctx, c.other, name, "a free lock")
+		if err != nil {
+			return false, err
+		}
+		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		_, err = m.Lock(short)
+		return true, errors.Join(want(err, context.DeadlineExceeded, "Lock until its ctx ends"),
+			unlock(ctx, le, "the other client"))
+	}
+	le, err := try(ctx, c.l, name, "a free lock")
+	if err != nil {
+		return false, err
+	}
+	switch k {
+	case fencelock.Lost:
+		return true, c.other.Break(ctx, name)
+	case fencelock.Joined, fencelock.Left:
+		c.call(func() {
+			held, cancel := le.Context(ctx)
+			defer cancel()
+			defer func() { _ = le.Unlock(ctx) }()
+			if inner, err := m.Lock(held); err == nil {
+				_ = inner.Unlock(ctx)
+			}
+		})
+		return !blocks, nil
+	case fencelock.NotReleased:
+		if err := unlock(ctx, le, "the holder"); err != nil {
+			return false, err
+		}
+		c.call(func() { _ = le.Unlock(ctx) })
+		return true, nil
+	case fencelock.Unlocking:
+		c.call(func() { _ = le.Unlock(ctx) })
+	}
+	return false, nil // it goes on being held
+}
+
+// passes has a lock unlocked for which another Lock of the same process waits.
+func (c *observed) passes(ctx context.Context, m fencelock.Mutex) error {
+	le, err := try(ctx, c.l, m.Name(), "a free lock")
+	if err != nil {
+		return err
+	}
+	next := make(chan result, 1)
+	c.call(func() {
+		le, err := m.Lock(ctx)
+		next <- result{le, err, time.Now()}
+		if err == nil {
+			_ = le.Unlock(ctx)
+		}
+	})
+	if err := waiting(ctx, c.other, m.Name(), 1); err != nil {
+		return err
+	}
+	c.call(func() { _ = le.Unlock(ctx) })
+	_, err = granted(ctx, next, time.Second+c.e.Slack(), "the next in line here")
+	return err
+}

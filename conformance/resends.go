@@ -1,0 +1,236 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/conformance/faultproxy"
+)
+
+// hostileResends are rules K10, K20 and K25: requests that are sent a second time, after a pause, or after a wait.
+var hostileResends = []Rule{
+	{
+		Name: "K10", What: "an Acquire sent again after a pause is trusted no longer than the store keeps it",
+		Why: "The first reply was lost, the second one is counted from its own request: a " +
+			"store that kept the first expiry would let another in.",
+		Needs: Needs{Store: true}, Check: resentIsKept,
+	},
+	{
+		Name: "K25", What: "an Acquire that was sent twice is undone whole: the copy that arrives last takes nothing",
+		Why:   "A slow first copy that arrives after the lock was freed would hold it for a TTL, for nobody.",
+		Needs: Needs{Wire: true}, Check: undoneWhole,
+	},
+	{
+		Name: "K20",
+		What: "a driver that sends a try twice by itself undoes it whole: " +
+			"the late first copy takes nothing",
+		Why: "A resend that succeeds is soon forgotten; its first copy may still be on its " +
+			"way, and would hold a lock that was released.",
+		Needs: Needs{Wire: true}, Check: sentTwiceByItself,
+	},
+}
+
+func resentIsKept(ctx context.Context, e *Env) error {
+	d, err := e.Driver(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.Name()
+	first, waiter := e.Request(name, false), e.Request(name, true)
+	first.TTL, waiter.TTL = 10*e.TTL(), 10*e.TTL()
+	g, err := d.Acquire(ctx, first)
+	if err != nil {
+		return fmt.Errorf("Acquire: %w", err)
+	}
+	if g, err = e.keeps(ctx, d, first, g); err != nil {
+		return fmt.Errorf("of a free lock: %w", err)
+	}
+	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	_, err = d.Acquire(short, waiter)
+	cancel()
+	if err := want(err, context.DeadlineExceeded, "Acquire of a held lock, with Wait"); err != nil {
+		return err
+	}
+	if err := d.Release(ctx, &backend.Hold{Request: first, Grant: g}); err != nil {
+		return fmt.Errorf("Release: %w", err)
+	}
+	soon, cancel := context.WithTimeout(ctx, time.Second+e.Slack())
+	g, err = d.Acquire(soon, waiter)
+	cancel()
+	if err != nil {
+		return fmt.Errorf("Acquire by the waiter, again: got %w, want a grant", err)
+	}
+	if g, err = e.keeps(ctx, d, waiter, g); err != nil {
+		return fmt.Errorf("after a wait: %w", err)
+	}
+	return d.Release(ctx, &backend.Hold{Request: waiter, Grant: g})
+}
+
+// keeps sends the request of a grant again, after a pause, and compares what the new grant is trusted with what the
+// store keeps.
+func (e *Env) keeps(ctx context.Context, d backend.Driver, r *backend.Request, g backend.Grant) (backend.Grant, error) {
+	if err := sleep(ctx, e.TTL()); err != nil { // a tenth of its TTL, and many times what is allowed for
+		return g, err
+	}
+	asked := backend.Now()
+	again, err := d.Acquire(ctx, r)
+	if err != nil || again.Token != g.Token {
+		return g, fmt.Errorf("Acquire sent again: got token %d, %v; want its own grant, token %d",
+			again.Token, err, g.Token)
+	}
+	if !again.Asked.IsZero() {
+		asked = again.Asked
+	}
+	span := r.TTL
+	if again.Max > 0 {
+		span = min(span, again.Max)
+	}
+	held, expires, err := e.h.Store.Look(ctx, e.prefix, r.Name)
+	looked := backend.Now() // the store's answer is of a moment before this, however long the look took
+	if err != nil || !held {
+		return g, fmt.Errorf("a look at the store: got held %v, %v; want it held", held, err)
+	}
+	// The margin as the engine takes it.
+	trust := span - max(20*time.Millisecond, r.TTL/50, e.traits.Margin) - looked.Sub(asked)
+	if expires > 0 && trust > expires+e.traits.Resolution {
+		return g, fmt.Errorf("Acquire sent again: trusted for %v more, and the store keeps it for %v", trust, expires)
+	}
+	return again, nil
+}
+
+func undoneWhole(ctx context.Context, e *Env) error {
+	for _, end := range []string{"Release", "Abandon"} {
+		if err := e.lateCopy(ctx, end); err != nil {
+			return fmt.Errorf("ended by %s: %w", end, err)
+		}
+	}
+	return nil
+}
+
+// lateCopy sends a request whose first copy stays under way for a while, sends it again, ends it,
+// and looks whether the first copy takes the lock when it arrives.
+func (e *Env) lateCopy(ctx context.Context, end string) error {
+	d, link, err := e.DriverThrough(ctx)
+	if err != nil {
+		return err
+	}
+	other, err := e.Driver(ctx)
+	if err != nil {
+		return err
+	}
+	const late = 3 * time.Second
+	r := e.Request(e.Name(), false)
+	r.TTL = ample
+	warm := e.Request(e.Name(), false)
+	g, err := d.Acquire(ctx, warm) // it is connected, and the store knows its scripts
+	if err == nil {
+		err = d.Release(ctx, &backend.Hold{Request: warm, Grant: g})
+	}
+	if err != nil {
+		return fmt.Errorf("Acquire and Release: %w", err)
+	}
+	began := time.Now()
+	link.Set(faultproxy.Mode{Delay: late})
+	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	_, err = d.Acquire(short, r)
+	cancel()
+	if err == nil {
+		return errors.New("Acquire over a slow way: got a grant, want an error")
+	}
+	link.Set(passAll)
+	// The second copy goes another way if the store's client gives up a connection that has not answered.
+	soon, cancel := context.WithTimeout(ctx, late/2)
+	g, err = d.Acquire(soon, r)
+	if err == nil && end == "Release" {
+		err = d.Release(soon, &backend.Hold{Request: r, Grant: g})
+	} else {
+		err = d.Abandon(soon, r)
+	}
+	cancel()
+	if took := time.Since(began); err != nil || took > late-500*time.Millisecond {
+		e.Notef("%s: the copies came in order (after %v: %v)", end, took.Round(time.Millisecond), err)
+	}
+	if err != nil {
+		if err := until(ctx, late+5*time.Second, "Abandon", func() (bool, error) {
+			err := d.Abandon(ctx, r)
+			return err == nil || errors.Is(err, backend.ErrLost), nil
+		}); err != nil {
+			return err
+		}
+	}
+	if err := sleep(ctx, time.Until(began.Add(late+time.Second+e.Slack()))); err != nil {
+		return err
+	}
+	if info, err := other.Inspect(ctx, r.Name); err != nil || info.Held {
+		return fmt.Errorf("after the late copy: got %+v, %v; want the lock free", info, err)
+	}
+	next := e.Request(r.Name, false)
+	g, err = other.Acquire(ctx, next)
+	if err != nil {
+		return fmt.Errorf("Acquire after the late copy: got %w, want the lock free", err)
+	}
+	return other.Release(ctx, &backend.Hold{Request: next, Grant: g})
+}
+
+// sentTwiceByItself delays the first copy of a try, and no later one. A driver that waits for that
+// copy instead is not caught, which is no mistake.
+func sentTwiceByItself(ctx context.Context, e *Env) error {
+	d, link, err := e.DriverThrough(ctx)
+	if err != nil {
+		return err
+	}
+	other, err := e.Driver(ctx)
+	if err != nil {
+		return err
+	}
+	warm := e.Request(e.Name(), false)
+	g, err := d.Acquire(ctx, warm) // it is connected, and the store knows its scripts
+	if err == nil {
+		err = d.Release(ctx, &backend.Hold{Request: warm, Grant: g})
+	}
+	if err != nil {
+		return fmt.Errorf("Acquire and Release: %w", err)
+	}
+	const late = 4 * time.Second
+	r := e.Request(e.Name(), false)
+	r.TTL = ample
+	began, before := time.Now(), link.Counts().Requests
+	link.Set(faultproxy.Mode{Delay: late})
+	type answer struct {
+		g   backend.Grant
+		err error
+	}
+	soon, cancel := context.WithTimeout(ctx, late-time.Second)
+	defer cancel()
+	got := make(chan answer, 1)
+	go func() {
+		g, err := d.Acquire(soon, r)
+		got <- answer{g, err}
+	}()
+	if err := sleep(ctx, 250*time.Millisecond); err != nil { // its first copy is on its way
+		return err
+	}
+	link.Set(passAll)
+	a := <-got
+	if a.err != nil {
+		e.Notef("not sent again within %v: %v", time.Since(began).Round(time.Millisecond), a.err)
+		return until(ctx, late+5*time.Second, "Abandon", func() (bool, error) {
+			err := d.Abandon(ctx, r)
+			return err == nil || errors.Is(err, backend.ErrLost), nil
+		})
+	}
+	if err := d.Release(ctx, &backend.Hold{Request: r, Grant: a.g}); err != nil {
+		return fmt.Errorf("Release: %w", err)
+	}
+	if err := sleep(ctx, time.Until(began.Add(late+500*time.Millisecond+e.Slack()))); err != nil {
+		return err
+	}
+	e.Notef("requests that arrived: %d", link.Counts().Requests-before)
+	if info, err := other.Inspect(ctx, r.Name); err != nil || info.Held {
+		return fmt.Errorf("after the late first copy: got %+v, %v; want the lock free", info, err)
+	}
+	return nil
+}

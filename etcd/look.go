@@ -1,0 +1,219 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// page is how many entries a step of List reads.
+const page = 1000
+
+// Look implements backend.Store. The token of a lock whose holder has not renewed it yet is read
+// from the base as it was at the grant; it is 0 if the store has compacted that moment.
+func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
+	if r.Name == "" {
+		return s.list(ctx, r)
+	}
+	return func(yield func(backend.Info, error) bool) {
+		resp, err := s.get(ctx, s.keys.queue(r.Name), clientv3.WithPrefix())
+		if err != nil {
+			yield(backend.Info{}, err)
+			return
+		}
+		yield(s.describe(ctx, queue{r.Name, resp.Kvs}, &remains{}))
+	}
+}
+
+// describe makes the Info of one queue. left remembers what remains of the leases asked for.
+func (s *store) describe(ctx context.Context, q queue, left *remains) (backend.Info, error) {
+	i := backend.Info{Name: q.name}
+	if len(q.kvs) == 0 {
+		return i, nil
+	}
+	first := q.kvs[0]
+	for _, kv := range q.kvs {
+		if kv.CreateRevision < first.CreateRevision {
+			first = kv
+		}
+	}
+	v, known := parse(string(first.Value))
+	i.Waiters = len(q.kvs)
+	if known && !v.held {
+		return i, nil // the lock is free for the first waiter, which has not taken it yet
+	}
+	i.Held, i.Waiters = true, len(q.kvs)-1
+	i.Leaked = first.Lease == 0
+	if known {
+		i.Owner, i.Token = v.owner, v.token
+		if i.Token == 0 {
+			var err error
+			if i.Token, err = s.tokenOf(ctx, first, v); err != nil {
+				return i, err
+			}
+		}
+	}
+	if i.Leaked {
+		return i, nil
+	}
+	var err error
+	if i.ExpiresIn, err = s.left(ctx, first.Lease, left); errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		err = nil // it is over just now
+	}
+	return i, err
+}
+
+// tokenOf returns the token of an entry that was last written by its grant, with the value v.
+func (s *store) tokenOf(ctx context.Context, kv *mvccpb.KeyValue, v value) (backend.Token, error) {
+	resp, err := s.get(ctx, s.keys.base(), clientv3.WithRev(kv.ModRevision))
+	if errors.Is(err, rpctypes.ErrCompacted) {
+		return 0, nil
+	}
+	if err != nil || len(resp.Kvs) == 0 {
+		return 0, err
+	}
+	t, _, err := tokenAt(resp.Kvs[0], kv.CreateRevision, kv.ModRevision, v.reserve)
+	return t, err
+}
+
+// remains are what is left of leases, each asked for once.
+type remains struct{ of sync.Map }
+
+// left returns what is left of a lease, in whole seconds, rounded down.
+func (s *store) left(ctx context.Context, id int64, known *remains) (time.Duration, error) {
+	ask, _ := known.of.LoadOrStore(id, sync.OnceValues(func() (time.Duration, error) {
+		resp, err := do(ctx, func(ctx context.Context) (*clientv3.LeaseTimeToLiveResponse, error) {
+			return s.client.TimeToLive(ctx, clientv3.LeaseID(id))
+		})
+		if err != nil {
+			return 0, err
+		}
+		return time.Duration(max(resp.TTL, 0)) * time.Second, nil
+	}))
+	return ask.(func() (time.Duration, error))()
+}
+
+// abreast is how many locks List describes at a time: one that its holder has not renewed takes two requests.
+const abreast = 64
+
+// list looks at all locks with a prefix. A grant that is under way compares the gates, so once a gate
+// stands no entry becomes a holder's that it would not admit, and the pages of the scan need not be
+// of one moment to be strict.
+func (s *store) list(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
+	return func(yield func(backend.Info, error) bool) {
+		var left remains
+		var some []queue
+		flush := func() (more bool, err error) {
+			infos, err := s.describeAll(ctx, r, some, &left)
+			some = some[:0]
+			for _, i := range infos {
+				if !yield(i, nil) {
+					return false, nil
+				}
+			}
+			return true, err
+		}
+		more, err := s.scan(ctx, r.Prefix, func(q queue) (bool, error) {
+			if some = append(some, q); len(some) < abreast {
+				return true, nil
+			}
+			return flush()
+		})
+		if err == nil && more {
+			_, err = flush()
+		}
+		if err != nil {
+			yield(backend.Info{}, err)
+		}
+	}
+}
+
+// queue is what is in the queue of one name.
+type queue struct {
+	name string
+	kvs  []*mvccpb.KeyValue
+}
+
+// describeAll describes queues at the same time.
+func (s *store) describeAll(
+	ctx context.Context, r backend.Range, qs []queue, left *remains,
+) ([]backend.Info, error) {
+	infos, errs := make([]backend.Info, len(qs)), make([]error, len(qs))
+	var wg sync.WaitGroup
+	for i, q := range qs {
+		wg.Go(func() {
+			infos[i], errs[i] = s.describe(ctx, q, left)
+			if r.Strict {
+				strictly(&infos[i], q.kvs)
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return infos, nil
+}
+
+// strictly adds what a drain has to know of a queue: the keys of strangers hold the lock, or will
+// hold it by themselves when they are first.
+func strictly(i *backend.Info, kvs []*mvccpb.KeyValue) {
+	var moves []string
+	for _, kv := range kvs {
+		v, known := parse(string(kv.Value))
+		switch {
+		case !known, v.held && !v.both:
+			i.Held, i.Both = true, ""
+			return
+		case v.held:
+			moves = append(moves, v.move)
+		}
+	}
+	if len(moves) == 1 {
+		i.Held, i.Both = true, moves[0]
+	}
+}
+
+// scan calls found with the queue of each name with this prefix until it says no.
+func (s *store) scan(ctx context.Context, prefix string, found func(queue) (bool, error)) (bool, error) {
+	from := s.keys.locks() + encode(prefix)
+	end := clientv3.GetPrefixRangeEnd(from)
+	var q queue
+	for {
+		resp, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page))
+		if err != nil {
+			return false, err
+		}
+		for _, kv := range resp.Kvs {
+			name, _, ok := s.keys.split(string(kv.Key))
+			if !ok {
+				continue // not an entry of ours
+			}
+			if name != q.name && len(q.kvs) > 0 {
+				if more, err := found(q); !more || err != nil {
+					return false, err
+				}
+				q.kvs = nil
+			}
+			q.name, q.kvs = name, append(q.kvs, kv)
+		}
+		if !resp.More {
+			break
+		}
+		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+	}
+	if len(q.kvs) == 0 {
+		return true, nil
+	}
+	return found(q)
+}

@@ -1,0 +1,202 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// All gates of the keyspace are in one key, as a list. The version of the list, and of each gate, is
+// its text.
+
+// version is that of what a claim was judged by.
+func version(r *backend.Record) string {
+	if r == nil {
+		return ""
+	}
+	return r.Version
+}
+
+// sameGates is true as long as the gates are those that a claim was judged by.
+func (s *store) sameGates(r *backend.Record) clientv3.Cmp {
+	if r == nil {
+		return clientv3.Compare(clientv3.CreateRevision(s.keys.gates()), "=", 0)
+	}
+	return clientv3.Compare(clientv3.Value(s.keys.gates()), "=", r.Version)
+}
+
+// shown takes in a read of the gates: ErrGates if they are not those of the claim.
+func (s *store) shown(c *backend.Claim, kvs []*mvccpb.KeyValue) error {
+	if _, err := readGates(kvs); err != nil {
+		return err
+	}
+	var is *backend.Record
+	if len(kvs) > 0 {
+		is = &backend.Record{Key: backend.GateKey, Data: kvs[0].Value, Version: string(kvs[0].Value)}
+	}
+	if version(is) == version(c.Gates) {
+		return nil
+	}
+	c.Gates = is
+	return backend.ErrGates
+}
+
+// readGates reads the key of the gates. What is no list of gates lets nobody in.
+func readGates(kvs []*mvccpb.KeyValue) ([]backend.Gate, error) {
+	if len(kvs) == 0 {
+		return nil, nil
+	}
+	gates, err := backend.DecodeGates(kvs[0].Value)
+	if err != nil {
+		return nil, fmt.Errorf("the key %q: %w", kvs[0].Key, err)
+	}
+	return gates, nil
+}
+
+// loadGates returns the gates, and what they are by the engine.
+func (s *store) loadGates(ctx context.Context) (gates []backend.Gate, by *backend.Record, err error) {
+	resp, err := s.get(ctx, s.keys.gates())
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(resp.Kvs) > 0 {
+		by = &backend.Record{Version: string(resp.Kvs[0].Value)}
+	}
+	gates, err = readGates(resp.Kvs)
+	return gates, by, err
+}
+
+// Load implements backend.Mover. The keyspace is one place.
+func (s *store) Load(ctx context.Context, prefix string) iter.Seq2[backend.Record, error] {
+	return func(yield func(backend.Record, error) bool) {
+		all, err := s.load(ctx, prefix)
+		for _, r := range all {
+			if !yield(r, nil) {
+				return
+			}
+		}
+		if err != nil {
+			yield(backend.Record{}, err)
+		}
+	}
+}
+
+func (s *store) load(ctx context.Context, prefix string) (all []backend.Record, err error) {
+	if clients, ok := strings.CutPrefix(prefix, backend.ClientKey); ok {
+		move, _, _ := strings.Cut(clients, "\x00")
+		resp, err := s.get(ctx, s.keys.clients(move), clientv3.WithPrefix())
+		if err != nil {
+			return nil, err
+		}
+		for _, kv := range resp.Kvs {
+			id, ok := decode(strings.TrimPrefix(string(kv.Key), s.keys.clients(move)))
+			if !ok {
+				return nil, backend.Invalid("the key %q is no client's: some other program has written it", kv.Key)
+			}
+			all = append(all, backend.Record{
+				Key: prefix + id, Data: kv.Value, Version: string(kv.Value),
+			})
+		}
+		return all, nil
+	}
+	gates, _, err := s.loadGates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range gates {
+		text := textOf(g)
+		all = append(all, backend.Record{Key: backend.GateKey + g.Move, Data: []byte(text), Version: text})
+	}
+	if all == nil {
+		all = []backend.Record{{Key: backend.GateKey}}
+	}
+	return all, nil
+}
+
+func textOf(g backend.Gate) string {
+	text, _ := json.Marshal(g) // of strings and numbers: never fails
+	return string(text)
+}
+
+// Swap implements backend.Mover.
+func (s *store) Swap(ctx context.Context, rs []backend.Record, keep time.Duration) error {
+	for _, r := range rs {
+		var err error
+		if client, ok := strings.CutPrefix(r.Key, backend.ClientKey); ok {
+			move, id, _ := strings.Cut(client, "\x00")
+			err = s.report(ctx, s.keys.clients(move)+encode(id), r.Data, keep)
+		} else {
+			err = s.swapGate(ctx, strings.TrimPrefix(r.Key, backend.GateKey), r)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *store) swapGate(ctx context.Context, move string, r backend.Record) error {
+	gates, by, err := s.loadGates(ctx)
+	if err != nil {
+		return err
+	}
+	is, text := slices.IndexFunc(gates, func(g backend.Gate) bool { return g.Move == move }), ""
+	if is >= 0 {
+		text = textOf(gates[is])
+		gates = slices.Delete(gates, is, is+1)
+	}
+	if r.Version != text && r.Version != backend.AnyVersion {
+		return backend.ErrGates
+	}
+	if r.Data != nil {
+		var g backend.Gate
+		if err := json.Unmarshal(r.Data, &g); err != nil {
+			return err
+		}
+		gates = append(gates, g)
+	}
+	put := clientv3.OpPut(s.keys.gates(), string(backend.EncodeGates(gates)))
+	resp, err := s.commit(ctx, []clientv3.Cmp{s.sameGates(by)}, []clientv3.Op{put}, nil)
+	if err == nil && !resp.Succeeded { // others have changed one, or our first send was done
+		err = backend.ErrGates
+	}
+	return err
+}
+
+// report puts what a client reports under a lease of its own, of whole seconds, or deletes it. The
+// server keeps the report no shorter than its shortest lease. The reports of one client share a
+// lease as long as they are to be kept for the same time.
+func (s *store) report(ctx context.Context, key string, data []byte, keep time.Duration) error {
+	mine := slotKey{kind: report, secs: seconds(keep), of: key}
+	if data == nil {
+		_, err := s.commit(ctx, nil, []clientv3.Op{clientv3.OpDelete(key)}, nil)
+		s.leases.drop(key, 0)
+		return err
+	}
+	if keep <= 0 {
+		return backend.Invalid("a report to be kept for %v: want more than 0", keep)
+	}
+	l, err := s.leases.get(ctx, mine, 0)
+	if err != nil {
+		return err
+	}
+	put := clientv3.OpPut(key, string(data), clientv3.WithLease(l.id))
+	if _, err = s.commit(ctx, nil, []clientv3.Op{put}, nil); errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		l.die() // it has just ended: the engine reports again
+	}
+	if err == nil {
+		s.leases.drop(key, mine.secs)
+	}
+	return err
+}

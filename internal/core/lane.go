@@ -1,0 +1,163 @@
+package core
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+const (
+	// soon is when an answer is expected: a claim that comes later after the last call began does
+	// not wait for its answer.
+	soon = time.Millisecond
+	// wide is how many times Calls.Abreast may be under way if they are not answered soon.
+	wide = 4
+)
+
+// lane lets the calls of many goroutines go together. A claim that comes while few calls are under
+// way is sent at once, on its caller's goroutine; others stand in a queue, and whose call is
+// answered lets the first of them lead: it sends all that stand there. So a lone caller pays
+// nothing, and many share the cost of a request.
+type lane struct {
+	calls backend.Calls
+	call  func(context.Context, []*backend.Claim)
+
+	mu     sync.Mutex
+	flying int       // calls under way
+	began  time.Time // when the last one began
+	queue  []*claim
+}
+
+// alone makes a call about c alone.
+func (l *lane) alone(ctx context.Context, c *claim) {
+	c.Err, c.Queued, c.Next = nil, false, 0
+	l.call(ctx, c.alone[:])
+}
+
+// send sends c once, on this goroutine if others do not lead.
+func (l *lane) send(ctx context.Context, c *claim) error {
+	switch {
+	case hurried(ctx): // others shall not end with it
+		l.alone(ctx, c)
+		return c.Err
+	case l.calls.Most <= 1, c.unsure: // nor wait for one that the store does not answer
+		return l.promptly(ctx, c)
+	}
+	l.mu.Lock()
+	n := l.calls.Abreast
+	if l.flying < n || l.flying < wide*n && time.Since(l.began) > soon {
+		l.flying++
+		return l.lead(ctx, c)
+	}
+	c.turn = make(chan bool, 1)
+	l.queue = append(l.queue, c)
+	l.mu.Unlock()
+	select {
+	case leads := <-c.turn:
+		switch {
+		case leads && hurried(ctx):
+			l.next()
+			l.alone(ctx, c)
+		case leads:
+			l.mu.Lock()
+			return l.lead(ctx, c)
+		}
+		return c.Err
+	case <-ctx.Done():
+		l.leave(c)
+		return ctx.Err()
+	}
+}
+
+// hurried reports whether ctx ends before a call that others share may.
+func hurried(ctx context.Context) bool {
+	end, ok := ctx.Deadline()
+	return ok && time.Until(end) < promptMost
+}
+
+// promptly makes a call about c alone, within promptMost.
+func (l *lane) promptly(ctx context.Context, c *claim) error {
+	i := 0
+	if c.Leaving {
+		i = 1
+	}
+	limited := &c.first[i]
+	if limited.Context != nil { // in use
+		limited = &deadline{}
+	}
+	limited.Context, limited.at = ctx, time.Now().Add(promptMost)
+	defer limited.end()
+	l.alone(limited, c)
+	return c.Err
+}
+
+// lead sends c, with those in the queue, and gives the lead to another. l.mu is held, and let go.
+func (l *lane) lead(ctx context.Context, c *claim) error {
+	l.began = time.Now()
+	n := min(len(l.queue), l.calls.Most-1)
+	if n == 0 {
+		l.mu.Unlock()
+		err := l.promptly(ctx, c)
+		l.next()
+		return err
+	}
+	with := slices.Clone(l.queue[:n])
+	l.queue = slices.Delete(l.queue, 0, n)
+	l.mu.Unlock()
+	all := make([]*backend.Claim, 1, 1+n)
+	all[0] = &c.Claim
+	for _, o := range with {
+		all = append(all, &o.Claim)
+	}
+	for _, o := range all {
+		o.Err, o.Queued, o.Next = nil, false, 0
+	}
+	// Nobody else's end shall end it.
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), promptMost)
+	l.call(limited, all)
+	cancel()
+	err := c.Err
+	for _, o := range with {
+		o.turn <- false
+	}
+	l.next()
+	return err
+}
+
+// next gives the lead to the first in the queue.
+func (l *lane) next() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.queue) == 0 || l.flying > l.calls.Abreast {
+		l.flying--
+		return
+	}
+	first := l.queue[0]
+	l.queue = slices.Delete(l.queue, 0, 1)
+	first.turn <- true
+}
+
+// leave takes out a claim whose caller has gone. If its turn has come meanwhile, the next one
+// leads. One that is under way with others stays.
+func (l *lane) leave(c *claim) {
+	l.mu.Lock()
+	i := slices.Index(l.queue, c)
+	if i >= 0 {
+		l.queue = slices.Delete(l.queue, i, i+1)
+	}
+	l.mu.Unlock()
+	if i >= 0 {
+		return
+	}
+	select {
+	case leads := <-c.turn:
+		if leads {
+			l.next()
+		}
+	default:
+		c.flight = c.turn
+	}
+}

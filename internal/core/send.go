@@ -1,0 +1,148 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+const (
+	// sends is how often a claim is sent while no answer comes.
+	sends = 4
+	// promptMost bounds the first send, which is made on the caller's own goroutine: a store may
+	// heed the deadline of a ctx at once, and its cancellation late.
+	promptMost = 700 * time.Millisecond
+	// sendMost bounds each further one.
+	sendMost = 2 * time.Second
+	// leaveLeast is how long a release is sent again at least. After an outage a client may give the
+	// last error of a dial for a second, and who unlocks then is not to keep the lock for that.
+	leaveLeast = 1500 * time.Millisecond
+	// pauseFirst is the pause after a send that failed at once; the pauses double.
+	pauseFirst = 20 * time.Millisecond
+)
+
+// send sends a claim, at most so many times, until the store has answered. It returns when ctx
+// ends.
+func (d *Driver) send(ctx context.Context, c *claim, l *lane, most int) error {
+	pause, first := pauseFirst, time.Now()
+	var slow error // the store's word that it is that
+	for n := 1; ; n++ {
+		if err := c.land(ctx); err != nil {
+			return cmp.Or(slow, err)
+		}
+		if err := ctx.Err(); err != nil {
+			return cmp.Or(slow, err)
+		}
+		c.Unsure = c.unsure
+		began := time.Now()
+		var err error
+		if n == 1 && !d.calls.Aside {
+			err = l.send(ctx, c)
+		} else {
+			err = d.sendAside(ctx, c, l)
+		}
+		if err == nil || final(err) {
+			return err
+		}
+		c.unsure = c.unsure || !c.Leaving && !backend.Refused(err)
+		if silence := backend.Silence(0); errors.As(err, &silence) {
+			slow = err
+		}
+		if ctx.Err() != nil {
+			return cmp.Or(slow, ctx.Err())
+		}
+		if n >= most && (!c.Leaving || time.Since(first) >= leaveLeast) {
+			return err
+		}
+		wait := pause - time.Since(began)
+		if c.Next > 0 {
+			wait = c.Next
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+		pause *= 2
+	}
+}
+
+// final reports whether err is the store's word, so that no copy of the send is under way.
+func final(err error) bool {
+	_, undone := errors.AsType[*backend.UndoneError](err)
+	return undone || backend.Final(err) || errors.Is(err, backend.ErrGates)
+}
+
+// sendAside sends a claim on a goroutine of its own, so that its caller can go when ctx ends.
+func (d *Driver) sendAside(ctx context.Context, c *claim, l *lane) error {
+	landed := make(chan bool, 1)
+	c.flight = landed
+	limited, cancel := context.WithTimeout(ctx, sendMost)
+	d.flying.Go(func() {
+		defer cancel()
+		l.alone(limited, c)
+		landed <- true
+	})
+	select {
+	case <-landed:
+		c.flight = nil
+		return c.Err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Do makes a request that is about no claim: on this goroutine, and if no answer comes soon once
+// more on one of its own, counted by flying, so that it returns when ctx ends. With aside, for a
+// client that may not heed the deadline of a ctx, only there. Sent twice it has the effect of once.
+func Do[T any](ctx context.Context, aside bool, flying *sync.WaitGroup,
+	send func(context.Context) (T, error),
+) (T, error) {
+	var none T
+	if err := ctx.Err(); err != nil {
+		return none, err
+	}
+	if !aside {
+		limited, cancel := context.WithTimeout(ctx, promptMost)
+		res, err := send(limited)
+		cancel()
+		if !TimedOut(err) {
+			return res, err
+		}
+		if err := ctx.Err(); err != nil {
+			return none, err
+		}
+	}
+	type outcome struct {
+		res T
+		err error
+	}
+	done := make(chan outcome, 1)
+	flying.Go(func() {
+		res, err := send(ctx)
+		done <- outcome{res, err}
+	})
+	select {
+	case o := <-done:
+		return o.res, o.err
+	case <-ctx.Done():
+		return none, ctx.Err()
+	}
+}
+
+// TimedOut reports whether a request ended because its time was over.
+func TimedOut(err error) bool {
+	if err == nil {
+		return false
+	}
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded) ||
+		errors.Is(err, os.ErrDeadlineExceeded)
+}

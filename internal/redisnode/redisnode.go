@@ -1,0 +1,64 @@
+// Package redisnode is what the drivers for Redis servers have in common.
+package redisnode
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// An Answer is an error of a server that another try cannot mend, by its first words.
+type Answer struct{ Code, Means string }
+
+const (
+	rights = "the Redis user lacks rights: it needs the commands of the package documentation, which the scripts call"
+	noDB   = "the server has no such database"
+)
+
+var answers = []Answer{
+	{"NOPERM", "the Redis user lacks rights: it needs the lock keys, the keys and channels that begin " +
+		"with fl, and the commands of the package documentation"},
+	{"ERR The user executing the script", rights},
+	{"NOAUTH", "the server wants a password"},
+	{"WRONGPASS", "the server refuses the user or password"},
+	{"ERR AUTH", "the server refuses the password"},
+	{"ERR invalid DB index", noDB},
+	{"ERR DB index is out of range", noDB},
+	{"ERR unknown command", "the server is too old or the command is disabled: " +
+		"Redis 6.2 or later is needed, 7.0 for a cluster"},
+}
+
+// Meaning returns an error of a server as the contract has it: it matches ErrInvalid if it is one
+// of those that every driver knows, or of more.
+func Meaning(err error, more ...Answer) error {
+	if err == nil {
+		return nil
+	}
+	msg := err.Error()
+	for _, all := range [][]Answer{more, answers} {
+		for _, a := range all {
+			if strings.HasPrefix(msg, a.Code) || strings.Contains(msg, " "+a.Code+" ") {
+				return &refused{a.Means, err}
+			}
+		}
+	}
+	return err
+}
+
+// refused is a server's error that matches ErrInvalid.
+type refused struct {
+	means string
+	err   error
+}
+
+func (e *refused) Error() string {
+	said, _, _ := strings.Cut(e.err.Error(), " script: ") // what follows is the hash of one of ours
+	return fmt.Sprintf("%v: %s (%v)", backend.ErrInvalid, e.means, said)
+}
+func (e *refused) Unwrap() []error { return []error{backend.ErrInvalid, e.err} }
+
+// Glob quotes what SCAN's MATCH would read as a pattern.
+func Glob(text string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(text)
+}

@@ -1,0 +1,291 @@
+package fencelock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Leases are leases that LockAll took together, and that end together: when the first of them ends,
+// whatever ended it, the others are given back, and what was written through their own transactions
+// is rolled back. Their methods may be called from many goroutines.
+type Leases struct {
+	all []*Lease // in LockAll's order
+
+	mu      sync.Mutex
+	done    chan struct{}
+	err     error
+	leaving bool // Unlock was called
+	freed   map[*Lease]bool
+}
+
+// LockAll is the function of that name for locks of this Locker, with its options.
+func (l *Locker) LockAll(ctx context.Context, names ...string) (*Leases, error) {
+	ms := make([]Mutex, len(names))
+	for i, name := range names {
+		ms[i] = l.Mutex(name)
+	}
+	return LockAll(ctx, ms...)
+}
+
+// LockAll locks all of ms or none. It takes them in the order of their names, as bytes, so that
+// callers of LockAll never wait for each other in a circle; while it waits for one it holds those
+// before it. Whoever holds another lock meanwhile, taken by itself, is outside of that order.
+//
+// If a lease is lost before all are held, all are released and it begins again, until ctx ends.
+// Errors are *OpError with the name that failed: as Mutex.Lock; ErrInvalid without a name, for one
+// that is given twice, or of two Lockers over one kind of backend, for which there is no order;
+// ErrUnsupported for a Mutex that is not of this package. ErrDeadlock: ctx carries a live lease of
+// one of the names.
+func LockAll(ctx context.Context, ms ...Mutex) (*Leases, error) {
+	order, err := inOrder(ms)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		all, err := lockInOrder(ctx, order)
+		if err == nil && firstEnded(all) == nil {
+			return together(all), nil
+		}
+		lost := firstEnded(all) != nil
+		discard(all)
+		if err != nil && (!lost || ctx.Err() != nil || errors.Is(err, ErrClosed)) {
+			return nil, err
+		}
+	}
+}
+
+// inOrder returns the mutexes in the order in which everybody locks them.
+func inOrder(ms []Mutex) ([]*mutex, error) {
+	var order []*mutex
+	for _, m := range ms {
+		mine, ok := m.(*mutex)
+		switch {
+		case !ok:
+			return nil, &OpError{Op: "lock", Err: fmt.Errorf("LockAll takes what Locker.Mutex returns, got a %T: %w",
+				m, ErrUnsupported)}
+		case mine.err != nil:
+			return nil, mine.l.wrap("lock", mine.name, mine.err)
+		}
+		order = append(order, mine)
+	}
+	if len(order) == 0 {
+		return nil, &OpError{Op: "lock", Err: backend.Invalid("LockAll was given no name: want one at least")}
+	}
+	slices.SortStableFunc(order, func(a, b *mutex) int {
+		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.route.traits.Name, b.route.traits.Name))
+	})
+	for i, m := range order[1:] {
+		if before := order[i]; m.name != before.name || m.route.traits.Name != before.route.traits.Name {
+			continue
+		} else if m.l == before.l {
+			return nil, m.l.wrap("lock", m.name, backend.Invalid("LockAll was given the name twice"))
+		}
+		return nil, m.l.wrap("lock", m.name,
+			backend.Invalid("LockAll was given the name for two Lockers over one kind of backend, "+
+				"for which there is no order"))
+	}
+	return order, nil
+}
+
+// lockInOrder locks all, and returns those that it has locked, with the error that ended it. What is
+// free is taken at once; the wait for the first that is not begins with all before it held, and none
+// behind it.
+func lockInOrder(ctx context.Context, order []*mutex) (all []*Lease, err error) {
+	held, cancel := ctx, func() {} // ends when one of all does
+	panics := true
+	defer func() {
+		if cancel(); panics {
+			discard(all)
+		}
+	}()
+	hold := func(le *Lease) {
+		outer := cancel
+		ctx, inner := le.Context(held)
+		held, all = ctx, append(all, le)
+		cancel = func() { inner(); outer() }
+	}
+	for len(all) < len(order) && err == nil {
+		rest := order[len(all):]
+		if len(rest) > 1 {
+			got := tryEach(held, rest)
+			free := slices.Index(append(got, nil), nil)
+			discard(got[free:])
+			for _, le := range got[:free] {
+				hold(le)
+			}
+			rest = rest[free:]
+		}
+		if len(rest) > 0 {
+			var le *Lease
+			if le, err = rest[0].Lock(held); err == nil {
+				hold(le)
+			}
+		}
+	}
+	panics = false
+	return all, err
+}
+
+// tryEach tries all at once, and returns the lease of each, or nil. Why one was not had its Lock
+// tells.
+func tryEach(ctx context.Context, ms []*mutex) []*Lease {
+	got := make([]*Lease, len(ms))
+	panics := true
+	defer func() {
+		if panics {
+			discard(got)
+		}
+	}()
+	atOnce(len(ms), func(i int) { got[i], _ = ms[i].TryLock(ctx) })
+	panics = false
+	return got
+}
+
+// discard gives all of les back that are not nil.
+func discard(les []*Lease) {
+	for _, le := range les {
+		if le != nil {
+			le.discard()
+		}
+	}
+}
+
+// atOnce calls do for 0 to n-1, poolMost at a time. It panics if one of them does, which may be an
+// observer's doing, once all have returned.
+func atOnce(n int, do func(i int)) {
+	var wg sync.WaitGroup
+	var first atomic.Pointer[any]
+	for i := range n {
+		if i%poolMost == 0 {
+			wg.Wait()
+		}
+		wg.Go(func() {
+			defer func() {
+				if r := recover(); r != nil {
+					first.CompareAndSwap(nil, &r)
+				}
+			}()
+			do(i)
+		})
+	}
+	wg.Wait()
+	if r := first.Load(); r != nil {
+		panic(*r)
+	}
+}
+
+// firstEnded returns the first lease that has ended, or nil.
+func firstEnded(all []*Lease) *Lease {
+	if i := slices.IndexFunc(all, func(le *Lease) bool { return le.Err() != nil }); i >= 0 {
+		return all[i]
+	}
+	return nil
+}
+
+// together makes Leases of leases.
+func together(all []*Lease) *Leases {
+	ls := &Leases{all: all, done: make(chan struct{}), freed: map[*Lease]bool{}}
+	for _, le := range all {
+		// The cancel function is for a context that ends before its lease.
+		ctx, _ := le.Context(context.Background())
+		context.AfterFunc(ctx, func() { ls.end(le) })
+	}
+	return ls
+}
+
+// end ends all, for le has ended.
+func (ls *Leases) end(le *Lease) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.err != nil {
+		return
+	}
+	defer close(ls.done)
+	if ls.err = le.Err(); ls.leaving && ls.err == ErrReleased {
+		return
+	}
+	ls.err = le.h.l.wrap("lock", le.Name(), ls.err)
+	discard(ls.all)
+}
+
+// Lease returns the lease of this name, or nil: its Token guards what the name stands for, and there
+// is no token of the whole. Where a name was locked over two kinds of backend, it is the first.
+func (ls *Leases) Lease(name string) *Lease {
+	if i := slices.IndexFunc(ls.all, func(le *Lease) bool { return le.Name() == name }); i >= 0 {
+		return ls.all[i]
+	}
+	return nil
+}
+
+// Done returns a channel that is closed when the first lease ends.
+func (ls *Leases) Done() <-chan struct{} {
+	_ = ls.Err()
+	return ls.done
+}
+
+// Err returns nil while all are held; after that ErrReleased if Unlock ended them, else an *OpError
+// with the name of the first that ended and its error.
+func (ls *Leases) Err() error {
+	if le := firstEnded(ls.all); le != nil {
+		ls.end(le)
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.err
+}
+
+// Deadline returns the earliest Deadline of the leases.
+func (ls *Leases) Deadline() time.Time {
+	return slices.MinFunc(ls.all, func(a, b *Lease) int { return a.Deadline().Compare(b.Deadline()) }).Deadline()
+}
+
+// Context is Lease.Context for all: it ends with the first lease, and carries each.
+func (ls *Leases) Context(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancels := parent, []context.CancelFunc{}
+	for _, le := range ls.all {
+		inner, cancel := le.Context(ctx)
+		ctx, cancels = inner, append(cancels, cancel)
+	}
+	return ctx, func() {
+		for _, cancel := range slices.Backward(cancels) {
+			cancel()
+		}
+	}
+}
+
+// Unlock unlocks all, as Lease.Unlock does one, and joins the errors. It returns nil only if each
+// was surely held until now. After ErrUnavailable it may be called again, for those that are left.
+func (ls *Leases) Unlock(ctx context.Context) error {
+	ls.mu.Lock()
+	ls.leaving = true
+	left := slices.DeleteFunc(slices.Clone(ls.all), func(le *Lease) bool { return ls.freed[le] })
+	ls.mu.Unlock()
+	errs := make([]error, len(left))
+	atOnce(len(left), func(i int) { errs[i] = left[i].Unlock(ctx) })
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	var released error = ErrReleased
+	if len(left) > 0 {
+		released = nil
+	}
+	for i, err := range errs {
+		switch {
+		case err == nil:
+			ls.freed[left[i]] = true
+		case errors.Is(err, ErrReleased): // by its own Unlock, or since another one ended
+			released, errs[i] = err, nil
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return released
+}

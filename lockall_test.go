@@ -1,0 +1,345 @@
+package fencelock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencelock/fencelock"
+)
+
+func lockAll(t *testing.T, l *fencelock.Locker, names ...string) *fencelock.Leases {
+	t.Helper()
+	ls, err := l.LockAll(t.Context(), names...)
+	if err != nil {
+		t.Fatalf("LockAll of %q: %v", names, err)
+	}
+	return ls
+}
+
+// backgroundAll calls LockAll in a goroutine and returns once it waits.
+func backgroundAll(ctx context.Context, l *fencelock.Locker, names ...string) <-chan allResult {
+	done := make(chan allResult, 1)
+	go func() {
+		ls, err := l.LockAll(ctx, names...)
+		done <- allResult{ls, err}
+	}()
+	synctest.Wait()
+	return done
+}
+
+type allResult struct {
+	ls  *fencelock.Leases
+	err error
+}
+
+func TestLockAll(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, other := open(t, d), open(t, d.other())
+		began := time.Now()
+		ls := lockAll(t, l, "b", "a", "c")
+		for _, name := range []string{"a", "b", "c"} {
+			info, err := other.Inspect(t.Context(), name)
+			if le := ls.Lease(name); err != nil || le == nil || info.Token != le.Token() {
+				t.Errorf("%q at the store: got %+v, %v, want it held by %+v", name, info, err, le)
+			}
+		}
+		if ls.Lease("d") != nil {
+			t.Error("there is a lease of what was not locked")
+		}
+		if got := ls.Deadline().Sub(began); got > trusted || ls.Err() != nil || closed(ls.Done()) {
+			t.Errorf("got a deadline in %v, %v, want at most %v and no error", got, ls.Err(), trusted)
+		}
+		ctx, cancel := ls.Context(t.Context())
+		defer cancel()
+		_, err := l.Mutex("b").Lock(ctx)
+		wantErr(t, "Lock of one of them with their context", err, fencelock.ErrDeadlock)
+		time.Sleep(3 * ttl) // renewed
+		if err := ls.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		wantErr(t, "Err", ls.Err(), fencelock.ErrReleased)
+		wantErr(t, "their context", context.Cause(ctx), fencelock.ErrReleased)
+		if !closed(ls.Done()) {
+			t.Error("Done is open after Unlock")
+		}
+		wantErr(t, "a second Unlock", ls.Unlock(t.Context()), fencelock.ErrReleased)
+		wantFree(t, l, "a", "b", "c")
+	})
+}
+
+// While it waits for one, it holds what comes before that, and nothing behind it.
+func TestLockAllWaitsInOrder(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, other := open(t, d), open(t, d.other())
+		le := lock(t, other.Mutex("b"))
+		waiting := backgroundAll(t.Context(), l, "c", "b", "a")
+		time.Sleep(3 * ttl)
+		_, err := other.Mutex("a").TryLock(t.Context())
+		wantErr(t, "what comes before", err, fencelock.ErrLocked)
+		behind, err := other.Mutex("c").TryLock(t.Context())
+		if err != nil {
+			t.Fatalf("what comes behind: %v", err)
+		}
+		unlock(t, behind)
+		unlock(t, le)
+		if got := <-waiting; got.err != nil || got.ls.Unlock(t.Context()) != nil {
+			t.Errorf("LockAll: got %v, want all", got.err)
+		}
+		wantFree(t, l, "a", "b", "c")
+	})
+}
+
+// Callers who name the locks in any order, beside some who want one alone, never stand still.
+func TestLockAllNeverWaitsInACircle(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		names := []string{"a", "b", "c", "d"}
+		var inside sync.Map
+		var wg sync.WaitGroup
+		d.on("acquire", slowThere(time.Millisecond))
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		for p := range 3 {
+			l := open(t, d.other())
+			if p == 0 {
+				l = open(t, d)
+			}
+			for worker := range 3 {
+				dice := rand.New(rand.NewPCG(uint64(p), uint64(worker)))
+				wg.Go(func() {
+					for range 50 {
+						want := slices.Clone(names)
+						dice.Shuffle(len(want), func(i, j int) { want[i], want[j] = want[j], want[i] })
+						want = want[:1+dice.IntN(len(want))]
+						ls, err := l.LockAll(ctx, want...)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						for _, name := range want {
+							if _, twice := inside.LoadOrStore(name, true); twice {
+								t.Errorf("%q is held twice", name)
+							}
+						}
+						time.Sleep(time.Duration(dice.IntN(10)) * time.Millisecond)
+						for _, name := range want {
+							inside.Delete(name)
+						}
+						if err := ls.Unlock(t.Context()); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+		}
+		wg.Wait()
+	})
+}
+
+// The first loss ends all of them: the others are free at once, and say so.
+func TestFirstLossEndsAll(t *testing.T) {
+	for _, how := range []string{"broken", "unlocked"} {
+		bubble(t, func(t *testing.T, d *fake) {
+			l, other := open(t, d), open(t, d.other())
+			ls := lockAll(t, l, "a", "b", "c")
+			ctx, cancel := ls.Context(t.Context())
+			defer cancel()
+			want := fencelock.ErrLost
+			if how == "broken" {
+				if err := other.Break(t.Context(), "b"); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				want = fencelock.ErrReleased
+				unlock(t, ls.Lease("b"))
+			}
+			synctest.Wait()
+			if !closed(ls.Done()) {
+				t.Fatal("Done is open")
+			}
+			var op *fencelock.OpError
+			if err := ls.Err(); !errors.As(err, &op) || op.Name != "b" || !errors.Is(err, want) {
+				t.Errorf("%s: got %v, want %v of %q", how, err, want, "b")
+			}
+			wantErr(t, "their context", context.Cause(ctx), want)
+			for _, name := range []string{"a", "c"} {
+				wantErr(t, name, ls.Lease(name).Err(), fencelock.ErrReleased)
+			}
+			wantErr(t, "Unlock", ls.Unlock(t.Context()), want)
+			wantFree(t, other, "a", "b", "c")
+		})
+	}
+}
+
+// A lease that is lost while it waits for the rest makes it begin again.
+func TestLossWhileLockAllWaits(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, other := open(t, d), open(t, d.other())
+		le := lock(t, other.Mutex("b"))
+		waiting := backgroundAll(t.Context(), l, "a", "b")
+		before, err := other.Inspect(t.Context(), "a")
+		if err != nil || !before.Held {
+			t.Fatalf("got %+v, %v, want it held", before, err)
+		}
+		if err := other.Break(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		unlock(t, le)
+		got := <-waiting
+		if got.err != nil {
+			t.Fatal(got.err)
+		}
+		if now := got.ls.Lease("a").Token(); now <= before.Token || got.ls.Err() != nil {
+			t.Errorf("got token %d, %v, want one after %d", now, got.ls.Err(), before.Token)
+		}
+		if err := got.ls.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		wantFree(t, l, "a", "b")
+	})
+}
+
+// Where one cannot be had, none is held, and the error has its name.
+func TestLockAllOrNone(t *testing.T) {
+	unreachable := func(_ *fencelock.Locker, d *fake) context.Context {
+		d.on("acquire", about(func(name string) bool { return name == "b" }, refuse(errStore)))
+		return context.Background()
+	}
+	for what, c := range map[string]struct {
+		given func(other *fencelock.Locker, d *fake) context.Context
+		want  []error
+	}{
+		"unreachable": {unreachable, []error{fencelock.ErrUnavailable, errStore}},
+		"ctx ends": {func(other *fencelock.Locker, _ *fake) context.Context {
+			_, _ = other.Mutex("b").Lock(context.Background())
+			ctx, cancel := context.WithTimeoutCause(context.Background(), 3*ttl, errCause)
+			time.AfterFunc(4*ttl, cancel)
+			return ctx
+		}, []error{context.DeadlineExceeded, errCause, fencelock.ErrLocked}},
+		"carried": {func(*fencelock.Locker, *fake) context.Context {
+			return nil
+		}, []error{fencelock.ErrDeadlock}},
+	} {
+		bubble(t, func(t *testing.T, d *fake) {
+			l, other := open(t, d), open(t, d.other())
+			ctx := c.given(other, d)
+			if ctx == nil {
+				le := lock(t, l.Mutex("b"))
+				defer unlock(t, le)
+				var cancel context.CancelFunc
+				ctx, cancel = le.Context(t.Context())
+				defer cancel()
+			}
+			_, err := l.LockAll(ctx, "c", "b", "a")
+			wantErr(t, what, err, c.want...)
+			var op *fencelock.OpError
+			if !errors.As(err, &op) || op.Name != "b" || opErrors(err) != 1 {
+				t.Errorf("%s: got %v, want one OpError with the name", what, err)
+			}
+			d.on("acquire", nil)
+			time.Sleep(time.Second)
+			wantFree(t, other, "a", "c")
+		})
+	}
+}
+
+var errCause = errors.New("the cause")
+
+// Close ends a LockAll that waits.
+func TestLockAllEndsWithItsLocker(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, other := openLoose(t, d), open(t, d.other())
+		le := lock(t, other.Mutex("b"))
+		waiting := backgroundAll(t.Context(), l, "a", "b")
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		got := <-waiting
+		wantErr(t, "LockAll", got.err, fencelock.ErrClosed)
+		unlock(t, le)
+		wantFree(t, other, "a", "b")
+	})
+}
+
+// After an outage Unlock is called again for what is left.
+func TestUnlockAllAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		ls := lockAll(t, l, "a", "b", "c")
+		d.on("release", about(func(name string) bool { return name == "b" }, refuse(errStore)))
+		err := ls.Unlock(t.Context())
+		wantErr(t, "Unlock", err, fencelock.ErrUnavailable, errStore)
+		wantNot(t, "Unlock", err, fencelock.ErrReleased, fencelock.ErrLost)
+		d.on("release", nil)
+		if err := ls.Unlock(t.Context()); err != nil {
+			t.Errorf("again: %v", err)
+		}
+		wantFree(t, l, "a", "b", "c")
+	})
+}
+
+// An observer that panics costs no lock.
+func TestLockAllUnderAnObserverThatPanics(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		var calm atomic.Bool
+		l := open(t, d, fencelock.WithObserver(observe(func(_ context.Context, e fencelock.Event) {
+			if !calm.Load() && e.Kind == fencelock.Acquired && e.Name == "b" {
+				panic("at " + e.Name)
+			}
+		})))
+		func() {
+			defer func() {
+				if r := recover(); fmt.Sprint(r) != "at b" {
+					t.Errorf("got the panic %v, want the observer's", r)
+				}
+			}()
+			_, _ = l.LockAll(t.Context(), "a", "b", "c")
+		}()
+		calm.Store(true)
+		time.Sleep(time.Second)
+		wantFree(t, l, "a", "b", "c")
+	})
+}
+
+// strange is a Mutex of somebody else.
+type strange struct{ fencelock.Mutex }
+
+func TestLockAllOfWhatItCannot(t *testing.T) {
+	d := newFake(t)
+	l, other := open(t, d), open(t, d.other())
+	for what, c := range map[string]struct {
+		ms   []fencelock.Mutex
+		want error
+	}{
+		"nothing":     {nil, fencelock.ErrInvalid},
+		"a bad name":  {[]fencelock.Mutex{l.Mutex("a"), l.Mutex("")}, fencelock.ErrInvalid},
+		"twice":       {[]fencelock.Mutex{l.Mutex("a"), l.Mutex("b"), l.Mutex("a")}, fencelock.ErrInvalid},
+		"two Lockers": {[]fencelock.Mutex{l.Mutex("a"), other.Mutex("a")}, fencelock.ErrInvalid},
+		"a stranger":  {[]fencelock.Mutex{strange{l.Mutex("a")}}, fencelock.ErrUnsupported},
+	} {
+		_, err := fencelock.LockAll(t.Context(), c.ms...)
+		wantErr(t, what, err, c.want)
+		if opErrors(err) != 1 {
+			t.Errorf("%s: got %v, want one OpError", what, err)
+		}
+	}
+	if n := d.count("acquire"); n != 0 {
+		t.Errorf("the store was asked %d times", n)
+	}
+	// Of two Lockers, in one order.
+	ls, err := fencelock.LockAll(t.Context(), other.Mutex("b"), l.Mutex("a"), l.Mutex("c"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ls.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,108 @@
+package locktest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// errOutage is what calls get during an Outage. It is none of the driver's sentinels, so the engine
+// takes the outcome for unknown and reports ErrUnavailable.
+var errOutage = errors.New("locktest: an Outage of the store")
+
+// client is a driver of a Store.
+type client struct{ s *Store }
+
+var _ backend.Driver = (*client)(nil)
+
+func (c *client) Traits() backend.Traits { return c.s.data.Traits() }
+
+// Acquire asks the store. One that waits asks again after an outage, and finds its place or its
+// grant.
+func (c *client) Acquire(ctx context.Context, r *backend.Request) (g backend.Grant, err error) {
+	if !r.Wait {
+		if err := c.s.outage(); err != nil {
+			return backend.Grant{}, err
+		}
+		return c.s.data.Acquire(ctx, r)
+	}
+	err = backend.Wait(ctx, nil, func(look context.Context) (bool, time.Duration, error) {
+		if err := c.s.outage(); err != nil {
+			return false, 0, err
+		}
+		var err error
+		g, err = c.s.data.Acquire(look, r)
+		out := c.s.outage()
+		switch {
+		case out != nil: // the answer was lost on its way
+			return false, 0, out
+		case err != nil && look.Err() != nil: // not yet
+			return false, 0, nil
+		}
+		return err == nil, 0, err
+	})
+	if err != nil {
+		return backend.Grant{}, err
+	}
+	return g, nil
+}
+
+func (c *client) Renew(ctx context.Context, hs []*backend.Hold) []error {
+	if err := c.s.outage(); err != nil {
+		return slices.Repeat([]error{err}, len(hs))
+	}
+	return c.s.data.Renew(ctx, hs)
+}
+
+func (c *client) Release(ctx context.Context, h *backend.Hold) error {
+	if err := c.s.outage(); err != nil {
+		return err
+	}
+	return c.s.data.Release(ctx, h)
+}
+
+func (c *client) Abandon(ctx context.Context, r *backend.Request) error {
+	if err := c.s.outage(); err != nil {
+		return err
+	}
+	return c.s.data.Abandon(ctx, r)
+}
+
+func (c *client) Inspect(ctx context.Context, name string) (backend.Info, error) {
+	if err := c.s.outage(); err != nil {
+		return backend.Info{}, err
+	}
+	return c.s.data.Inspect(ctx, name)
+}
+
+func (c *client) List(ctx context.Context, prefix string) iter.Seq2[backend.Info, error] {
+	return func(yield func(backend.Info, error) bool) {
+		if err := c.s.outage(); err != nil {
+			yield(backend.Info{}, err)
+			return
+		}
+		c.s.data.List(ctx, prefix)(yield)
+	}
+}
+
+func (c *client) Break(ctx context.Context, name string) error {
+	if err := c.s.outage(); err != nil {
+		return err
+	}
+	return c.s.data.Break(ctx, name)
+}
+
+func (c *client) Close() error { return nil }
+
+// nonce returns 32 hex digits.
+func nonce() string {
+	var raw [16]byte
+	_, _ = rand.Read(raw[:]) // never fails
+	return hex.EncodeToString(raw[:])
+}

@@ -1,0 +1,398 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/faultproxy"
+	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/postgres"
+)
+
+// What ends the lease's transaction and begins another, which looks like it, is a lost lease at
+// once.
+func txReplaced(t *testing.T, s *servers.PostgresServer) {
+	p := pool(t, s, "")
+	a, b := open(t, at(s.Addr(), postgres.Row)), open(t, at(s.Addr(), postgres.Row))
+	exec := func(sql string) func(tx pgx.Tx) error {
+		return func(tx pgx.Tx) error {
+			_, err := tx.Exec(t.Context(), sql)
+			return err
+		}
+	}
+	for what, statement := range map[string]func(tx pgx.Tx) error{
+		"COMMIT AND CHAIN":            exec("COMMIT AND CHAIN"),
+		"ROLLBACK AND CHAIN":          exec("ROLLBACK AND CHAIN"),
+		"two statements":              exec("COMMIT; BEGIN"),
+		"and some more":               exec("COMMIT; BEGIN; SELECT pg_current_xact_id()"),
+		"and one that fails":          exec("COMMIT; BEGIN; SELECT 1/0"),
+		"and savepoints of that name": exec("COMMIT; BEGIN; SAVEPOINT fencelock_granted; SELECT 1/0"),
+		"through the extended protocol": func(tx pgx.Tx) error {
+			_, err := tx.Exec(t.Context(), "COMMIT AND CHAIN", pgx.QueryExecModeExec)
+			return err
+		},
+		"a prepared statement": func(tx pgx.Tx) error {
+			if _, err := tx.Prepare(t.Context(), "chain", "COMMIT AND CHAIN"); err != nil {
+				return err
+			}
+			_, err := tx.Exec(t.Context(), "chain")
+			return err
+		},
+		"a query": func(tx pgx.Tx) error {
+			rows, err := tx.Query(t.Context(), "COMMIT AND CHAIN")
+			if err != nil {
+				return err
+			}
+			rows.Close()
+			return rows.Err()
+		},
+		"a batch": func(tx pgx.Tx) error {
+			b := &pgx.Batch{}
+			b.Queue("SELECT 1")
+			b.Queue("COMMIT AND CHAIN")
+			return tx.SendBatch(t.Context(), b).Close()
+		},
+		"a nested one": func(tx pgx.Tx) error {
+			return pgx.BeginFunc(t.Context(), tx, func(part pgx.Tx) error { return exec("COMMIT AND CHAIN")(part) })
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			le := lock(t, a.Mutex("replaced"))
+			tx := txOf(t, le)
+			if err := statement(tx); !errors.Is(err, fencelock.ErrLost) && what != "a nested one" {
+				t.Errorf("got %v, want ErrLost", err)
+			}
+			lost(t, le, time.Second, fencelock.SessionLost)
+			want(t, "Unlock", le.Unlock(t.Context()), fencelock.ErrLost)
+			unlock(t, lock(t, b.Mutex("replaced")))
+		})
+	}
+
+	t.Run("a new name of the session is none", func(t *testing.T) {
+		le := lock(t, a.Mutex("renamed"))
+		tx := txOf(t, le)
+		for range 2 {
+			must(t, exec("SET LOCAL application_name = 'mine'")(tx))
+		}
+		must(t, exec("SELECT 1")(tx))
+		must(t, le.Renew(t.Context()))
+		unlock(t, le)
+	})
+
+	// The name can be faked. What is compared then is the transaction.
+	for what, found := range map[string]func(le *fencelock.Lease) error{
+		"Renew":  func(le *fencelock.Lease) error { return le.Renew(t.Context()) },
+		"Unlock": func(le *fencelock.Lease) error { return le.Unlock(t.Context()) },
+	} {
+		t.Run("found by "+what, func(t *testing.T) {
+			le := lock(t, a.Mutex("faked"))
+			pid := holder(t, p, "faked")
+			label := one[string](t, p, "SELECT application_name FROM pg_stat_activity WHERE pid = $1", pid)
+			must(t, exec("COMMIT; BEGIN; SET LOCAL application_name = '"+label+"'")(txOf(t, le)))
+			must(t, exec("INSERT INTO notes VALUES ('faked')")(txOf(t, le)))
+			want(t, what, found(le), fencelock.ErrLost)
+			want(t, "Unlock", le.Unlock(t.Context()), fencelock.ErrLost)
+			if n := notes(t, p, "faked"); n != 0 {
+				t.Errorf("got %d notes of the other transaction, want none", n)
+			}
+			unlock(t, lock(t, b.Mutex("faked")))
+		})
+	}
+}
+
+// Close does not wait for what a holder has left open.
+func txLeftOpen(t *testing.T, s *servers.PostgresServer) {
+	const many = "SELECT generate_series(1, 1000000)"
+	for what, leave := range map[string]func(tx pgx.Tx) (end func()){
+		"Rows": func(tx pgx.Tx) func() {
+			rows, err := tx.Query(t.Context(), many)
+			must(t, err)
+			rows.Next()
+			return func() {
+				for rows.Next() {
+				}
+				want(t, "the Rows", rows.Err(), fencelock.ErrLost)
+				rows.Close()
+			}
+		},
+		"a batch": func(tx pgx.Tx) func() {
+			b := &pgx.Batch{}
+			for range 3 {
+				b.Queue(many).Query(func(pgx.Rows) error { t.Error("a callback was called"); return nil })
+			}
+			res := tx.SendBatch(t.Context(), b)
+			rows, err := res.Query()
+			must(t, err)
+			rows.Next()
+			return func() {
+				rows.Close()
+				want(t, "the batch", res.Close(), fencelock.ErrLost)
+			}
+		},
+	} {
+		for how, end := range map[string]func(t *testing.T, l *fencelock.Locker, le *fencelock.Lease){
+			"Close": func(t *testing.T, l *fencelock.Locker, _ *fencelock.Lease) {
+				_ = l.Close() // which says that the release was not confirmed
+			},
+			"a loss": func(t *testing.T, l *fencelock.Locker, le *fencelock.Lease) {
+				lost(t, le, 10*time.Second)
+				must(t, l.Close())
+			},
+		} {
+			t.Run(what+" and "+how, func(t *testing.T) {
+				t.Parallel()
+				l := open(t, at(s.Addr(), postgres.Row), fencelock.WithTTL(3*time.Second))
+				le := lock(t, l.Mutex("open "+what+how))
+				done := leave(txOf(t, le))
+				began := time.Now()
+				closed := make(chan struct{})
+				go func() { end(t, l, le); close(closed) }()
+				select {
+				case <-closed:
+				case <-time.After(20 * time.Second):
+					t.Errorf("Close has not returned after %v", time.Since(began))
+				}
+				unlock(t, lock(t, open(t, at(s.Addr(), postgres.Row)).Mutex("open "+what+how)))
+				done()
+				<-closed
+			})
+		}
+	}
+}
+
+// Every statement ends soon after its ctx, though the server be silent.
+func TestTxObeysItsContext(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	p := pool(t, s, "")
+	l := open(t, at(s.Addr(), postgres.Row), fencelock.WithTTL(20*time.Second))
+	for what, call := range map[string]func(ctx context.Context, tx, part pgx.Tx) error{
+		"Exec": func(ctx context.Context, tx, _ pgx.Tx) error {
+			_, err := tx.Exec(ctx, "SELECT 1")
+			return err
+		},
+		"QueryRow": func(ctx context.Context, tx, _ pgx.Tx) error {
+			var one int
+			return tx.QueryRow(ctx, "SELECT $1::int", 1).Scan(&one)
+		},
+		"Begin": func(ctx context.Context, tx, _ pgx.Tx) error {
+			_, err := tx.Begin(ctx)
+			return err
+		},
+		"Commit of a part":   func(ctx context.Context, _, part pgx.Tx) error { return part.Commit(ctx) },
+		"Rollback of a part": func(ctx context.Context, _, part pgx.Tx) error { return part.Rollback(ctx) },
+	} {
+		for _, used := range []bool{false, true} {
+			if !used && strings.HasSuffix(what, "part") {
+				continue
+			}
+			le := lock(t, l.Mutex("x"))
+			tx := txOf(t, le)
+			var part pgx.Tx
+			if used {
+				var err error
+				part, err = tx.Begin(t.Context())
+				must(t, err)
+			}
+			pid := int(holder(t, p, "x"))
+			signalTo(t, pid, "STOP")
+			began := time.Now()
+			err := call(within(t, 300*time.Millisecond), tx, part)
+			took := time.Since(began)
+			signalTo(t, pid, "CONT")
+			t.Logf("%s (used before: %v) with a ctx of 300 ms: %v after %v",
+				what, used, err, took.Round(10*time.Millisecond))
+			want(t, what, err, context.DeadlineExceeded)
+			if took > 5*time.Second {
+				t.Errorf("%s (used before: %v): took %v, want 1.3 s, and some on a busy machine", what, used, took)
+			}
+			want(t, "Unlock", le.Unlock(t.Context()), fencelock.ErrLost)
+		}
+	}
+}
+
+// A COMMIT that takes longer than one send is neither cancelled nor taken for lost, though the caller
+// has gone meanwhile.
+func txSlowCommit(t *testing.T, s *servers.PostgresServer) {
+	p := pool(t, s, "")
+	run(t, p, `CREATE TABLE slow (n int);
+		CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1.5); RETURN NULL; END $$;
+		CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON slow DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW EXECUTE FUNCTION slow()`)
+	l := open(t, at(s.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
+	for n, most := range []time.Duration{10 * time.Second, 300 * time.Millisecond} {
+		le := lock(t, l.Mutex("slow"))
+		_, err := txOf(t, le).Exec(t.Context(), "INSERT INTO slow VALUES ($1)", n)
+		must(t, err)
+		if err = le.Unlock(within(t, most)); n > 0 {
+			want(t, "Unlock that is left alone", err, context.DeadlineExceeded)
+			err = le.Unlock(within(t, 10*time.Second))
+		}
+		must(t, err)
+		if got := one[int](t, p, "SELECT count(*) FROM slow"); got != n+1 {
+			t.Errorf("got %d rows, want %d", got, n+1)
+		}
+	}
+}
+
+// A holder's statements share one subtransaction, and cost a round trip each.
+func txCosts(t *testing.T, s *servers.PostgresServer) {
+	p := pool(t, s, "")
+	proxy := proxied(t, s)
+	l := open(t, at(proxy.Addr(), postgres.Row, "default_query_exec_mode", "exec"), fencelock.WithTTL(time.Minute))
+	le := lock(t, l.Mutex("costs"))
+	tx := txOf(t, le)
+	_, err := tx.Exec(t.Context(), note, "costs")
+	must(t, err)
+	const count = 100
+	xid := func() int64 {
+		return one[int64](t, p, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+	}
+	was, requests := xid(), proxy.Counts().Requests
+	for range count {
+		_, err := tx.Exec(t.Context(), note, "costs")
+		must(t, err)
+	}
+	if n := proxy.Counts().Requests - requests; n != count {
+		t.Errorf("requests of %d statements: got %d, want one each", count, n)
+	}
+	if n := xid() - was; n > 3 {
+		t.Errorf("transaction ids of %d inserts: got %d, want that of one subtransaction", count, n)
+	}
+	unlock(t, le)
+	if n := notes(t, p, "costs"); n != count+1 {
+		t.Errorf("got %d notes, want %d", n, count+1)
+	}
+}
+
+// What fails on the program's side undoes nothing.
+func txOwnErrors(t *testing.T, s *servers.PostgresServer) {
+	p := pool(t, s, "")
+	l := open(t, at(s.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
+	le := lock(t, l.Mutex("own errors"))
+	tx := txOf(t, le)
+	_, err := tx.Exec(t.Context(), note, "own errors")
+	must(t, err)
+	var text string
+	for what, fails := range map[string]func() error{
+		"a NULL into a string": func() error { return tx.QueryRow(t.Context(), "SELECT NULL::text").Scan(&text) },
+		"too few destinations": func() error { return tx.QueryRow(t.Context(), "SELECT 1, 2").Scan(&text) },
+		"an argument that cannot be encoded": func() error {
+			_, err := tx.Exec(t.Context(), "SELECT $1::int", struct{}{})
+			return err
+		},
+		"a ctx that is done": func() error {
+			done, cancel := context.WithCancel(t.Context())
+			cancel()
+			_, err := tx.Exec(done, note, "own errors")
+			return err
+		},
+		"a callback of a batch": func() error {
+			b := &pgx.Batch{}
+			b.Queue("SELECT NULL::text").QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
+			return tx.SendBatch(t.Context(), b).Close()
+		},
+		"a part whose ctx is done": func() error {
+			ctx, cancel := context.WithCancel(t.Context())
+			return pgx.BeginFunc(ctx, tx, func(part pgx.Tx) error {
+				_, err := part.Exec(ctx, note, "own errors")
+				must(t, err)
+				cancel()
+				return errors.New("the part fails")
+			})
+		},
+	} {
+		if err := fails(); err == nil {
+			t.Errorf("%s: got nil, want an error", what)
+		}
+	}
+	must(t, le.Err())
+	unlock(t, le)
+	if n := notes(t, p, "own errors"); n != 1 {
+		t.Errorf("got %d notes, want the first one only", n)
+	}
+}
+
+// A part that was left open counts as it stands: with its failure.
+func txPartLeftOpen(t *testing.T, s *servers.PostgresServer) {
+	p := pool(t, s, "")
+	l := open(t, at(s.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
+	for _, commit := range []bool{false, true} {
+		le := lock(t, l.Mutex("part left"))
+		tx := txOf(t, le)
+		part, err := tx.Begin(t.Context())
+		must(t, err)
+		inner, err := part.Begin(t.Context())
+		must(t, err)
+		_, err = inner.Exec(t.Context(), note, "part left")
+		must(t, err)
+		if _, err = inner.Exec(t.Context(), "SELECT 1/0"); err == nil {
+			t.Error("the division: got nil, want an error")
+		}
+		_, err = part.Exec(t.Context(), note, "part left") // behind the savepoint of the inner one
+		must(t, err)
+		if commit {
+			must(t, part.Commit(t.Context())) // and the inner one with it
+			want(t, "Commit of what has ended with the outer part", inner.Commit(t.Context()), pgx.ErrTxClosed)
+		}
+		var undone *fencelock.UndoneError
+		if err := le.Unlock(t.Context()); !errors.As(err, &undone) {
+			t.Errorf("Unlock: got %v, want an UndoneError", err)
+		}
+	}
+	if n := notes(t, p, "part left"); n != 0 {
+		t.Errorf("got %d notes, want none", n)
+	}
+}
+
+// The server keeps no lease of more than 24 days.
+func rowLongTTL(t *testing.T, s *servers.PostgresServer) {
+	l := open(t, at(s.Addr(), postgres.Row))
+	for _, ttl := range []time.Duration{24 * 24 * time.Hour, 25 * 24 * time.Hour, 3000 * 24 * time.Hour} {
+		le, err := l.Mutex("long", fencelock.WithTTL(ttl)).TryLock(t.Context())
+		if ttl < 25*24*time.Hour {
+			must(t, err)
+			unlock(t, le)
+			continue
+		}
+		want(t, fmt.Sprint("a TTL of ", ttl), err, fencelock.ErrInvalid)
+		_, err = l.Mutex("long", fencelock.WithTTL(ttl)).Lock(within(t, 5*time.Second))
+		want(t, fmt.Sprint("a TTL of ", ttl), err, fencelock.ErrInvalid)
+	}
+}
+
+// A waiter that has fallen silent when its turn comes does not keep the lock for its TTL.
+func rowSilentWaiter(t *testing.T, s *servers.PostgresServer) {
+	t.Parallel()
+	proxy := proxied(t, s)
+	a, c := open(t, at(s.Addr(), postgres.Row)), open(t, at(s.Addr(), postgres.Row))
+	b := open(t, at(proxy.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
+	le := lock(t, a.Mutex("silent waiter"))
+	queue(t, b, "silent waiter", 1)
+	next := queue(t, c, "silent waiter", 2)
+	proxy.Set(faultproxy.BlackHole)
+	began := time.Now()
+	unlock(t, le)
+	le = next.granted(t, 30*time.Second)
+	if took, most := next.at.Sub(began), a.Traits().DeadWaiter+time.Second; took > most {
+		t.Errorf("granted after %v, want %v at most", took, most)
+	}
+	unlock(t, le)
+	proxy.Cut()
+	proxy.Set(faultproxy.Mode{})
+}
+
+// signalTo sends a signal to a process of the server.
+func signalTo(t *testing.T, pid int, signal string) {
+	t.Helper()
+	must(t, exec.CommandContext(t.Context(), "kill", "-"+signal, strconv.Itoa(pid)).Run())
+}

@@ -1,0 +1,61 @@
+package postgres_test
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/faultproxy"
+	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/postgres"
+)
+
+// A COMMIT whose answer was lost is no rollback to Close, which finds out what became of it.
+func TestCloseAfterALostCommit(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	p := pool(t, s, "")
+	run(t, p, "CREATE TABLE notes (what text)")
+	proxy := proxied(t, s)
+	d := driver(t, at(proxy.Addr(), postgres.Row))
+	l, err := fencelock.New(d, fencelock.WithTTL(time.Minute))
+	must(t, err)
+	le := lock(t, l.Mutex("x"))
+	_, err = txOf(t, le).Exec(t.Context(), note, "a")
+	must(t, err)
+	proxy.LoseReplyTo(1, func(request []byte) bool { return bytes.Contains(request, []byte("COMMIT")) })
+	proxy.Set(faultproxy.Mode{Refuse: true})
+	want(t, "Unlock", le.Unlock(within(t, time.Second)), fencelock.ErrUnavailable)
+	proxy.Set(faultproxy.Mode{})
+	if err := l.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if n := notes(t, p, "a"); n != 1 {
+		t.Errorf("%d notes are there, want the one that was committed", n)
+	}
+}
+
+// A server that answers slowly costs a waiter time, and not its place.
+func TestSlowServerKeepsThePlace(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	proxy := proxied(t, s)
+	a := open(t, at(s.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
+	b := open(t, at(proxy.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
+	c := open(t, at(s.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
+	le := lock(t, a.Mutex("x"))
+	first := queue(t, b, "x", 1)
+	second := queue(t, c, "x", 2)
+	proxy.Set(faultproxy.Mode{Delay: 450 * time.Millisecond})
+	unlock(t, le)
+	got := first.granted(t, 10*time.Second)
+	select {
+	case <-second.done:
+		t.Error("the second came before the first")
+	default:
+	}
+	proxy.Set(faultproxy.Mode{})
+	unlock(t, got)
+	unlock(t, second.granted(t, 10*time.Second))
+}

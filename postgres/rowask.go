@@ -1,0 +1,320 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+const (
+	// tagHead begins the application_name of our sessions: "fl token nonce timeout owner".
+	tagHead = "fl "
+	// tagMost is how long the server lets an application_name be.
+	tagMost = 63
+)
+
+// timeout is the server's lease of a session.
+func (s *session) timeout() time.Duration { return s.req.TTL + s.req.Grace }
+
+// beginning begins a transaction, whatever the role's default is.
+const beginning = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;"
+
+// begin is the statements that begin a session's transaction: what it sets ends with it. A wait
+// does without the timeouts of statements, until restore puts them back for what the holder writes.
+func (s *session) begin(wait bool) string {
+	sql := beginning
+	if v, _, _ := strings.Cut(s.pg.PgConn().ParameterStatus("server_version"), "."); len(v) == 2 && v >= "17" {
+		sql += "SET LOCAL transaction_timeout=0;"
+	}
+	if wait {
+		sql += "SELECT set_config('fencelock.statement_timeout',current_setting('statement_timeout'),true)," +
+			"set_config('fencelock.lock_timeout',current_setting('lock_timeout'),true)," +
+			"set_config('application_name'," + s.label("0") + ",true);" +
+			"SET LOCAL client_connection_check_interval=500;" +
+			"SET LOCAL statement_timeout=0;SET LOCAL lock_timeout=0;"
+	}
+	return sql
+}
+
+// The check of the connection costs a system call now and then, so it ends with the wait; restore
+// also puts the timeouts back that the waiting did without, for what the holder writes.
+const (
+	unchecked = "SET LOCAL client_connection_check_interval=DEFAULT;"
+	restore   = unchecked +
+		"SELECT set_config('statement_timeout',current_setting('fencelock.statement_timeout'),true)," +
+		"set_config('lock_timeout',current_setting('fencelock.lock_timeout'),true);"
+)
+
+// label is the application_name, as SQL, with a token that is SQL too.
+func (s *session) label(token string) string {
+	return "'" + tagHead + "'||" + token + "||" + s.tail()
+}
+
+// tail is what follows the token in it.
+func (s *session) tail() string {
+	tail := " " + s.tag + " " + strconv.FormatInt(millis(s.timeout()), 36) + " "
+	return "'" + tail + label(s.req.Owner, tagMost-len(tagHead)-16-len(tail)) + "'"
+}
+
+// label makes an owner fit for an application_name: printable ASCII without quotes, at most so
+// long.
+func label(owner string, most int) string {
+	var b strings.Builder
+	for _, c := range []byte(owner) {
+		one := string(rune(c))
+		if c < ' ' || c > '~' || strings.IndexByte(`'\%`, c) >= 0 {
+			one = fmt.Sprintf("%%%02x", c)
+		}
+		if b.Len()+len(one) > most {
+			break
+		}
+		b.WriteString(one)
+	}
+	return b.String()
+}
+
+// taking is the statement that locks the row, and sets how long the transaction may be idle.
+func (s *session) taking(c *backend.Claim, wait bool, idle time.Duration) string {
+	mark := "NULL"
+	if c.Phase == backend.PhaseBoth {
+		mark = literal([]byte(c.Move))
+	}
+	return s.row.sql("SELECT fencelock_take(") + literal(s.row.key(c.Name)) + "," +
+		strconv.FormatInt(c.Floor, 10) + "," + strconv.FormatBool(wait) + "," +
+		strconv.Itoa(len(s.row.prefix)) + "," + mark + "," + seen(c) + ",'" +
+		strconv.FormatInt(millis(idle), 10) + "'," + s.tail() + ")"
+}
+
+// making is the statement that makes the row if it is not there, in a transaction of its own.
+func (s *session) making() string {
+	return beginning + "SET LOCAL synchronous_commit=off;" + s.row.sql("INSERT INTO fencelock_row(name)VALUES(") +
+		literal(s.row.key(s.req.Name)) + ")ON CONFLICT DO NOTHING;COMMIT;"
+}
+
+// try makes the row if it is not there, and locks it if it is free: one round trip. A waiter whose
+// lock is not free then queues; any other session that was granted nothing has ended.
+func (s *session) try(ctx context.Context, c *backend.Claim) error {
+	again := s.making() + s.begin(false)
+	sql := s.at.ask(s.pg.PgConn()) + again
+	for range triesMost {
+		asked := backend.Now()
+		res, err := s.exec(ctx, sql+s.taking(c, false, s.timeout()))
+		s.at.told(s.pg.PgConn(), res)
+		a, err := s.read(ctx, c, res, err)
+		switch {
+		case err != nil:
+			return s.refused(ctx, err)
+		case a.word(0) == "held":
+			return s.grant(ctx, c, asked)
+		case a.word(0) == "missing": // somebody tidies it away just now
+			sql = "ROLLBACK;" + again
+		case c.Wait && a.word(1) == "2": // the transaction can wait as it is
+			return s.queue(c, "")
+		case c.Wait:
+			return s.queue(c, s.waiting())
+		default:
+			s.leave(ctx, "ROLLBACK")
+			return backend.ErrLocked
+		}
+	}
+	return s.refused(ctx, errors.New("the lock's row comes and goes"))
+}
+
+// triesMost is how often a try asks again while somebody tidies the name's row.
+const triesMost = 20
+
+// waiting begins the transaction of a wait, after another one that is open.
+func (s *session) waiting() string { return "ROLLBACK;" + s.making() + s.begin(true) }
+
+// queue joins the server's queue after a try that found the row locked, in the transaction of that
+// if begin is empty. The grant is for a moment, until it is confirmed.
+func (s *session) queue(c *backend.Claim, begin string) error {
+	if s.unwait == "" {
+		s.unwait = unchecked
+	}
+	if begin != "" {
+		s.unwait = restore
+	}
+	s.stand(waiting)
+	sql, flight := begin+s.taking(c, true, min(claim, s.timeout())), make(chan taken, 1)
+	s.flight = flight
+	s.row.flying.Go(func() {
+		res, err := s.exec(context.Background(), sql)
+		if s.ctx.Err() != nil {
+			<-s.turn // who ends the session waits for it
+		}
+		flight <- taken{res, err}
+		c.Wake(0)
+	})
+	return queued(c)
+}
+
+func queued(c *backend.Claim) error {
+	c.Queued, c.Next = true, lookEvery
+	return backend.ErrLocked
+}
+
+// taken is the server's answer to a waiter.
+type taken struct {
+	res []*pgconn.Result
+	err error
+}
+
+// asleep reads the answer to a wait, if it is there, and confirms the grant.
+func (s *session) asleep(ctx context.Context, c *backend.Claim) error {
+	var answer taken
+	if s.flight == nil { // it has the door, and was told of other gates
+		return s.queue(c, "")
+	}
+	select {
+	case answer = <-s.flight:
+		s.flight = nil
+	default:
+		if err := s.row.look(ctx); err != nil {
+			return err
+		}
+		return queued(c)
+	}
+	// A slow server must not cost the place in the queue: what confirms it lasts longer than ctx.
+	lasting, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookMost)
+	defer cancel()
+	a, err := s.read(lasting, c, answer.res, answer.err)
+	switch {
+	case errors.Is(err, backend.ErrGates):
+		return err
+	case err != nil:
+		return s.refused(ctx, err)
+	case a.word(0) == "missing":
+		return s.queue(c, s.waiting())
+	case a.word(0) != "held":
+		return s.refused(ctx, unexpected(strings.Join(a, " ")))
+	}
+	asked := backend.Now()
+	if _, err := s.exec(lasting, s.unwait+"SET LOCAL idle_in_transaction_session_timeout="+
+		strconv.FormatInt(millis(s.timeout()), 10)); err != nil {
+		return s.refused(ctx, err)
+	}
+	return s.grant(ctx, c, asked)
+}
+
+// reply is the server's to an acquisition, in words.
+type reply []string
+
+func (a reply) word(i int) string {
+	if i >= len(a) {
+		return ""
+	}
+	return a[i]
+}
+
+// number is a word that is a number of 0 or more, and otherwise -1.
+func (a reply) number(i int) int64 {
+	n, err := strconv.ParseInt(a.word(i), 10, 64)
+	if err != nil {
+		return -1
+	}
+	return max(n, -1)
+}
+
+func unexpected(answer string) error {
+	return fmt.Errorf("unexpected answer of the server: %q", answer)
+}
+
+// read returns what fencelock_take says, held, locked or missing, in words. It draws the token
+// again, behind a raise, if the floor is ahead of it.
+func (s *session) read(ctx context.Context, c *backend.Claim, res []*pgconn.Result, err error) (reply, error) {
+	at := len(res) - 1
+	switch {
+	case err != nil:
+		return nil, err
+	case at < 0 || len(res[at].Rows) != 1 || len(res[at].Rows[0]) < 1:
+		return nil, unexpected("no row")
+	}
+	told := string(res[at].Rows[0][0])
+	a := reply(strings.Fields(told))
+	s.xid = a.word(2)
+	switch a.word(0) {
+	case "gates":
+		return nil, s.row.otherGates(c, told)
+	case "far":
+		return nil, errFar
+	case "floor":
+		return a, s.draw(ctx, a)
+	case "held":
+		s.token, err = strconv.ParseInt(a.word(1), 10, 64)
+		return a, err
+	case "locked", "missing":
+		return a, nil
+	}
+	return nil, unexpected(told)
+}
+
+// draw draws a token that exceeds the floor.
+func (s *session) draw(ctx context.Context, a reply) error {
+	for {
+		if err := s.row.raise(ctx, s.row.key(s.req.Name), s.req.Floor); err != nil {
+			return err
+		}
+		res, err := s.exec(ctx, fmt.Sprintf(
+			"SELECT t,set_config('application_name',%s,true)FROM %s(%s,%d)t", s.label("coalesce(t,0)"),
+			s.row.sql("fencelock_draw"), literal(s.row.key(s.req.Name)), s.req.Floor))
+		if err != nil {
+			return err
+		}
+		if token := res[0].Rows[0][0]; token != nil {
+			a[0] = "held"
+			s.token, err = strconv.ParseInt(string(token), 10, 64)
+			return err
+		}
+	}
+}
+
+// grant makes the session a hold, whose connection is anybody's who takes the turn; unless look has
+// ended it meanwhile.
+func (s *session) grant(ctx context.Context, c *backend.Claim, asked backend.Instant) error {
+	s.named = s.pg.PgConn().ParameterStatus(applicationName)
+	s.mu.Lock()
+	ended := s.state != trying && s.state != waiting
+	if !ended {
+		s.state = holding
+	}
+	s.mu.Unlock()
+	if ended {
+		return s.refused(ctx, errors.New("the session was not there any more"))
+	}
+	s.give()
+	c.Grant = backend.Grant{Token: s.token, Asked: asked, Handle: s}
+	return nil
+}
+
+// refused ends a session that was not granted the lock. One that is in order frees its place in the
+// server before its caller hears of it.
+func (s *session) refused(ctx context.Context, err error) error {
+	s.leave(ctx, "ROLLBACK;"+s.tidying())
+	if !missing(err) {
+		return err
+	}
+	if err := s.row.ensure(ctx); err != nil {
+		return err
+	}
+	return backend.Refusal(errors.New("the driver's tables were missing"))
+}
+
+// leave ends a session that was granted nothing, by some SQL, and keeps its connection if that is
+// in order. Its caller has the connection.
+func (s *session) leave(ctx context.Context, how string) {
+	s.stand(over)
+	if !s.pg.IsClosed() {
+		if _, err := s.exec(ctx, how); err == nil { // or the pool throws it away
+			s.stand(past)
+		}
+	}
+	s.putBack()
+}

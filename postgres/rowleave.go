@@ -1,0 +1,214 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Leave implements backend.Store: COMMIT, or ROLLBACK if a statement of the holder has failed. What
+// was not held goes with its connection.
+func (r *row) Leave(ctx context.Context, cs []*backend.Claim) {
+	for _, c := range cs {
+		s := r.of(c)
+		switch {
+		case c.Held && s == nil:
+			c.Err = backend.ErrLost
+		case c.Held:
+			c.Err = s.release(ctx)
+		case s == nil:
+			c.Place = gone{}
+		default:
+			if c.Err = r.clean(ctx, s); c.Err == nil && s.standing() == past {
+				c.Place = gone{}
+			}
+		}
+	}
+}
+
+// release commits, and returns what came of it. The COMMIT goes on if ctx ends: it may take its
+// time, and the next release finds out.
+func (s *session) release(ctx context.Context) error {
+	if s.standing() == holding {
+		if err := s.take(ctx); err != nil {
+			return err
+		}
+		if err := s.held(); err != nil {
+			s.give()
+			return err
+		}
+		s.stand(doubtful)
+		s.ended = make(chan struct{})
+		s.row.flying.Go(s.commit)
+		select {
+		case <-s.ended:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if s.standing() == doubtful {
+		if err := s.resolve(ctx); err != nil {
+			return err
+		}
+	}
+	if s.standing() == released {
+		return s.tx.verdict()
+	}
+	return s.heldOr(backend.ErrLost)
+}
+
+// commit ends the transaction. It has the turn, and keeps it.
+func (s *session) commit() {
+	defer close(s.ended)
+	defer s.putBack()
+	end, guard := "COMMIT", ""
+	switch {
+	case s.tx.undone():
+		end = "ROLLBACK"
+	case s.tx.isUsed(): // by statements which may have ended the transaction, and begun another
+		guard = "SELECT 1/(" + identity + " IS NOT DISTINCT FROM '" + s.xid + "')::int;"
+	default: // nothing that must last
+		end = "SET LOCAL synchronous_commit=off;COMMIT"
+	}
+	res, err := s.exec(context.Background(), guard+end+";"+s.tidying())
+	done := ""
+	for _, one := range res {
+		if tag := one.CommandTag.String(); one.Err == nil && (tag == "COMMIT" || tag == "ROLLBACK") {
+			done = tag
+			break
+		}
+	}
+	closed := s.pg.IsClosed()
+	switch {
+	case done == "COMMIT", done == "ROLLBACK" && end == "ROLLBACK":
+		s.settle(released, nil)
+	case done == "ROLLBACK":
+		s.settle(past, backend.ErrLost)
+	case !closed && guard != "" && (len(res) == 0 || res[0].Err != nil): // another transaction
+		s.settle(past, lossOf(nil)) // the pool throws it away, which rolls that back
+	case !closed && err != nil: // the COMMIT was refused: a deferred constraint, a serialization failure
+		s.tx.root.fail(err)
+		s.settle(released, nil)
+	case codeOf(err) != "": // the server ended the session before
+		s.settle(past, lossOf(err))
+	}
+}
+
+// settle ends a session whose COMMIT was in doubt.
+func (s *session) settle(st standing, loss error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state == doubtful {
+		s.state, s.loss = st, loss
+	}
+}
+
+// tidying deletes the name's row if nobody wants it any more, and now and then those that the dead
+// have left.
+func (s *session) tidying() string {
+	r := s.row
+	sql := beginning + "SET LOCAL synchronous_commit=off;" +
+		"SELECT fencelock_tidy(" + literal(r.key(s.req.Name)) + ")"
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.tidied) > tidyEvery {
+		r.tidied = time.Now()
+		sql += ",fencelock_tidy(NULL)"
+	}
+	return r.sql(sql + ";COMMIT")
+}
+
+// tidy deletes the name's row if nobody wants it any more, by another connection.
+func (s *session) tidy(ctx context.Context) error {
+	return s.row.query(ctx, "SELECT fencelock_tidy($1)", []any{s.row.key(s.req.Name)}, nil)
+}
+
+// resolve finds out what became of a COMMIT that has no answer.
+func (s *session) resolve(ctx context.Context) error {
+	status, err := s.status(ctx)
+	switch {
+	case err != nil:
+		return err
+	case status == "in progress":
+		select {
+		case <-s.ended:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if s.standing() == doubtful {
+			return errors.New("the COMMIT has not arrived yet")
+		}
+		return nil
+	}
+	select { // its answer may be on its way, and says more
+	case <-s.ended:
+	case <-time.After(letGoMost):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	s.drop()
+	if err := s.tidy(ctx); err != nil { // the other may have been cancelled behind its COMMIT
+		return err
+	}
+	if status == "committed" {
+		s.settle(released, nil)
+	} else {
+		s.settle(past, backend.ErrLost)
+	}
+	return nil
+}
+
+// status asks what the server knows of the session's transaction. One that was promoted since may
+// have given its number to another.
+func (s *session) status(ctx context.Context) (string, error) {
+	var status *string
+	var now string
+	err := s.row.query(ctx, "SELECT pg_xact_status($1::text::xid8), "+timeline, []any{s.xid},
+		func(row pgx.CollectableRow) error { return row.Scan(&status, &now) })
+	switch {
+	case codeOf(err) == "22023": // in the server's future: its data is another
+		return "", nil
+	case err == nil && now != s.at.timeline:
+		return "", errPromoted
+	case err != nil || status == nil:
+		return "", err
+	}
+	return *status, nil
+}
+
+// errPromoted: what became of a COMMIT is not known here.
+var errPromoted = errors.New("another server was promoted since the COMMIT was sent: whether it " +
+	"was done cannot be told")
+
+// clean makes sure that nothing is left of a session that is not wanted any more: its connection is
+// closed, and the server asked to end what it still has of it.
+func (r *row) clean(ctx context.Context, s *session) error {
+	switch st := s.standing(); {
+	case st == past || st == released:
+		return nil
+	case st == waiting && s.flight == nil: // it is in order, and has the door
+		s.leave(ctx, "ROLLBACK;"+s.tidying())
+		return nil
+	}
+	s.end(nil)
+	err := r.query(ctx, "SELECT pg_terminate_backend(pid,1000) FROM pg_stat_activity WHERE "+
+		"pid=$1 AND application_name LIKE $2",
+		[]any{int32(s.at.pid), tagHead + "% " + s.tag + " %"}, func(row pgx.CollectableRow) error {
+			var gone bool
+			if err := row.Scan(&gone); err != nil || gone {
+				return err
+			}
+			return errors.New("the server has not ended the session yet")
+		})
+	if err == nil {
+		err = s.tidy(ctx)
+	}
+	if err == nil {
+		s.stand(past)
+	}
+	return err
+}

@@ -1,0 +1,46 @@
+package postgres
+
+import (
+	"strconv"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// server is what a connection leads to. A pooler invents the process that the protocol names, and
+// after a failover the same address leads to another history of the data.
+type server struct {
+	pid      uint32 // of the server's process
+	timeline string // of the server's log: each promotion begins another
+}
+
+// whoIsThere asks for that, once for a connection, in a transaction of its own: those that follow
+// choose their level. A replica has no log of its own.
+const whoIsThere = "BEGIN;SELECT pg_backend_pid(),CASE WHEN pg_is_in_recovery()THEN''ELSE " + timeline + " END;COMMIT;"
+
+// timeline is the first part of the name of the server's present log file.
+const timeline = "left(pg_walfile_name(pg_current_wal_lsn()),8)"
+
+// serverKey is where a connection keeps what was answered.
+const serverKey = "fencelock.server"
+
+// ask returns the question, if the connection has not been asked yet. It goes before other
+// statements.
+func (v *server) ask(conn *pgconn.PgConn) string {
+	if known, ok := conn.CustomData()[serverKey].(server); ok {
+		*v = known
+		return ""
+	}
+	return whoIsThere
+}
+
+// told takes in the answers to statements that began with the question.
+func (v *server) told(conn *pgconn.PgConn, res []*pgconn.Result) {
+	if v.timeline != "" || len(res) < 2 || len(res[1].Rows) != 1 || len(res[1].Rows[0]) != 2 {
+		return
+	}
+	answer := res[1].Rows[0]
+	if pid, err := strconv.ParseUint(string(answer[0]), 10, 32); err == nil {
+		v.pid, v.timeline = uint32(pid), string(answer[1])
+		conn.CustomData()[serverKey] = *v
+	}
+}

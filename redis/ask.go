@@ -1,0 +1,399 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// place is what the store remembers of a claim. All that is sent for the claim lies in this one
+// piece of memory, since go-redis takes pointers: a lock that nobody else wants costs few
+// allocations.
+type place struct {
+	claim *backend.Claim
+	keys  keys
+
+	counter, queue, tombstone, nonce string // as KEYS and ARGV have them
+	kind                             string // of run.lua
+	millis                           int64  // the TTL, or how long to keep a tombstone
+	space                            [16]any
+	ctx                              lazyContext
+
+	ticket   int64 // the place in the queue, kept if the server forgets it
+	again    bool  // a release of it went unanswered
+	released bool  // the server has confirmed its release
+
+	hub     *hub // nil while no push reaches it
+	placed  *hub // the one with which the server had its place in the queue last
+	channel string
+	sub     *subscription // guarded by hub.mu
+
+	reply any
+	err   error
+}
+
+func (s *store) place(c *backend.Claim) *place {
+	if p, ok := c.Place.(*place); ok {
+		return p
+	}
+	p := &place{claim: c, keys: keysOf(s.prefix + c.Name)}
+	tag, lock := p.keys.tag, p.keys.lock
+	head := len(tag) + 6
+	text := "fl\x00{" + tag + "}cfl\x00{" + tag + "}q" + lock + "fl\x00{" + tag + "}x" + c.Nonce + ":"
+	tomb, end := 2*head+len(lock), len(text)-1
+	p.counter, p.queue, p.tombstone, p.nonce = text[:head], text[head:tomb], text[tomb:end], text[tomb+head:]
+	c.Place = p
+	return p
+}
+
+// The kinds of run.lua.
+const (
+	tries    = "t"
+	abandons = "0"
+	releases = "1"
+	repeats  = "2" // a release that was sent before, to which no answer came
+)
+
+// ungated is the version of no gates.
+var ungated = "-"
+
+// prepare sets what is asked about the claim, and reports whether the server must be asked.
+func (s *store) prepare(c *backend.Claim) bool {
+	p := s.place(c)
+	if !c.Leaving {
+		if c.Wait && p.hub == nil {
+			s.hubs.hear(p)
+		}
+		p.millis, p.released = millis(c.TTL+c.Grace), false
+		switch {
+		case p.hub != nil:
+			p.kind = fmt.Sprintf("w:%d:%d:%d", p.ticket, c.Floor, c.Reserve)
+		case c.Floor > 0 || c.Reserve > 0:
+			p.kind = fmt.Sprintf("t:0:%d:%d", c.Floor, c.Reserve)
+		default:
+			p.kind = tries
+		}
+		return true
+	}
+	p.leave()
+	p.millis = 0
+	if c.Unsure { // a copy of it may come yet
+		p.millis = millis(c.TTL + c.Grace + tombstone)
+	}
+	switch {
+	case !c.Held:
+		p.kind = abandons
+	case p.again:
+		p.kind = repeats
+	default:
+		p.kind = releases
+	}
+	return !p.released
+}
+
+// Ask implements backend.Store: one script in one round trip, for one claim or for many. Claims
+// that were judged by other gates than the first one go in a call of their own.
+func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
+	if len(cs) == 1 {
+		if !s.prepare(cs[0]) {
+			return
+		}
+		p := cs[0].Place.(*place)
+		p.ctx.Context = ctx
+		p.ctx.looked.Store(false)
+		r := 0
+		if cs[0].Leaving {
+			r = 1
+		}
+		s.send(&p.ctx, cs, r)
+		return
+	}
+	all := make([]*backend.Claim, 0, len(cs))
+	for _, c := range cs {
+		if s.prepare(c) && c.Leaving {
+			all = append(all, c)
+		}
+	}
+	r := len(all)
+	var others []*backend.Claim
+	for _, c := range cs {
+		switch {
+		case c.Leaving:
+		case len(all) > r && version(all[r]) != version(c):
+			others = append(others, c)
+		default:
+			all = append(all, c)
+		}
+	}
+	if len(all) > 0 {
+		s.send(ctx, all, r)
+	}
+	if len(others) > 0 {
+		s.Ask(ctx, others)
+	}
+}
+
+// Leave implements backend.Store. It is not called, since Ask takes leaves too.
+func (s *store) Leave(ctx context.Context, cs []*backend.Claim) { s.Ask(ctx, cs) }
+
+// send asks about claims in one command. The first r of them leave.
+func (s *store) send(ctx context.Context, cs []*backend.Claim, r int) {
+	asked := backend.Now()
+	cmd := s.command(ctx, cs, r, false)
+	err := s.client.Process(ctx, sentOnce{cmd})
+	if goredis.HasErrorPrefix(err, "NOSCRIPT") {
+		cmd = s.command(ctx, cs, r, true)
+		err = s.client.Process(ctx, sentOnce{cmd})
+	}
+	replies, _ := cmd.Val().([]any)
+	if err == nil && len(replies) != len(cs) {
+		err = unexpected(cmd.Val())
+	}
+	for i, c := range cs {
+		p := c.Place.(*place)
+		if p.err = err; err == nil {
+			p.reply = replies[i]
+		}
+		s.answer(c, p, asked)
+	}
+}
+
+// sentOnce is a command that go-redis never sends a second time by itself: the engine must know of
+// a second copy, to make the server refuse the first one when it comes late.
+type sentOnce struct{ *goredis.Cmd }
+
+// NoRetry tells go-redis so.
+func (sentOnce) NoRetry() bool { return true }
+
+// version is that of the gates by which the claim was judged.
+func version(c *backend.Claim) string {
+	if c.Gates == nil {
+		return ungated
+	}
+	return c.Gates.Version
+}
+
+// command makes the command of run.lua.
+func (s *store) command(ctx context.Context, cs []*backend.Claim, r int, byText bool) *goredis.Cmd {
+	args := cs[0].Place.(*place).space[:0]
+	if len(cs) > 1 {
+		args = make([]any, 0, 8+8*len(cs))
+	}
+	args = append(args, "evalsha", &runScript.hash, 0)
+	if byText {
+		args[0], args[1] = "eval", &runScript.text
+	}
+	keys := len(args)
+	of := func(i int) *place { return cs[i].Place.(*place) }
+	for i := range r {
+		args = append(args, &of(i).keys.lock)
+	}
+	known := &ungated
+	if len(cs) > r {
+		for i := r; i < len(cs); i++ {
+			args = append(args, &of(i).counter)
+		}
+		args = append(args, s.gatesIn(of(r).keys.tag))
+		if g := cs[r].Gates; g != nil {
+			known = &g.Version
+		}
+	}
+	for i := range cs {
+		args = append(args, &of(i).queue)
+	}
+	for i := r; i < len(cs); i++ {
+		args = append(args, &of(i).tombstone)
+	}
+	for i := r; i < len(cs); i++ {
+		args = append(args, &of(i).keys.lock)
+	}
+	if s.cluster != nil {
+		args = append(args, of(0).others()...)
+	}
+	args[2] = len(args) - keys
+	args = append(args, r, known, &s.rest)
+	for i, c := range cs {
+		p := of(i)
+		args = append(args, &p.nonce)
+		if i >= r {
+			args = append(args, s.mark(c.Request))
+		}
+		args = append(args, &p.millis, &p.kind)
+	}
+	cmd := goredis.NewCmd(ctx, args...)
+	cmd.SetFirstKeyPos(3)
+	return cmd
+}
+
+// others returns the keys that a claim may need besides, which a cluster wants to be declared.
+func (p *place) others() []any {
+	return []any{p.keys.ours() + "m" + p.keys.lock, p.counter, p.tombstone}
+}
+
+// mark returns the owner as the value of a lock has it: with the migration behind a NUL, which no
+// owner has, for a holder in PhaseBoth. A claim has one more NUL at its end.
+func (s *store) mark(r *backend.Request) *string {
+	if r.Phase != backend.PhaseBoth {
+		return &r.Owner
+	}
+	text := r.Owner + "\x00" + r.Move
+	return &text
+}
+
+// answer takes in what the server says to a claim.
+func (s *store) answer(c *backend.Claim, p *place, asked backend.Instant) {
+	res, _ := p.reply.([]any)
+	if p.err == nil && len(res) == 2 && res[0] == "err" {
+		p.err = scriptError(fmt.Sprint(res[1]))
+	}
+	switch {
+	case p.err != nil:
+		c.Err = s.meaning(p.err)
+		if isReply(p.err) && !backend.Final(c.Err) {
+			c.Err = backend.Refusal(c.Err)
+		}
+		p.again = p.again || c.Leaving && !isReply(p.err)
+	case c.Leaving:
+		c.Err = p.left()
+	default:
+		c.Err = s.asked(c, p, res, asked)
+	}
+	if !c.Queued && c.Err != nil && backend.Final(c.Err) {
+		p.leave()
+	}
+}
+
+// left takes in the answer to a release.
+func (p *place) left() error {
+	n, ok := p.reply.(int64)
+	switch {
+	case !ok:
+		return unexpected(p.reply)
+	case n == 0 && p.kind != abandons:
+		return backend.ErrLost
+	}
+	p.released = true
+	return nil
+}
+
+// asked takes in the answer to an acquire.
+func (s *store) asked(c *backend.Claim, p *place, res []any, asked backend.Instant) error {
+	if token, reserved, ok := granted(p.reply, res); ok {
+		c.Grant = backend.Grant{Token: token, Reserved: reserved, Asked: asked}
+		p.leave()
+		return nil
+	}
+	if len(res) == 0 {
+		return unexpected(p.reply)
+	}
+	switch res[0] {
+	case "gates":
+		return s.shown(c, p, res)
+	case "badgate":
+		return badGate(*s.gatesIn(p.keys.tag))
+	case "gone":
+		return fmt.Errorf("the request was abandoned: %w", backend.ErrLost)
+	case "locked":
+		return backend.ErrLocked
+	case "floor":
+		return tooFar(c.Floor, res)
+	case "queued":
+		return p.queued(res)
+	}
+	return unexpected(p.reply)
+}
+
+// granted reads token, or {token, reserved}.
+func granted(reply any, res []any) (token backend.Token, reserved int, ok bool) {
+	if len(res) != 2 {
+		token, ok = reply.(int64)
+		return token, 0, ok
+	}
+	token, ok = res[0].(int64)
+	n, _ := res[1].(int64)
+	return token, int(n), ok
+}
+
+// shown reads {"gates", version, list}.
+func (s *store) shown(c *backend.Claim, p *place, res []any) error {
+	if len(res) != 3 {
+		return unexpected(res)
+	}
+	known, _ := res[1].(string)
+	list, _ := res[2].(string)
+	switch {
+	case known == "":
+		c.Gates = nil
+	case known != versionOf(list):
+		return badGate(*s.gatesIn(p.keys.tag))
+	default:
+		c.Gates = &backend.Record{Key: backend.GateKey, Data: []byte(list), Version: known}
+	}
+	return backend.ErrGates
+}
+
+// tooFar reads {"floor", now}.
+func tooFar(floor backend.Token, res []any) error {
+	if len(res) == 2 {
+		text, _ := res[1].(string)
+		now, err := strconv.ParseInt(text, 10, 64)
+		if err == nil && backend.CheckFloor(floor, now) != nil {
+			return backend.CheckFloor(floor, now)
+		}
+	}
+	return unexpected(res)
+}
+
+// queued reads {"queued", ticket, pttl, foreign, dropped}. If the place in the queue was gone that
+// the claim had with this very hub, then whoever took it away found that nobody listens: the hub
+// hears nothing without knowing it, so it ends, and all its waiters look again, with the next one.
+func (p *place) queued(res []any) error {
+	if len(res) != 5 {
+		return unexpected(res)
+	}
+	ticket, ok1 := res[1].(string)
+	left, ok2 := res[2].(int64)
+	foreign, ok3 := res[3].(int64)
+	dropped, ok4 := res[4].(int64)
+	n, err := strconv.ParseInt(ticket, 10, 64)
+	if !ok1 || !ok2 || !ok3 || !ok4 || err != nil || p.hub == nil {
+		return unexpected(res)
+	}
+	p.ticket = n
+	look := floor
+	if left >= 0 {
+		look = min(look, time.Duration(left)*time.Millisecond+5*time.Millisecond)
+	}
+	if foreign == 1 {
+		look = min(look, foreignFloor)
+	}
+	p.claim.Queued, p.claim.Next = true, look
+	if dropped == 1 && p.hub == p.placed {
+		p.hub.end(errUnheard)
+	} else {
+		p.placed = p.hub
+	}
+	return backend.ErrLocked
+}
+
+// lazyContext is a ctx whose Done is nil at the first call. go-redis 9.23 looks there once before
+// it takes a connection, which Err answers as well, and waits there only if the pool has none: so a
+// request that finds one needs neither the channel nor the timer of its deadline.
+type lazyContext struct {
+	context.Context
+	looked atomic.Bool
+}
+
+// Done implements context.Context.
+func (c *lazyContext) Done() <-chan struct{} {
+	if !c.looked.Swap(true) && c.Err() == nil {
+		return nil
+	}
+	return c.Context.Done()
+}

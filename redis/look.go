@@ -1,0 +1,346 @@
+package redis
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/redisnode"
+)
+
+// scanCount is how many keys the server looks at for one step of a search.
+const scanCount = 1000
+
+// Look implements backend.Store. Of all names it leaves out keys that hold no lock, ours or of a
+// known recipe: with an empty prefix every key of the database is below it.
+func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
+	return func(yield func(backend.Info, error) bool) {
+		more := true
+		var err error
+		switch {
+		case r.Name != "":
+			var reply any
+			var i backend.Info
+			reply, err = s.run(ctx, inspectScript, keysOf(s.prefix+r.Name).inspect(), s.plain())
+			if err == nil {
+				i, _, err = info(r.Name, reply)
+			}
+			if err == nil {
+				more = yield(i, nil)
+			}
+		case r.Strict:
+			err = s.held(ctx, r.Prefix, func(i backend.Info) bool {
+				more = more && yield(i, nil)
+				return more
+			})
+		default:
+			err = s.list(ctx, r.Prefix, func(i backend.Info) bool {
+				more = more && yield(i, nil)
+				return more
+			})
+		}
+		if err != nil && more {
+			yield(backend.Info{}, err)
+		}
+	}
+}
+
+// plain is "1" if an application's own strings may stand where locks do: what shape.lua asks.
+func (s *store) plain() string {
+	if s.prefix == "" {
+		return "1"
+	}
+	return "0"
+}
+
+// info reads {value, there, pttl, waiters, shaped like a lock}. other: it is no lock, as far as one
+// can see, but an application's data.
+func info(name string, reply any) (i backend.Info, other bool, err error) {
+	res, _ := reply.([]any)
+	if len(res) != 5 {
+		return backend.Info{}, false, unexpected(reply)
+	}
+	text, ok1 := res[0].(string)
+	there, ok2 := res[1].(int64)
+	left, ok3 := res[2].(int64)
+	waiters, ok4 := res[3].(int64)
+	if !ok1 || !ok2 || !ok3 || !ok4 {
+		return backend.Info{}, false, unexpected(reply)
+	}
+	i = backend.Info{Name: name, Held: there == 1, Waiters: int(waiters)}
+	if !i.Held {
+		return i, false, nil
+	}
+	parse(text, &i)
+	i.Leaked = left == -1
+	if left > 0 {
+		i.ExpiresIn = time.Duration(left) * time.Millisecond
+	}
+	return i, res[4] != int64(1), nil
+}
+
+// parse reads "nonce:token:owner" with its marks. Any other value is a stranger's.
+func parse(text string, i *backend.Info) {
+	parts := strings.SplitN(text, ":", 3)
+	if len(parts) != 3 || len(parts[0]) != 32 || strings.Trim(parts[0], "0123456789abcdef") != "" {
+		return
+	}
+	token, err := strconv.ParseInt(parts[1], 10, 64)
+	if err != nil {
+		return
+	}
+	rest, claim := strings.CutSuffix(parts[2], "\x00")
+	i.Token, i.Pending = token, claim
+	i.Owner, i.Both, _ = strings.Cut(rest, "\x00")
+}
+
+// list finds the names that have a lock key or a queue, until found says no.
+func (s *store) list(ctx context.Context, prefix string, found func(backend.Info) bool) error {
+	whole, seen, more := s.prefix+prefix, map[string]bool{}, true
+	for _, kind := range []struct{ match, before string }{
+		{redisnode.Glob(whole) + "*", ""},
+		{"fl\x00{*}q" + redisnode.Glob(whole) + "*", "}q"},
+	} {
+		for _, n := range s.masters(ctx) {
+			if n.err != nil {
+				return s.meaning(n.err)
+			}
+			err := s.scan(ctx, n, kind.match, false, func(keys []string) (bool, error) {
+				var names []string
+				for _, k := range keys {
+					if kind.before != "" {
+						_, k, _ = strings.Cut(k, kind.before)
+					}
+					name, ok := strings.CutPrefix(k, s.prefix)
+					if !ok || !strings.HasPrefix(k, whole) || backend.CheckName(name) != nil || seen[name] {
+						continue
+					}
+					seen[name] = true
+					names = append(names, name)
+				}
+				err := s.inspect(ctx, names, func(i backend.Info, other bool) {
+					if more && (i.Held && !other || i.Waiters > 0) {
+						more = found(i)
+					}
+				})
+				return more, err
+			})
+			if err != nil || !more {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// held is a strict look. SCAN returns each key that is there from its beginning to its end, and so
+// is the key of a hold from before a gate was closed. What is granted by a release is Pending
+// before its waiter has confirmed it.
+func (s *store) held(ctx context.Context, prefix string, found func(backend.Info) bool) error {
+	seen, more := map[string]bool{}, true
+	before, err := s.layout(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range s.masters(ctx) {
+		if n.err != nil {
+			return s.meaning(n.err)
+		}
+		err := s.scan(ctx, n, redisnode.Glob(s.prefix+prefix)+"*", true, func(keys []string) (bool, error) {
+			var names []string
+			for _, k := range keys {
+				if name := strings.TrimPrefix(k, s.prefix); backend.CheckName(name) == nil {
+					names = append(names, name)
+				}
+			}
+			err := s.inspect(ctx, names, func(i backend.Info, _ bool) {
+				if more && i.Held && !seen[i.Name] {
+					seen[i.Name] = true
+					more = found(i)
+				}
+			})
+			return more, err
+		})
+		if err != nil || !more {
+			return err
+		}
+	}
+	after, err := s.layout(ctx)
+	if err == nil && before != after {
+		err = errSearch
+	}
+	return err
+}
+
+// errSearch ends a search that may have missed keys: they move with a slot, and another server's
+// cursor means nothing.
+var errSearch = errors.New("the servers changed while they were searched for holders: " +
+	"a failover, a restart or a slot on its way")
+
+// scan calls found with the keys of one server that match, page by page, until it says no. If it is
+// strict, each page is read with the run id of the server, which must stay the same.
+func (s *store) scan(ctx context.Context, n node, match string, strict bool,
+	found func([]string) (bool, error),
+) error {
+	run := ""
+	for cursor := uint64(0); ; {
+		cmds, err := do(ctx, s, func(ctx context.Context) ([]goredis.Cmder, error) {
+			return n.client.Pipelined(ctx, func(p goredis.Pipeliner) error {
+				p.Scan(ctx, cursor, match, scanCount)
+				if strict {
+					p.Info(ctx, "server")
+				}
+				return nil
+			})
+		})
+		if err != nil {
+			return err
+		}
+		if strict {
+			_, id, ok := strings.Cut(cmds[1].(*goredis.StringCmd).Val(), "run_id:")
+			id = id[:min(40, len(id))]
+			if !ok || run != "" && run != id {
+				return errSearch
+			}
+			run = id
+		}
+		keys, next := cmds[0].(*goredis.ScanCmd).Val()
+		if more, err := found(keys); err != nil || !more {
+			return err
+		}
+		if cursor = next; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+// inspect describes many names in one pipeline. A key of another type is no lock and is left out.
+func (s *store) inspect(ctx context.Context, names []string, each func(i backend.Info, other bool)) error {
+	if len(names) == 0 {
+		return nil
+	}
+	return together(ctx, s, inspectScript, names, func(name string) ([]string, []any) {
+		return keysOf(s.prefix + name).inspect(), []any{s.plain()}
+	}, func(name string, c *goredis.Cmd) error {
+		reply, err := c.Result()
+		if err != nil {
+			if strings.HasPrefix(err.Error(), "WRONGTYPE") {
+				return nil
+			}
+			return err
+		}
+		i, other, err := info(name, reply)
+		if err == nil {
+			each(i, other)
+		}
+		return err
+	})
+}
+
+// layout describes which master of a cluster has which slots, by the word of each; it is empty off
+// a cluster. It is an error if the masters that the client knows do not have every slot, or one is
+// on its way to another.
+func (s *store) layout(ctx context.Context) (string, error) {
+	if s.cluster == nil {
+		return "", nil
+	}
+	var all []string
+	have := 0
+	for _, n := range s.masters(ctx) {
+		if n.err != nil {
+			return "", s.meaning(n.err)
+		}
+		text, err := do(ctx, s, func(ctx context.Context) (string, error) {
+			return n.client.ClusterNodes(ctx).Result()
+		})
+		if err != nil {
+			return "", err
+		}
+		for line := range strings.Lines(text) {
+			f := strings.Fields(line)
+			if len(f) < 8 || !strings.Contains(f[2], "myself") {
+				continue
+			}
+			count, ok := slotCount(f[8:])
+			if !ok {
+				return "", errSearch
+			}
+			have += count
+			all = append(all, f[0]+" "+strings.Join(f[8:], " "))
+		}
+	}
+	if have != slots {
+		return "", errSearch
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n"), nil
+}
+
+// slotCount reads the slots of CLUSTER NODES: numbers and ranges. One that is on its way is in
+// brackets.
+func slotCount(ranges []string) (n int, ok bool) {
+	for _, r := range ranges {
+		from, to, wide := strings.Cut(r, "-")
+		if !wide {
+			to = from
+		}
+		a, err1 := strconv.Atoi(from)
+		b, err2 := strconv.Atoi(to)
+		if err1 != nil || err2 != nil {
+			return 0, false
+		}
+		n += b - a + 1
+	}
+	return n, true
+}
+
+// node is a server to scan.
+type node struct {
+	client goredis.Cmdable
+	err    error
+}
+
+func (s *store) masters(ctx context.Context) []node {
+	if s.cluster == nil {
+		return []node{{client: s.client}}
+	}
+	var mu sync.Mutex
+	var nodes []node
+	err := s.cluster.ForEachMaster(ctx, func(_ context.Context, c *goredis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		nodes = append(nodes, node{client: c})
+		return nil
+	})
+	if err != nil {
+		return []node{{err: err}}
+	}
+	return nodes
+}
+
+// Break implements backend.Store. A key that holds no lock is left alone, with ErrInvalid.
+func (s *store) Break(ctx context.Context, name string) error {
+	k := keysOf(s.prefix + name)
+	reply, err := s.run(ctx, breakScript, k.all(), k.ours(), claimMillis, s.publish, s.plain(), rand.Text())
+	if err != nil {
+		return err
+	}
+	if what, ok := reply.([]any); ok && len(what) == 1 {
+		return backend.Invalid(
+			"the key %q holds %v, which is no lock of ours, no token as redsync or redislock write it "+
+				"and no lock of Redisson: it is left alone; look at it with redis-cli before you do anything about it",
+			k.lock,
+			what[0],
+		)
+	}
+	return nil
+}

@@ -1,0 +1,197 @@
+package redis_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/servers"
+)
+
+// stray is a Dialer. What is written next once it is armed arrives when it lets go, however often
+// the connection was closed meanwhile.
+type stray struct {
+	cut   bool // the connection seems to end at once; otherwise it is silent
+	armed atomic.Bool
+	held  atomic.Int64
+	once  sync.Once
+	free  chan struct{}
+}
+
+func newStray(cut bool) *stray { return &stray{cut: cut, free: make(chan struct{})} }
+
+func (s *stray) letGo() { s.once.Do(func() { close(s.free) }) }
+
+func (s *stray) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, network, addr)
+	return &strayConn{Conn: c, s: s}, err
+}
+
+type strayConn struct {
+	net.Conn
+	s    *stray
+	late atomic.Bool
+}
+
+func (c *strayConn) Write(b []byte) (int, error) {
+	if !c.s.armed.CompareAndSwap(true, false) {
+		return c.Conn.Write(b)
+	}
+	c.late.Store(true)
+	c.s.held.Add(1)
+	data := append([]byte(nil), b...)
+	go func() {
+		<-c.s.free
+		_ = c.SetWriteDeadline(time.Time{})
+		_, _ = c.Conn.Write(data)
+	}()
+	return len(b), nil
+}
+
+func (c *strayConn) Read(b []byte) (int, error) {
+	if c.late.Load() && c.s.cut {
+		return 0, io.EOF
+	}
+	return c.Conn.Read(b)
+}
+
+func (c *strayConn) Close() error {
+	if c.late.Load() {
+		return c.SetReadDeadline(time.Now())
+	}
+	return c.Conn.Close()
+}
+
+// The first copy of an acquire is late. The second one is granted, and released; then the first one
+// arrives, and takes nothing.
+func TestLateFirstCopyTakesNothing(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	try := func(t *testing.T, m fencelock.Mutex) (*fencelock.Lease, error) { return m.TryLock(t.Context()) }
+	wait := func(t *testing.T, m fencelock.Mutex) (*fencelock.Lease, error) {
+		return m.Lock(within(t, 5*time.Second))
+	}
+	for i, tt := range []struct {
+		cut  bool
+		take func(*testing.T, fencelock.Mutex) (*fencelock.Lease, error)
+	}{{false, try}, {false, wait}, {true, try}, {true, wait}} {
+		way := newStray(tt.cut)
+		t.Cleanup(way.letGo)
+		client := goredis.NewClient(&goredis.Options{Addr: s.Addr(), Dialer: way.dial})
+		t.Cleanup(func() { _ = client.Close() })
+		l := over(t, client)
+		unlock(t, lock(t, l.Mutex("warm")))
+		name := fmt.Sprint("x", i)
+		way.armed.Store(true)
+		le, err := tt.take(t, l.Mutex(name))
+		must(t, err)
+		if n := way.held.Load(); n != 1 {
+			t.Fatalf("%d requests are late, want 1", n)
+		}
+		unlock(t, le)
+		before := calls(t, c)["evalsha"]
+		way.letGo()
+		await(t, 2*time.Second, "the first copy has arrived", func() bool { return calls(t, c)["evalsha"] > before })
+		if v := c.Get(t.Context(), key(name)).Val(); v != "" {
+			t.Errorf("%s: the first copy took the lock: %q", name, v)
+		}
+	}
+}
+
+// A try whose second copy finds the lock held is given up whole: the first copy must not take the
+// lock when it is free.
+func TestLateFirstCopyOfARefusedTry(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	for i, cut := range []bool{false, true} { // a quick answer is not looked after by the engine
+		way := newStray(cut)
+		t.Cleanup(way.letGo)
+		client := goredis.NewClient(&goredis.Options{Addr: s.Addr(), Dialer: way.dial})
+		t.Cleanup(func() { _ = client.Close() })
+		l := over(t, client)
+		unlock(t, lock(t, l.Mutex("warm")))
+		name := fmt.Sprint("x", i)
+		holder := lock(t, open(t, s.URL()).Mutex(name))
+		way.armed.Store(true)
+		_, err := l.Mutex(name).TryLock(t.Context())
+		want(t, "TryLock", err, fencelock.ErrLocked)
+		unlock(t, holder)
+		before := calls(t, c)["evalsha"]
+		way.letGo()
+		await(t, 2*time.Second, "the first copy has arrived", func() bool { return calls(t, c)["evalsha"] > before })
+		if v := c.Get(t.Context(), key(name)).Val(); v != "" {
+			t.Errorf("%s: the first copy took the lock: %q", name, v)
+		}
+	}
+}
+
+// A caller's pool that is used up makes no call outlive its ctx.
+func TestUsedUpPool(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	client := goredis.NewClient(&goredis.Options{Addr: s.Addr(), PoolSize: 3})
+	t.Cleanup(func() { _ = client.Close() })
+	l := over(t, client)
+	unlock(t, lock(t, l.Mutex("warm")))
+	c := foreign(t, s)
+	for i := range 3 {
+		go client.BLPop(t.Context(), 30*time.Second, fmt.Sprint("jobs", i))
+	}
+	await(t, 5*time.Second, "the pool is used up", func() bool {
+		text := c.Info(t.Context(), "clients").Val()
+		var n int
+		for _, line := range strings.Split(text, "\r\n") {
+			_, _ = fmt.Sscanf(line, "blocked_clients:%d", &n)
+		}
+		return n == 3
+	})
+	const most = time.Second
+	for _, tt := range []struct {
+		name string
+		ends func(context.Context) (context.Context, context.CancelFunc)
+		want error
+	}{
+		{"deadline", func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, most)
+		}, context.DeadlineExceeded},
+		{"cancelled", func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(ctx)
+			stop := time.AfterFunc(most, cancel)
+			return ctx, func() { stop.Stop(); cancel() }
+		}, context.Canceled},
+	} {
+		const n = 60
+		ended := make(chan time.Duration, n)
+		for i := range n {
+			go func() {
+				ctx, cancel := tt.ends(t.Context())
+				defer cancel()
+				began := time.Now()
+				_, err := l.Mutex(fmt.Sprint(tt.name, i)).TryLock(ctx)
+				took := time.Since(began)
+				want(t, "TryLock", err, tt.want)
+				ended <- took
+			}()
+		}
+		var worst time.Duration
+		for range n {
+			worst = max(worst, <-ended)
+		}
+		t.Logf("%s: %d calls whose ctx ends after %v returned after %v at the latest", tt.name, n, most, worst)
+		if worst > most+800*time.Millisecond {
+			t.Errorf("%s: a call whose ctx ends after %v returned after %v", tt.name, most, worst)
+		}
+	}
+}

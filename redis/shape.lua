@@ -1,0 +1,31 @@
+-- What a lock's key holds. Under a prefix every string is a lock, as the recipe SET key value NX PX
+-- writes it, whatever the value. With an empty prefix, plain = '1', an application keeps its own
+-- strings there. Returns nil for no key | 'lock': ours, a token as redsync and redislock write it,
+-- or a lock of Redisson | what it is instead, for people
+local function shape(key, plain)
+  local v = redis.pcall('GET', key)
+  if not v then return nil end
+  if type(v) == 'string' then
+    if plain ~= '1' then return 'lock' end
+    if string.match(v, '^%x+:%d+:') and string.sub(v, 33, 33) == ':' then return 'lock' end
+    local random = #v >= 16 and string.match(v, '^[%w+/=_-]+$')
+      or #v >= 22 and string.match(string.sub(v, 1, 22), '^[%w_-]+$')
+    if random and string.match(v, '%d') and string.match(v, '%a') then return 'lock' end
+    return 'a string of ' .. #v .. ' bytes'
+  end
+  if string.sub(v.err, 1, 9) ~= 'WRONGTYPE' and not string.find(v.err, '-WRONGTYPE', 1, true) then error(v) end
+  local kind = redis.pcall('TYPE', key).ok or 'value of another type' -- to a user without the rights to look closer
+  local fields = kind == 'hash' and redis.pcall('HLEN', key)
+  if type(fields) == 'number' and fields <= 100 then
+    local holders = 0
+    for _, field in ipairs(redis.pcall('HKEYS', key)) do
+      if string.match(field, '^%x+%-%x+%-%x+%-%x+%-%x+:%d+$') then
+        holders = holders + 1
+      elseif field ~= 'mode' then
+        return 'a hash'
+      end
+    end
+    if holders > 0 then return 'lock' end
+  end
+  return 'a ' .. kind
+end

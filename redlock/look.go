@@ -1,0 +1,318 @@
+package redlock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"iter"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/redisnode"
+)
+
+const (
+	// scanCount is how many keys a node looks at for one step of a search.
+	scanCount = 1000
+	// inspectMost is how many names go into one request of a search.
+	inspectMost = 256
+	// stragglers is how long a look waits for the nodes that are not needed.
+	stragglers = 20 * time.Millisecond
+	// decisive is how long it waits for them if it is they who decide whether a lock is held.
+	decisive = 500 * time.Millisecond
+)
+
+// view is what the nodes say of one name.
+type view struct {
+	answers int
+	ids     map[string][]sight // by holder; "" for a stranger
+	waiters []int
+	foreign bool // a key of another type
+}
+
+// sight is a lock as one node has it.
+type sight struct {
+	value
+	pttl int64
+}
+
+// read takes in a reply of look.lua's i.
+func (v *view) read(reply any) {
+	v.answers++
+	res, _ := reply.([]any)
+	if len(res) != 4 {
+		v.foreign = true
+		return
+	}
+	text, _ := res[0].(string)
+	pttl, _ := res[2].(int64)
+	waiters, _ := res[3].(int64)
+	v.waiters = append(v.waiters, int(waiters))
+	if res[1] == int64(1) {
+		val := parse(text)
+		if v.ids == nil {
+			v.ids = map[string][]sight{}
+		}
+		v.ids[val.id] = append(v.ids[val.id], sight{val, pttl})
+	}
+}
+
+// unclear reports whether the nodes that have not answered decide whether the lock is held, or
+// which number is its token: some vote that was not enough, or has not been released yet, is all
+// that has been seen, or votes with different numbers.
+func (v *view) unclear(nodes, quorum int) bool {
+	for id, seen := range v.ids {
+		if len(seen)+nodes-v.answers < quorum {
+			continue
+		}
+		if _, many := commonest(seen); len(seen) < quorum || id != "" && many < quorum {
+			return true
+		}
+	}
+	return false
+}
+
+// info is the majority's view. A lock that may be held, as far as the nodes that answered can tell,
+// is shown as held; with any, one that a single node has.
+func (v *view) info(name string, nodes, quorum int, any bool) backend.Info {
+	i := backend.Info{Name: name, Waiters: reached(v.waiters, quorum)}
+	marks := map[string]bool{}
+	for id, seen := range v.ids {
+		if len(seen)+nodes-v.answers < quorum && !any {
+			continue // a minority: votes of a round that was lost, or what is left of a released lock
+		}
+		i.Held = true
+		if id != "" {
+			i.Owner = seen[0].owner
+			i.Token, _ = commonest(seen)
+		}
+		left := make([]int, 0, len(seen))
+		for _, s := range seen {
+			if s.pttl == -1 {
+				i.Leaked = i.Leaked || any || id == ""
+				s.pttl = 0
+			}
+			left = append(left, int(s.pttl))
+			marks[s.both] = true
+		}
+		i.ExpiresIn = time.Duration(reached(left, min(quorum, len(left)))) * time.Millisecond
+	}
+	if len(marks) == 1 { // all that is left is of one migration, or of none
+		for both := range marks {
+			i.Both = both
+		}
+	}
+	return i
+}
+
+// reached is the greatest number that so many of ns reach.
+func reached(ns []int, many int) int {
+	if len(ns) < many || many == 0 {
+		return 0
+	}
+	ns = slices.Sorted(slices.Values(ns))
+	return ns[len(ns)-many]
+}
+
+// commonest is the number that most nodes have, and how many have it: the token is what a majority has.
+func commonest(seen []sight) (best backend.Token, many int) {
+	count := map[backend.Token]int{}
+	for _, s := range seen {
+		count[s.number]++
+	}
+	for n, c := range count {
+		if c > many || c == many && n > best {
+			best, many = n, c
+		}
+	}
+	return best, many
+}
+
+// view asks every node about a name. It returns when a majority has answered and the others had a
+// little time.
+func (s *store) view(ctx context.Context, name string) (*view, error) {
+	v, n := &view{}, len(s.nodes)
+	r := s.ask(ctx, callMost, []op{{s.prefix + name, []any{"i"}}}, nil)
+	take := func(a answer) error {
+		v.read(a.replies[0])
+		return nil
+	}
+	err := r.each(ctx, callMost, take, func() bool { return r.good == s.quorum })
+	if err == nil && r.good == s.quorum {
+		err = r.each(ctx, stragglers, take, nil)
+	}
+	if err == nil && r.good >= s.quorum && v.unclear(n, s.quorum) {
+		err = r.each(ctx, decisive, take, nil)
+	}
+	if err == nil && v.foreign {
+		err = errForeignType
+	}
+	return v, r.enough(err)
+}
+
+// Look implements backend.Store. With an empty prefix it names every string key of the databases,
+// for each could be somebody's lock.
+//
+// A strict one names what a single node has: the others may have lost their votes. So a hold is
+// seen as long as a majority of the nodes answers of which none has forgotten anything, now or
+// within the last quarantine.
+func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
+	return func(yield func(backend.Info, error) bool) {
+		views := map[string]*view{}
+		var err error
+		if r.Name != "" {
+			views[r.Name], err = s.view(ctx, r.Name)
+		} else {
+			views, err = s.search(ctx, r)
+		}
+		if err != nil {
+			yield(backend.Info{}, err)
+			return
+		}
+		for name, v := range views {
+			i := v.info(name, len(s.nodes), s.quorum, r.Strict)
+			shown := r.Name != "" || !v.foreign && (i.Held || i.Waiters > 0) || r.Strict && i.Held
+			if shown && !yield(i, nil) {
+				return
+			}
+		}
+	}
+}
+
+// search looks at the names of all nodes at once. A majority must be searched to the end: a lock
+// that is held is on one of those.
+func (s *store) search(ctx context.Context, of backend.Range) (map[string]*view, error) {
+	r := s.round(s.nodes, len(s.nodes))
+	for _, n := range s.nodes {
+		s.flying.Go(func() {
+			found, err := n.search(ctx, s.prefix, of)
+			r.answered(answer{node: n.index, replies: []any{found}, err: err})
+		})
+	}
+	views := map[string]*view{}
+	err := r.each(ctx, math.MaxInt64, func(a answer) error {
+		for name, reply := range a.replies[0].(map[string]any) {
+			if views[name] == nil {
+				views[name] = &view{}
+			}
+			views[name].read(reply)
+		}
+		return nil
+	}, nil)
+	for _, v := range views {
+		v.answers = r.good
+	}
+	return views, r.enough(err)
+}
+
+// search returns what a node says of the names that it has. If it is strict, it is an error if the
+// node is in quarantine, or was while it was searched.
+func (n *node) search(ctx context.Context, keyspace string, r backend.Range) (map[string]any, error) {
+	var before, after state
+	var err error
+	if r.Strict {
+		before, err = n.state(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	names, err := n.scan(ctx, keyspace, r.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]any{}
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(names)), inspectMost) {
+		var ops []op
+		for _, name := range some {
+			ops = append(ops, op{keyspace + name, []any{"i"}})
+		}
+		replies, err := n.ask(ctx, ops)
+		if err != nil {
+			return nil, err
+		}
+		for i, name := range some {
+			found[name] = replies[i]
+		}
+	}
+	if r.Strict {
+		after, err = n.state(ctx)
+		if err == nil && (!before.settled || before != after) {
+			err = errors.New("in quarantine, or it was while it was searched for holders: it may have forgotten one")
+		}
+	}
+	return found, err
+}
+
+// scan returns the names of a node that begin with prefix and have a lock key or waiters. Each step is bounded.
+func (n *node) scan(ctx context.Context, keyspace, prefix string) (map[string]bool, error) {
+	whole := keyspace + prefix
+	names := map[string]bool{}
+	for _, before := range []string{"", waitKey} {
+		var cursor uint64
+		for more := true; more; more = cursor != 0 {
+			step, cancel := context.WithTimeout(ctx, callMost)
+			keys, next, err := n.client.Scan(step, cursor, redisnode.Glob(before+whole)+"*", scanCount).Result()
+			cancel()
+			if err != nil {
+				return nil, meaning(err)
+			}
+			cursor = next
+			for _, k := range keys {
+				k = strings.TrimPrefix(k, before)
+				name, ours := strings.CutPrefix(k, keyspace)
+				if ours && strings.HasPrefix(k, whole) && backend.CheckName(name) == nil {
+					names[name] = true
+				}
+			}
+		}
+	}
+	return names, nil
+}
+
+// ask asks one node.
+func (n *node) ask(ctx context.Context, ops []op) (replies []any, err error) {
+	r := n.s.round([]*node{n}, 1)
+	n.send(&request{ops: ops, to: r, by: time.Now().Add(callMost)})
+	over := r.each(ctx, math.MaxInt64, func(a answer) error { // the call ends by itself
+		replies = a.replies
+		return nil
+	}, nil)
+	return replies, cmp.Or(over, r.errs[n.index])
+}
+
+// state asks one node for its state.
+func (n *node) state(ctx context.Context) (state, error) {
+	replies, err := n.ask(ctx, []op{{stateKey, []any{"s"}}})
+	if err != nil {
+		return state{}, err
+	}
+	return stateOf(replies[0])
+}
+
+// Break implements backend.Store. A majority must have freed the lock of whoever a majority knows; the
+// others follow when they answer.
+func (s *store) Break(ctx context.Context, name string) error {
+	v, err := s.view(ctx, name)
+	if err != nil {
+		return err
+	}
+	ids := " "
+	for id := range v.ids {
+		ids += cmp.Or(id, "-") + " "
+	}
+	r := s.round(s.nodes, s.quorum)
+	for _, n := range s.nodes {
+		n.send(&request{ops: []op{{s.prefix + name, []any{"b", ids}}}, to: r})
+	}
+	err = r.each(ctx, callMost, func(a answer) error {
+		if a.replies[0] != int64(1) {
+			return errForeignType
+		}
+		return nil
+	}, func() bool { return r.good >= s.quorum })
+	return r.enough(err)
+}
