@@ -67,7 +67,7 @@ func Catalog() []Entry {
 				DeadWaiter: 5 * time.Second, MinTTL: time.Second, Resolution: 2 * time.Second,
 				Revoked: time.Second,
 			},
-			Schemes: []string{"zookeeper"},
+			Schemes: []string{"zookeeper", "zookeepers"},
 			Import:  module + "zookeeper",
 		},
 		{

@@ -67,7 +67,7 @@ link_programs() {
 		# Debian's own script takes neither another folder nor flags.
 		cat >"$root/usr/local/bin/zkServer.sh" <<'SCRIPT'
 #!/bin/sh
-exec java $SERVER_JVMFLAGS -cp "$ZOOCFGDIR:/usr/share/java/zookeeper.jar" \
+exec java $SERVER_JVMFLAGS -cp "$ZOOCFGDIR:/usr/share/java/zookeeper.jar:/usr/share/java/netty-codec.jar" \
 	org.apache.zookeeper.server.quorum.QuorumPeerMain "$ZOOCFGDIR/zoo.cfg"
 SCRIPT
 		chmod 755 "$root/usr/local/bin/zkServer.sh"

@@ -1,14 +1,18 @@
 package zookeeper_test
 
 import (
+	"context"
 	"errors"
+	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/zookeeper"
 )
 
@@ -30,11 +34,11 @@ func TestDigestAndChroot(t *testing.T) {
 	if children, _, err := c.Children("/prod/locks/a/locks/x"); err != nil || len(children) != 1 {
 		t.Errorf("the user's look: got %q, %v, want the holder", children, err)
 	}
-	for _, url := range []string{
+	for _, at := range []string{
 		"zookeeper://" + host + "/prod/locks?prefix=a",
 		"zookeeper://alice:wr0ng@" + host + "/prod/locks?prefix=a",
 	} {
-		stranger, err := fencelock.Open(t.Context(), url)
+		stranger, err := fencelock.Open(t.Context(), at)
 		if err == nil {
 			_, err = stranger.Mutex("x").TryLock(t.Context())
 			must(t, stranger.Close())
@@ -50,15 +54,53 @@ func TestDigestAndChroot(t *testing.T) {
 	unlock(t, le)
 }
 
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{TLS: true})
+	ca := "tls_ca=" + url.QueryEscape(z.CAFile())
+	clear := open(t, z.URL(), fencelock.WithTTL(3*time.Second))
+	for _, tt := range []struct {
+		query string
+		works bool
+	}{
+		{ca, true},
+		{ca + "&tls_server_name=localhost", true},
+		{"tls_skip_verify=true", true},
+		{"", false}, // signed by nobody that is known here
+		{ca + "&tls_server_name=elsewhere", false},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		l, err := fencelock.Open(ctx, z.SecureURL()+"?"+tt.query, fencelock.WithTTL(3*time.Second))
+		cancel()
+		if (err == nil) != tt.works {
+			t.Errorf("%q: got %v, want it to work: %v", tt.query, err, tt.works)
+		}
+		if err != nil {
+			want(t, tt.query, err, fencelock.ErrUnavailable)
+			if !strings.Contains(err.Error(), "certificate") {
+				t.Errorf("%q: %v does not name the reason", tt.query, err)
+			}
+			continue
+		}
+		le := lock(t, l.Mutex("x"))
+		must(t, le.Renew(t.Context()))
+		_, err = clear.Mutex("x").TryLock(t.Context())
+		want(t, "the same lock in the clear", err, fencelock.ErrLocked)
+		unlock(t, le)
+		must(t, l.Close())
+	}
+}
+
 func TestBadURLs(t *testing.T) {
 	t.Parallel()
-	for _, url := range []string{
+	for _, at := range []string{
 		"zookeeper://localhost/a/../b", "zookeeper://localhost/a//b",
 		"zookeeper://localhost/zookeeper/x", "zookeeper://localhost/%01",
 		"zookeeper://localhost?db=1", "zookeeper://:pass@localhost", "zookeeper://localhost?prefix=%00",
+		"zookeeper://localhost?tls_ca=/etc/ca.pem", "zookeepers://localhost?tls_ca=/no/such/file.pem",
 	} {
-		_, err := fencelock.Open(t.Context(), url)
-		want(t, url, err, fencelock.ErrInvalid)
+		_, err := fencelock.Open(t.Context(), at)
+		want(t, at, err, fencelock.ErrInvalid)
 		if err != nil && strings.Contains(err.Error(), "pass@") {
 			t.Errorf("the error shows a password: %v", err)
 		}

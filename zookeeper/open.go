@@ -2,20 +2,32 @@ package zookeeper
 
 import (
 	"context"
+	"crypto/tls"
 	"net/url"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
-func init() { backend.Register("zookeeper", open) }
+func init() {
+	backend.Register("zookeeper", open)
+	backend.Register("zookeepers", open)
+}
 
-// open opens zookeeper://[user:password@]h1[:2181],h2[:2181]/chroot.
+// open opens zookeeper://[user:password@]h1[:2181],h2[:2181]/chroot, or zookeepers:// for TLS.
 func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
 	prefix := q.Prefix()
+	secure, err := tlsurl.Config(u.Scheme == "zookeepers", q, "use zookeepers://")
+	if err != nil {
+		return nil, err
+	}
 	if err := q.Err(); err != nil {
 		return nil, err
 	}
 	opts := &Options{Prefix: prefix, NoPrefix: prefix == "", Chroot: u.Path}
+	if secure != nil {
+		opts.Dial = (&tls.Dialer{Config: secure}).DialContext
+	}
 	if u.User != nil {
 		opts.User = u.User.Username()
 		opts.Password, _ = u.User.Password()

@@ -249,6 +249,33 @@ func TestLog(t *testing.T) {
 	}
 }
 
+// The deadline of a lease that was not renewed is the same at its end, to the nanosecond: Verify reads a later one as a
+// renewal. Here that would have come when others had the lock, for the process was stopped as the grant reached it.
+func TestLeaseThatWasNotRenewed(t *testing.T) {
+	var out bytes.Buffer
+	late := &lease{1, time.Now().Add(-time.Second), make(chan struct{})}
+	asked := history.Now().After(-2 * time.Second)
+	next := history.Event{
+		Kind: history.Granted, Process: "q", Name: "x", Token: 2, Called: asked,
+		At: history.Now(), Until: history.Now().After(time.Second),
+	}
+	log := history.NewLog(&out, "p", "")
+	for range 100 {
+		out.Reset()
+		log.Hold(late, asked).End()
+		events, err := history.Read(&out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(events) != 2 || events[0].Until != events[1].Until {
+			t.Fatalf("got %+v, want two events with one deadline", events)
+		}
+		if err := history.Verify(append(events, next), history.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestLogKeepsItsError(t *testing.T) {
 	full := errors.New("disk full")
 	log := history.NewLog(writer(func([]byte) (int, error) { return 0, full }), "p", "")

@@ -63,10 +63,11 @@ type Hold struct {
 // Hold records that a lease was granted, after a call that began at called. Its end is recorded as soon as the lease is
 // lost, or when End is called.
 func (l *Log) Hold(lease Lease, called Moment) *Hold {
-	l.Write(Event{
-		Kind: Granted, Name: lease.Name(), Token: lease.Token(), Called: called, At: Now(),
-		Until: deadline(lease),
-	})
+	first := lease.Deadline()
+	granted := Event{
+		Kind: Granted, Name: lease.Name(), Token: lease.Token(), Called: called, At: Now(), Until: moment(first),
+	}
+	l.Write(granted)
 	h := &Hold{log: l, lease: lease, stop: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(h.done)
@@ -74,7 +75,11 @@ func (l *Log) Hold(lease Lease, called Moment) *Hold {
 		case <-lease.Done():
 		case <-h.stop:
 		}
-		h.log.Write(Event{Kind: Ended, Name: lease.Name(), Token: lease.Token(), At: Now(), Until: deadline(lease)})
+		ended := Event{Kind: Ended, Name: lease.Name(), Token: lease.Token(), At: Now(), Until: granted.Until}
+		if last := lease.Deadline(); !last.Equal(first) { // only then was it renewed, as Verify reads it
+			ended.Until = moment(last)
+		}
+		h.log.Write(ended)
 	}()
 	return h
 }
@@ -85,7 +90,7 @@ func (h *Hold) End() {
 	<-h.done
 }
 
-func deadline(lease Lease) Moment { return Now().After(time.Until(lease.Deadline())) }
+func moment(t time.Time) Moment { return Now().After(time.Until(t)) }
 
 // Wanted records that the process is about to add one to a counter with a token.
 func (l *Log) Wanted(counter string, t backend.Token) {

@@ -19,10 +19,22 @@ type ZooKeeperOptions struct {
 	// the tick; default 200, so that sessions of 400 ms to 4 s are allowed, and leaders are missed
 	// soon
 	TickMS int
+	// TLS makes each server speak TLS too, on a port of its own (SecureURL), with a certificate of an authority of its
+	// own (CAFile).
+	TLS bool
 }
 
 // ZooKeeperEnsemble is a ZooKeeper ensemble. A server that lost its data gets it back from the others.
-type ZooKeeperEnsemble struct{ *Group }
+type ZooKeeperEnsemble struct {
+	*Group
+	secure []string // addresses for TLS
+}
+
+// SecureURL is the first server's address for TLS, as this project's driver takes it.
+func (z *ZooKeeperEnsemble) SecureURL() string { return "zookeepers://" + z.secure[0] }
+
+// CAFile is the certificate of the authority that signed the first server's; empty without TLS.
+func (z *ZooKeeperEnsemble) CAFile() string { return z.servers[0].CAFile() }
 
 // StartZooKeeper starts the servers and returns when each serves clients.
 func StartZooKeeper(ctx context.Context, l Launcher, o ZooKeeperOptions) (*ZooKeeperEnsemble, error) {
@@ -33,8 +45,8 @@ func StartZooKeeper(ctx context.Context, l Launcher, o ZooKeeperOptions) (*ZooKe
 			return nil, err
 		}
 	}
-	z := &ZooKeeperEnsemble{&Group{}}
-	return z, z.run(ctx, max(o.Servers, 1), 3, false, func(i int, all [][]int) (*Server, error) {
+	z := &ZooKeeperEnsemble{Group: &Group{}}
+	return z, z.run(ctx, max(o.Servers, 1), 4, false, func(i int, all [][]int) (*Server, error) {
 		return newServer("zookeeper", l, all[i][0], func(s *Server) error {
 			return z.server(ctx, l, s, o, classes, i, all)
 		})
@@ -50,8 +62,11 @@ func zooKeeperClasses() (string, error) {
 	if _, err := os.Stat(debian); err != nil {
 		return "", fmt.Errorf("zookeeper is %w: neither ZOOKEEPER_HOME nor %s is there", ErrMissing, debian)
 	}
-	return debian, nil
+	return debian + string(os.PathListSeparator) + debianCodec, nil
 }
+
+// debianCodec is what the manifest of Debian's jar (3.8.0) does not name, and TLS needs.
+const debianCodec = "/usr/share/java/netty-codec.jar"
 
 // The logging configuration for both libraries that versions of ZooKeeper use.
 const (
@@ -69,7 +84,7 @@ log4j.appender.C.layout.ConversionPattern=%d %p %c %m%n
 `
 )
 
-// server prepares server i. Its ports are for clients, for the leader and for elections.
+// server prepares server i. Its ports are for clients, for the leader, for elections, and for clients with TLS.
 func (z *ZooKeeperEnsemble) server(
 	ctx context.Context, l Launcher, s *Server, o ZooKeeperOptions, classes string, i int, all [][]int,
 ) (err error) {
@@ -77,8 +92,16 @@ func (z *ZooKeeperEnsemble) server(
 	s.ready = func(ctx context.Context) error { return z.ready(ctx, s) }
 	s.probe = zooKeeperVersion(s)
 	data := filepath.Join(s.dir, "data")
+	config := zooConfig(o, data, i, all)
+	if o.TLS {
+		lines, err := z.tls(s, all[i][3])
+		if err != nil {
+			return err
+		}
+		config += lines
+	}
 	files := map[string]string{
-		"zoo.cfg":          zooConfig(o, data, i, all),
+		"zoo.cfg":          config,
 		"log4j.properties": log4jConfig,
 		"logback.xml":      logbackConfig,
 	}
@@ -109,6 +132,33 @@ func zooConfig(o ZooKeeperOptions, data string, i int, all [][]int) string {
 		}
 	}
 	return strings.Join(append(lines, o.Config...), "\n") + "\n"
+}
+
+// tls makes a certificate for a server, and returns the lines of its configuration.
+func (z *ZooKeeperEnsemble) tls(s *Server, port int) (string, error) {
+	own, err := newAuthority(s.dir)
+	if err != nil {
+		return "", err
+	}
+	key, err := os.ReadFile(own.keyFile)
+	if err != nil {
+		return "", err
+	}
+	cert, err := os.ReadFile(own.certFile)
+	if err != nil {
+		return "", err
+	}
+	both := filepath.Join(s.dir, "store.pem") // by this end it knows the type
+	if err := os.WriteFile(both, append(key, cert...), 0o644); err != nil {
+		return "", err
+	}
+	s.caFile, s.tls = own.caFile, own.client
+	z.secure = append(z.secure, loopback(port))
+	return strings.Join([]string{
+		"secureClientPort=" + strconv.Itoa(port), "secureClientPortAddress=127.0.0.1",
+		"serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory", "ssl.clientAuth=none",
+		"ssl.keyStore.location=" + both, "ssl.trustStore.location=" + own.caFile,
+	}, "\n") + "\n", nil
 }
 
 // zooKeeperSpec says how to run one server whose configuration is in dir.

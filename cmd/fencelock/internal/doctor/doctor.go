@@ -71,8 +71,8 @@ func (x *exam) run(ctx context.Context, rawURL string) (*Report, error) {
 		"redis": x.redis, "rediss": x.redis, "redis+sentinel": x.redis, "redis+cluster": x.redis,
 		"redlock": x.redlock, "redlocks": x.redlock,
 		"etcd": x.etcd, "etcds": x.etcd,
-		"zookeeper": x.zookeeper,
-		"postgres":  x.postgres, "postgresql": x.postgres,
+		"zookeeper": x.zookeeper, "zookeepers": x.zookeeper,
+		"postgres": x.postgres, "postgresql": x.postgres,
 		"file": x.file, "memory": x.memory,
 	}[x.u.Scheme]
 	if look == nil {

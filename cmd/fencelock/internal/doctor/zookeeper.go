@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
 const (
@@ -58,7 +60,7 @@ func (x *exam) zooServer(ctx context.Context, host string) (up bool, err error) 
 	fastest := askMost
 	for range looks {
 		began := time.Now()
-		if answer, err = fourLetters(ctx, host, "srvr"); err != nil {
+		if answer, err = x.fourLetters(ctx, host, "srvr"); err != nil {
 			return false, err
 		}
 		fastest = min(fastest, time.Since(began)/2) // connecting is the other half
@@ -86,7 +88,7 @@ func (x *exam) zooServer(ctx context.Context, host string) (up bool, err error) 
 			return false, nil
 		}
 	}
-	answer, err = fourLetters(ctx, host, "conf")
+	answer, err = x.fourLetters(ctx, host, "conf")
 	if err != nil {
 		return true, err
 	}
@@ -101,7 +103,7 @@ func (x *exam) zooServer(ctx context.Context, host string) (up bool, err error) 
 		x.add("zookeeper-tick", host,
 			fmt.Sprintf("%d ms, with a tickTime of %d ms", shortest, tick))
 	}
-	dump, err := fourLetters(ctx, host, "dump")
+	dump, err := x.fourLetters(ctx, host, "dump")
 	if err != nil || !strings.Contains(dump, "Sessions with Ephemerals") {
 		hidden = append(hidden, "dump")
 	} else if session, load := heaviest(dump); load > heavySession {
@@ -142,12 +144,23 @@ func heaviest(dump string) (session string, most int) {
 	return session, most
 }
 
+// zooDial connects to a server, as the URL says.
+func (x *exam) zooDial(ctx context.Context, network, host string) (net.Conn, error) {
+	if x.u.Scheme != "zookeepers" {
+		return new(net.Dialer).DialContext(ctx, network, host)
+	}
+	secure, err := tlsurl.Config(true, x.q, "")
+	if err != nil {
+		return nil, err
+	}
+	return (&tls.Dialer{Config: secure}).DialContext(ctx, network, host)
+}
+
 // fourLetters sends a four-letter word.
-func fourLetters(ctx context.Context, host, word string) (string, error) {
+func (x *exam) fourLetters(ctx context.Context, host, word string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askMost)
 	defer cancel()
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", host)
+	conn, err := x.zooDial(ctx, "tcp", host)
 	if err != nil {
 		return "", err
 	}
@@ -215,7 +228,7 @@ func (x *exam) zooSession(ctx context.Context) error {
 // zooClock reads the server's clock from its list of connections: when it began the session that
 // was just opened.
 func (x *exam) zooClock(ctx context.Context, s *zooSession) {
-	text, err := fourLetters(ctx, s.Server(), "cons")
+	text, err := x.fourLetters(ctx, s.Server(), "cons")
 	_, rest, found := strings.Cut(text, "sid=0x"+strconv.FormatUint(uint64(s.SessionID()), 16)+",")
 	_, rest, dated := strings.Cut(rest, "est=")
 	digits, _, _ := strings.Cut(rest, ",")

@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,9 @@ import (
 )
 
 // lengthy lets sessions be as long as leases are by default.
+// plain is an exam of servers without TLS.
+var plain = &exam{u: &url.URL{Scheme: "zookeeper"}}
+
 var lengthy = []string{"maxSessionTimeout=60000"}
 
 func zooClient(t *testing.T, z *servers.ZooKeeperEnsemble) *zk.Conn {
@@ -62,7 +66,7 @@ func TestZooKeeper(t *testing.T) {
 	finds(t, examine(t, z.URL()), "zookeeper-down")
 	must(t, z.Servers()[1].Kill())
 	await(t, "the last server misses the others", func() bool {
-		text, err := fourLetters(t.Context(), z.Addrs()[0], "srvr")
+		text, err := plain.fourLetters(t.Context(), z.Addrs()[0], "srvr")
 		return err == nil && strings.Contains(text, notServing)
 	})
 	finds(t, examine(t, z.URL()), "zookeeper-down", "zookeeper-no-quorum")
@@ -73,13 +77,15 @@ func TestZooKeeper(t *testing.T) {
 func TestZooKeeperAlone(t *testing.T) {
 	t.Parallel()
 	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{
-		Config: []string{"maxSessionTimeout=8000", "minSessionTimeout=6000", "maxClientCnxns=5"},
+		TLS: true, Config: []string{"maxSessionTimeout=8000", "minSessionTimeout=6000", "maxClientCnxns=5"},
 	})
 	r := examine(t, z.URL()+"?ttl=3500ms")
 	finds(t, r, "zookeeper-single", "zookeeper-connections")
 	has(t, r, "zookeeper-connections", "5")
 	has(t, examine(t, z.URL()), "zookeeper-session-short", "8s, which covers 4.032s, with a TTL of 30s")
 	finds(t, examine(t, z.URL()+"?ttl=1s"), "zookeeper-single", "zookeeper-connections", "zookeeper-session-long")
+	secure := z.SecureURL() + "?ttl=1s&tls_ca=" + url.QueryEscape(z.CAFile())
+	finds(t, examine(t, secure), "zookeeper-single", "zookeeper-connections", "zookeeper-session-long")
 	if there, _, err := zooClient(t, z).Exists("/fencelock:"); there || err != nil {
 		t.Errorf("the examination made nodes (%v)", err)
 	}
@@ -200,7 +206,7 @@ func TestZooKeeperObserver(t *testing.T) {
 	}
 	host := "127.0.0.1:" + ports[2]
 	await(t, "the observer serves", func() bool {
-		text, err := fourLetters(t.Context(), host, "srvr")
+		text, err := plain.fourLetters(t.Context(), host, "srvr")
 		return err == nil && strings.Contains(text, "Mode: observer")
 	})
 	r := examine(t, "zookeeper://"+host)

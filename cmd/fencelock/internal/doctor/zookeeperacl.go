@@ -56,8 +56,7 @@ func dialZoo(ctx context.Context, x *exam, length time.Duration) (*zooSession, e
 	dial := func(network, address string, _ time.Duration) (net.Conn, error) {
 		one, cancel := context.WithTimeout(ctx, askMost)
 		defer cancel()
-		var d net.Dialer
-		conn, err := d.DialContext(one, network, address)
+		conn, err := x.zooDial(one, network, address)
 		if err != nil {
 			return nil, err
 		}
