@@ -172,7 +172,11 @@ func (s *store) ask(ctx context.Context, c *backend.Claim) error {
 	if p.rev > 0 {
 		return s.look(ctx, c, p)
 	}
-	l, err := s.lease(ctx, c, p, c.TTL/8)
+	age := c.TTL / 8
+	if c.Unsure { // a member is silent: the fewer requests go out the better, and the engine renews at once
+		age = c.TTL / 2
+	}
+	l, err := s.lease(ctx, c, p, age)
 	if err != nil {
 		return err
 	}

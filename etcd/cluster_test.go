@@ -51,11 +51,12 @@ func TestLeaderFails(t *testing.T) {
 	}
 }
 
-// One member of three is silent: what it is asked goes to another.
+// One member of three is silent: what it is asked goes to another, and then it is asked no more. With a request in
+// three to it, these would take ten seconds.
 func TestMemberHangs(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("each request to the silent member costs its time limit")
+		t.Skip("three members")
 	}
 	e := servers.Etcd(t, servers.EtcdOptions{Members: 3})
 	r := on(t, e, "hangs:")
@@ -71,16 +72,16 @@ func TestMemberHangs(t *testing.T) {
 		}
 	}
 	var last fencelock.Token
-	for range 4 {
-		began := time.Now()
+	began := time.Now()
+	for range 10 {
 		le := lock(t, l.Mutex("x"))
 		must(t, le.Renew(within(t, 8*time.Second)))
 		unlock(t, le)
 		rising(t, "with a silent member", last, le.Token())
 		last = le.Token()
-		if took := time.Since(began); took > 9*time.Second {
-			t.Errorf("Lock, Renew and Unlock with a silent member took %v", took)
-		}
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("ten times Lock, Renew and Unlock with a silent member took %v", took)
 	}
 }
 

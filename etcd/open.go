@@ -89,6 +89,8 @@ func config(hosts []string, secure *tls.Config, dial time.Duration) clientv3.Con
 		DialTimeout: dial, DialKeepAliveTime: pingAfter, DialKeepAliveTimeout: pingMost,
 		MaxUnaryRetries: 2, // the driver has its own
 		DialOptions: []grpc.DialOption{
+			grpc.WithDisableServiceConfig(), // the client's own
+			grpc.WithDefaultServiceConfig(`{"loadBalancingPolicy": "` + policy + `"}`),
 			grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff: backoff.Config{

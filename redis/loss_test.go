@@ -75,8 +75,9 @@ func TestBreakHandsOver(t *testing.T) {
 	c := foreign(t, s)
 	le := lock(t, open(t, s.URL()).Mutex("x"))
 	wait := queue(t, c, open(t, s.URL()), "x", 1)
+	operator := open(t, s.URL())
 	began := time.Now()
-	must(t, open(t, s.URL()).Break(t.Context(), "x"))
+	must(t, operator.Break(t.Context(), "x"))
 	next := wait.granted(t, time.Second)
 	if next.Token() <= le.Token() {
 		t.Errorf("token after Break: got %d, want more than %d", next.Token(), le.Token())
