@@ -2,12 +2,15 @@ package etcd_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
@@ -82,6 +85,51 @@ func TestMemberHangs(t *testing.T) {
 	}
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("ten times Lock, Renew and Unlock with a silent member took %v", took)
+	}
+}
+
+// A watch that goes to a member that hangs is opened anew at another: nobody who waits takes that for an outage of the
+// cluster, or hears of a release late. Of six clients some watch there, as a rule four.
+func TestWatchAtAHungMember(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("three members, and longer than an outage is ridden out")
+	}
+	e := servers.Etcd(t, servers.EtcdOptions{Members: 3})
+	r := on(t, e, "watch:")
+	holder := open(t, r.url(), fencelock.WithTTL(10*time.Second))
+	var clients []*fencelock.Locker
+	for i := range 6 {
+		l := open(t, r.url(), fencelock.WithTTL(10*time.Second))
+		le := lock(t, holder.Mutex("warm"))
+		wait := r.wait(t, l.Mutex("warm"), 2)
+		unlock(t, le)
+		unlock(t, wait.granted(t, 5*time.Second))
+		clients = append(clients, l)
+		lock(t, holder.Mutex(fmt.Sprint("x", i)))
+	}
+	leader, err := e.Leader(within(t, 10*time.Second))
+	must(t, err)
+	hung := slices.DeleteFunc(slices.Clone(e.Servers()), func(s *servers.Server) bool { return s == leader })[0]
+	must(t, hung.Pause())
+	defer func() { _ = hung.Resume() }()
+	var waits []*pending
+	for i, l := range clients {
+		waits = append(waits, start(t, l.Mutex(fmt.Sprint("x", i))))
+	}
+	<-time.After(backend.Patience + time.Second) // an outage would have ended the waits
+	for i, w := range waits {
+		if w.over() {
+			t.Fatalf("client %d: the wait is over: %v", i, w.err)
+		}
+	}
+	must(t, holder.Close()) // which releases all
+	began := time.Now()
+	for _, w := range waits {
+		w.granted(t, 10*time.Second)
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("six waiters heard of the releases within %v, want less than their floor timers", took)
 	}
 }
 

@@ -3,12 +3,15 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/fencelock/fencelock/backend"
 )
@@ -24,11 +27,13 @@ const (
 // watch sees the deletions of the whole queue, so that the waiter ticks off those in
 // front of it, and its own.
 type hubs struct {
-	s    *store
-	idle atomic.Int64 // how many have no waiter
+	s      *store
+	idle   atomic.Int64 // how many have no waiter
+	silent atomic.Int64 // how many in a row did not begin in time
 
 	mu      sync.Mutex
 	byQueue map[string]*hub
+	stream  int // that new ones go over
 	closed  bool
 }
 
@@ -38,6 +43,7 @@ type hubs struct {
 type hub struct {
 	hubs   *hubs
 	queue  string
+	stream int
 	cancel context.CancelFunc
 	ready  chan struct{} // closed when since is set, or the hub is over
 
@@ -87,7 +93,12 @@ func (hs *hubs) get(queue string, w *waiter) *hub {
 			return nil
 		}
 		ctx, cancel := context.WithCancel(hs.s.ctx)
-		h = &hub{hubs: hs, queue: queue, cancel: cancel, ready: make(chan struct{}), waiters: map[*waiter]struct{}{}}
+		h = &hub{
+			hubs: hs, queue: queue, stream: hs.stream, cancel: cancel, ready: make(chan struct{}),
+			waiters: map[*waiter]struct{}{},
+		}
+		// The client has one stream for all watches of the same metadata (clientv3 3.7).
+		ctx = metadata.AppendToOutgoingContext(ctx, "fencelock-watch", strconv.Itoa(h.stream))
 		hs.byQueue[queue] = h
 		hs.s.flying.Go(func() { h.run(ctx) })
 	}
@@ -120,6 +131,7 @@ func (h *hub) run(ctx context.Context) {
 			return
 		}
 		if resp.Created && !h.isReady() {
+			h.hubs.silent.Store(0)
 			h.mu.Lock()
 			h.since = resp.Header.Revision
 			h.mu.Unlock()
@@ -127,6 +139,24 @@ func (h *hub) run(ctx context.Context) {
 		}
 		h.deliver(resp.Events)
 	}
+}
+
+// most is how long a hub may take to begin: a member may hang, or be slow.
+func (hs *hubs) most() time.Duration { return firstMost << min(hs.silent.Load(), 2) }
+
+// forsake ends a hub that has not begun in time, and makes new ones go over another stream, and so to
+// another member.
+func (h *hub) forsake() {
+	h.hubs.mu.Lock()
+	if h.hubs.stream == h.stream {
+		h.hubs.stream++
+		h.hubs.silent.Add(1)
+	}
+	if h.hubs.byQueue[h.queue] == h {
+		delete(h.hubs.byQueue, h.queue)
+	}
+	h.hubs.mu.Unlock()
+	h.cancel()
 }
 
 // deliver hands deletions to the waiters.
@@ -284,8 +314,15 @@ func (w *waiter) join(ctx context.Context, queue string) (since int64, err error
 			return 0, context.Canceled
 		}
 	}
+	most := w.s.hubs.most()
+	late := time.NewTimer(most)
+	defer late.Stop()
 	select {
 	case <-w.hub.ready:
+	case <-late.C:
+		w.hub.forsake()
+		w.leave()
+		return 0, fmt.Errorf("no answer within %v to a watch", most)
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
