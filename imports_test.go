@@ -107,6 +107,11 @@ var rules = []rule{
 		[]string{".", "backend", "backend/memory"},
 		"the store of unit tests is the memory backend, and what tests use is the public surface",
 	},
+	{
+		"integrations/...", "module",
+		[]string{".", "leader"},
+		"an integration works with any backend, and through the public surface alone",
+	},
 	{"internal/...", ".", nil, "what drivers may import must not know the engine"},
 	{
 		"metrics/...", "module",
@@ -264,6 +269,9 @@ func TestImportRulesCanFail(t *testing.T) {
 		{"locktest", "github.com/stretchr/testify/assert", 1},
 		{"locktest", module + "/backend/memory", 0},
 		{"locktest", module + "/redis", 1},
+		{"integrations/gocron", module + "/redis", 1},
+		{"integrations/gocron", module + "/leader", 0},
+		{"integrations/gocron", "github.com/go-co-op/gocron/v2", 0},
 		{"internal/x", module, 1},
 		{".", module + "/metrics/prometheus", 1},
 		{"redis", module + "/metrics/internal/measure", 1},

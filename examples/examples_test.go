@@ -49,7 +49,6 @@ func TestExamples(t *testing.T) {
 		{"postgres-fencing", postgres, nil, []string{"stale fencing token"}, true},
 		{"leader-election", redis, nil, []string{"leads with token", "leads with token"}, true},
 		{"singleton-jobs", redis, nil, []string{"job 0 of customer 0", "12 jobs done"}, true},
-		{"gocron-jobs", redis, nil, []string{"by a lock", "by a leader"}, true}, // a module of its own
 		{
 			"migrating-fleet", func(t *testing.T) string { return redis(t) + " " + etcd(t) }, nil,
 			[]string{
@@ -66,7 +65,7 @@ func TestExamples(t *testing.T) {
 			defer cancel()
 			program := filepath.Join(t.TempDir(), tt.name)
 			build := exec.CommandContext(ctx, "go", "build", "-o", program, ".")
-			build.Dir = tt.name // it may be a module of its own
+			build.Dir = tt.name
 			if out, err := build.CombinedOutput(); err != nil {
 				t.Fatalf("build: %v\n%s", err, out)
 			}

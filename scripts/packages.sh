@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Prints the packages of all modules but those that only compare with other libraries.
+# Prints the packages of all modules but those that only compare with other libraries, or that
+# take long to build: test.sh --full has those.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-go list work | grep -vE '/(bench/peers|examples/gocron-jobs|examples/nats-driver|examples/sqlite-driver)(/|$)'
+go list work | grep -vE '/(bench/peers|examples/nats-driver|examples/sqlite-driver|integrations/(controller-runtime|goose))(/|$)'

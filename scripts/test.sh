@@ -86,6 +86,8 @@ else
 	# Drivers from outside, held to the same suite.
 	(cd examples/nats-driver && go test -race -short -shuffle=on -timeout 10m ./...) || status=$?
 	(cd examples/sqlite-driver && go test -short -shuffle=on -timeout 10m ./...) || status=$?
+	# The libraries of Kubernetes and SQLite take minutes to compile.
+	go test -count=1 -shuffle=on ./integrations/controller-runtime ./integrations/goose || status=$?
 	# Old programs and new ones on one key.
 	(cd bench/peers && go test -count=1 -timeout 10m -run 'TestOldProgramsOnOneKey|TestMixedFleets' .) || status=$?
 	# The search of the protocols' states needs the speed that the race detector costs.

@@ -1,0 +1,63 @@
+// Package asynq lets one task of a kind run at a time, on all servers of github.com/hibiken/asynq.
+//
+//	mux.Use(fenceasynq.Middleware(func(t *asynq.Task) fencelock.Mutex {
+//		return locks.Mutex("customers/" + string(t.Payload()))
+//	}))
+//	asynq.Config{IsFailure: fenceasynq.IsFailure, RetryDelayFunc: fenceasynq.RetryDelay(10 * time.Second)}
+package asynq
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/fencelock/fencelock"
+)
+
+// Middleware returns an asynq.MiddlewareFunc that processes a task while it holds the Mutex that mutex
+// returns for it, or nil for none. The ctx of the task ends with the lease too, which it carries for its
+// Token (fencelock.LeaseFrom).
+//
+// A task whose lock another has gives its worker back at once, with fencelock.ErrLocked, and is retried.
+// The error of a task is joined with that of Unlock, so that asynq retries it: ErrLost if the task may
+// have overlapped with another; ErrUnavailable if the store is out, and the lock is free after the TTL
+// only. Where asynq gives a task up (its timeout, a shutdown), the lock is held until it has returned.
+// What a failed task wrote through the lease's own transaction (Traits.Transactional) is committed all
+// the same, unless it has called postgres.Rollback.
+func Middleware(mutex func(*asynq.Task) fencelock.Mutex) asynq.MiddlewareFunc {
+	return func(next asynq.Handler) asynq.Handler {
+		return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) (err error) {
+			m := mutex(task)
+			if m == nil {
+				return next.ProcessTask(ctx, task)
+			}
+			lease, err := m.TryLock(ctx)
+			if err != nil {
+				return err
+			}
+			held, cancel := lease.Context(ctx)
+			defer func() {
+				cancel()
+				err = errors.Join(err, lease.Unlock(ctx))
+			}()
+			return next.ProcessTask(held, task)
+		})
+	}
+}
+
+// IsFailure is for asynq.Config: that another has the lock is no failure, and uses up no retry. A task
+// without any, of asynq.MaxRetry(0), is archived all the same.
+func IsFailure(err error) bool { return err != nil && !errors.Is(err, fencelock.ErrLocked) }
+
+// RetryDelay is for asynq.Config: a task whose lock another has is retried after locked, any other as by
+// default.
+func RetryDelay(locked time.Duration) asynq.RetryDelayFunc {
+	return func(n int, err error, task *asynq.Task) time.Duration {
+		if errors.Is(err, fencelock.ErrLocked) {
+			return locked
+		}
+		return asynq.DefaultRetryDelayFunc(n, err, task)
+	}
+}

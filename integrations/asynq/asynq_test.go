@@ -1,0 +1,130 @@
+package asynq_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/fencelock/fencelock"
+	fenceasynq "github.com/fencelock/fencelock/integrations/asynq"
+	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/locktest"
+)
+
+// A failed task, and why.
+type failed chan error
+
+func (f failed) HandleError(_ context.Context, _ *asynq.Task, err error) { f <- err }
+
+// server starts a server of its own on the queue at addr.
+func server(t *testing.T, addr string, locks *fencelock.Locker, errs failed, h asynq.HandlerFunc) {
+	t.Helper()
+	mux := asynq.NewServeMux()
+	mux.Use(fenceasynq.Middleware(func(task *asynq.Task) fencelock.Mutex {
+		if task.Type() == "free" {
+			return nil
+		}
+		return locks.Mutex("customers/" + string(task.Payload()))
+	}))
+	mux.HandleFunc("locked", h)
+	mux.HandleFunc("free", h)
+	again := fenceasynq.RetryDelay(0)
+	s := asynq.NewServer(asynq.RedisClientOpt{Addr: addr}, asynq.Config{
+		Concurrency: 2, ErrorHandler: errs, IsFailure: fenceasynq.IsFailure, LogLevel: asynq.FatalLevel,
+		TaskCheckInterval: 10 * time.Millisecond, DelayedTaskCheckInterval: 10 * time.Millisecond,
+		RetryDelayFunc: func(n int, err error, task *asynq.Task) time.Duration {
+			if errors.Is(err, fencelock.ErrLost) {
+				return 0 // by default it is some seconds
+			}
+			return again(n, err, task)
+		},
+	})
+	if err := s.Start(mux); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Shutdown)
+}
+
+func queue(t *testing.T, addr string, kind, customer string) {
+	t.Helper()
+	client := asynq.NewClient(asynq.RedisClientOpt{Addr: addr})
+	defer client.Close()
+	if _, err := client.Enqueue(asynq.NewTask(kind, []byte(customer))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func next[T any](t *testing.T, from chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(10 * time.Second):
+		t.Fatal("nothing came")
+		panic("unreachable")
+	}
+}
+
+func TestOneAtATime(t *testing.T) {
+	store, addr := locktest.New(t), servers.Redis(t, servers.RedisOptions{}).Addr()
+	errs, began, end := make(failed, 1000), make(chan int, 10), make(chan struct{})
+	var inside atomic.Int32
+	for range 2 {
+		server(t, addr, store.Locker(t), errs, func(ctx context.Context, task *asynq.Task) error {
+			if _, ok := fencelock.LeaseFrom(ctx); ok != (task.Type() == "locked") {
+				t.Errorf("task %s: has a lease: %v", task.Type(), ok)
+			}
+			if task.Type() == "locked" && inside.Add(1) > 1 {
+				t.Error("two at a time")
+			}
+			retries, _ := asynq.GetRetryCount(ctx)
+			began <- retries
+			<-end
+			if task.Type() == "locked" {
+				inside.Add(-1)
+			}
+			return nil
+		})
+	}
+	queue(t, addr, "locked", "7")
+	next(t, began)
+	queue(t, addr, "locked", "7")
+	for range 3 {
+		if err := next(t, errs); !errors.Is(err, fencelock.ErrLocked) {
+			t.Fatalf("the second: %v, want ErrLocked", err)
+		}
+	}
+	queue(t, addr, "free", "7") // beside the first
+	next(t, began)
+	end <- struct{}{}
+	end <- struct{}{}
+	if retries := next(t, began); retries != 0 {
+		t.Errorf("the second has used up %d retries", retries)
+	}
+	end <- struct{}{}
+}
+
+func TestLoss(t *testing.T) {
+	store, addr := locktest.New(t), servers.Redis(t, servers.RedisOptions{}).Addr()
+	errs, done, runs := make(failed, 1000), make(chan struct{}), 0
+	server(t, addr, store.Locker(t), errs, func(ctx context.Context, _ *asynq.Task) error {
+		if runs++; runs > 1 {
+			close(done)
+			return nil
+		}
+		store.Lose("customers/7")
+		if cause := context.Cause(ctx); !errors.Is(cause, fencelock.ErrLost) {
+			t.Errorf("ctx ended with %v, want ErrLost", cause)
+		}
+		return nil // it has not looked
+	})
+	queue(t, addr, "locked", "7")
+	if err := next(t, errs); !errors.Is(err, fencelock.ErrLost) || !fenceasynq.IsFailure(err) {
+		t.Errorf("the task ended with %v, want ErrLost", err)
+	}
+	next(t, done)
+}
