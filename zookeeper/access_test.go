@@ -1,7 +1,6 @@
 package zookeeper_test
 
 import (
-	"context"
 	"errors"
 	"net/url"
 	"strings"
@@ -69,9 +68,7 @@ func TestTLS(t *testing.T) {
 		{"", false}, // signed by nobody that is known here
 		{ca + "&tls_server_name=elsewhere", false},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		l, err := fencelock.Open(ctx, z.SecureURL()+"?"+tt.query, fencelock.WithTTL(3*time.Second))
-		cancel()
+		l, err := fencelock.Open(t.Context(), z.SecureURL()+"?"+tt.query, fencelock.WithTTL(3*time.Second))
 		if (err == nil) != tt.works {
 			t.Errorf("%q: got %v, want it to work: %v", tt.query, err, tt.works)
 		}
