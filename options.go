@@ -129,8 +129,8 @@ func WithGrace(d time.Duration) Option {
 // whichever came last. So the TTL bounds how long others are kept out too long: for jobs whose
 // process ends with them it should be little more than d.
 //
-// A backend without Traits.MinHold gives ErrUnsupported: zookeeper and postgres with mode=row, where
-// a lock ends with its holder's session or transaction.
+// A backend without Traits.MinHold gives ErrUnsupported: zookeeper and postgres with mode=row or
+// mode=advisory, where a lock ends with its holder's session or transaction.
 func WithMinHold(d time.Duration) Option {
 	return func(s *settings) error {
 		if d < 0 || d > longest {

@@ -22,6 +22,7 @@ const promises = `
 	etcd           | durable  | yes  | yes        | yes             | no            | yes
 	zookeeper      | durable  | yes  | yes        | yes             | no            | yes
 	postgres-row   | durable  | yes  | yes        | no              | yes           | yes
+	postgres-advisory | durable  | yes  | yes     | no              | yes           | yes
 	postgres-lease | durable  | yes  | no         | no              | no            | yes`
 
 func TestCatalogKeepsThePromises(t *testing.T) {

@@ -82,6 +82,15 @@ func Catalog() []Entry {
 		},
 		{
 			Traits: Traits{
+				Name: "postgres-advisory", Fencing: Durable, FIFO: true, ClockFree: true, Transactional: true,
+				Grace: true, DeadWaiter: 5 * time.Second, LeasePerConn: true, MinTTL: 100 * time.Millisecond,
+				Resolution: time.Millisecond,
+				Revoked:    time.Second,
+			},
+			Import: module + "postgres",
+		},
+		{
+			Traits: Traits{
 				Name: "postgres-lease", Fencing: Durable, FIFO: true, Grace: true, MinHold: true,
 				DeadWaiter: 5 * time.Second, MinTTL: 100 * time.Millisecond, Resolution: time.Millisecond,
 				Revoked: time.Second,

@@ -57,6 +57,7 @@ locks:
 	// (Transactional);
 	// backend "rows" is postgres-lease, and does not have that.
 	// These backends can carry it: postgres-row
-	// (url postgres://host/db?mode=row).
+	// (url postgres://host/db?mode=row), postgres-advisory
+	// (url postgres://host/db?mode=advisory).
 	// Point the rule at one of them, or choose a scenario that asks less
 }

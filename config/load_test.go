@@ -245,9 +245,11 @@ func TestLoadRefuses(t *testing.T) {
 		},
 		"an unknown mode": {
 			oneBackend("{url: \"postgres://h?mode=rows\"}"), "2:12",
-			[]string{"mode=", "row or lease"},
+			[]string{"mode=", "row or advisory or lease"},
 		},
-		"an empty mode":      {oneBackend("{url: \"postgres://h?mode=\"}"), "2:12", []string{"row or lease"}},
+		"an empty mode": {
+			oneBackend("{url: \"postgres://h?mode=\"}"), "2:12", []string{"row or advisory or lease"},
+		},
 		"a bad query":        {oneBackend("{url: \"redis://h?a=%zz\"}"), "2:12", []string{"query"}},
 		"two TTLs":           {oneBackend("{url: \"redis://h?ttl=1s\", ttl: 2s}"), "2:12", []string{"twice"}},
 		"a bad ttl of a URL": {oneBackend("{url: \"redis://h?ttl=soon\"}"), "2:12", []string{"15s"}},

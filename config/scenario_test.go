@@ -11,11 +11,11 @@ import (
 // The decision matrix: which backends carry which scenario.
 func TestScenarios(t *testing.T) {
 	want := map[string]string{
-		"deduplication": "memory file redis redlock etcd zookeeper postgres-row postgres-lease",
-		"general":       "memory file redis redlock etcd zookeeper postgres-row postgres-lease",
-		"inventory":     "memory file redis redlock etcd zookeeper postgres-row postgres-lease",
+		"deduplication": "memory file redis redlock etcd zookeeper postgres-row postgres-advisory postgres-lease",
+		"general":       "memory file redis redlock etcd zookeeper postgres-row postgres-advisory postgres-lease",
+		"inventory":     "memory file redis redlock etcd zookeeper postgres-row postgres-advisory postgres-lease",
 		"consensus":     "etcd zookeeper",
-		"transactional": "postgres-row",
+		"transactional": "postgres-row postgres-advisory",
 	}
 	for _, s := range config.Scenarios() {
 		var have []string

@@ -112,6 +112,11 @@ func kindOf(name string) kind {
 				"by a holder that lost it",
 			"",
 		}
+	case "postgres-advisory":
+		return kind{
+			"postgres://host/db?mode=advisory", "PostgreSQL 15+",
+			"the same for long holds: vacuum goes on", "",
+		}
 	case "postgres-lease":
 		return kind{"postgres://host/db?mode=lease", "PostgreSQL 15+", "many leases, long ones, behind a pooler", ""}
 	}

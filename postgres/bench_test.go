@@ -20,7 +20,7 @@ import (
 // on a row that is there, and COMMIT) on the same pool, and reports our rate as a ratio to that.
 func BenchmarkCycle(b *testing.B) {
 	s := servers.Postgres(b, servers.PostgresOptions{})
-	for _, mode := range both {
+	for _, mode := range modes {
 		for _, workers := range []int{1, 64} {
 			b.Run(fmt.Sprintf("backend=postgres-%s/op=cycle/workers=%d", mode, workers), func(b *testing.B) {
 				benchmarkCycle(b, s, mode, workers)

@@ -153,7 +153,7 @@ func TestGatesBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{})
 	addr := bouncer(t, s, "transaction", 60)
-	for _, mode := range both {
+	for _, mode := range modes {
 		t.Run(string(mode), func(t *testing.T) {
 			gatetest.Run(t, func(t *testing.T) backend.Driver {
 				t.Helper()

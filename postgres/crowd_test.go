@@ -19,7 +19,7 @@ import (
 // and nothing is left.
 func TestCrowd(t *testing.T) {
 	t.Parallel()
-	for _, mode := range both {
+	for _, mode := range modes {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			s := servers.Postgres(t, servers.PostgresOptions{})

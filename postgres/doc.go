@@ -1,7 +1,9 @@
-// Package postgres is the PostgreSQL backend, through pgx v5: mode row, whose lease is an open
-// transaction that the holder can write in, and mode lease, whose leases are rows with an expiry.
+// Package postgres is the PostgreSQL backend, through pgx v5: modes row and advisory, whose lease is
+// an open transaction that the holder can write in, and mode lease, whose leases are rows with an
+// expiry.
 //
 //	postgres://[user[:password]@]host[:5432][,host…][/database]?mode=row     the default
+//	postgres://[user[:password]@]host[:5432][,host…][/database]?mode=advisory
 //	postgres://[user[:password]@]host[:5432][,host…][/database]?mode=lease   postgresql:// is the same
 //
 // Keys of the URL: mode, prefix, ttl, schema, listen_url; those of pgx and pgxpool (sslmode,
@@ -40,6 +42,20 @@
 // transaction, takes a dead waiter out within half a second; a host that vanished without a word
 // costs those 2 s. While it waits, a process asks every 2 s whether the server is there, once for
 // all its waiters.
+//
+// # Mode advisory: the same without the row
+//
+// The transaction holds the door alone, in exclusive and in share mode: that tells it from a
+// transaction of [LockTx]. So it has no transaction id until the holder writes, and no snapshot
+// while it is idle (that of a result that was read lasts until the next statement or renewal), and
+// vacuum goes on. To draw a token takes an id, so another connection draws it once the door is won,
+// in a transaction of its own: that is one round trip more, and a third gives the session its label.
+// Where nothing was written, the COMMIT of a release notes the nonce in fencelock_ring, by which a
+// release whose reply was lost finds out what became of it; where Tx was used, it first learns the
+// transaction's number, in a round trip more. What else is said of mode row holds, but a row that is
+// locked by hand is no lock here. The modes exclude each other, for they share the door.
+//
+// A waiter of either mode is a statement that runs, so its snapshot holds back vacuum.
 //
 // # Mode lease: what a lease is made of
 //
@@ -101,8 +117,8 @@
 // search_path decides which lock is meant. For Break, and to clean up after lost replies, mode row
 // ends sessions of its own role (pg_terminate_backend): all clients of a lock should share a role,
 // or have pg_signal_backend. Mode row needs max_connections for all its leases and waiters, and a
-// server on Linux, macOS or a BSD (client_connection_check_interval). An open transaction holds
-// back vacuum: leases of mode row should be short.
+// server on Linux, macOS or a BSD (client_connection_check_interval). A transaction with an id holds
+// back vacuum: leases of mode row should be short, or of mode advisory.
 //
 // # What an operator sees
 //

@@ -19,6 +19,9 @@ type Mode string
 const (
 	// Row: a lock on a row, held by an open transaction. It costs a connection for each held lease.
 	Row Mode = "row"
+	// Advisory: Row without the row. The transaction holds an advisory lock alone, and has no
+	// transaction id until the holder writes, so that a long hold does not stop vacuum.
+	Advisory Mode = "advisory"
 	// Lease: a row with an expiry. Any number of leases share the pool.
 	Lease Mode = "lease"
 )
@@ -81,17 +84,17 @@ func newDriver(pool *pgxpool.Pool, opts *Options, mine *dialer) (*Driver, error)
 	}
 	d := &Driver{st: st}
 	switch opts.Mode {
-	case "", Row:
+	case "", Row, Advisory:
 		most := int(pool.Config().MaxConns)
 		if most < 2 {
-			return nil, backend.Invalid("mode row needs a pool of at least 2 connections, "+
+			return nil, backend.Invalid("modes row and advisory need a pool of at least 2 connections, "+
 				"this has pool_max_conns=%d: one is kept back for Inspect, Break and tokens", most)
 		}
 		if opts.Listen != nil {
 			return nil, backend.Invalid("postgres.Options.Listen belongs to mode lease: " +
-				"mode row needs no pushes")
+				"the other modes need no pushes")
 		}
-		d.Mover = core.NewMover(newRow(st, most))
+		d.Mover = core.NewMover(newRow(st, most, opts.Mode == Advisory))
 	case Lease:
 		var id [8]byte
 		_, _ = rand.Read(id[:]) // never fails
@@ -130,5 +133,5 @@ func (o *Options) place() (prefix string, err error) {
 func badMode(m Mode) error {
 	const most = 40
 	shown := strings.ToValidUTF8(string(m[:min(len(m), most)]), "")
-	return backend.Invalid("mode %q: want %q or %q", shown, Row, Lease)
+	return backend.Invalid("mode %q: want %q, %q or %q", shown, Row, Advisory, Lease)
 }

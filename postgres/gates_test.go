@@ -17,7 +17,7 @@ func TestChangedGatesAreSeen(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{})
 	p := pool(t, s, "")
-	for _, mode := range both {
+	for _, mode := range modes {
 		d, other := driver(t, at(s.Addr(), mode, "prefix", "moved:")), driver(t, at(s.Addr(), mode, "prefix", "moved:"))
 		ungated := func(name string, phase backend.Phase, want bool) {
 			t.Helper()

@@ -41,12 +41,12 @@ func takeAll(t *testing.T, p *pgxpool.Pool) (giveBack func()) {
 func TestProgramUsesUpItsPool(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{})
-	for _, mode := range both {
+	for _, mode := range modes {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			p := pool(t, s, "&pool_max_conns=6")
-			l := over(t, p, &postgres.Options{Mode: mode}, fencelock.WithTTL(3*time.Second))
-			other := open(t, at(s.Addr(), mode))
+			l := over(t, p, &postgres.Options{Mode: mode, Prefix: string(mode)}, fencelock.WithTTL(3*time.Second))
+			other := open(t, at(s.Addr(), mode, "prefix", string(mode)))
 			theirs := lock(t, other.Mutex("theirs"))
 			le := lock(t, l.Mutex("ours"))
 			wait := queue(t, l, "theirs", 1)
@@ -60,7 +60,7 @@ func TestProgramUsesUpItsPool(t *testing.T) {
 			}
 			_, err := l.Inspect(within(t, 2*time.Second), "ours")
 			must(t, err)
-			if mode == postgres.Row {
+			if mode != postgres.Lease {
 				_, err := l.Mutex("more").TryLock(t.Context())
 				want(t, "TryLock, which needs a connection", err, fencelock.ErrUnavailable)
 				if !strings.Contains(fmt.Sprint(err), "pool_max_conns") {
@@ -84,7 +84,7 @@ func TestOwnConnectionsAreAsThePool(t *testing.T) {
 	s := servers.Postgres(t, servers.PostgresOptions{})
 	admin := pool(t, s, "")
 	run(t, admin, "CREATE SCHEMA mine")
-	for _, mode := range both {
+	for _, mode := range modes {
 		config := pool(t, s, "&pool_max_conns=4&application_name=theirs_"+string(mode)).Config()
 		config.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
 			_, err := c.Exec(ctx, "SET search_path = mine")
@@ -139,21 +139,21 @@ func TestEverySessionIsEnded(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{})
 	admin := pool(t, s, "")
-	for _, mode := range both {
+	for _, mode := range modes {
 		name := "theirs_" + string(mode)
 		p := pool(t, s, "&pool_max_conns=12&application_name="+name)
 		l := over(t, p, &postgres.Options{Mode: mode}, fencelock.WithTTL(3*time.Second))
-		unlock(t, lock(t, l.Mutex("x")))
+		unlock(t, lock(t, l.Mutex(name)))
 		ended := func() {
 			takeAll(t, p)()
 			run(t, admin, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1",
 				name)
 		}
 		ended()
-		le, err := l.Mutex("x").TryLock(t.Context())
+		le, err := l.Mutex(name).TryLock(t.Context())
 		must(t, err)
 		ended()
-		_, err = l.Inspect(within(t, 3*time.Second), "x")
+		_, err = l.Inspect(within(t, 3*time.Second), name)
 		must(t, err)
 		if mode == postgres.Lease { // the other's lock is its session
 			must(t, le.Renew(t.Context()))
@@ -214,7 +214,7 @@ func TestFarFloorsSpendNothing(t *testing.T) {
 	s := servers.Postgres(t, servers.PostgresOptions{})
 	p := pool(t, s, "")
 	const far = 1<<53 - 3
-	for _, mode := range both {
+	for _, mode := range modes {
 		l := open(t, at(s.Addr(), mode))
 		_, err := l.Mutex("x", fencelock.WithFloor(far)).TryLock(t.Context())
 		want(t, "a floor near the end of the numbers", err, fencelock.ErrInvalid)
@@ -227,7 +227,7 @@ func TestFarFloorsSpendNothing(t *testing.T) {
 		defer cancel()
 		refused := make(chan error, 1)
 		go func() { _, err := l.Mutex("x", fencelock.WithFloor(far)).Lock(ctx); refused <- err }()
-		if mode == postgres.Row {
+		if mode != postgres.Lease {
 			waiters(t, l, "x", 1)
 		}
 		unlock(t, le)

@@ -20,9 +20,9 @@ import (
 
 // What ends the lease's transaction and begins another, which looks like it, is a lost lease at
 // once.
-func txReplaced(t *testing.T, s *servers.PostgresServer) {
+func txReplaced(t *testing.T, s *servers.PostgresServer, mode postgres.Mode) {
 	p := pool(t, s, "")
-	a, b := open(t, at(s.Addr(), postgres.Row)), open(t, at(s.Addr(), postgres.Row))
+	a, b := open(t, at(s.Addr(), mode)), open(t, at(s.Addr(), mode))
 	exec := func(sql string) func(tx pgx.Tx) error {
 		return func(tx pgx.Tx) error {
 			_, err := tx.Exec(t.Context(), sql)

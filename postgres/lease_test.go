@@ -153,11 +153,11 @@ func listenerIsOutOfReach(t *testing.T, s *servers.PostgresServer) {
 // Queries of the program on its own pool go on beside ours, in whatever mode it prepares them.
 func givenPoolOfAnyExecMode(t *testing.T, s *servers.PostgresServer) {
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
-		for _, m := range both {
+		for _, m := range modes {
 			p := pool(t, s, "&pool_max_conns=4&default_query_exec_mode="+mode)
 			l := over(t, p, &postgres.Options{Mode: m, Prefix: mode})
 			le := lock(t, l.Mutex("x"))
-			if _, ok := postgres.Tx(le); ok != (m == postgres.Row) {
+			if _, ok := postgres.Tx(le); ok != (m != postgres.Lease) {
 				t.Errorf("mode %s: Tx is %v", m, ok)
 			}
 			if got := one[int](t, p, "SELECT $1::int", 7); got != 7 {

@@ -16,7 +16,7 @@ import (
 // COMMIT, ROLLBACK or the end of the connection, and with a rollback to a savepoint that was made
 // before it. Nothing else is left of it, and nothing of the session is changed.
 //
-// It is the lock of mode row: the holders of a Mutex and the transactions of LockTx exclude each
+// It is the lock of modes row and advisory: the holders of a Mutex and the transactions of LockTx exclude each
 // other, wait in one queue, first come, first served, and draw their tokens from one source. A
 // lease of mode lease is another lock.
 //
@@ -74,9 +74,9 @@ func (o *Options) lockTx(
 	if err != nil {
 		return 0, err
 	}
-	if o.Mode != "" && o.Mode != Row {
-		return 0, backend.Invalid("postgres.Options of mode %q: "+
-			"only the locks of mode %q can be had in a transaction", o.Mode, Row)
+	if o.Mode != "" && o.Mode != Row && o.Mode != Advisory {
+		return 0, backend.Invalid("postgres.Options of mode %q: only the locks of "+
+			"modes %q and %q can be had in a transaction", o.Mode, Row, Advisory)
 	}
 	q := &inTx{tx: tx, prefix: prefix, name: name, known: noGates}
 	q.sql = "SELECT fencelock_lock($1::bytea, $2::int, $3::boolean, $4::bigint)"

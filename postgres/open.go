@@ -51,7 +51,7 @@ var passed = []string{
 var secret = []string{"password", "sslpassword"}
 
 // open makes a driver from
-// postgres://[user[:password]@]host[:5432][,host…][/database]?mode=row|lease&….
+// postgres://[user[:password]@]host[:5432][,host…][/database]?mode=row|advisory|lease&….
 func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
 	prefix := q.Prefix()
 	opts := &Options{
@@ -60,7 +60,7 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 	}
 	listen := q.String("listen_url", "")
 	config, err := poolConfig(u, q)
-	if opts.Mode != Row && opts.Mode != Lease {
+	if opts.Mode != Row && opts.Mode != Advisory && opts.Mode != Lease {
 		return nil, badMode(opts.Mode)
 	}
 	if bad := q.Err(); bad != nil {
@@ -122,7 +122,7 @@ func poolConfig(u *url.URL, q *backend.Query) (*pgxpool.Config, error) {
 // listenConfig reads listen_url.
 func listenConfig(raw string, mode Mode) (*pgx.ConnConfig, error) {
 	if mode != Lease {
-		return nil, backend.Invalid("listen_url belongs to mode=lease: mode=row needs no pushes")
+		return nil, backend.Invalid("listen_url belongs to mode=lease: the other modes need no pushes")
 	}
 	u, err := backend.ParseURL(raw)
 	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {

@@ -39,7 +39,7 @@ func TestSearchPathOfAConnectionDecidesNothing(t *testing.T) {
 	s := servers.Postgres(t, servers.PostgresOptions{})
 	admin := pool(t, s, "")
 	n := 0
-	for _, mode := range both {
+	for _, mode := range modes {
 		for _, path := range []string{"tenant_b", "tenant_b, public"} {
 			for _, before := range []bool{false, true} {
 				n++
@@ -118,7 +118,7 @@ func TestAnotherVersionIsLeftAlone(t *testing.T) {
 	for _, v := range []int{0, 99} {
 		run(t, p, fmt.Sprintf("CREATE OR REPLACE FUNCTION fencelock_version() RETURNS int LANGUAGE sql "+
 			"IMMUTABLE AS 'SELECT %d'", v))
-		for _, mode := range both {
+		for _, mode := range modes {
 			began := time.Now()
 			_, err := fencelock.Open(within(t, 5*time.Second), at(s.Addr(), mode))
 			want(t, fmt.Sprint("version ", v), err, fencelock.ErrInvalid)
@@ -142,7 +142,7 @@ func TestAnotherVersionWithoutATableIsLeftAlone(t *testing.T) {
 	s := servers.Postgres(t, servers.PostgresOptions{})
 	p := pool(t, s, "")
 	run(t, p, "CREATE FUNCTION fencelock_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 7'")
-	for _, mode := range both {
+	for _, mode := range modes {
 		_, err := fencelock.Open(within(t, 5*time.Second), at(s.Addr(), mode))
 		want(t, "version 7", err, fencelock.ErrInvalid)
 		for _, says := range []string{"version 7", "schema="} {

@@ -18,9 +18,9 @@ func (h handle) Handle() any { return h.h.Handle }
 
 // A raise leaves the holder's transaction alone, waits for its statements, and lasts when it is
 // rolled back.
-func raiseHeldInTx(t *testing.T, s *servers.PostgresServer) {
-	p, d := pool(t, s, ""), driver(t, at(s.Addr(), postgres.Row, "prefix", "raise:"))
-	run(t, p, "CREATE TABLE IF NOT EXISTS written (n int)")
+func raiseHeldInTx(t *testing.T, s *servers.PostgresServer, mode postgres.Mode) {
+	p, d := pool(t, s, ""), driver(t, at(s.Addr(), mode, "prefix", "raise:"))
+	run(t, p, "CREATE TABLE IF NOT EXISTS written (n int); DELETE FROM written")
 	var last backend.Token
 	for round, fails := range []bool{false, true} {
 		r := request("x", backend.PhaseBoth)
@@ -67,7 +67,7 @@ func raiseHeldInTx(t *testing.T, s *servers.PostgresServer) {
 
 // Whoever has lost the lock raises nothing, and is told so.
 func raiseHeldAfterLoss(t *testing.T, s *servers.PostgresServer) {
-	for _, mode := range both {
+	for _, mode := range modes {
 		d, other := driver(t, at(s.Addr(), mode, "prefix", "lost:")), driver(t, at(s.Addr(), mode, "prefix", "lost:"))
 		r := request("x", backend.PhaseBoth)
 		g, err := d.Acquire(t.Context(), r)
@@ -92,7 +92,7 @@ func TestRaiseHeldIsDurable(t *testing.T) {
 		"bgwriter_delay=10s", "synchronous_commit=off",
 	}})
 	floors := map[postgres.Mode]backend.Token{}
-	for _, mode := range both {
+	for _, mode := range modes {
 		d := driver(t, at(s.Addr(), mode, "prefix", string(mode)))
 		r := request("x", backend.PhaseBoth)
 		g, err := d.Acquire(t.Context(), r)
@@ -102,7 +102,7 @@ func TestRaiseHeldIsDurable(t *testing.T) {
 	}
 	must(t, s.Kill())
 	must(t, s.Start())
-	for _, mode := range both {
+	for _, mode := range modes {
 		d := driver(t, at(s.Addr(), mode, "prefix", string(mode)))
 		must(t, d.Break(t.Context(), "x"))
 		g, err := d.Acquire(t.Context(), request("x", backend.PhaseBoth))

@@ -38,7 +38,7 @@ func (b *blocks) saw(t *testing.T, how, name string, g backend.Grant) {
 func TestReservedTokens(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{})
-	for _, mode := range both {
+	for _, mode := range modes {
 		var b blocks
 		d := driver(t, at(s.Addr(), mode, "prefix", "reserve-"+string(mode)))
 		take := func(how string, r *backend.Request) *backend.Hold {
@@ -46,7 +46,7 @@ func TestReservedTokens(t *testing.T) {
 			g, err := d.Acquire(within(t, 20*time.Second), r)
 			must(t, err)
 			b.saw(t, how, r.Name, g)
-			if g.Reserved < 0 || g.Reserved > r.Reserve || mode == postgres.Row && g.Reserved != 0 {
+			if g.Reserved < 0 || g.Reserved > r.Reserve || mode != postgres.Lease && g.Reserved != 0 {
 				t.Errorf("%s: %s reserved %d of %d", mode, how, g.Reserved, r.Reserve)
 			}
 			return &backend.Hold{Request: r, Grant: g}

@@ -20,8 +20,19 @@ import (
 	"github.com/fencelock/fencelock/postgres"
 )
 
-// both are the modes, for tests that hold for each.
-var both = []postgres.Mode{postgres.Row, postgres.Lease}
+// modes are for tests that hold for each.
+var modes = []postgres.Mode{postgres.Row, postgres.Advisory, postgres.Lease}
+
+// inTx runs a test for each mode whose lease is a transaction.
+func inTx(
+	test func(*testing.T, *servers.PostgresServer, postgres.Mode),
+) func(*testing.T, *servers.PostgresServer) {
+	return func(t *testing.T, s *servers.PostgresServer) {
+		for _, mode := range modes[:2] {
+			t.Run(string(mode), func(t *testing.T) { test(t, s, mode) })
+		}
+	}
+}
 
 // at is the URL of a server, by its address, with keys.
 func at(addr string, mode postgres.Mode, keys ...string) string {
@@ -264,12 +275,12 @@ func lost(t *testing.T, le *fencelock.Lease, most time.Duration, reasons ...fenc
 	return seen
 }
 
-// holder is the process of the server that has locked a row.
+// holder is the process of the server that has a lock, of mode row or advisory: the door of the name.
 func holder(t *testing.T, p *pgxpool.Pool, name string) int32 {
 	t.Helper()
 	return one[int32](t, p,
-		`SELECT l.pid FROM fencelock_row r JOIN pg_locks l ON l.locktype = 'transactionid' AND l.granted
-		AND l.transactionid = r.xmax WHERE r.name = $1`, []byte("fencelock:"+name))
+		`SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock' AND objsubid = 1
+		AND classid::bigint << 32 | objid::bigint = fencelock_door($1)`, []byte("fencelock:"+name))
 }
 
 // takeByHand and acquireByHand are the statements of the two modes for a client that knows the

@@ -31,11 +31,13 @@ const (
 	tidyEvery = time.Minute
 )
 
-// row is mode row: a backend.Mover, with the methods of store. The place of a claim is its session.
+// row is modes row and advisory: a backend.Mover, with the methods of store. The place of a claim is
+// its session.
 type row struct {
 	*store
-	most  int           // the pool's size
-	slots chan struct{} // one for each session
+	advisory bool          // the door alone is locked
+	most     int           // the pool's size
+	slots    chan struct{} // one for each session
 
 	mu       sync.Mutex
 	sessions map[*session]struct{} // that have a connection
@@ -45,15 +47,20 @@ type row struct {
 	looked  time.Time     // when that was last; guarded by looking
 }
 
-func newRow(st *store, most int) *row {
+func newRow(st *store, most int, advisory bool) *row {
 	return &row{
-		store: st, most: most, slots: make(chan struct{}, most-1),
+		store: st, advisory: advisory, most: most, slots: make(chan struct{}, most-1),
 		sessions: map[*session]struct{}{}, tidied: time.Now(), looking: make(chan struct{}, 1),
 	}
 }
 
 // Traits implements backend.Store.
-func (r *row) Traits() backend.Traits { return backend.TraitsOf("postgres-row") }
+func (r *row) Traits() backend.Traits {
+	if r.advisory {
+		return backend.TraitsOf("postgres-advisory")
+	}
+	return backend.TraitsOf("postgres-row")
+}
 
 // Calls implements backend.Store. The read that is parked on a connection tells of its end.
 func (r *row) Calls() backend.Calls { return backend.Calls{Most: 1, Tells: true} }
@@ -88,7 +95,7 @@ func (r *row) ask(ctx context.Context, c *backend.Claim) error {
 		return fmt.Errorf("the request was abandoned: %w", backend.ErrLost)
 	}
 	if most := math.MaxInt32 * time.Millisecond; c.TTL+c.Grace > most {
-		return backend.Invalid("TTL + grace are %v: in mode row the server keeps a "+
+		return backend.Invalid("TTL + grace are %v: in this mode the server keeps a "+
 			"lock for at most %v (idle_in_transaction_session_timeout)", c.TTL+c.Grace, most)
 	}
 	switch c.Phase {
@@ -169,7 +176,7 @@ func (r *row) connect(ctx context.Context) (*pgxpool.Conn, error) {
 
 // usedUp says that every connection is taken, by leases, by waiters or by the program.
 func (r *row) usedUp() error {
-	return backend.Refusal(backend.Unavailable(fmt.Errorf("every connection is in use: mode row needs one for "+
+	return backend.Refusal(backend.Unavailable(fmt.Errorf("every connection is in use: this mode needs one for "+
 		"each held lease and each name that is waited for, and pool_max_conns=%d (one is kept back) is used up: "+
 		"raise it", r.most)))
 }
@@ -262,9 +269,9 @@ func (r *row) Raise(ctx context.Context, floor backend.Token, held *backend.Clai
 		return err
 	}
 	raised := false
-	err := r.query(ctx, `SELECT fencelock_raise($1, $2)
-		FROM (SELECT pg_xact_status($3::text::xid8) AS status) x WHERE status = 'in progress'`,
-		[]any{r.key(held.Name), floor, s.xid},
+	err := r.query(ctx, "SELECT fencelock_raise($2, $3) FROM (SELECT "+r.progress()+
+		" AS status) x WHERE status = 'in progress'",
+		[]any{s.id, r.key(held.Name), floor},
 		func(pgx.CollectableRow) error { raised = true; return nil })
 	switch {
 	case codeOf(err) == "22023": // in the server's future: its data is another

@@ -16,24 +16,27 @@ import (
 
 func rowRoundTrips(t *testing.T, s *servers.PostgresServer) {
 	proxy := proxied(t, s)
-	l := open(t, at(proxy.Addr(), postgres.Row))
-	unlock(t, lock(t, l.Mutex("warm")))
-	before := proxy.Counts().Requests
-	le, err := l.Mutex("x").TryLock(t.Context())
-	must(t, err)
-	taken := proxy.Counts().Requests
-	unlock(t, le)
-	freed := proxy.Counts().Requests
-	if taken-before != 1 || freed-taken != 1 {
-		t.Errorf("requests to take and to free: got %d and %d, want 1 and 1", taken-before, freed-taken)
+	for mode, most := range map[postgres.Mode]int64{postgres.Row: 1, postgres.Advisory: 3} {
+		l := open(t, at(proxy.Addr(), mode))
+		unlock(t, lock(t, l.Mutex("warm")))
+		before := proxy.Counts().Requests
+		le, err := l.Mutex("x").TryLock(t.Context())
+		must(t, err)
+		taken := proxy.Counts().Requests
+		unlock(t, le)
+		freed := proxy.Counts().Requests
+		if taken-before != most || freed-taken != 1 {
+			t.Errorf("%s: requests to take and to free: got %d and %d, want %d and 1",
+				mode, taken-before, freed-taken, most)
+		}
 	}
 }
 
 // A session that the server ends is seen by the parked read, whatever the TTL.
-func rowSessionEnded(t *testing.T, s *servers.PostgresServer) {
+func rowSessionEnded(t *testing.T, s *servers.PostgresServer, mode postgres.Mode) {
 	p := pool(t, s, "")
 	proxy := proxied(t, s)
-	l := open(t, at(proxy.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
+	l := open(t, at(proxy.Addr(), mode), fencelock.WithTTL(time.Minute))
 	for _, how := range []struct {
 		what   string
 		do     func()
@@ -132,12 +135,22 @@ func rowOwners(t *testing.T, s *servers.PostgresServer) {
 	unlock(t, lock(t, l.Mutex("z")))
 }
 
-func rowLostReplies(t *testing.T, s *servers.PostgresServer) {
+func rowLostReplies(t *testing.T, s *servers.PostgresServer, mode postgres.Mode) {
 	p := pool(t, s, "")
 	proxy := proxied(t, s)
-	l := open(t, at(proxy.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
+	l := open(t, at(proxy.Addr(), mode), fencelock.WithTTL(time.Minute))
 	taking := func(request []byte) bool { return bytes.Contains(request, []byte("fencelock_take")) }
 	unlock(t, lock(t, l.Mutex("warm")))
+	if mode == postgres.Advisory { // that of the token, and of the session's new label
+		for _, of := range []string{"fencelock_above", "SELECT set_config('application_name'"} {
+			before := proxy.Counts().LostReplies
+			proxy.LoseReplyTo(1, func(request []byte) bool { return bytes.Contains(request, []byte(of)) })
+			unlock(t, lock(t, l.Mutex("token")))
+			if n := proxy.Counts().LostReplies - before; n != 1 {
+				t.Errorf("%s: %d replies were lost, want 1", of, n)
+			}
+		}
+	}
 	for i, take := range []func(fencelock.Mutex) (*fencelock.Lease, error){
 		func(m fencelock.Mutex) (*fencelock.Lease, error) { return m.TryLock(t.Context()) },
 		func(m fencelock.Mutex) (*fencelock.Lease, error) { return m.Lock(within(t, 5*time.Second)) },
@@ -153,7 +166,7 @@ func rowLostReplies(t *testing.T, s *servers.PostgresServer) {
 	}
 	// The grant of a waiter, and its confirmation.
 	for _, of := range []string{"true) t;", "SET LOCAL idle_in_transaction_session_timeout"} {
-		direct := open(t, at(s.Addr(), postgres.Row))
+		direct := open(t, at(s.Addr(), mode))
 		le := lock(t, direct.Mutex("w"))
 		wait := queue(t, l, "w", 1)
 		before := proxy.Counts().LostReplies
@@ -176,8 +189,8 @@ func rowLostReplies(t *testing.T, s *servers.PostgresServer) {
 	// A renewal: the lease cannot be kept, for its connection is gone, and that is said at once.
 	le := lock(t, l.Mutex("r"))
 	proxy.LoseReplyTo(1, func(request []byte) bool {
-		return bytes.Contains(request,
-			[]byte("pg_current_xact_id_if_assigned"))
+		return bytes.Contains(request, []byte("pg_current_xact_id_if_assigned")) ||
+			bytes.Contains(request, []byte("fencelock_here"))
 	})
 	want(t, "Renew", le.Renew(t.Context()), fencelock.ErrLost)
 	lost(t, le, time.Second, fencelock.SessionLost)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencelock/fencelock/backend"
@@ -80,14 +81,17 @@ func label(owner string, most int) string {
 	return b.String()
 }
 
-// taking is the statement that locks the row, and sets how long the transaction may be idle.
+// taking is the statement that takes the lock, and sets how long the transaction may be idle.
 func (s *session) taking(c *backend.Claim, wait bool, idle time.Duration) string {
-	mark := "NULL"
+	mark, floor := "NULL", strconv.FormatInt(c.Floor, 10)
+	if s.row.advisory {
+		floor = "NULL"
+	}
 	if c.Phase == backend.PhaseBoth {
 		mark = literal([]byte(c.Move))
 	}
 	return s.row.sql("SELECT fencelock_take(") + literal(s.row.key(c.Name)) + "," +
-		strconv.FormatInt(c.Floor, 10) + "," + strconv.FormatBool(wait) + "," +
+		floor + "," + strconv.FormatBool(wait) + "," +
 		strconv.Itoa(len(s.row.prefix)) + "," + mark + "," + seen(c) + ",'" +
 		strconv.FormatInt(millis(idle), 10) + "'," + s.tail() + ")"
 }
@@ -112,6 +116,11 @@ func (s *session) try(ctx context.Context, c *backend.Claim) error {
 		case err != nil:
 			return s.refused(ctx, err)
 		case a.word(0) == "held":
+			if s.rename != "" {
+				if _, err := s.exec(ctx, s.rename); err != nil {
+					return s.refused(ctx, err)
+				}
+			}
 			return s.grant(ctx, c, asked)
 		case a.word(0) == "missing": // somebody tidies it away just now
 			sql = "ROLLBACK;" + again
@@ -197,7 +206,7 @@ func (s *session) asleep(ctx context.Context, c *backend.Claim) error {
 		return s.refused(ctx, unexpected(strings.Join(a, " ")))
 	}
 	asked := backend.Now()
-	if _, err := s.exec(lasting, s.unwait+"SET LOCAL idle_in_transaction_session_timeout="+
+	if _, err := s.exec(lasting, s.unwait+s.rename+"SET LOCAL idle_in_transaction_session_timeout="+
 		strconv.FormatInt(millis(s.timeout()), 10)); err != nil {
 		return s.refused(ctx, err)
 	}
@@ -227,8 +236,8 @@ func unexpected(answer string) error {
 	return fmt.Errorf("unexpected answer of the server: %q", answer)
 }
 
-// read returns what fencelock_take says, held, locked or missing, in words. It draws the token
-// again, behind a raise, if the floor is ahead of it.
+// read returns what fencelock_take says, held, locked or missing, in words. It draws the token that
+// is still missing: in mode advisory, and where the floor is ahead of the first one.
 func (s *session) read(ctx context.Context, c *backend.Claim, res []*pgconn.Result, err error) (reply, error) {
 	at := len(res) - 1
 	switch {
@@ -239,14 +248,14 @@ func (s *session) read(ctx context.Context, c *backend.Claim, res []*pgconn.Resu
 	}
 	told := string(res[at].Rows[0][0])
 	a := reply(strings.Fields(told))
-	s.xid = a.word(2)
+	s.id = a.word(2)
 	switch a.word(0) {
 	case "gates":
 		return nil, s.row.otherGates(c, told)
 	case "far":
 		return nil, errFar
 	case "floor":
-		return a, s.draw(ctx, a)
+		return a, s.draw(ctx, c, a)
 	case "held":
 		s.token, err = strconv.ParseInt(a.word(1), 10, 64)
 		return a, err
@@ -256,24 +265,21 @@ func (s *session) read(ctx context.Context, c *backend.Claim, res []*pgconn.Resu
 	return nil, unexpected(told)
 }
 
-// draw draws a token that exceeds the floor.
-func (s *session) draw(ctx context.Context, a reply) error {
-	for {
-		if err := s.row.raise(ctx, s.row.key(s.req.Name), s.req.Floor); err != nil {
-			return err
-		}
-		res, err := s.exec(ctx, fmt.Sprintf(
-			"SELECT t,set_config('application_name',%s,true)FROM %s(%s,%d)t", s.label("coalesce(t,0)"),
-			s.row.sql("fencelock_draw"), literal(s.row.key(s.req.Name)), s.req.Floor))
-		if err != nil {
-			return err
-		}
-		if token := res[0].Rows[0][0]; token != nil {
-			a[0] = "held"
-			s.token, err = strconv.ParseInt(string(token), 10, 64)
-			return err
-		}
+// draw draws a token by another connection, whose transaction raises what must be raised, and has
+// committed before anybody sees the token. The session's own gets no transaction id by it.
+func (s *session) draw(ctx context.Context, c *backend.Claim, a reply) error {
+	var token *int64
+	err := s.row.upkeep(ctx, "SELECT fencelock_above($1, $2)", []any{s.row.key(c.Name), c.Floor},
+		func(row pgx.CollectableRow) error { return row.Scan(&token) })
+	switch {
+	case err != nil:
+		return err
+	case token == nil:
+		return errFar
 	}
+	a[0], s.token = "held", *token
+	s.rename = "SELECT set_config('application_name'," + s.label(strconv.FormatInt(s.token, 10)) + ",true);"
+	return nil
 }
 
 // grant makes the session a hold, whose connection is anybody's who takes the turn; unless look has

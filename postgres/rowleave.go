@@ -70,11 +70,22 @@ func (s *session) commit() {
 	case s.tx.undone():
 		end = "ROLLBACK"
 	case s.tx.isUsed(): // by statements which may have ended the transaction, and begun another
-		guard = "SELECT 1/(" + identity + " IS NOT DISTINCT FROM '" + s.xid + "')::int;"
+		guard = "SELECT 1/(" + s.identity() + " IS NOT DISTINCT FROM '" + s.id + "')::int;"
 	default: // nothing that must last
 		end = "SET LOCAL synchronous_commit=off;COMMIT"
 	}
-	res, err := s.exec(context.Background(), guard+end+";"+s.tidying())
+	note := ""
+	switch {
+	case !s.row.advisory || end == "ROLLBACK":
+	case guard == "": // tells that the COMMIT was done: there is no number to ask for
+		note = s.row.sql("SELECT fencelock_note(ARRAY[") + literal(nonceOf(s.req)) + "]);"
+	default: // what was written must not be taken for lost when the note is forgotten
+		if err := s.learn(); err != nil {
+			s.settle(over, lossOf(err))
+			return
+		}
+	}
+	res, err := s.exec(context.Background(), guard+note+end+";"+s.tidying())
 	done := ""
 	for _, one := range res {
 		if tag := one.CommandTag.String(); one.Err == nil && (tag == "COMMIT" || tag == "ROLLBACK") {
@@ -96,6 +107,28 @@ func (s *session) commit() {
 	case codeOf(err) != "": // the server ended the session before
 		s.settle(past, lossOf(err))
 	}
+}
+
+// learn learns the transaction's number, before anything is sent that commits.
+func (s *session) learn() error {
+	res, err := s.exec(context.Background(), "SELECT pg_current_xact_id()::text WHERE "+s.identity()+"='"+s.id+"'")
+	if err == nil && (len(res) != 1 || len(res[0].Rows) != 1) {
+		err = backend.ErrLost // another transaction
+	}
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.xid = string(res[0].Rows[0][0])
+	return nil
+}
+
+// number is what learn has learnt.
+func (s *session) number() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.xid
 }
 
 // settle ends a session whose COMMIT was in doubt.
@@ -167,17 +200,29 @@ func (s *session) resolve(ctx context.Context) error {
 func (s *session) status(ctx context.Context) (string, error) {
 	var status *string
 	var now string
-	err := s.row.query(ctx, "SELECT pg_xact_status($1::text::xid8), "+timeline, []any{s.xid},
+	text, id := s.row.progress(), s.id
+	if xid := s.number(); xid != "" {
+		text, id = xactStatus, xid
+	}
+	err := s.row.query(ctx, "SELECT "+text+", "+timeline, []any{id},
 		func(row pgx.CollectableRow) error { return row.Scan(&status, &now) })
 	switch {
 	case codeOf(err) == "22023": // in the server's future: its data is another
 		return "", nil
 	case err == nil && now != s.at.timeline:
 		return "", errPromoted
-	case err != nil || status == nil:
+	case err != nil || status == nil && text == xactStatus:
 		return "", err
+	case status != nil:
+		return *status, nil
+	case s.number() != "": // its COMMIT was sent meanwhile
+		return "in progress", nil
 	}
-	return *status, nil
+	// It has ended, so the note of a COMMIT is there by now, or never.
+	committed := ""
+	err = s.row.query(ctx, "SELECT 'committed' FROM fencelock_ring WHERE $1 = ANY (nonces)",
+		[]any{nonceOf(s.req)}, func(row pgx.CollectableRow) error { return row.Scan(&committed) })
+	return committed, err
 }
 
 // errPromoted: what became of a COMMIT is not known here.

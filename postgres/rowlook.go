@@ -16,7 +16,8 @@ import (
 
 // rowsOf finds the rows with the prefix $1, or, unless $2, the name $1 alone, row or not; their
 // doors, and the process that holds each: whose transaction has locked the row, or else its door
-// alone (see LockTx), which shows by.
+// alone. ours: it is a lease's. A transaction of LockTx has the door alone too, but not twice, as one
+// of mode advisory.
 const rowsOf = `WITH l AS MATERIALIZED (
 	SELECT *, CASE WHEN locktype = 'advisory' AND objsubid = 1
 		THEN classid::bigint << 32 | objid::bigint END AS door
@@ -28,7 +29,9 @@ const rowsOf = `WITH l AS MATERIALIZED (
 	UNION ALL SELECT $1::bytea, fencelock_door($1), NULL, NULL, NULL
 	WHERE NOT $2 AND NOT EXISTS (SELECT FROM fencelock_row WHERE name = $1)
 ), held AS (
-	SELECT r.*, h.pid, h.locktype AS by FROM r LEFT JOIN LATERAL (SELECT * FROM l WHERE l.granted
+	SELECT r.*, h.pid, h.locktype = 'transactionid' OR EXISTS (SELECT FROM l WHERE l.granted
+		AND l.pid = h.pid AND l.door = r.door AND l.mode = 'ShareLock') AS ours
+	FROM r LEFT JOIN LATERAL (SELECT * FROM l WHERE l.granted
 		AND (l.locktype = 'transactionid' AND l.transactionid = r.xmax
 			OR l.door = r.door AND l.mode = 'ExclusiveLock')
 		ORDER BY l.locktype DESC LIMIT 1) h ON true
@@ -37,7 +40,7 @@ const rowsOf = `WITH l AS MATERIALIZED (
 // rowsHeld describes rows: what their holders' sessions show, and how many sessions wait at the
 // door of each, or for the row itself.
 const rowsHeld = rowsOf + ` SELECT r.name, r.pid IS NOT NULL,
-	CASE WHEN r.by = 'transactionid' THEN coalesce(a.application_name, '') ELSE '' END,
+	CASE WHEN r.ours THEN coalesce(a.application_name, '') ELSE '' END,
 	CASE WHEN a.state LIKE 'idle in%' THEN extract(epoch FROM clock_timestamp() - a.state_change)::float8
 		WHEN a.state IS NULL THEN -1 ELSE 0 END,
 	(SELECT count(DISTINCT l.pid) FROM l WHERE NOT l.granted AND (l.door = r.door

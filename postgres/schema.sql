@@ -110,6 +110,23 @@ BEGIN
 	PERFORM fencelock_next(greatest(least(floor, clock), 0), 1, 0);
 END $$;
 
+-- Draws a token for a name that exceeds floor, after a raise if it must. NULL: the floor is too far
+-- ahead. It commits before the token is handed out.
+CREATE OR REPLACE FUNCTION fencelock_above(k bytea, floor bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	v bigint := fencelock_draw(k, floor);
+BEGIN
+	WHILE v IS NULL AND NOT fencelock_far(floor) LOOP
+		PERFORM fencelock_raise(k, floor);
+		v := fencelock_draw(k, floor);
+	END LOOP;
+	IF fencelock_ahead(k) < 0 THEN
+		RAISE EXCEPTION 'fencelock: a lead below 0' USING ERRCODE = 'FL022';
+	END IF;
+	RETURN v;
+END $$;
+
 -- A number that no token exceeds yet. The clock counts too: a crash may have taken back what the
 -- sequence gave to holders of mode row.
 CREATE OR REPLACE FUNCTION fencelock_source() RETURNS bigint LANGUAGE sql VOLATILE AS $$
@@ -203,9 +220,9 @@ BEGIN
 		DO UPDATE SET report = excluded.report, expires_at = excluded.expires_at;
 END $$;
 
--- Mode row ---------------------------------------------------------------------------------------
+-- Modes row and advisory -------------------------------------------------------------------------
 
--- The rows that are locked. There is one for each name that is held or waited for.
+-- The rows that mode row locks. There is one for each name that is held or waited for, in both.
 CREATE UNLOGGED TABLE IF NOT EXISTS fencelock_row (
 	name bytea PRIMARY KEY
 );
@@ -221,6 +238,11 @@ CREATE OR REPLACE FUNCTION fencelock_door(k bytea) RETURNS bigint LANGUAGE sql S
 CREATE OR REPLACE FUNCTION fencelock_mark(mv bytea) RETURNS bigint LANGUAGE sql IMMUTABLE AS
 	'SELECT (''x666d'' || encode(substr(sha256(mv), 1, 6), ''hex''))::bit(64)::bigint';
 
+-- The caller's transaction, by what stays the same until it ends: the door that it holds, its
+-- process, and when it began. It needs no transaction id.
+CREATE OR REPLACE FUNCTION fencelock_here(d bigint) RETURNS text LANGUAGE sql STABLE AS
+	'SELECT d || '':'' || pg_backend_pid() || '':'' || extract(epoch FROM transaction_timestamp())';
+
 -- Locks the row for the transaction that calls it, and draws a token. Whoever wants the row goes
 -- through its door, whose queue is strictly first come, first served: a plain row lock lets a
 -- newcomer in between a release and the first waiter. mv: the migration of a client in phase both,
@@ -229,9 +251,13 @@ CREATE OR REPLACE FUNCTION fencelock_mark(mv bytea) RETURNS bigint LANGUAGE sql 
 -- idle_in_transaction_session_timeout of the transaction, in ms, and tail: what follows the token
 -- in its application_name; NULL: as they are.
 --
--- Returns "state token xid". state: held, locked (never with wait), missing (the row was deleted:
--- insert it again), floor (held, but the token must be drawn again after fencelock_raise), far (the
--- floor is too far ahead); or fencelock_gates, if they are not those that the client knows. A
+-- floor NULL is mode advisory: the door alone is locked, so that the transaction has no id until its
+-- holder writes. It has the door in share mode too, which tells it from fencelock_lock's.
+--
+-- Returns "state token id". id: the transaction's number, in mode advisory fencelock_here. state:
+-- held, locked (never with wait), missing (the row was deleted: insert it again), floor (held, but
+-- the token is still to be drawn, by fencelock_above in another transaction), far (the floor is too
+-- far ahead); or fencelock_gates, if they are not those that the client knows. A
 -- waiter has the door then: if they let it pass, it asks again. Behind locked comes 2 if the
 -- transaction can wait as it is: it has no timeouts of statements, the label of a waiter, and the
 -- server looks after its connection.
@@ -265,13 +291,17 @@ BEGIN
 	-- was there when the door was won.
 	IF wait THEN
 		done := pg_advisory_xact_lock(d) IS NULL;
-		SELECT EXISTS (SELECT FROM fencelock_gate), EXISTS (SELECT FROM fencelock_lead)
-			INTO gated, led FROM fencelock_row WHERE name = k FOR UPDATE;
+		IF floor IS NOT NULL THEN
+			SELECT EXISTS (SELECT FROM fencelock_gate), EXISTS (SELECT FROM fencelock_lead)
+				INTO gated, led FROM fencelock_row WHERE name = k FOR UPDATE;
+		END IF;
 	ELSIF pg_try_advisory_xact_lock(d) THEN
-		SELECT EXISTS (SELECT FROM fencelock_gate), EXISTS (SELECT FROM fencelock_lead)
-			INTO gated, led FROM fencelock_row WHERE name = k FOR UPDATE SKIP LOCKED;
-		IF NOT FOUND AND EXISTS (SELECT FROM fencelock_row WHERE name = k) THEN
-			told := 'locked'; -- by a program that does not use the door
+		IF floor IS NOT NULL THEN
+			SELECT EXISTS (SELECT FROM fencelock_gate), EXISTS (SELECT FROM fencelock_lead)
+				INTO gated, led FROM fencelock_row WHERE name = k FOR UPDATE SKIP LOCKED;
+			IF NOT FOUND AND EXISTS (SELECT FROM fencelock_row WHERE name = k) THEN
+				told := 'locked'; -- by a program that does not use the door
+			END IF;
 		END IF;
 	ELSE -- fencelock_tidy shares the door of a row that is free
 		BEGIN
@@ -285,6 +315,10 @@ BEGIN
 		EXCEPTION WHEN SQLSTATE 'FL423' THEN
 			NULL;
 		END;
+	END IF;
+	IF floor IS NULL AND told = '' THEN
+		done := pg_advisory_xact_lock_shared(d) IS NULL;
+		SELECT EXISTS (SELECT FROM fencelock_gate) INTO gated FROM fencelock_row WHERE name = k;
 	END IF;
 	IF told = 'locked' THEN
 		IF tail IS NOT NULL THEN
@@ -303,7 +337,9 @@ BEGIN
 		END IF;
 		RETURN fencelock_gates(k, pre);
 	END IF;
-	t := fencelock_next(fencelock_clock(), 1, 0);
+	IF floor IS NOT NULL THEN
+		t := fencelock_next(fencelock_clock(), 1, 0);
+	END IF;
 	IF led THEN
 		IF fencelock_ahead(k) < 0 THEN
 			RAISE EXCEPTION 'fencelock: a lead below 0' USING ERRCODE = 'FL022';
@@ -315,7 +351,8 @@ BEGIN
 	ELSIF t <= floor AND fencelock_far(floor) THEN
 		RETURN 'far 0';
 	END IF;
-	told := CASE WHEN t > floor THEN 'held ' || t ELSE 'floor 0' END || ' ' || pg_current_xact_id();
+	told := CASE WHEN t > floor THEN 'held ' || t ELSE 'floor 0' END || ' '
+		|| CASE WHEN floor IS NULL THEN fencelock_here(d) ELSE pg_current_xact_id()::text END;
 	IF tail IS NOT NULL THEN
 		idle := set_config('idle_in_transaction_session_timeout', idle, true);
 		tail := CASE WHEN t > floor THEN t ELSE 0 END || tail;

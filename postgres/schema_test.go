@@ -34,7 +34,7 @@ func TestSchema(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 8 {
 			wg.Go(func() {
-				l, err := fencelock.Open(t.Context(), url+"&mode="+string(both[i%2]))
+				l, err := fencelock.Open(t.Context(), url+"&mode="+string(modes[i%len(modes)]))
 				if err != nil {
 					t.Error(err)
 					return
@@ -71,7 +71,7 @@ func TestSchema(t *testing.T) {
 		run(t, owner, "CREATE ROLE app LOGIN; REVOKE CREATE ON SCHEMA public FROM public, app; CREATE SCHEMA locks")
 		run(t, owner, "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
 		url := strings.NewReplacer("/postgres?", "/hand?", "postgres@", "app@").Replace(s.URL()) + "&schema=locks"
-		for _, mode := range both {
+		for _, mode := range modes {
 			_, err := fencelock.Open(t.Context(), url+"&mode="+string(mode))
 			want(t, "a role that may not create tables", err, fencelock.ErrInvalid)
 			if !strings.Contains(fmt.Sprint(err), "schema.sql") {
@@ -94,7 +94,7 @@ func TestSchema(t *testing.T) {
 		cycle(t, strings.Replace(url, "&schema=locks", "", 1))
 		run(t, owner, "ALTER ROLE app SET search_path = public, locks")
 		cycle(t, strings.Replace(url, "&schema=locks", "", 1)) // where they are, not where they might be made
-		for _, mode := range both {
+		for _, mode := range modes {
 			t.Run(string(mode), func(t *testing.T) {
 				gatetest.Run(t, func(t *testing.T) backend.Driver {
 					return client(t, url+"&pool_max_conns=8&mode="+string(mode))
@@ -110,7 +110,7 @@ func TestSchema(t *testing.T) {
 		run(t, p, "CREATE DATABASE fresh")
 		url := strings.Replace(s.URL(), "/postgres?", "/fresh?", 1)
 		fresh := pool(t, s, "&database=fresh")
-		for _, mode := range both {
+		for _, mode := range modes {
 			l := open(t, url+"&mode="+string(mode))
 			unlock(t, lock(t, l.Mutex("x")))
 			run(t, fresh, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")

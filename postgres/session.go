@@ -29,7 +29,7 @@ type standing int
 const (
 	trying   standing = iota // asked for
 	waiting                  // in the server's queue, or granted without being told
-	holding                  // the row is locked
+	holding                  // the lock is had
 	released                 // by COMMIT, confirmed
 	doubtful                 // COMMIT was sent, its answer lost
 	over                     // lost, given up, or not granted
@@ -61,9 +61,11 @@ type session struct {
 
 	flight chan taken    // gets the answer to a wait that is under way; Ask's
 	unwait string        // ends what is set for a wait; Ask's
+	rename string        // tells a token that was drawn by another connection; Ask's
 	ended  chan struct{} // closed when the COMMIT has ended; Leave's
 
-	xid   string // of the transaction, to tell it from another, and to learn what became of a COMMIT
+	id    string // the transaction's, see identity: to tell it from another, and to learn what became of a COMMIT
+	xid   string // mode advisory: the number of one that was written in, before its COMMIT is sent; mu guards it
 	named string // the application_name of the transaction; the turn guards it
 	token backend.Token
 	tx    tx // what the holder writes
@@ -203,7 +205,7 @@ func lossOf(err error) error {
 	return &backend.LostError{Reason: reason}
 }
 
-// held reports whether the row is locked, as far as is known.
+// held reports whether the lock is had, as far as is known.
 func (s *session) held() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -325,11 +327,11 @@ func (s *session) renew(ctx context.Context) error {
 // the one that was granted the lock: a holder's COMMIT AND CHAIN ends that, and begins one that
 // looks like it. The caller has the turn.
 func (s *session) identify() error {
-	res, err := s.exec(s.ctx, "SELECT "+identity)
+	res, err := s.exec(s.ctx, "SELECT "+s.identity())
 	if lost := s.open(err); lost != nil {
 		return lost
 	}
-	if len(res) != 1 || len(res[0].Rows) != 1 || string(res[0].Rows[0][0]) != s.xid {
+	if len(res) != 1 || len(res[0].Rows) != 1 || string(res[0].Rows[0][0]) != s.id {
 		s.end(lossOf(nil))
 		return s.heldOr(backend.ErrLost)
 	}
@@ -338,7 +340,27 @@ func (s *session) identify() error {
 }
 
 // identity is the server's word for the transaction, in SQL.
-const identity = "pg_current_xact_id_if_assigned()::text"
+func (s *session) identity() string {
+	if s.row.advisory {
+		door, _, _ := strings.Cut(s.id, ":")
+		return s.row.sql("fencelock_here(" + door + ")")
+	}
+	return "pg_current_xact_id_if_assigned()::text"
+}
+
+// progress is what another connection knows of the transaction with the id $1, in SQL: in progress,
+// or what became of it; in mode advisory NULL, for what tells that is its number, if it has one, and
+// otherwise the nonce that its COMMIT notes.
+func (r *row) progress() string {
+	if r.advisory {
+		return `CASE WHEN EXISTS (SELECT FROM pg_locks WHERE pid = split_part($1, ':', 2)::int AND granted
+			AND locktype = 'advisory' AND objsubid = 1 AND mode = 'ExclusiveLock'
+			AND classid::bigint << 32 | objid::bigint = split_part($1, ':', 1)::bigint) THEN 'in progress' END`
+	}
+	return xactStatus
+}
+
+const xactStatus = "pg_xact_status($1::text::xid8)"
 
 // survived takes in how a statement on a held session went, and returns the loss if it ended the
 // session, or the transaction. The caller has the turn.

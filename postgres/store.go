@@ -255,8 +255,10 @@ func broken(err error) bool {
 }
 
 // stale reports whether the statement met a connection that had died before, so that it was not
-// sent.
-func stale(err error) bool { return broken(err) && pgconn.SafeToRetry(err) }
+// sent. pgx says so of one that it closed while it read the answer too: that one was sent.
+func stale(err error) bool {
+	return broken(err) && pgconn.SafeToRetry(err) && !errors.Is(err, pgconn.ErrConnClosed)
+}
 
 // endedBefore reports whether a session was ended before its statement, or by its server.
 func endedBefore(err error) bool { return err != nil && (stale(err) || codeOf(err) == "57P01") }

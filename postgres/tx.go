@@ -19,8 +19,8 @@ import (
 // up.
 const cancelMost = time.Second
 
-// Tx returns the transaction that holds a lease of mode row. What is written through it commits
-// with an Unlock that the holder calls, and with nothing else. It rolls back if the lease is lost,
+// Tx returns the transaction that holds a lease of mode row or advisory. What is written through it
+// commits with an Unlock that the holder calls, and with nothing else. It rolls back if the lease is lost,
 // after [Rollback], if the function of Locker.Do fails, panics or outlives its context, and if
 // Locker.Close ends the lease. Tx takes a *fencelock.Lease, or anything else with its Handle. It
 // returns false for a lease of another backend or of mode lease.
@@ -43,8 +43,8 @@ const cancelMost = time.Second
 //     Unlock called again finds out.
 //   - After the lease has ended, every method returns an error that matches ErrLost or ErrReleased.
 //
-// The transaction is READ COMMITTED and lasts as long as the lease, which holds back vacuum: keep
-// it short.
+// The transaction is READ COMMITTED and lasts as long as the lease. Once it has written, and in mode
+// row from the start, it holds back vacuum: keep it short.
 func Tx(lease backend.Handler) (pgx.Tx, bool) {
 	s := sessionOf(lease)
 	if s == nil {
@@ -61,7 +61,7 @@ func Tx(lease backend.Handler) (pgx.Tx, bool) {
 func Rollback(lease backend.Handler) error {
 	s := sessionOf(lease)
 	if s == nil {
-		return backend.Unsupported("only a lease of mode row has a transaction to roll back")
+		return backend.Unsupported("only a lease of mode row or advisory has a transaction to roll back")
 	}
 	if err := s.usable(); err != nil {
 		return err

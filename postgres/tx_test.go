@@ -35,11 +35,12 @@ func notes(t *testing.T, p *pgxpool.Pool, what string) int {
 
 const note = "INSERT INTO notes VALUES ($1)"
 
-func tx(t *testing.T, s *servers.PostgresServer) {
+func tx(t *testing.T, s *servers.PostgresServer, mode postgres.Mode) {
 	p := pool(t, s, "")
-	run(t, p, "CREATE TABLE IF NOT EXISTS notes (what text); CREATE TABLE parent (id int PRIMARY "+
-		"KEY); CREATE TABLE child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)")
-	l := open(t, at(s.Addr(), postgres.Row))
+	run(t, p, "CREATE TABLE IF NOT EXISTS notes (what text); DELETE FROM notes; "+
+		"CREATE TABLE IF NOT EXISTS parent (id int PRIMARY KEY); "+
+		"CREATE TABLE IF NOT EXISTS child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)")
+	l := open(t, at(s.Addr(), mode))
 	long := fencelock.WithTTL(time.Minute)
 
 	t.Run("commits with Unlock", func(t *testing.T) {
@@ -218,10 +219,11 @@ func tx(t *testing.T, s *servers.PostgresServer) {
 	})
 
 	t.Run("it keeps the session's timeouts", func(t *testing.T) {
-		l := over(t, pool(t, s, "&statement_timeout=7s&lock_timeout=1s&pool_max_conns=3"), nil)
+		p := pool(t, s, "&statement_timeout=7s&lock_timeout=1s&pool_max_conns=3")
+		l := over(t, p, &postgres.Options{Mode: mode})
 		first := lock(t, l.Mutex("timeouts", long))
 		next := queue(t, l, "timeouts", 1)
-		behind := queue(t, open(t, at(s.Addr(), postgres.Row)), "timeouts", 2)
+		behind := queue(t, open(t, at(s.Addr(), mode)), "timeouts", 2)
 		<-time.After(1500 * time.Millisecond) // longer than the lock_timeout: its place is kept
 		unlock(t, first)
 		le := next.granted(t, 5*time.Second) // a wait does without them
@@ -268,11 +270,14 @@ func TestTxAndRenewalShareTheConnection(t *testing.T) {
 
 func TestLostReplyOfCommit(t *testing.T) {
 	t.Parallel()
-	s := servers.Postgres(t, servers.PostgresOptions{})
+	inTx(lostReplyOfCommit)(t, servers.Postgres(t, servers.PostgresOptions{}))
+}
+
+func lostReplyOfCommit(t *testing.T, s *servers.PostgresServer, mode postgres.Mode) {
 	p := pool(t, s, "")
-	run(t, p, "CREATE TABLE notes (what text)")
+	run(t, p, "CREATE TABLE IF NOT EXISTS notes (what text); DELETE FROM notes")
 	proxy := proxied(t, s)
-	l := open(t, at(proxy.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
+	l := open(t, at(proxy.Addr(), mode), fencelock.WithTTL(time.Minute))
 	commit := func(request []byte) bool { return bytes.Contains(request, []byte("COMMIT")) }
 	for _, what := range []string{"found out at once", "found out by Unlock called again"} {
 		le := lock(t, l.Mutex("x"))
@@ -284,6 +289,9 @@ func TestLostReplyOfCommit(t *testing.T) {
 		} else {
 			before := proxy.Counts().LostReplies
 			proxy.Set(faultproxy.Mode{Refuse: true})
+			// No other connection of the pool can find it out.
+			run(t, p, "SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity "+
+				"WHERE application_name = 'fencelock'")
 			err := le.Unlock(within(t, time.Second))
 			if proxy.Counts().LostReplies == before {
 				t.Fatal("no reply was lost")

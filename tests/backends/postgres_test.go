@@ -19,8 +19,9 @@ import (
 	"github.com/fencelock/fencelock/postgres"
 )
 
-func TestPostgresRow(t *testing.T)   { runPostgres(t, postgres.Row) }
-func TestPostgresLease(t *testing.T) { runPostgres(t, postgres.Lease) }
+func TestPostgresRow(t *testing.T)      { runPostgres(t, postgres.Row) }
+func TestPostgresAdvisory(t *testing.T) { runPostgres(t, postgres.Advisory) }
+func TestPostgresLease(t *testing.T)    { runPostgres(t, postgres.Lease) }
 
 func runPostgres(t *testing.T, mode postgres.Mode) {
 	t.Parallel()
@@ -200,8 +201,9 @@ func (s pgStore) Take(ctx context.Context, prefix, name string) error {
 		_, err := s.pool.Exec(ctx, "DELETE FROM fencelock_lease WHERE name = $1", []byte(prefix+name))
 		return err
 	}
-	_, err := s.pool.Exec(ctx, `SELECT pg_terminate_backend(l.pid, 2000) FROM fencelock_row r JOIN pg_locks l
-		ON l.locktype = 'transactionid' AND l.granted AND l.transactionid = r.xmax WHERE r.name = $1`,
+	_, err := s.pool.Exec(ctx, `SELECT pg_terminate_backend(l.pid, 2000) FROM pg_locks l
+		WHERE l.locktype = 'advisory' AND l.granted AND l.mode = 'ExclusiveLock' AND l.objsubid = 1
+		AND l.classid::bigint << 32 | l.objid::bigint = fencelock_door($1)`,
 		[]byte(prefix+name))
 	return err
 }
@@ -235,7 +237,7 @@ type pgWrites struct{ pool *pgxpool.Pool }
 
 func pgWritesOf(t *testing.T, direct *pgxpool.Pool, mode postgres.Mode) conformance.Writes {
 	t.Helper()
-	if mode != postgres.Row {
+	if mode == postgres.Lease {
 		return nil
 	}
 	if _, err := direct.Exec(t.Context(), "CREATE TABLE written (key text)"); err != nil {
@@ -262,7 +264,7 @@ func (w pgWrites) Written(ctx context.Context, key string) (written bool, err er
 type pgBusy struct{ pool *pgxpool.Pool }
 
 func pgBusyOf(direct *pgxpool.Pool, mode postgres.Mode) conformance.Busy {
-	if mode != postgres.Row {
+	if mode == postgres.Lease {
 		return nil
 	}
 	return pgBusy{direct}

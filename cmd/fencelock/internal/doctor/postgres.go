@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -32,7 +33,7 @@ type database struct {
 	config *pgx.ConnConfig
 	where  string
 	pool   int  // pool_max_conns
-	row    bool // mode row
+	row    bool // mode row or advisory
 }
 
 // one asks for one value, as text; empty for NULL.
@@ -69,7 +70,7 @@ func (x *exam) postgres(ctx context.Context) error {
 	defer func() { _ = db.Close(context.WithoutCancel(ctx)) }()
 	x.report.Backend = "postgres-lease"
 	if db.row {
-		x.report.Backend = "postgres-row"
+		x.report.Backend = "postgres-" + cmp.Or(x.keys.Get("mode"), "row")
 	}
 	x.saw(db.where)
 	s, err := x.sample(ctx, func(ctx context.Context) (time.Time, error) {
@@ -241,7 +242,7 @@ func (x *exam) postgresRoom(ctx context.Context, db *database) error {
 	return err
 }
 
-// postgresHolds checks that no lease of mode row, of whatever schema, holds back vacuum for long.
+// postgresHolds checks that no lease and no waiter, of whatever schema, holds back vacuum for long.
 func (x *exam) postgresHolds(ctx context.Context, db *database) error {
 	text, err := db.ask(ctx, "holds", fmt.Sprintf("%d ms", x.hold.Milliseconds()))
 	if err != nil {

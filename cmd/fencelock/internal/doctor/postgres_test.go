@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -66,7 +67,8 @@ func TestPostgres(t *testing.T) {
 	finds(t, examine(t, with(t, slow, "ttl", "400ms")), "round-trip-slow")
 }
 
-// A lease of mode row that is held for long holds back vacuum, whatever the mode of the URL is.
+// A lease of mode row that is held for long holds back vacuum, whatever the mode of the URL is; one
+// of mode advisory does not, but whoever waits for it does.
 func TestPostgresLongHold(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{Config: []string{alive}})
@@ -82,6 +84,23 @@ func TestPostgresLongHold(t *testing.T) {
 	has(t, examine(t, at, func(x *exam) { x.hold = 0 }), "postgres-long-hold", "1 for more than 0s")
 	must(t, le.Unlock(t.Context()))
 	finds(t, examine(t, at, func(x *exam) { x.hold = 0 }))
+
+	l, err = fencelock.Open(t.Context(), with(t, s.URL(), "mode", "advisory"))
+	must(t, err)
+	defer l.Close()
+	le, err = l.Mutex("leader").TryLock(t.Context())
+	must(t, err)
+	finds(t, examine(t, at, func(x *exam) { x.hold = 0 }))
+	ctx, cancel := context.WithCancel(t.Context())
+	waited := make(chan error, 1)
+	go func() { _, err := l.Mutex("leader").Lock(ctx); waited <- err }()
+	for info, err := l.Inspect(t.Context(), "leader"); info.Waiters == 0; info, err = l.Inspect(t.Context(), "leader") {
+		must(t, err)
+	}
+	has(t, examine(t, at, func(x *exam) { x.hold = 0 }), "postgres-long-hold", "1 for more than 0s")
+	cancel()
+	<-waited
+	must(t, le.Unlock(t.Context()))
 }
 
 // Settings in force for a role.
