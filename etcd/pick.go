@@ -17,8 +17,10 @@ const (
 	// one of three members that hangs, until its connection is given up after 13 s; and in step with
 	// other requests it can send every one of a caller there.
 	policy = "fencelock_etcd"
-	// silentFor is for how long a member that left a request unanswered gets no other.
-	silentFor = 5 * time.Second
+	// silentFor is for how long a member that left a request unanswered gets no other; silentLeast is
+	// how long that request must have waited.
+	silentFor   = 5 * time.Second
+	silentLeast = 300 * time.Millisecond
 )
 
 func init() {
@@ -77,26 +79,27 @@ var start = time.Now()
 // Pick implements balancer.Picker. A silent member gets one request in silentFor, or its turn where
 // all are silent.
 func (p *picker) Pick(balancer.PickInfo) (balancer.PickResult, error) {
-	n := int(p.next.Add(1) % uint32(len(p.members)))
+	n, began := int(p.next.Add(1)%uint32(len(p.members))), time.Since(start)
 	m := p.members[n]
 	for i := range p.members {
 		o := p.members[(n+i)%len(p.members)]
 		since := o.silent.Load()
-		if now := int64(time.Since(start)); since == 0 ||
-			now-since > int64(silentFor) && o.silent.CompareAndSwap(since, now) {
+		if since == 0 || int64(began)-since > int64(silentFor) && o.silent.CompareAndSwap(since, int64(began)) {
 			m = o
 			break
 		}
 	}
-	return balancer.PickResult{SubConn: m.conn, Done: m.done}, nil
+	done := func(info balancer.DoneInfo) { m.done(began, info) }
+	return balancer.PickResult{SubConn: m.conn, Done: done}, nil
 }
 
 // done takes in how a request ended.
-func (m *member) done(info balancer.DoneInfo) {
+func (m *member) done(began time.Duration, info balancer.DoneInfo) {
+	now := time.Since(start)
 	switch code := status.Code(info.Err); {
 	case info.BytesReceived || code != codes.DeadlineExceeded && code != codes.Canceled:
 		m.silent.Store(0)
-	case code == codes.DeadlineExceeded:
-		m.silent.Store(max(int64(time.Since(start)), 1))
+	case code == codes.DeadlineExceeded && now-began >= silentLeast:
+		m.silent.Store(int64(now))
 	}
 }
