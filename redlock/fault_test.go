@@ -174,7 +174,7 @@ func TestLateVoteKeepsTheToken(t *testing.T) {
 	for i := range 6 {
 		late := i % 3
 		proxies[late].Set(faultproxy.Mode{HoldRequests: true})
-		r := request(fmt.Sprint("a", i), "abcdef"[i:i+1], "") // a nonce is never used twice: what is left of one refuses it
+		r := request(fmt.Sprint("a", i), "abcdef"[i:i+1], "") // no nonce twice: what is left of one refuses it
 		first, err := d.Acquire(t.Context(), r)
 		must(t, err)
 		c.count(t, late, time.Now().Add(time.Hour+time.Duration(i)*time.Minute).UnixMicro())
