@@ -97,9 +97,10 @@ func (p *picker) Pick(balancer.PickInfo) (balancer.PickResult, error) {
 func (m *member) done(began time.Duration, info balancer.DoneInfo) {
 	now := time.Since(start)
 	switch code := status.Code(info.Err); {
-	case info.BytesReceived || code != codes.DeadlineExceeded && code != codes.Canceled:
+	case code == codes.Canceled: // a stream that was answered long ago, say
+	case code != codes.DeadlineExceeded:
 		m.silent.Store(0)
-	case code == codes.DeadlineExceeded && now-began >= silentLeast:
+	case !info.BytesReceived && now-began >= silentLeast:
 		m.silent.Store(int64(now))
 	}
 }

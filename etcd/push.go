@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/fencelock/fencelock/backend"
 )
@@ -33,8 +31,14 @@ type hubs struct {
 
 	mu      sync.Mutex
 	byQueue map[string]*hub
-	stream  int // that new ones go over
+	stream  *watches // that new ones go over; nil: another
 	closed  bool
+}
+
+// watches are those of one stream, to one member.
+type watches struct {
+	clientv3.Watcher
+	hubs int // that go over it
 }
 
 // hub is the watch of one queue. It is opened at the store's present, not at a
@@ -43,7 +47,8 @@ type hubs struct {
 type hub struct {
 	hubs   *hubs
 	queue  string
-	stream int
+	stream *watches
+	born   time.Time
 	cancel context.CancelFunc
 	ready  chan struct{} // closed when since is set, or the hub is over
 
@@ -93,12 +98,14 @@ func (hs *hubs) get(queue string, w *waiter) *hub {
 			return nil
 		}
 		ctx, cancel := context.WithCancel(hs.s.ctx)
+		if hs.stream == nil {
+			hs.stream = &watches{Watcher: clientv3.NewWatcher(hs.s.client)}
+		}
 		h = &hub{
-			hubs: hs, queue: queue, stream: hs.stream, cancel: cancel, ready: make(chan struct{}),
+			hubs: hs, queue: queue, stream: hs.stream, born: time.Now(), cancel: cancel, ready: make(chan struct{}),
 			waiters: map[*waiter]struct{}{},
 		}
-		// The client has one stream for all watches of the same metadata (clientv3 3.7).
-		ctx = metadata.AppendToOutgoingContext(ctx, "fencelock-watch", strconv.Itoa(h.stream))
+		h.stream.hubs++
 		hs.byQueue[queue] = h
 		hs.s.flying.Go(func() { h.run(ctx) })
 	}
@@ -117,6 +124,9 @@ func (hs *hubs) close() {
 	for _, h := range hs.byQueue {
 		h.cancel()
 	}
+	if hs.stream != nil && hs.stream.hubs == 0 { // otherwise the last of them does it
+		_ = hs.stream.Close()
+	}
 }
 
 // run watches until the hub is closed or the watch breaks off.
@@ -125,7 +135,7 @@ func (h *hub) run(ctx context.Context) {
 	// clientv3 goes on with another member by itself, without a gap, when a connection breaks. A
 	// member that has lost its leader ends the watch (ErrNoLeader, clientv3 3.7): the waiters look
 	// for themselves and open another.
-	for resp := range h.hubs.s.client.Watch(clientv3.WithRequireLeader(ctx), h.queue,
+	for resp := range h.stream.Watch(clientv3.WithRequireLeader(ctx), h.queue,
 		clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithCreatedNotify()) {
 		if resp.Err() != nil {
 			return
@@ -141,15 +151,15 @@ func (h *hub) run(ctx context.Context) {
 	}
 }
 
-// most is how long a hub may take to begin: a member may hang, or be slow.
-func (hs *hubs) most() time.Duration { return firstMost << min(hs.silent.Load(), 2) }
+// most is how long a hub may take to begin: a member may hang, or be slow. It is less than a look has.
+func (hs *hubs) most() time.Duration { return firstMost << min(hs.silent.Load(), 1) }
 
 // forsake ends a hub that has not begun in time, and makes new ones go over another stream, and so to
 // another member.
 func (h *hub) forsake() {
 	h.hubs.mu.Lock()
 	if h.hubs.stream == h.stream {
-		h.hubs.stream++
+		h.hubs.stream = nil
 		h.hubs.silent.Add(1)
 	}
 	if h.hubs.byQueue[h.queue] == h {
@@ -179,7 +189,13 @@ func (h *hub) end() {
 	if h.hubs.byQueue[h.queue] == h {
 		delete(h.hubs.byQueue, h.queue)
 	}
+	// The client keeps a stream that a watch has left before it began (clientv3 3.7).
+	h.stream.hubs--
+	left := h.stream.hubs == 0 && (h.hubs.closed || h.hubs.stream != h.stream)
 	h.hubs.mu.Unlock()
+	if left {
+		_ = h.stream.Close()
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.over = true
@@ -315,7 +331,7 @@ func (w *waiter) join(ctx context.Context, queue string) (since int64, err error
 		}
 	}
 	most := w.s.hubs.most()
-	late := time.NewTimer(most)
+	late := time.NewTimer(most - time.Since(w.hub.born))
 	defer late.Stop()
 	select {
 	case <-w.hub.ready:

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// firstMost bounds the first sends of what is sent again: the next one goes to another member.
+	// firstMost bounds the first send of what is sent twice: the second goes to another member.
 	firstMost = 700 * time.Millisecond
 	// sendMost bounds every other one.
 	sendMost = 2 * time.Second
@@ -30,23 +30,18 @@ const (
 )
 
 // do sends a request that is about no claim, and again if no answer came: send must have the same
-// effect sent twice as once. Of three sends in a row one at the most goes to the same silent member.
+// effect sent twice as once.
 func do[T any](ctx context.Context, send func(context.Context) (T, error)) (T, error) {
-	for n := 1; ; n++ {
-		most := sendMost
-		end, ok := ctx.Deadline()
-		switch left := time.Until(end); {
-		case n == 1 && ok:
-			most = min(firstMost, left/2)
-		case n == 1 || n == 2 && (!ok || left > firstMost+sendMost):
-			most = firstMost
-		}
-		began := time.Now()
-		res, err := once(ctx, most, send)
-		if most == sendMost || !unanswered(err) || rest(ctx, sendPause-time.Since(began)) != nil {
-			return res, meaning(ctx, err)
-		}
+	most := firstMost
+	if end, ok := ctx.Deadline(); ok {
+		most = min(most, time.Until(end)/2)
 	}
+	began := time.Now()
+	res, err := once(ctx, most, send)
+	if unanswered(err) && rest(ctx, sendPause-time.Since(began)) == nil {
+		res, err = once(ctx, sendMost, send)
+	}
+	return res, meaning(ctx, err)
 }
 
 // once sends a request for a while.

@@ -2,7 +2,6 @@ package raw
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -25,23 +24,12 @@ type zooKeeper struct {
 	acl     []zk.ACL
 	root    string // the node of the raw keys
 	servers []string
-	dial    zooDial
 }
-
-// zooDial connects to a server.
-type zooDial func(ctx context.Context, network, address string) (net.Conn, error)
 
 func openZooKeeper(ctx context.Context, p Place) (Store, error) {
 	r := &zooKeeper{at: p, acl: zk.WorldACL(zk.PermAll), servers: backend.Hosts(p.URL, "2181")}
-	secure, err := p.secure(p.URL.Scheme == "zookeepers", "use zookeepers://")
-	if err != nil {
-		return nil, err
-	}
-	r.dial = new(net.Dialer).DialContext
-	if secure != nil {
-		r.dial = (&tls.Dialer{Config: secure}).DialContext
-	}
-	if r.conn, err = zooKeeperSession(ctx, r.servers, r.dial); err != nil {
+	var err error
+	if r.conn, err = ZooKeeperSession(ctx, r.servers); err != nil {
 		return nil, backend.Unavailable(err)
 	}
 	if user := p.URL.User; user != nil {
@@ -62,18 +50,9 @@ func openZooKeeper(ctx context.Context, p Place) (Store, error) {
 
 // ZooKeeperSession returns a connection that has a session, of 30 s.
 func ZooKeeperSession(ctx context.Context, servers []string) (*zk.Conn, error) {
-	return zooKeeperSession(ctx, servers, new(net.Dialer).DialContext)
-}
-
-func zooKeeperSession(ctx context.Context, servers []string, dial zooDial) (*zk.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	conn, events, err := zk.Connect(servers, ttl, zk.WithLogger(silent{}), zk.WithLogInfo(false),
-		zk.WithDialer(func(network, address string, most time.Duration) (net.Conn, error) {
-			limited, cancel := context.WithTimeout(context.Background(), most)
-			defer cancel()
-			return dial(limited, network, address)
-		}))
+	conn, events, err := zk.Connect(servers, ttl, zk.WithLogger(silent{}), zk.WithLogInfo(false))
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +110,7 @@ func (r *zooKeeper) Mutex(_ context.Context, name string, waits bool) (measure.M
 func (r *zooKeeper) Commands(ctx context.Context) (int64, bool) {
 	var sum int64
 	for _, server := range r.servers {
-		n, err := zooKeeperPackets(ctx, server, r.dial)
+		n, err := ZooKeeperPackets(ctx, server)
 		if err != nil {
 			return 0, false
 		}
@@ -144,13 +123,10 @@ var zooKeeperReceived = regexp.MustCompile(`(?m)^Received: (\d+)$`)
 
 // ZooKeeperPackets returns what a server has received.
 func ZooKeeperPackets(ctx context.Context, server string) (int64, error) {
-	return zooKeeperPackets(ctx, server, new(net.Dialer).DialContext)
-}
-
-func zooKeeperPackets(ctx context.Context, server string, dial zooDial) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	conn, err := dial(ctx, "tcp", server)
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", server)
 	if err != nil {
 		return 0, err
 	}

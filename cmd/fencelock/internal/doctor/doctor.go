@@ -9,6 +9,7 @@ package doctor
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/url"
@@ -43,6 +44,7 @@ type exam struct {
 
 	u      *url.URL
 	q      *backend.Query
+	secure *tls.Config // of a ZooKeeper ensemble
 	keys   url.Values
 	prefix string
 	ttl    time.Duration

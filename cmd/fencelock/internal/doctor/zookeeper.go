@@ -30,7 +30,10 @@ const (
 )
 
 // zookeeper examines each server by its four-letter words, and the ensemble by a session.
-func (x *exam) zookeeper(ctx context.Context) error {
+func (x *exam) zookeeper(ctx context.Context) (err error) {
+	if x.secure, err = tlsurl.Config(x.u.Scheme == "zookeepers", x.q, "use zookeepers://"); err != nil {
+		return err
+	}
 	serving := 0
 	var silent error
 	for _, host := range backend.Hosts(x.u, "2181") {
@@ -146,14 +149,10 @@ func heaviest(dump string) (session string, most int) {
 
 // zooDial connects to a server, as the URL says.
 func (x *exam) zooDial(ctx context.Context, network, host string) (net.Conn, error) {
-	if x.u.Scheme != "zookeepers" {
+	if x.secure == nil {
 		return new(net.Dialer).DialContext(ctx, network, host)
 	}
-	secure, err := tlsurl.Config(true, x.q, "")
-	if err != nil {
-		return nil, err
-	}
-	return (&tls.Dialer{Config: secure}).DialContext(ctx, network, host)
+	return (&tls.Dialer{Config: x.secure}).DialContext(ctx, network, host)
 }
 
 // fourLetters sends a four-letter word.

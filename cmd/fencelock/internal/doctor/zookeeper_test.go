@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -8,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,10 +20,10 @@ import (
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
-// lengthy lets sessions be as long as leases are by default.
 // plain is an exam of servers without TLS.
-var plain = &exam{u: &url.URL{Scheme: "zookeeper"}}
+var plain = &exam{}
 
+// lengthy lets sessions be as long as leases are by default.
 var lengthy = []string{"maxSessionTimeout=60000"}
 
 func zooClient(t *testing.T, z *servers.ZooKeeperEnsemble) *zk.Conn {
@@ -92,6 +95,50 @@ func TestZooKeeperAlone(t *testing.T) {
 	slow := "zookeeper://" + delayed(t, z.Addrs()[0], 100*time.Millisecond)
 	if r := examine(t, slow+"?ttl=1s"); !slices.Contains(r.ids(), "round-trip-slow") {
 		t.Errorf("a slow network is not noticed: %v", r.ids())
+	}
+}
+
+// Every connection says the host's name, which is what a certificate has.
+func TestZooKeeperByName(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	names := map[string]int{}
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			names[hello.ServerName]++
+			return nil, errors.New("goodbye")
+		},
+	})
+	must(t, err)
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.(*tls.Conn).Handshake()
+			_ = c.Close()
+		}
+	}()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	must(t, err)
+	x := &exam{now: time.Now, secure: &tls.Config{MinVersion: tls.VersionTLS12}}
+	if x.u, err = url.Parse("zookeepers://localhost:" + port); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.fourLetters(t.Context(), "localhost:"+port, "srvr"); err == nil {
+		t.Error("an answer without a handshake")
+	}
+	if _, err := dialZoo(t.Context(), x, time.Second); err == nil {
+		t.Error("a session without a handshake")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(names) != 1 || names["localhost"] < 2 {
+		t.Errorf("got connections to %v, want several to localhost", names)
 	}
 }
 

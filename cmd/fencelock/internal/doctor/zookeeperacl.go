@@ -46,6 +46,26 @@ type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
 
+// zooHosts gives the client library one server after the other, by their names: its own way resolves
+// them (zk 1.0.4), and a certificate names no address.
+type zooHosts struct {
+	mu      sync.Mutex
+	servers []string
+	next    int
+}
+
+func (h *zooHosts) Init(servers []string) error { h.servers = servers; return nil }
+func (h *zooHosts) Len() int                    { return len(h.servers) }
+func (h *zooHosts) Connected()                  {}
+
+// Next returns the next server, and whether all were tried, after which the library pauses.
+func (h *zooHosts) Next() (string, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.next++
+	return h.servers[h.next%len(h.servers)], h.next > len(h.servers)
+}
+
 // dialZoo opens a session. The servers grant the length that is nearest to what is asked for.
 func dialZoo(ctx context.Context, x *exam, length time.Duration) (*zooSession, error) {
 	var mu sync.Mutex
@@ -67,7 +87,7 @@ func dialZoo(ctx context.Context, x *exam, length time.Duration) (*zooSession, e
 	}
 	began := time.Now()
 	conn, events, err := zk.Connect(backend.Hosts(x.u, "2181"), length,
-		zk.WithDialer(dial), zk.WithLogger(quiet{}), zk.WithLogInfo(false),
+		zk.WithDialer(dial), zk.WithHostProvider(&zooHosts{}), zk.WithLogger(quiet{}), zk.WithLogInfo(false),
 		zk.WithEventCallback(func(e zk.Event) {
 			if e.State == zk.StateHasSession {
 				once.Do(func() { close(up) })
