@@ -68,26 +68,21 @@ func tokenIsDrawn(t *testing.T, s *servers.PostgresServer) {
 	p := pool(t, s, "")
 	l := open(t, at(s.Addr(), postgres.Advisory))
 	unlock(t, lock(t, l.Mutex("warm")))
-	const drawing = "SELECT coalesce((SELECT pid FROM pg_stat_activity WHERE query LIKE '%fencelock_above%' " +
-		"AND wait_event = 'advisory'), 0)"
 	for what, do := range map[string]func(cancel func()){
 		"the holder's session ends": func(func()) {
 			run(t, p, "SELECT pg_terminate_backend($1, 2000)", holder(t, p, "drawn"))
 		},
 		"the session that draws ends": func(func()) {
-			run(t, p, "SELECT pg_terminate_backend($1, 2000)", one[int32](t, p, drawing))
+			run(t, p, "SELECT pg_terminate_backend($1, 2000)", one[int32](t, p, drawer))
 		},
 		"the statement that draws is cancelled": func(func()) {
-			run(t, p, "SELECT pg_cancel_backend($1)", one[int32](t, p, drawing))
+			run(t, p, "SELECT pg_cancel_backend($1)", one[int32](t, p, drawer))
 		},
 		"the caller gives up": func(cancel func()) { cancel() },
 	} {
 		t.Run(what, func(t *testing.T) {
-			stop, err := p.Acquire(t.Context()) // has what every draw must have for a moment
-			must(t, err)
-			defer stop.Release()
-			_, err = stop.Exec(t.Context(), "SELECT pg_advisory_lock(7306, 0)")
-			must(t, err)
+			resume := stopped(t, p)
+			defer resume()
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			done := make(chan *fencelock.Lease, 1)
@@ -95,10 +90,9 @@ func tokenIsDrawn(t *testing.T, s *servers.PostgresServer) {
 				le, _ := l.Mutex("drawn").Lock(ctx)
 				done <- le
 			}()
-			await(t, 5*time.Second, "a token is being drawn", func() bool { return one[int32](t, p, drawing) != 0 })
+			awaitDrawer(t, p)
 			do(cancel)
-			_, err = stop.Exec(t.Context(), "SELECT pg_advisory_unlock(7306, 0)")
-			must(t, err)
+			resume()
 			if le := <-done; le != nil { // it asked again
 				if info, err := l.Inspect(t.Context(), "drawn"); err != nil || info.Token != le.Token() {
 					t.Errorf("got %+v, %v, want token %d", info, err, le.Token())

@@ -48,11 +48,13 @@
 // The transaction holds the door alone, in exclusive and in share mode: that tells it from a
 // transaction of [LockTx]. So it has no transaction id until the holder writes, and no snapshot
 // while it is idle (that of a result that was read lasts until the next statement or renewal), and
-// vacuum goes on. To draw a token takes an id, so another connection draws it once the door is won,
-// in a transaction of its own: that is one round trip more, and a third gives the session its label.
+// vacuum goes on. To draw a token takes an id, so another connection, to the same server, draws it
+// once the door is won, in a transaction of its own, as in mode row behind a floor that is far ahead:
+// that is one round trip more, and a third gives the session its label.
 // Where nothing was written, the COMMIT of a release notes the nonce in fencelock_ring, by which a
 // release whose reply was lost finds out what became of it; where Tx was used, it first learns the
-// transaction's number, in a round trip more. What else is said of mode row holds, but a row that is
+// transaction's number, in a round trip more. (A note is forgotten after some 16,000 other releases,
+// as in mode lease.) What else is said of mode row holds, but a row that is
 // locked by hand is no lock here. The modes exclude each other, for they share the door.
 //
 // A waiter of either mode is a statement that runs, so its snapshot holds back vacuum.

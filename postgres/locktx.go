@@ -16,9 +16,9 @@ import (
 // COMMIT, ROLLBACK or the end of the connection, and with a rollback to a savepoint that was made
 // before it. Nothing else is left of it, and nothing of the session is changed.
 //
-// It is the lock of modes row and advisory: the holders of a Mutex and the transactions of LockTx exclude each
-// other, wait in one queue, first come, first served, and draw their tokens from one source. A
-// lease of mode lease is another lock.
+// It is the lock of modes row and advisory: the holders of a Mutex and the transactions of LockTx
+// exclude each other, wait in one queue, first come, first served, and draw their tokens from one
+// source. A lease of mode lease is another lock.
 //
 //   - The wait is bounded by ctx. As with any statement of pgx the end of ctx ends the connection,
 //     and with it the transaction; the error matches ctx's and, if another had the lock, ErrLocked.

@@ -102,7 +102,7 @@ func poolConfig(u *url.URL, q *backend.Query) (*pgxpool.Config, error) {
 			keys.Set(k, q.String(k, ""))
 		}
 	}
-	at.RawQuery = keys.Encode()
+	at.RawQuery = strings.ReplaceAll(keys.Encode(), "+", "%20") // pgx 5.12 reads a + as one
 	config, err := pgxpool.ParseConfig(at.String())
 	if err != nil {
 		return nil, unreadable(err, "URL", u, keys)

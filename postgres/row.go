@@ -129,7 +129,7 @@ func (r *row) ask(ctx context.Context, c *backend.Claim) error {
 		}
 		c.Place = s
 		err = s.try(ctx, c)
-		if ctx.Err() != nil || !endedBefore(err) {
+		if ctx.Err() != nil || s.id != "" || !endedBefore(err) { // with an id it may have the door
 			return err
 		}
 		s.stand(past) // it met a connection that had died before, perhaps one of many

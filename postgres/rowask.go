@@ -111,16 +111,19 @@ func (s *session) try(ctx context.Context, c *backend.Claim) error {
 		asked := backend.Now()
 		res, err := s.exec(ctx, sql+s.taking(c, false, s.timeout()))
 		s.at.told(s.pg.PgConn(), res)
-		a, err := s.read(ctx, c, res, err)
+		a, err := s.read(c, res, err)
 		switch {
 		case err != nil:
 			return s.refused(ctx, err)
-		case a.word(0) == "held":
-			if s.rename != "" {
-				if _, err := s.exec(ctx, s.rename); err != nil {
-					return s.refused(ctx, err)
-				}
+		case a.word(0) == "floor":
+			if err := s.draw(ctx, c); err != nil {
+				return s.refused(ctx, err)
 			}
+			if _, err := s.exec(ctx, s.rename); err != nil {
+				return s.refused(ctx, err)
+			}
+			return s.grant(ctx, c, asked)
+		case a.word(0) == "held":
 			return s.grant(ctx, c, asked)
 		case a.word(0) == "missing": // somebody tidies it away just now
 			sql = "ROLLBACK;" + again
@@ -179,7 +182,7 @@ type taken struct {
 // asleep reads the answer to a wait, if it is there, and confirms the grant.
 func (s *session) asleep(ctx context.Context, c *backend.Claim) error {
 	var answer taken
-	if s.flight == nil { // it has the door, and was told of other gates
+	if s.flight == nil { // it has the door, and was told of other gates, or got no token
 		return s.queue(c, "")
 	}
 	select {
@@ -194,7 +197,7 @@ func (s *session) asleep(ctx context.Context, c *backend.Claim) error {
 	// A slow server must not cost the place in the queue: what confirms it lasts longer than ctx.
 	lasting, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookMost)
 	defer cancel()
-	a, err := s.read(lasting, c, answer.res, answer.err)
+	a, err := s.read(c, answer.res, answer.err)
 	switch {
 	case errors.Is(err, backend.ErrGates):
 		return err
@@ -202,6 +205,12 @@ func (s *session) asleep(ctx context.Context, c *backend.Claim) error {
 		return s.refused(ctx, err)
 	case a.word(0) == "missing":
 		return s.queue(c, s.waiting())
+	case a.word(0) == "floor":
+		// Where that fails the session has the door yet, and asks again. It ends with ctx, so that who
+		// gives up does not keep it meanwhile.
+		if err := s.draw(ctx, c); err != nil {
+			return err
+		}
 	case a.word(0) != "held":
 		return s.refused(ctx, unexpected(strings.Join(a, " ")))
 	}
@@ -236,9 +245,9 @@ func unexpected(answer string) error {
 	return fmt.Errorf("unexpected answer of the server: %q", answer)
 }
 
-// read returns what fencelock_take says, held, locked or missing, in words. It draws the token that
-// is still missing: in mode advisory, and where the floor is ahead of the first one.
-func (s *session) read(ctx context.Context, c *backend.Claim, res []*pgconn.Result, err error) (reply, error) {
+// read returns what fencelock_take says, in words: held, locked, missing, or floor, where the token
+// is still to be drawn, as in mode advisory, or where the floor is ahead of the first one.
+func (s *session) read(c *backend.Claim, res []*pgconn.Result, err error) (reply, error) {
 	at := len(res) - 1
 	switch {
 	case err != nil:
@@ -254,33 +263,39 @@ func (s *session) read(ctx context.Context, c *backend.Claim, res []*pgconn.Resu
 		return nil, s.row.otherGates(c, told)
 	case "far":
 		return nil, errFar
-	case "floor":
-		return a, s.draw(ctx, c, a)
 	case "held":
 		s.token, err = strconv.ParseInt(a.word(1), 10, 64)
 		return a, err
-	case "locked", "missing":
+	case "locked", "missing", "floor":
 		return a, nil
 	}
 	return nil, unexpected(told)
 }
 
 // draw draws a token by another connection, whose transaction raises what must be raised, and has
-// committed before anybody sees the token. The session's own gets no transaction id by it.
-func (s *session) draw(ctx context.Context, c *backend.Claim, a reply) error {
+// committed before anybody sees the token. The session's own gets no transaction id by it. The
+// connection may lead elsewhere: to a server that was the primary once.
+func (s *session) draw(ctx context.Context, c *backend.Claim) error {
 	var token *int64
-	err := s.row.upkeep(ctx, "SELECT fencelock_above($1, $2)", []any{s.row.key(c.Name), c.Floor},
-		func(row pgx.CollectableRow) error { return row.Scan(&token) })
+	var at string
+	err := s.row.upkeep(ctx, "SELECT fencelock_above($1, $2), "+timeline, []any{s.row.key(c.Name), c.Floor},
+		func(row pgx.CollectableRow) error { return row.Scan(&token, &at) })
 	switch {
 	case err != nil:
 		return err
+	case at != s.at.timeline:
+		s.row.own.Reset()
+		return errElsewhere
 	case token == nil:
 		return errFar
 	}
-	a[0], s.token = "held", *token
+	s.token = *token
 	s.rename = "SELECT set_config('application_name'," + s.label(strconv.FormatInt(s.token, 10)) + ",true);"
 	return nil
 }
+
+// errElsewhere: a token of another history is not worth anything.
+var errElsewhere = errors.New("the lock and its token are of different servers, one of which was promoted")
 
 // grant makes the session a hold, whose connection is anybody's who takes the turn; unless look has
 // ended it meanwhile.

@@ -236,8 +236,9 @@ func (r *row) clean(ctx context.Context, s *session) error {
 	case st == past || st == released:
 		return nil
 	case st == waiting && s.flight == nil: // it is in order, and has the door
-		s.leave(ctx, "ROLLBACK;"+s.tidying())
-		return nil
+		if s.leave(ctx, "ROLLBACK;"+s.tidying()); s.standing() == past {
+			return nil
+		}
 	}
 	s.end(nil)
 	err := r.query(ctx, "SELECT pg_terminate_backend(pid,1000) FROM pg_stat_activity WHERE "+

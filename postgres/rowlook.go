@@ -15,8 +15,8 @@ import (
 )
 
 // rowsOf finds the rows with the prefix $1, or, unless $2, the name $1 alone, row or not; their
-// doors, and the process that holds each: whose transaction has locked the row, or else its door
-// alone. ours: it is a lease's. A transaction of LockTx has the door alone too, but not twice, as one
+// doors, and the process that holds each: who has its door, or else whose transaction has locked the
+// row by hand. ours: it is a lease's. A transaction of LockTx has the door alone too, but not twice, as one
 // of mode advisory.
 const rowsOf = `WITH l AS MATERIALIZED (
 	SELECT *, CASE WHEN locktype = 'advisory' AND objsubid = 1
@@ -29,12 +29,13 @@ const rowsOf = `WITH l AS MATERIALIZED (
 	UNION ALL SELECT $1::bytea, fencelock_door($1), NULL, NULL, NULL
 	WHERE NOT $2 AND NOT EXISTS (SELECT FROM fencelock_row WHERE name = $1)
 ), held AS (
-	SELECT r.*, h.pid, h.locktype = 'transactionid' OR EXISTS (SELECT FROM l WHERE l.granted
-		AND l.pid = h.pid AND l.door = r.door AND l.mode = 'ShareLock') AS ours
+	SELECT r.*, h.pid, EXISTS (SELECT FROM l WHERE l.granted AND l.pid = h.pid
+		AND (l.locktype = 'transactionid' AND l.transactionid = r.xmax
+			OR l.door = r.door AND l.mode = 'ShareLock')) AS ours
 	FROM r LEFT JOIN LATERAL (SELECT * FROM l WHERE l.granted
 		AND (l.locktype = 'transactionid' AND l.transactionid = r.xmax
 			OR l.door = r.door AND l.mode = 'ExclusiveLock')
-		ORDER BY l.locktype DESC LIMIT 1) h ON true
+		ORDER BY l.locktype LIMIT 1) h ON true
 )`
 
 // rowsHeld describes rows: what their holders' sessions show, and how many sessions wait at the

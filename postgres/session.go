@@ -61,7 +61,7 @@ type session struct {
 
 	flight chan taken    // gets the answer to a wait that is under way; Ask's
 	unwait string        // ends what is set for a wait; Ask's
-	rename string        // tells a token that was drawn by another connection; Ask's
+	rename string        // shows a token that was drawn by another connection; Ask's
 	ended  chan struct{} // closed when the COMMIT has ended; Leave's
 
 	id    string // the transaction's, see identity: to tell it from another, and to learn what became of a COMMIT

@@ -63,6 +63,9 @@ func TestOnOneServer(t *testing.T) {
 		{"RaiseHeldInTx", inTx(raiseHeldInTx)},
 		{"HeldIdle", inTx(heldIdle)},
 		{"TokenIsDrawn", tokenIsDrawn},
+		{"DrawOfAWaiter", drawOfAWaiter},
+		{"ResetWhileDrawn", resetWhileDrawn},
+		{"RowByHand", inTx(rowByHand)},
 		{"ModesExclude", modesExclude},
 		{"RaiseHeldAfterLoss", raiseHeldAfterLoss},
 	} {

@@ -104,7 +104,11 @@ func (st *store) borrow(ctx context.Context) (*pgxpool.Conn, error) {
 func (st *store) spare(ctx context.Context) (*pgxpool.Conn, error) {
 	conn, err := st.own.Acquire(ctx)
 	if err != nil && ctx.Err() == nil && st.own != st.pool && errors.As(err, new(*pgconn.PgError)) {
-		return st.pool.Acquire(ctx)
+		limited, cancel := context.WithTimeout(ctx, borrowMost)
+		defer cancel()
+		if other, used := st.pool.Acquire(limited); used == nil {
+			return other, nil
+		}
 	}
 	return conn, err
 }

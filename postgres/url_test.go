@@ -71,7 +71,8 @@ func uRLReachesTheServer(t *testing.T, s *servers.PostgresServer) {
 	p := pool(t, s, "")
 	for _, scheme := range []string{"postgres", "postgresql"} {
 		url := scheme + strings.TrimPrefix(s.URL(),
-			"postgres") + "&application_name=of_the_url&pool_min_conns=2&timezone=UTC&prefix=mine/"
+			"postgres") + "&application_name=of_the_url&pool_min_conns=2&timezone=UTC" +
+			"&options=-c%20work_mem%3D8MB&prefix=mine/"
 		l := open(t, url)
 		le := lock(t, l.Mutex("x"))
 		if got := one[string](t, p, "SELECT encode(name, 'escape') FROM fencelock_row WHERE "+

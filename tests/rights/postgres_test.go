@@ -36,7 +36,7 @@ func TestPostgres(t *testing.T) {
 		return strings.Replace(s.URL(), "postgres@", "app:p@", 1) +
 			fmt.Sprintf("&pool_max_conns=8&prefix=%d:&mode=%s", n, mode)
 	}
-	for _, mode := range []string{"row", "lease"} {
+	for _, mode := range []string{"row", "advisory", "lease"} {
 		works(t, url(mode), locking, moving)
 	}
 	must(t, guard(t, url("row")))
@@ -50,7 +50,7 @@ func TestPostgres(t *testing.T) {
 				exec(t, admin, fmt.Sprintf("REVOKE %s ON %s FROM app", m[1], object))
 				defer exec(t, admin, fmt.Sprintf("GRANT %s ON %s TO app", m[1], object))
 				what, err := "guard", guard(t, url("row"))
-				for _, mode := range []string{"row", "lease"} {
+				for _, mode := range []string{"row", "advisory", "lease"} {
 					for _, tasks := range [][]task{locking, moving} {
 						if err == nil {
 							what, err = run(t, url(mode), tasks, false)
