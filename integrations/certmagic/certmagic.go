@@ -99,10 +99,14 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 	if err != nil || lease.Err() == nil {
 		return err
 	}
-	if lease, err = s.mutex(name).TryLock(ctx); err == nil {
-		h.lease.Store(lease)
+	if lease, err = s.mutex(name).TryLock(ctx); err != nil {
+		return err
 	}
-	return err
+	h.lease.Store(lease)
+	if now, ok := s.holds.Load(name); !ok || now != any(h) { // Unlock came meanwhile, and may have missed it
+		return errors.Join(fencelock.ErrReleased, lease.Unlock(ctx))
+	}
+	return nil
 }
 
 // Unlock releases the lock, also when ctx is done. certmagic logs its error: fencelock.ErrLost if the
