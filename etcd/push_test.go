@@ -15,7 +15,8 @@ import (
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
-// A watch that was forsaken before it began leaves no stream in the client, which may be the program's.
+// A watch that was forsaken before it began leaves no stream in the client, which may be the program's. The test is not
+// parallel: it counts those of the whole process.
 func TestForsakenWatchLeavesNoStream(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a watch is forsaken after 700 ms")

@@ -33,8 +33,8 @@ type Options struct {
 	// User and Password authenticate with the digest scheme. What the driver makes is then
 	// accessible to this user only; without User, to everybody.
 	User, Password string
-	// Dial connects to a server; the default dials TCP. A program that wants TLS gives a
-	// tls.Dialer's DialContext.
+	// Dial connects to a server; the default dials TCP. For TLS, which a URL has by zookeepers://, give
+	// a tls.Dialer's DialContext.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
