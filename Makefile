@@ -6,7 +6,7 @@ GOFUMPT     := mvdan.cc/gofumpt@v0.12.0
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build install test test-full setup images lint lint-all fmt cross fuzz bench faults mistakes soak figures clean
+.PHONY: help build install test test-full setup images lint lint-all fmt cross fuzz bench faults mistakes versions soak stranger figures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,8 +58,14 @@ faults: ## every fault on every backend, ROUNDS each (default 20), then the plan
 mistakes: ## plant ten bugs in each backend and in the engine and require that the rules find them, ONLY='redis etcd/no-owner'
 	@scripts/mistakes.sh
 
+versions: ## every rule on every version of a server that can be had, ONLY='redis-8.0 etcd-3.5'; renders tests/versions/README.md
+	@scripts/versions.sh
+
 soak: ## overlapping faults for HOURS, added to docs/soak.json
 	@scripts/soak.sh
+
+stranger: ## try the README in a new container that has only Go: a quarter of an hour
+	@scripts/stranger.sh
 
 figures: ## how big the project is
 	@scripts/figures.sh

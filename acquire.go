@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // tryMost bounds a TryLock whose store does not answer.
@@ -127,7 +128,7 @@ func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease
 	}
 	le, err = m.ask(limited, wait)
 	if err != nil {
-		if wait && backend.Outlasted(err) {
+		if wait && core.Outlasted(err) {
 			m.l.turnAway(m.name, err)
 		}
 		return nil, false, m.why(ctx, limited, err)
@@ -144,7 +145,7 @@ func (m *mutex) ask(ctx context.Context, wait bool) (*Lease, error) {
 	for {
 		h := m.request(wait)
 		asked := backend.Now()
-		g, err := m.l.driver.Acquire(ctx, h.Request)
+		g, err := m.route.caller.Acquire(ctx, h.Request)
 		if err == nil || errors.Is(err, ErrLocked) {
 			m.route.janitor.heard()
 		}
@@ -177,7 +178,7 @@ func (m *mutex) ask(ctx context.Context, wait bool) (*Lease, error) {
 		if since.IsZero() {
 			since = time.Now()
 		}
-		if !wait || time.Since(since) >= backend.Patience {
+		if !wait || time.Since(since) >= core.Patience {
 			return nil, backend.Unavailable(err)
 		}
 		if pause > 0 {

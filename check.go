@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // looks asks one driver whether its holds are still ours, again and again: where the store does not
@@ -14,9 +15,9 @@ import (
 // anything is held, which is for all holds at once, and a goroutine for each call of the driver
 // while that is under way. A look allocates nothing for a hold.
 type looks struct {
-	l       *Locker
-	checker backend.Checker
-	every   time.Duration
+	l      *Locker
+	caller core.Caller
+	every  time.Duration
 
 	// Guarded by l.mu.
 	armed bool // the timer is set, or has just fired
@@ -32,7 +33,7 @@ type looks struct {
 // glance is one call of the driver.
 type glance struct {
 	holds []*hold
-	asked []*backend.Hold // the same
+	asked []*core.Hold // the same
 	limit time.Duration
 }
 
@@ -105,7 +106,7 @@ func (k *looks) send(g *glance) { k.l.schedule.flying.Go(func() { k.ask(g) }) }
 func (k *looks) ask(g *glance) {
 	ctx, cancel := context.WithTimeout(k.l.ctx, g.limit)
 	defer cancel()
-	for i, err := range k.checker.Check(ctx, g.asked) {
+	for i, err := range k.caller.Check(ctx, g.asked) {
 		g.holds[i].checked(err)
 	}
 	k.give(g)
@@ -120,14 +121,14 @@ func (k *looks) take() *glance {
 		k.free = k.free[:n-1]
 		return g
 	}
-	return &glance{limit: backend.Patience}
+	return &glance{limit: core.Patience}
 }
 
 // give takes one back.
 func (k *looks) give(g *glance) {
 	clear(g.holds)
 	clear(g.asked)
-	g.holds, g.asked, g.limit = g.holds[:0], g.asked[:0], backend.Patience
+	g.holds, g.asked, g.limit = g.holds[:0], g.asked[:0], core.Patience
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.free = append(k.free, g)

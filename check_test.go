@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 func TestCheckerIsUsed(t *testing.T) {
@@ -139,7 +140,7 @@ type answers struct {
 
 func (d *answers) Tells() bool { return false }
 
-func (d *answers) Check(_ context.Context, hs []*backend.Hold) []error {
+func (d *answers) Check(_ context.Context, hs []*core.Hold) []error {
 	d.calls.Add(1)
 	return d.errs[:len(hs)]
 }

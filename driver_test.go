@@ -11,17 +11,19 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/memory"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // errStore is an error of the store's own: the outcome is unknown.
 var errStore = errors.New("connection reset by peer")
 
-// fake is a driver over a store in memory whose calls a test can watch, hold
-// up, lose and refuse. It holds the engine to the rules of backend.Driver about
+// fake is a Caller over a store in memory whose calls a test can watch, hold
+// up, lose and refuse. It holds the engine to the rules of core.Caller about
 // what may overlap.
 type fake struct {
-	*memory.Driver
-	t testing.TB
+	core.Composite
+	store *memory.Driver
+	t     testing.TB
 
 	traits func(*backend.Traits)  // changes what it promises; nil: nothing
 	grant  func(*backend.Grant)   // changes a grant on its way; nil: nothing
@@ -57,20 +59,23 @@ func newFake(t testing.TB) *fake {
 		t.Fatal(err)
 	}
 	return &fake{
-		Driver: d, t: t,
+		Composite: over(d), store: d, t: t,
 		steps: map[string]step{}, counts: map[string]int{}, holds: map[string]int{}, in: map[string]int{},
 		peaks: map[string]int{}, flying: map[string]string{}, nonces: map[string]bool{},
 	}
 }
 
+// over is a driver and a Caller over d.
+func over(d backend.Driver) core.Composite { return core.Composite{Caller: core.Of(d)} }
+
 // other returns a plain client of the same store.
-func (d *fake) other() *memory.Driver {
+func (d *fake) other() core.Composite {
 	d.t.Helper()
-	o, err := d.Client(backend.DefaultPrefix)
+	o, err := d.store.Client(backend.DefaultPrefix)
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	return o
+	return over(o)
 }
 
 // on sets what happens to calls of this kind from now on; nil: nothing special.
@@ -176,7 +181,7 @@ func (d *fake) end(op string, reqs []*backend.Request) {
 }
 
 func (d *fake) Traits() backend.Traits {
-	t := d.Driver.Traits()
+	t := d.Caller.Traits()
 	if d.traits != nil {
 		d.traits(&t)
 	}
@@ -197,7 +202,7 @@ func (d *fake) Acquire(ctx context.Context, r *backend.Request) (g backend.Grant
 		seen = &copied
 	}
 	err = d.do(ctx, "acquire", []*backend.Request{r}, func() (err error) {
-		g, err = d.Driver.Acquire(ctx, seen)
+		g, err = d.Caller.Acquire(ctx, seen)
 		return err
 	})
 	if d.grant != nil {
@@ -206,7 +211,7 @@ func (d *fake) Acquire(ctx context.Context, r *backend.Request) (g backend.Grant
 	return g, err
 }
 
-func (d *fake) many(ctx context.Context, op string, hs []*backend.Hold, do func() []error) []error {
+func (d *fake) many(ctx context.Context, op string, hs []*core.Hold, do func() []error) []error {
 	reqs := make([]*backend.Request, len(hs))
 	for i, h := range hs {
 		reqs[i] = h.Request
@@ -225,21 +230,21 @@ func (d *fake) many(ctx context.Context, op string, hs []*backend.Hold, do func(
 	return errs
 }
 
-func (d *fake) Renew(ctx context.Context, hs []*backend.Hold) []error {
-	return d.many(ctx, "renew", hs, func() []error { return d.Driver.Renew(ctx, hs) })
+func (d *fake) Renew(ctx context.Context, hs []*core.Hold) []error {
+	return d.many(ctx, "renew", hs, func() []error { return d.Caller.Renew(ctx, hs) })
 }
 
-func (d *fake) Release(ctx context.Context, h *backend.Hold) error {
-	return d.do(ctx, "release", []*backend.Request{h.Request}, func() error { return d.Driver.Release(ctx, h) })
+func (d *fake) Release(ctx context.Context, h *core.Hold) error {
+	return d.do(ctx, "release", []*backend.Request{h.Request}, func() error { return d.Caller.Release(ctx, h) })
 }
 
 func (d *fake) Abandon(ctx context.Context, r *backend.Request) error {
-	return d.do(ctx, "abandon", []*backend.Request{r}, func() error { return d.Driver.Abandon(ctx, r) })
+	return d.do(ctx, "abandon", []*backend.Request{r}, func() error { return d.Caller.Abandon(ctx, r) })
 }
 
 func (d *fake) Inspect(ctx context.Context, name string) (info backend.Info, err error) {
 	err = d.do(ctx, "inspect", nil, func() (err error) {
-		info, err = d.Driver.Inspect(ctx, name)
+		info, err = d.Caller.Inspect(ctx, name)
 		return err
 	})
 	return info, err
@@ -249,7 +254,7 @@ func (d *fake) List(ctx context.Context, prefix string) iter.Seq2[backend.Info, 
 	return func(yield func(backend.Info, error) bool) {
 		more := true
 		err := d.do(ctx, "list", nil, func() error {
-			for info, err := range d.Driver.List(ctx, prefix) {
+			for info, err := range d.Caller.List(ctx, prefix) {
 				if more = yield(info, err); !more {
 					break
 				}
@@ -263,11 +268,11 @@ func (d *fake) List(ctx context.Context, prefix string) iter.Seq2[backend.Info, 
 }
 
 func (d *fake) Break(ctx context.Context, name string) error {
-	return d.do(ctx, "break", nil, func() error { return d.Driver.Break(ctx, name) })
+	return d.do(ctx, "break", nil, func() error { return d.Caller.Break(ctx, name) })
 }
 
 func (d *fake) Close() error {
-	return d.do(context.Background(), "close", nil, d.Driver.Close)
+	return d.do(context.Background(), "close", nil, d.Caller.Close)
 }
 
 // checking is a fake whose store can be asked whether a hold is still its own.
@@ -275,11 +280,11 @@ type checking struct{ *fake }
 
 func (d checking) Tells() bool { return false }
 
-func (d checking) Check(ctx context.Context, hs []*backend.Hold) []error {
+func (d checking) Check(ctx context.Context, hs []*core.Hold) []error {
 	return d.many(ctx, "check", hs, func() []error {
 		errs := make([]error, len(hs))
 		for i, h := range hs {
-			info, err := d.Driver.Inspect(ctx, h.Name)
+			info, err := d.Caller.Inspect(ctx, h.Name)
 			if err == nil && (!info.Held || info.Token != h.Token) {
 				err = backend.ErrLost
 			}

@@ -60,7 +60,7 @@ func (l *Locker) disinherit(h *hold) {
 func (l *Locker) settle(ctx context.Context, name string) error {
 	var seen Token
 	for range settleLooks {
-		info, err := l.driver.Inspect(ctx, name)
+		info, err := l.inspect(ctx, name)
 		switch {
 		case backend.Final(err):
 			return nil // Break itself says what is wrong

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 const (
@@ -37,7 +38,8 @@ const (
 // outcome is unknown, and frees what a lost lease may have left, and what WithMinHold has kept. Each
 // store has a janitor of its own, which has goroutines only while there is work, and one timer.
 type janitor struct {
-	l *Locker
+	l      *Locker
+	caller core.Caller
 
 	mu      sync.Mutex
 	ready   readyHeap // to be tried now
@@ -68,8 +70,8 @@ type job struct {
 	dice     dice
 }
 
-func newJanitor(l *Locker) *janitor {
-	j := &janitor{l: l, credit: retryMost}
+func newJanitor(l *Locker, c core.Caller) *janitor {
+	j := &janitor{l: l, caller: c, credit: retryMost}
 	j.idle = sync.NewCond(&j.mu)
 	return j
 }
@@ -192,7 +194,7 @@ func (j *janitor) clean(w *job) (answered, done bool) {
 	}
 	ctx, cancel := context.WithTimeout(j.l.ctx, most)
 	defer cancel()
-	err := j.l.driver.Abandon(ctx, w.r)
+	err := j.caller.Abandon(ctx, w.r)
 	if (err == nil || errors.Is(err, ErrLost)) && !w.unlocked {
 		j.l.tell(Event{Kind: CleanedUp, Name: w.r.Name, Owner: w.r.Owner, Took: time.Since(w.began)})
 	}

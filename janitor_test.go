@@ -203,7 +203,7 @@ func TestLateRequestFindsATombstone(t *testing.T) {
 			copied := *c.reqs[0]
 			go func() { // still in the network when its caller has given up
 				time.Sleep(5 * time.Second)
-				_, err := d.Driver.Acquire(context.Background(), &copied)
+				_, err := d.Caller.Acquire(context.Background(), &copied)
 				applied <- err
 			}()
 			return hang(c)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // uncounted makes the driver leave the counting of the deadline to the engine.
@@ -220,7 +221,7 @@ func TestLockIsNeverLost(t *testing.T) {
 				_, err = l.Mutex("n").Lock(t.Context())
 				wantErr(t, "lock", err, fencelock.ErrUnavailable)
 				wantNot(t, "lock", err, fencelock.ErrLost)
-				wantTook(t, "lock", start, backend.Patience, backend.Patience+time.Second)
+				wantTook(t, "lock", start, core.Patience, core.Patience+time.Second)
 				_, err = l.Mutex("n").Lock(within(t, time.Second))
 				wantErr(t, "lock with a ctx that ends", err, context.DeadlineExceeded)
 				wantNot(t, "lock with a ctx that ends", err, fencelock.ErrLost)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // Lease is one hold of a lock, until Unlock or until it is lost. Its methods
@@ -140,11 +141,11 @@ func (le *Lease) Unlock(ctx context.Context) error {
 type hold struct {
 	*backend.Request
 	backend.Grant
-	bh *backend.Hold // what the driver is given: as the store granted it
+	bh *core.Hold // what the driver is given: as the store granted it
 
 	own struct { // of the first hold on a grant; those to whom it was passed on share it
 		request backend.Request
-		hold    backend.Hold
+		hold    core.Hold
 	}
 
 	l       *Locker

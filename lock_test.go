@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 func TestLockUnlock(t *testing.T) {
@@ -226,7 +227,7 @@ func TestWaitEndedByContextInAnOutage(t *testing.T) {
 		l := open(t, d)
 		d.on("acquire", func(c call) error {
 			<-c.ctx.Done()
-			return backend.Ended(c.ctx, true, errStore)
+			return core.Ended(c.ctx, true, errStore)
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

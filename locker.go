@@ -115,7 +115,7 @@ func New(d backend.Driver, opts ...Option) (*Locker, error) {
 	l.sleeps.l, l.sleeps.slept = l, slept
 	for _, rt := range routes {
 		if rt.janitor = routes[rt.lot].janitor; rt.janitor == nil {
-			rt.janitor = newJanitor(l)
+			rt.janitor = newJanitor(l, rt.caller)
 			l.janitors = append(l.janitors, rt.janitor)
 		}
 		if rt.looks != nil && rt.looks.l == nil {
@@ -200,11 +200,20 @@ var errPanicked = errors.New("the function that held the lock panicked")
 func (l *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 	var info Info
 	err := l.call(ctx, "inspect", name, func(ctx context.Context) (err error) {
-		info, err = l.driver.Inspect(ctx, name)
+		info, err = l.inspect(ctx, name)
 		l.passedOn(&info)
 		return err
 	})
 	return info, err
+}
+
+// inspect asks the store of a valid name.
+func (l *Locker) inspect(ctx context.Context, name string) (Info, error) {
+	rt, err := l.route(name)
+	if err != nil {
+		return Info{}, err
+	}
+	return rt.caller.Inspect(ctx, name)
 }
 
 // Break frees a lock, whoever holds it: for operators. Its holder is told
@@ -220,8 +229,12 @@ func (l *Locker) Break(ctx context.Context, name string) error {
 		if err := l.settle(ctx, name); err != nil {
 			return err
 		}
+		rt, err := l.route(name)
+		if err != nil {
+			return err
+		}
 		mine := l.holdsOf(name)
-		if err := l.driver.Break(ctx, name); err != nil {
+		if err := rt.caller.Break(ctx, name); err != nil {
 			return err
 		}
 		for _, h := range mine { // no need to wait for the store's push
@@ -248,13 +261,12 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 		err := backend.CheckPrefix(prefix)
 		if err == nil {
 			err = l.during(ctx, func(ctx context.Context) error {
-				for info, err := range l.driver.List(ctx, prefix) {
-					if err != nil {
-						return err
+				for i, rt := range l.routes {
+					if rt.lot != i { // its driver was asked already
+						continue
 					}
-					l.passedOn(&info)
-					if !yield(info, nil) {
-						return nil
+					if more, err := l.list(ctx, rt, prefix, yield); err != nil || !more {
+						return err
 					}
 				}
 				return nil
@@ -264,6 +276,29 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 			yield(Info{}, &OpError{Op: "list", Backend: l.traits.Name, Name: prefix, Err: err})
 		}
 	}
+}
+
+// list yields what lies in the store of one route; more: the caller's loop goes on. What the rules
+// send elsewhere, such as names that were moved, is not ours.
+func (l *Locker) list(
+	ctx context.Context, rt *route, prefix string, yield func(Info, error) bool,
+) (more bool, err error) {
+	for info, err := range rt.caller.List(ctx, prefix) {
+		if err != nil {
+			if rt.name != "" {
+				err = fmt.Errorf("backend %q: %w", rt.name, err)
+			}
+			return false, err
+		}
+		if to, err := l.route(info.Name); err != nil || to.lot != rt.lot {
+			continue
+		}
+		l.passedOn(&info)
+		if !yield(info, nil) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // during runs do as a call that Close waits for and ends, and makes its error
@@ -341,8 +376,14 @@ func (l *Locker) Close() error {
 	l.cancel()
 	l.schedule.flying.Wait()
 	err = errors.Join(err, l.events.close(late))
+	for _, rt := range l.routes {
+		rt.caller.Settle()
+	}
 	if cerr := l.driver.Close(); cerr != nil {
 		err = errors.Join(err, fmt.Errorf("closing the driver: %w", cerr))
+	}
+	for _, rt := range l.routes {
+		rt.caller.Land()
 	}
 	return l.wrap("close", "", err)
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // order collects who got the lock.
@@ -262,7 +262,7 @@ func TestAnOutageEndsTheWholeLine(t *testing.T) {
 			if !down {
 				return c.apply()
 			}
-			return backend.Wait(c.ctx, nil, func(context.Context) (bool, time.Duration, error) {
+			return core.Wait(c.ctx, "1", nil, func(context.Context) (bool, time.Duration, error) {
 				return false, 0, errStore
 			})
 		})
@@ -276,7 +276,7 @@ func TestAnOutageEndsTheWholeLine(t *testing.T) {
 			r := <-one
 			wantErr(t, fmt.Sprint("waiter ", i), r.err, fencelock.ErrUnavailable)
 			wantErr(t, fmt.Sprint("waiter ", i), r.err, errStore)
-			wantTook(t, fmt.Sprint("waiter ", i), start, backend.Patience, backend.Patience+time.Second)
+			wantTook(t, fmt.Sprint("waiter ", i), start, core.Patience, core.Patience+time.Second)
 		}
 		if n := d.count("acquire"); n != 2 {
 			t.Errorf("got %d calls of Acquire for two names, want 2", n)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // renew is Lease.Renew.
@@ -36,14 +37,14 @@ func (h *hold) renew(ctx context.Context, le *Lease) error {
 	}
 	defer h.l.exit()
 	left := h.left()
-	most := min(left, backend.Patience)
+	most := min(left, core.Patience)
 	if !h.set.manual { // the schedule waits for this call, and must have time for another try
 		most = min(most, max(left-callMost(h), callMost(h)))
 	}
 	limited := &limit{Context: ctx, l: h.l, most: time.Now().Add(most), why: noAnswer(most)}
 	defer limited.end()
 	asked := backend.Now()
-	answer := h.l.driver.Renew(limited, []*backend.Hold{h.bh})[0]
+	answer := h.route.caller.Renew(limited, []*core.Hold{h.bh})[0]
 	e, err := h.renewed(asked, own(limited.Cause(), answer))
 	h.l.emit(ctx, e)
 	switch {

@@ -1,14 +1,19 @@
 package fencelock
 
-import "github.com/fencelock/fencelock/backend"
+import (
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
+)
 
 // route is where names go: a driver, and what holds for its names. A Locker over one
 // driver has one; over a backend.Router it has the Router's.
 type route struct {
 	lot     int // the number of its driver: holds of one lot go into one batch
+	name    string
 	driver  backend.Driver
-	janitor *janitor // of its driver
-	looks   *looks   // nil: the driver cannot be asked, or need not
+	caller  core.Caller // of its driver
+	janitor *janitor    // of its driver
+	looks   *looks      // nil: the driver cannot be asked, or need not
 	traits  Traits
 	set     settings
 }
@@ -23,15 +28,23 @@ func routesOf(d backend.Driver, opts []Option) ([]*route, error) {
 	}
 	var routes []*route
 	for _, p := range plain {
-		rt := &route{driver: p.Driver, traits: p.Driver.Traits(), lot: len(routes)}
+		if _, ok := p.Driver.(core.Caller); !ok && p.Driver.Calls().Most < 1 {
+			return nil, &OpError{Op: "open", Backend: p.Driver.Traits().Name, Err: backend.Invalid(
+				"the driver takes no claims: its Calls.Most is 0, as that of one which is made of others, " +
+					"such as a migration, and which cannot be wrapped")}
+		}
+		rt := &route{name: p.Name, driver: p.Driver, traits: p.Driver.Traits(), lot: len(routes)}
 		for _, before := range routes {
 			if before.driver == rt.driver {
-				rt.lot, rt.looks = before.lot, before.looks
+				rt.lot, rt.caller, rt.looks = before.lot, before.caller, before.looks
 				break
 			}
 		}
-		if c, ok := rt.driver.(backend.Checker); ok && rt.looks == nil && rt.traits.Revoked > 0 && !tells(rt.driver) {
-			rt.looks = &looks{checker: c, every: rt.traits.Revoked * 6 / 10}
+		if rt.caller == nil {
+			rt.caller = core.Of(rt.driver)
+		}
+		if rt.looks == nil && rt.traits.Revoked > 0 && !rt.caller.Tells() {
+			rt.looks = &looks{caller: rt.caller, every: rt.traits.Revoked * 6 / 10}
 		}
 		set := settings{ttl: DefaultTTL, owner: defaultOwner(), reentrant: p.Reentrant}
 		if p.TTL > 0 {
@@ -71,10 +84,4 @@ func (l *Locker) backendOf(name string) string {
 		}
 	}
 	return l.traits.Name
-}
-
-// tells reports whether a driver tells of losses by itself, so that its holds are not looked at.
-func tells(d backend.Driver) bool {
-	t, ok := d.(interface{ Tells() bool })
-	return ok && t.Tells()
 }

@@ -8,18 +8,19 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // forked is a router over a few drivers, by the first letter of a name.
 type forked struct {
-	backend.Driver // the first route's, for what a test does not route
-	routes         []backend.Route
-	letters        string
+	core.Composite
+	routes  []backend.Route
+	letters string
 }
 
 // fork makes one route for each letter.
 func fork(letters string, routes ...backend.Route) *forked {
-	return &forked{routes[0].Driver, routes, letters}
+	return &forked{routes: routes, letters: letters}
 }
 
 func (f *forked) Routes() []backend.Route { return f.routes }
@@ -31,33 +32,12 @@ func (f *forked) Route(name string) (int, error) {
 	return 0, backend.Invalid("no rule matches %q", name)
 }
 
-func (f *forked) to(name string) backend.Driver {
-	i, _ := f.Route(name)
-	return f.routes[i].Driver
-}
-
 func (f *forked) Traits() backend.Traits {
 	var ts []backend.Traits
 	for _, r := range f.routes {
 		ts = append(ts, r.Driver.Traits())
 	}
 	return backend.Weakest(ts...)
-}
-
-func (f *forked) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
-	return f.to(r.Name).Acquire(ctx, r)
-}
-
-func (f *forked) Renew(ctx context.Context, hs []*backend.Hold) []error {
-	return f.to(hs[0].Name).Renew(ctx, hs)
-}
-
-func (f *forked) Release(ctx context.Context, h *backend.Hold) error {
-	return f.to(h.Name).Release(ctx, h)
-}
-
-func (f *forked) Abandon(ctx context.Context, r *backend.Request) error {
-	return f.to(r.Name).Abandon(ctx, r)
 }
 
 func (f *forked) Close() error {
@@ -201,9 +181,9 @@ func TestOptionsOfARoutedLocker(t *testing.T) {
 			t.Errorf("%s: got %v, want one OpError that names weak", what, err)
 		}
 	}
-	_, err := fencelock.New(&forked{Driver: strong})
+	_, err := fencelock.New(&forked{})
 	wantErr(t, "no routes", err, fencelock.ErrInvalid)
-	lost, err := fencelock.New(&forked{Driver: strong, routes: router.routes[:1], letters: "xy"})
+	lost, err := fencelock.New(&forked{routes: router.routes[:1], letters: "xy"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,4 +260,12 @@ func TestChecksAreADriversOwn(t *testing.T) {
 				told.count("check"), asked.count("check"))
 		}
 	})
+}
+
+// What hides that a driver is made of others is refused at once, and not at each lock.
+func TestWrappedCompositeIsRefused(t *testing.T) {
+	_, err := fencelock.New(struct{ backend.Driver }{newFake(t)})
+	wantErr(t, "a wrapper of a migration, say", err, fencelock.ErrInvalid)
+	_, err = fencelock.New(fork("s", backend.Route{Driver: struct{ backend.Driver }{newFake(t)}}))
+	wantErr(t, "behind a Router", err, fencelock.ErrInvalid)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // maxBatch is how many holds one call of the driver is about at most.
@@ -151,7 +152,7 @@ func (s *schedule) renew(hs []*hold) {
 	asked := backend.Now()
 	var failed []*hold
 	confirmed := hs[:0]
-	for i, err := range hs[0].route.driver.Renew(ctx, bhs) {
+	for i, err := range hs[0].route.caller.Renew(ctx, bhs) {
 		h := hs[i]
 		e, err := h.renewed(asked, own(context.Cause(ctx), err))
 		h.tell(e)
@@ -171,9 +172,9 @@ func (s *schedule) renew(hs []*hold) {
 
 // board keeps of hs those that may fly now, as the driver sees them, and says
 // how long the call may take.
-func (s *schedule) board(hs []*hold) ([]*hold, []*backend.Hold, time.Duration) {
-	limit := backend.Patience
-	bhs := make([]*backend.Hold, 0, len(hs))
+func (s *schedule) board(hs []*hold) ([]*hold, []*core.Hold, time.Duration) {
+	limit := core.Patience
+	bhs := make([]*core.Hold, 0, len(hs))
 	fly := hs[:0]
 	var later []*hold
 	for _, h := range hs {
@@ -195,7 +196,7 @@ func (s *schedule) board(hs []*hold) ([]*hold, []*backend.Hold, time.Duration) {
 // alikeSpan is the same number for holds whose calls may take about as long: the shortest bounds a
 // call about many, and must not make it too short for the others.
 func alikeSpan(h *hold) int {
-	return bits.Len64(uint64(min(callMost(h), backend.Patience)))
+	return bits.Len64(uint64(min(callMost(h), core.Patience)))
 }
 
 // callMost bounds a call about h in the background: a third of its TTL, so that there is time for another try.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/memory"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // oversleep makes the lease as if the process had been stopped, or the machine
@@ -22,20 +23,20 @@ func oversleep(h *hold) {
 
 // sleepy is a driver during whose calls the machine sleeps.
 type sleepy struct {
-	*memory.Driver
+	core.Composite
 	h *hold // nil: it does not
 }
 
-func (d *sleepy) Renew(ctx context.Context, hs []*backend.Hold) []error {
-	errs := d.Driver.Renew(ctx, hs)
+func (d *sleepy) Renew(ctx context.Context, hs []*core.Hold) []error {
+	errs := d.Caller.Renew(ctx, hs)
 	if d.h != nil {
 		oversleep(d.h)
 	}
 	return errs
 }
 
-func (d *sleepy) Release(ctx context.Context, bh *backend.Hold) error {
-	err := d.Driver.Release(ctx, bh)
+func (d *sleepy) Release(ctx context.Context, bh *core.Hold) error {
+	err := d.Caller.Release(ctx, bh)
 	if d.h != nil {
 		oversleep(d.h)
 	}
@@ -49,7 +50,7 @@ func sleeper(t *testing.T) (*Lease, *sleepy) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &sleepy{Driver: m}
+	d := &sleepy{Composite: core.Composite{Caller: core.Of(m)}}
 	l, err := New(d, WithManualRenew())
 	if err != nil {
 		t.Fatal(err)

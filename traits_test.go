@@ -83,7 +83,7 @@ func TestDriversTakeTheirTraitsFromTheCatalog(t *testing.T) {
 				e.Import, in.calls["backend.TraitsOf"], in.built["backend.Traits"], e.Traits.Name)
 		}
 	}
-	d := newFake(t).Driver
+	d := newFake(t).store
 	if got, want := d.Traits(), backend.TraitsOf("memory"); got != want {
 		t.Errorf("memory: got %+v, want the catalog's %+v", got, want)
 	}

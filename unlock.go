@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 const (
@@ -140,7 +141,7 @@ func (h *hold) release(ctx context.Context, cause func() error) error {
 	if least > 0 {
 		answer = h.stay(ctx)
 	} else {
-		answer = h.l.driver.Release(ctx, h.bh)
+		answer = h.route.caller.Release(ctx, h.bh)
 	}
 	if answer != nil {
 		answer = own(cause(), answer)
@@ -200,7 +201,7 @@ func (h *hold) stay(ctx context.Context) error {
 	h.flying = true
 	h.mu.Unlock()
 	defer h.land()
-	return h.l.driver.Renew(ctx, []*backend.Hold{h.bh})[0]
+	return h.route.caller.Renew(ctx, []*core.Hold{h.bh})[0]
 }
 
 // discard gives back a lease that its caller does not get.

@@ -77,7 +77,7 @@ func (l *Locker) lookWanted() {
 	defer cancel()
 	waited := make([]bool, len(asked))
 	atOnce(len(asked), func(i int) {
-		info, err := l.driver.Inspect(ctx, asked[i].Name)
+		info, err := asked[i].route.caller.Inspect(ctx, asked[i].Name)
 		waited[i] = err == nil && info.Waiters > 0
 	})
 	l.mu.Lock()

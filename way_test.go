@@ -10,20 +10,19 @@ import (
 	"testing"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/internal/core"
 )
 
-// store grants every lock, and keeps the way on which it was asked.
-type store struct {
-	backend.Store
+// driver grants every lock, and keeps the way on which it was asked.
+type driver struct {
+	backend.Driver
 	way []string
 }
 
-func (*store) Traits() backend.Traits                  { return backend.TraitsOf("memory") }
-func (*store) Calls() backend.Calls                    { return backend.Calls{Most: 2, Abreast: 1} }
-func (*store) Leave(context.Context, []*backend.Claim) {}
-func (*store) Close() error                            { return nil }
-func (s *store) Ask(_ context.Context, cs []*backend.Claim) {
+func (*driver) Traits() backend.Traits                  { return backend.TraitsOf("memory") }
+func (*driver) Calls() backend.Calls                    { return backend.Calls{Most: 2, Abreast: 1} }
+func (*driver) Leave(context.Context, []*backend.Claim) {}
+func (*driver) Close() error                            { return nil }
+func (s *driver) Ask(_ context.Context, cs []*backend.Claim) {
 	pcs := make([]uintptr, 100)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])
 	for more := true; more; {
@@ -41,8 +40,8 @@ func (s *store) Ask(_ context.Context, cs []*backend.Claim) {
 // TestWayOfALock: the picture in the documentation of package backend has the functions that a Lock
 // passes, each one in its place.
 func TestWayOfALock(t *testing.T) {
-	s := &store{}
-	l, err := New(core.New(s))
+	s := &driver{}
+	l, err := New(s)
 	if err != nil {
 		t.Fatal(err)
 	}

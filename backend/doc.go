@@ -1,17 +1,17 @@
 // Package backend is what a driver of Fencelock implements, and the words that
 // drivers, the engine (package fencelock) and their users share: [Driver],
-// [Request], [Grant], [Hold], [Info], [Traits], the errors, and the registry of
+// [Claim], [Request], [Grant], [Info], [Traits], the errors, and the registry of
 // URL schemes. It imports the standard library only.
 //
 // # The life of a lease
 //
 //	asking ────────────────────▶ held ◀───┐
-//	  │         granted           │ │ └───┘ Renew: nil before the Deadline
+//	  │         granted           │ │ └───┘ Keep: nil before the Deadline
 //	  │                           │ │
 //	  │ an error, ctx over,       │ │ Unlock, Close
 //	  │ granted too late,         │ └──────────────▶ releasing ◀──┐
 //	  │ taken away at once        │                   │ │  │      │ Unlock again,
-//	  │                           │     Release: nil  │ │  │      │ Close
+//	  │                           │       Leave: nil  │ │  │      │ Close
 //	  │                           │       ┌───────────┘ │  ▼      │
 //	  │                           │       │             │ unrenewed
 //	  │                           ▼       ▼             │  │
@@ -23,26 +23,26 @@
 //
 // What happens in each state:
 //
-//   - asking: Acquire is with the driver. A try that is answered ErrLocked within 100 ms ends here.
+//   - asking: the claim is with the driver. A try that is answered ErrLocked within 100 ms ends here.
 //     Every other end but a grant leads to abandoned, and so does a grant that is seen after the
 //     deadline that it would set, or after Request.Lost was called.
-//   - held: the engine renews the hold, unless the program does, and looks at it ([Checker]). It is
-//     lost at its Deadline or MaxHold, by ErrLost of Renew or Check, and by Request.Lost. Unlock of
+//   - held: the engine renews the hold, unless the program does, and looks at it. It is
+//     lost at its Deadline or MaxHold, by ErrLost of Keep, and by Request.Lost. Unlock of
 //     one of several leases on it (WithReentrancy) changes nothing here.
 //   - passed on: Unlock may give a hold to the next waiter of the same process instead of releasing
-//     it. Its lease is released then, and the next lease is held on the same [Hold], with the next
+//     it. Its lease is released then, and the next lease is held on the same [Claim], with the next
 //     token. The driver is not asked.
-//   - releasing: Release is with the driver. A hold that Close cannot get confirmed is lost.
-//   - unrenewed: the outcome of Release is unknown. The hold is neither renewed nor looked at, and
+//   - releasing: Leave is with the driver. A hold that Close cannot get confirmed is lost.
+//   - unrenewed: the outcome of Leave is unknown. The hold is neither renewed nor looked at, and
 //     Request.Lost is no news.
 //   - kept: Unlock or Close before the time of WithMinHold is over renews the hold instead of
-//     releasing it: the driver is asked with Renew, and the lease is released or lost by its answer.
+//     releasing it: the driver is asked with Keep, and the lease is released or lost by its answer.
 //     The hold is abandoned when the time is over; a Close before that leaves it to the store's
 //     expiry, which a driver with Traits.MinHold does not bring forward when it is closed.
 //   - released, lost: final. A lost hold is abandoned once its Grace and the time of WithMinHold are
 //     over, so that the store does not keep it longer than it must; a Close before that leaves it to
 //     the store's expiry. A lease that Lock cannot return, for its Observer panicked, is released and abandoned.
-//   - abandoned: Abandon is called, with growing pauses, until the store answers; once TTL +
+//   - abandoned: Leave is called, with growing pauses, until the store answers; once TTL +
 //     Grace are over, for 10,000 requests at most. Close gives it a few more tries.
 //
 // # The time model
@@ -68,17 +68,17 @@
 //
 // # The way of a Lock
 //
-// From the call to the wire, over a [Store], where the lock is free and nobody else is under way:
+// From the call to the wire, where the lock is free and nobody else is under way:
 //
 //	mutex.Lock
 //	└ mutex.acquire        the event that the call ends in, the wrapping of its error
 //	  └ mutex.take         the name's checks, reentry, the line of this process
 //	    └ mutex.ask        a Request; once more if its grant came too late
-//	      └ Driver.Acquire   its Claim; the wait, if the lock is held
-//	        └ Driver.ask     the gates that are known judge it; once more if the store has others
-//	          └ Driver.send  again while no answer comes, and the Claim is Unsure from then on
+//	      └ Client.Acquire   its Claim; the wait, if the lock is held
+//	        └ Client.ask     the gates that are known judge it; once more if the store has others
+//	          └ Client.send  again while no answer comes, and the Claim is Unsure from then on
 //	            └ lane.send    alone, or with the claims that came while others were under way
-//	              └ store.Ask  one request to the store
+//	              └ driver.Ask   one request to the store
 //
 // The grant goes back the same way: mutex.ask sets the Deadline from Grant.Asked and plans the
 // renewals, and mutex.acquire tells the Observer.
@@ -90,21 +90,21 @@
 //     come from [Query]; prefix= is one.
 //  2. Encode names so that every valid one works and no two meet: with separators, long, in
 //     another case or Unicode form.
-//  3. Acquire is one atomic step: own nonce first (a re-sent request finds its grant), then the
+//  3. Ask is one atomic step: own nonce first (a re-sent request finds its grant), then the
 //     queue, then the free lock, and the token in the same step, as
 //     max(source + 1, clock in µs, floor + 1) where the store has a clock.
-//  4. Every write compares the nonce: Renew, Release, Abandon. Renew never creates.
+//  4. Every write compares the nonce: Keep and Leave. Keep never creates.
 //  5. Set Grant.Asked just before the send that sets the expiry. Use relative expiries and the
 //     store's clock.
 //  6. A release that is sent again after it was applied says nil: remember released nonces for a
 //     while.
 //  7. An abandoned request that arrives late finds that it was abandoned.
 //  8. A free lock with a queue belongs to the queue's first live waiter, whoever looks.
-//  9. Wake exactly one waiter by push; look again after every (re)subscription; keep the floor
-//     timer ([Wait]).
+//  9. Wake exactly one waiter by push, and every waiter after each (re)subscription; say in
+//     Claim.Next by when to look anyway.
 //  10. Skip dead waiters within Traits.DeadWaiter. State per name is gone once nobody holds it or
 //     waits.
-//  11. Call Request.Lost when the store says so, or implement [Checker].
+//  11. Call Request.Lost when the store says so, or let Keep look (Calls.Tells).
 //  12. Own the goroutines and clients that you started, end them in Close, and leave alone what you
 //     were given.
 //  13. A value of the wrong type or shape under our key is ErrInvalid, never a free lock.

@@ -14,8 +14,7 @@ type Token = int64
 
 // A Request asks for one name. The engine makes it and checks it; a driver
 // never changes it and may keep it until the call that is about it returns.
-// Every call about one acquisition (Acquire, sent again or not, and Abandon)
-// carries the same *Request; so does every [Hold] that came of it.
+// Every call about one acquisition carries the same *Request, in its [Claim].
 type Request struct {
 	// Name is valid by [CheckName]. The driver encodes it so that two different
 	// names never meet in its store.
@@ -29,7 +28,7 @@ type Request struct {
 	// TTL is how long the holder may trust one grant or renewal.
 	TTL time.Duration
 	// Grace is how much longer than TTL the store keeps others out. The store's
-	// expiry is TTL + Grace after it applied the last Acquire or Renew, by its
+	// expiry is TTL + Grace after it applied the last Ask or Keep, by its
 	// own clock. Zero unless Traits.Grace.
 	Grace time.Duration
 	// Floor is a number that the granted token must exceed.
@@ -45,18 +44,18 @@ type Request struct {
 	// TTL share what its store calls a lease or session, and end that when it is closed.
 	Auto bool
 	// Move is the migration that the acquisition takes part in, and Phase how; both
-	// are empty for a client that knows of none. A [Gater] checks its gates for
-	// them in the step that grants, and a holder in PhaseBoth can be told from others in its store.
+	// are empty for a client that knows of none. A [Mover] keeps them, so that a holder in
+	// PhaseBoth can be told from others in its store.
 	Move  string
 	Phase Phase
 	// Lost is called by a driver that learns by itself (a push, a watch, the end
 	// of a session or connection) that the lock is no longer ours: with [ErrLost]
 	// for a lock that was taken away, with a *[LostError] to say more. It may be
-	// called from any goroutine, more than once, also before Acquire has returned
+	// called from any goroutine, more than once, also before Ask has returned
 	// and after the release; it never blocks. A driver never calls it on a guess.
 	Lost func(error)
 
-	// Claim is what the engine has made of the request for a [Store]. A Driver leaves it alone.
+	// Claim is what the engine has made of the request. A driver leaves it alone.
 	Claim any
 }
 
@@ -74,7 +73,7 @@ type Grant struct {
 	Reserved int
 	// Asked is the moment just before the request was sent whose effect set the
 	// store's expiry: for a lock that was waited for, the last request before the
-	// grant was seen. The zero value stands for the moment before Acquire was called.
+	// grant was seen. The zero value stands for the moment before the first Ask.
 	Asked Instant
 	// Sent is how long after Asked the request was sent that the store answered with this grant,
 	// where the one that Asked tells of was an earlier one, such as the renewal of a session that
@@ -86,16 +85,9 @@ type Grant struct {
 	// Ungated: the request takes part in a migration, and the store has no gate of
 	// that migration for the name. It never had one, or has lost it.
 	Ungated bool
-	// Handle is the driver's own: given back in Hold, and shown to users through
-	// Lease.Handle for functions of the driver's package.
+	// Handle is the driver's own, shown to users through Lease.Handle for functions of the driver's
+	// package.
 	Handle any
-}
-
-// A Hold is a granted Request. The engine makes one for each grant and gives
-// the same pointer to every call about it.
-type Hold struct {
-	*Request
-	Grant
 }
 
 // Info describes one name as the store sees it. A process that passes a lock on within itself does
@@ -110,106 +102,116 @@ type Info struct {
 	Waiters   int           `json:"waiters"`    // waiting processes; -1 when the store cannot tell
 	Leaked    bool          `json:"leaked"`     // held without expiry: nobody will ever free it
 
-	// For the engine, of a Store's Look:
+	// For the engine, of Look:
 	Both    string `json:"-"` // the migration of a holder in PhaseBoth
 	Pending bool   `json:"-"` // kept for a waiter who has not asked for it yet
 	// Nameless: the store does not know the name, which may be any; Name says what it knows.
 	Nameless bool `json:"-"`
 }
 
-// A Driver speaks to one store. It does one thing per call; validation,
-// defaults, nonces, the queue inside the process, deadlines, the schedule of
-// renewals, clean-up, wrapping of errors and events are the engine's.
+// Calls is how a driver wants to be called.
+type Calls struct {
+	// Most is how many claims one call of Ask or Leave may be about, at least 1. With 1 they are never
+	// combined. A batch returns with its slowest claim.
+	Most int
+	// Abreast is how many such calls are under way at a time before others wait to go together.
+	Abreast int
+	// Mixed: Ask takes leaves too (Claim.Leaving), and Leave is never called.
+	Mixed bool
+	// Aside: a call may outlive the end of its ctx, so none is made on the caller's own goroutine.
+	Aside bool
+	// Tells: the store itself calls Request.Lost when a lock is taken away, and is not looked at.
+	Tells bool
+}
+
+// A Range is which names a Look is about: Name, which is described even if it is free, or else all
+// names that begin with Prefix and are held or waited for.
+type Range struct {
+	Name, Prefix string
+	// Strict: each one that was held when Look began, and is held yet, or an error.
+	Strict bool
+}
+
+// A Driver speaks to one store. Each method sends each thing once: it neither sends again nor waits
+// for a lock nor loops over time; the engine does that, and validation, defaults, nonces, the queue
+// inside the process, deadlines, the schedule of renewals, clean-up and events. A method returns
+// when ctx ends (but see Calls.Aside), and is called from many goroutines at once, for any names.
 //
-// # Who calls, and what overlaps
+// # What overlaps
 //
-// The engine calls from many goroutines at once, for any names. Of one Request
-// it has at most one call in flight, with one exception: Release or Abandon may
-// overtake a Renew or Check, which may even begin after them and must then change nothing. Close is
-// called once, when no other call is in flight but a List whose caller's loop goes on, or one that
-// outlives its ctx.
+// Of one claim at most one Enter, Ask or Leave is in flight, ever: the engine waits for one that has
+// outlived its caller. Keep may overlap Leave, and a renewal another one, and either may come after a
+// Leave, so Keep writes nothing into the claim. Close is called once, when nothing else is in flight
+// but calls that outlive their ctx.
 //
 // # Errors
 //
-// [ErrLocked], [ErrLost], [ErrUnsupported], [ErrInvalid], bare or wrapped;
-// ctx.Err() when ctx ended. Any other error is the store's own and means that
-// the outcome is unknown: the engine reports ErrUnavailable around it and, for
-// an Acquire, calls Abandon. A driver never logs, never outlives ctx, sends a
-// request four times at most without being asked, and a release for 1.5 s, and
-// puts no secret into an error.
+// [ErrLocked], [ErrLost], [ErrGates], [ErrInvalid], [ErrUnsupported], bare or wrapped. Any other
+// error means that the outcome is unknown, unless it is a [Refusal], and the engine sends again; in
+// the end it reports ErrUnavailable around it. An error holds no secret, and a driver never logs.
 type Driver interface {
 	// Traits says what this driver promises. It is constant and asks no server.
 	Traits() Traits
+	// Calls says how it wants to be called, and is constant too.
+	Calls() Calls
 
-	// Acquire takes the lock, in one round trip if it is free.
-	//
-	// Sent again with the same Nonce it has the effect of once, the token included: it finds its
-	// own grant or its own place in the queue. A request that arrives after its nonce was
-	// abandoned, or released while it went unanswered, is answered ErrLost.
-	//
-	// Without Wait it answers ErrLocked at once if another holds the lock, or
-	// waits for it where Traits.FIFO. With Wait it returns when granted, when ctx
-	// ends, or on an error that waiting cannot mend; first come, first served where
-	// Traits.FIFO; an outage of the store is ridden out for [Patience]. Ended by
-	// ctx, its error matches ctx.Err(), and ErrLocked too if the store's last
-	// answer was that another holds it. [Wait] does this for a driver whose store
-	// is asked again and again.
-	//
-	// After any error but ErrLocked without Wait, the engine calls Abandon. A driver that sent a
-	// try again at once, and is told ErrLocked then, abandons it itself: the first copy may come
-	// late and be granted. (The engine does so for a try that took more than 100 ms.)
-	Acquire(ctx context.Context, r *Request) (Grant, error)
+	// Enter makes what is pushed about c reach Wake, and returns when it does. It comes before every
+	// Ask of a waiter but the first, and never for a lock that was free. A [Silence], of Ask too, says
+	// that the store is slow, and answers others: that is no outage.
+	Enter(ctx context.Context, c *Claim) error
 
-	// Renew sets the expiry of many holds to TTL + Grace from now, in as few round trips as the
-	// store allows. Result i is for hold i: nil; ErrLost, surely not ours any more; or any other
-	// error, unknown. It compares and sets in one step and never creates: a hold that has vanished
-	// stays so. The engine gives it up to 2,000 holds, of similar TTLs, and a ctx that ends after a
-	// third of the shortest (at least 100 ms, at most 5 s). A Renew that the program asked for is
-	// about one hold, and may take until its Deadline (at most 5 s).
-	Renew(ctx context.Context, hs []*Hold) []error
+	// Ask tries each claim once. One atomic step looks at: its own nonce, which finds its own grant
+	// or its own place in the queue again; a refused nonce, which is answered ErrLost; the queue,
+	// whose first live waiter a free lock belongs to; the gates, unless the claim holds the lock
+	// already; and it draws the token. A claim with Wait whose lock is not free joins the queue, if
+	// it has entered.
+	Ask(ctx context.Context, cs []*Claim)
 
-	// Release frees the lock if it is ours, and wakes one waiter. It returns nil also when it is
-	// repeated after it was applied, and ErrLost if the lock was not ours any more. It never
-	// touches another holder. A transactional driver returns an *[UndoneError] if it freed the lock
-	// and rolled back the holder's writes; see [Undoer].
-	Release(ctx context.Context, h *Hold) error
+	// Keep renews each claim (extend): it sets the expiry to TTL + Grace from now if the lock is
+	// still the claim's, and never creates; or it only looks. Result i is for cs[i]: nil, ErrLost,
+	// surely not the claim's any more, or any other error, unknown. There are up to 2,000 claims, of
+	// similar TTLs. Where the store does not tell of losses (Calls.Tells) and Traits.Revoked is not
+	// 0, the engine looks so often that Traits.Revoked is kept.
+	Keep(ctx context.Context, cs []*Claim, extend bool) []error
 
-	// Abandon undoes a request whose outcome is unknown or unwanted: it leaves the queue, and frees
-	// the lock if it was granted, which wakes the next waiter. A request of the same nonce that is
-	// still under way must find that it was abandoned. nil or ErrLost: nothing is left. After
-	// ErrInvalid and ErrUnsupported too the engine does not ask again; after any other error it
-	// does. The first try has half a second, each further one 2 s.
-	Abandon(ctx context.Context, r *Request) error
+	// Leave gives each claim up in one step: out of the queue, the lock freed if it is the claim's,
+	// the next one woken; and if the claim is Unsure, a copy of it that comes later is refused until
+	// TTL + Grace are over. It never touches another holder. Sent again it has the effect of once.
+	// ErrLost: a lock that was Held was not the claim's any more. A transactional driver returns an
+	// *[UndoneError] if it freed the lock and rolled back the holder's writes; see [Undoer].
+	Leave(ctx context.Context, cs []*Claim)
 
-	// Inspect describes one name. A free one is no error.
-	Inspect(ctx context.Context, name string) (Info, error)
+	// Look describes names, each once, in no order. It ends after the first error.
+	Look(ctx context.Context, r Range) iter.Seq2[Info, error]
 
-	// List yields every name with this prefix that is held or waited for, each
-	// once, in no order and not as of one moment. It ends after the first error.
-	List(ctx context.Context, prefix string) iter.Seq2[Info, error]
-
-	// Break frees the lock whoever holds it, without its Grace, and wakes one waiter. A free one is
-	// no error. The holder learns of it within Traits.Revoked.
+	// Break frees the lock whoever holds it, without its Grace, and wakes the next one. A free one
+	// is no error. The holder learns of it within Traits.Revoked. The engine sends it once.
 	Break(ctx context.Context, name string) error
 
-	// Close ends the driver's goroutines, waits for them, and closes the clients
-	// that the driver opened itself; never one that its caller gave.
+	// Close ends the driver's goroutines, waits for them, and closes the clients that the driver has
+	// opened itself; never one that its caller gave.
 	Close() error
 }
 
-// A Checker is a Driver that can look whether holds are still its own without
-// changing anything. Result i is for hold i as for Renew, and ctx ends as there. Where the store
-// does not tell a holder that its lock was taken away, the engine calls Check for all holds that
-// nothing has just confirmed, so often that Traits.Revoked is kept. Without Traits.Revoked it never
-// does.
-type Checker interface {
-	Check(ctx context.Context, hs []*Hold) []error
-}
+// A Mover is a Driver whose store can take part in a migration, as the old one or as the new one.
+type Mover interface {
+	Driver
 
-// A Raiser is a Driver that can raise its token source: every later grant of
-// any name has a token greater than floor. It never lowers it.
-type Raiser interface {
-	Raise(ctx context.Context, floor Token) error
+	// Load yields the records whose keys begin with prefix, as of a moment after the call; of
+	// [GateKey] at least one for each place, with Version "" if that has none.
+	Load(ctx context.Context, prefix string) iter.Seq2[Record, error]
+
+	// Swap writes each record if its version at its place is still rs[i].Version, else ErrGates; nil
+	// Data deletes it. The store forgets it after keep (0: never). Where one fails, it may have
+	// written those after it or not.
+	Swap(ctx context.Context, rs []Record, keep time.Duration) error
+
+	// Source returns a number that no token of the keyspace exceeds yet.
+	Source(ctx context.Context) (Token, error)
+
+	// Raise makes every later token greater than floor: those of held's name, in one step with
+	// seeing that the lock is still held's (else ErrLost), or with nil those of all names.
+	Raise(ctx context.Context, floor Token, held *Claim) error
 }
 
 // A Handler is something with a driver's handle of a hold: what *fencelock.Lease
@@ -220,7 +222,7 @@ type Handler interface {
 
 // An Undoer is the Handle of a Grant through which the holder writes in the lock's own transaction.
 // The engine calls Undo where the holder did not mean to commit: a function of Locker.Do that
-// failed, panicked or was cancelled, and Locker.Close. The next Release of the hold rolls back, and
+// failed, panicked or was cancelled, and Locker.Close. The next Leave of the claim rolls back, and
 // returns an *[UndoneError] with the first cause if anything was written. Undo sends nothing and
 // never blocks. It may be called more than once, and after the release, when it changes nothing.
 type Undoer interface {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // The sentinels. They are matched with errors.Is; package fencelock exports
@@ -87,7 +88,7 @@ func (e *StaleError) Error() string {
 // Is reports whether target is ErrStale.
 func (e *StaleError) Is(target error) bool { return target == ErrStale }
 
-// UndoneError is what a transactional driver's Release returns when it freed the lock, which was
+// UndoneError is what a transactional driver's Leave answers when it freed the lock, which was
 // ours until then, and rolled back what the holder wrote through the lock's own transaction. Err
 // says why: the statement or the commit that failed, or the cause that [Undoer] was given. Unlock
 // returns it, and the lease has ended as after any Unlock.
@@ -179,3 +180,10 @@ func shorten(s string) string {
 	}
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
+
+// Silence is the error of a request that went on after the end of its ctx, because the store was slow
+// and answered other requests of the process, until it had said nothing for so long. The engine counts
+// the outage from the last answer.
+type Silence time.Duration
+
+func (s Silence) Error() string { return fmt.Sprintf("no answer for %v", time.Duration(s)) }

@@ -1,7 +1,6 @@
 package backend
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,7 +10,7 @@ import (
 // A migration moves names from one store to another in three deploys. What
 // keeps two clients of different phases apart is a gate in each store: a record
 // that the acquire reads in the very step that grants. Package backend/migrate runs the
-// migration over any two drivers that are [Gater].
+// migration over any two drivers that are [Mover].
 
 // Phase is which of the two stores of a migration a client locks in. The empty
 // phase is that of a client that knows of no migration.
@@ -153,49 +152,6 @@ type Client struct {
 	MaxTTL   time.Duration `json:"max_ttl"` // the longest TTL + grace it has asked for, in nanoseconds
 	Since    time.Time     `json:"since"`
 	Reported time.Time     `json:"reported"` // by the client's clock
-}
-
-// A Gater is a Driver whose store can take part in a migration, as the old store or the new one.
-//
-// Acquire then checks the gates of the driver's keyspace in the step that grants, also for a waiter
-// whose turn has come, and for requests without a Phase: it refuses what [Admit] refuses, with a
-// *[GateError]. A request that was granted before and is sent again is no new grant and is not
-// checked; the confirmation of a claim is. While another holds the lock, a request that a gate
-// would refuse may be refused, answered ErrLocked, or queue until its turn. Renew, Release and
-// Abandon never look at gates. A store without gates costs no request more.
-type Gater interface {
-	Raiser
-
-	// Gates returns the gates of the keyspace, as of a moment after the call.
-	Gates(ctx context.Context) ([]Gate, error)
-
-	// SetGate writes the gate of g.Move where the stored epoch is was (0: there is none; [Lower]:
-	// any below g.Epoch). The caller sees to it that g.Epoch is above was. It returns nil also
-	// where g stands already, and ErrGateMoved if anything else does. A store that keeps the gate
-	// in several places may have changed some of them then, and after any error: the gate is Torn.
-	SetGate(ctx context.Context, g Gate, was int64) error
-
-	// Undrained describes the locks in g's scope that are held by anyone whom g, closed, would not
-	// admit: other phases, other migrations, strangers. It is called while g is closed, and when it
-	// returns none, then there is no such hold and cannot be one before the gate opens. It may stop
-	// after a hundred.
-	Undrained(ctx context.Context, g Gate) ([]Info, error)
-
-	// Source returns a number that no token of the keyspace exceeds yet.
-	Source(ctx context.Context) (Token, error)
-
-	// RaiseHeld raises the token source of h's name to at least floor if the lock is still h's, in one step: every
-	// later grant of the name has a greater token. ErrLost if it is not h's any more.
-	RaiseHeld(ctx context.Context, h *Hold, floor Token) error
-
-	// Report writes c, which the store forgets keep after the last report; c.Move and c.ID are its key.
-	Report(ctx context.Context, c Client, keep time.Duration) error
-
-	// Withdraw deletes what Report wrote.
-	Withdraw(ctx context.Context, c Client) error
-
-	// Clients returns what the clients of a migration have reported, in no order.
-	Clients(ctx context.Context, move string) ([]Client, error)
 }
 
 // CheckGate returns nil for a gate that a store can keep, and otherwise an

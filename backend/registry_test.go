@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"net/url"
 	"slices"
 	"strings"
@@ -14,24 +13,17 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
+var errStore = errors.New("connection reset by peer")
+
 // stone is a driver that only counts its Close.
 type stone struct {
+	backend.Driver
 	u      *url.URL
 	closed *int
 }
 
 func (stone) Traits() backend.Traits { return backend.Traits{Name: "stone"} }
-func (stone) Acquire(context.Context, *backend.Request) (backend.Grant, error) {
-	return backend.Grant{}, errStore
-}
-
-func (stone) Renew(_ context.Context, hs []*backend.Hold) []error         { return make([]error, len(hs)) }
-func (stone) Release(context.Context, *backend.Hold) error                { return nil }
-func (stone) Abandon(context.Context, *backend.Request) error             { return nil }
-func (stone) Inspect(context.Context, string) (backend.Info, error)       { return backend.Info{}, nil }
-func (stone) List(context.Context, string) iter.Seq2[backend.Info, error] { return nil }
-func (stone) Break(context.Context, string) error                         { return nil }
-func (s stone) Close() error                                              { *s.closed++; return nil }
+func (s stone) Close() error         { *s.closed++; return nil }
 
 // The scheme "stone" is registered once, for all runs of the tests.
 func init() {
@@ -40,10 +32,10 @@ func init() {
 		if q.Bool("fail", false) {
 			return nil, errStore
 		}
-		return stone{u, new(int)}, nil
+		return stone{u: u, closed: new(int)}, nil
 	})
 	backend.Register("lazy", func(_ context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
-		return stone{u, lazilyClosed}, nil // it leaves the keys to Open
+		return stone{u: u, closed: lazilyClosed}, nil // it leaves the keys to Open
 	})
 }
 

@@ -6,23 +6,25 @@ import (
 	"time"
 )
 
-// A Router is a Driver made of several: it sends each name to one of them. It is a whole driver by itself: a call
-// about a name goes to the name's driver, List goes to all, Traits are the [Weakest] of all, and Close closes
-// all, each once. The engine finds it by type assertion, to give each name the defaults, the margin and the
-// checks of its own driver, and each driver batches of its own.
+// A Router is a Driver made of several: it sends each name to one of them. The engine finds it by
+// type assertion, and gives each name the defaults, the margin and the checks of its own driver, and
+// each driver batches of its own. It calls the drivers of the routes; of the Router itself it calls
+// Routes, Route, Traits, which are the [Weakest] of all, and Close, which closes all, each once.
 type Router interface {
 	Driver
 
-	// Routes returns the routes: at least one, always the same ones in the same order. Several may have one driver.
+	// Routes returns the routes: at least one, always the same ones in the same order. Several may
+	// have one driver.
 	Routes() []Route
 
-	// Route returns the index in Routes of the route that name takes, always the same, without asking a
-	// server; or an error that matches [ErrInvalid] for a name that has none.
+	// Route returns the index in Routes of the route that name takes, always the same, without
+	// asking a server; or an error that matches [ErrInvalid] for a name that has none.
 	Route(name string) (int, error)
 }
 
 // A Route is where some names go, and what holds for them unless the program says otherwise.
 type Route struct {
+	Name      string        // of its store, in errors; may be empty
 	Driver    Driver        // comparable, as a pointer is
 	TTL       time.Duration // the default TTL; 0: the engine's
 	Reentrant bool          // as WithReentrancy

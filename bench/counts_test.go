@@ -14,6 +14,7 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/bench"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
@@ -329,18 +330,19 @@ func handOn(t *testing.T, from, to fencelock.Mutex, look func() fencelock.Info) 
 	return looks
 }
 
-// renew is the driver's call of the engine's one scheduler.
+// renew is the call of the engine's one scheduler.
 func (c *counter) renew(t *testing.T) counts {
-	d, err := backend.Open(t.Context(), c.url, nil)
+	opened, err := backend.Open(t.Context(), c.url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	d := core.Of(opened)
 	defer d.Close()
 	n := renewed
 	if d.Traits().LeasePerConn {
 		n = 8
 	}
-	var held []*backend.Hold
+	var held []*core.Hold
 	for i := range n {
 		r := &backend.Request{
 			Name: fmt.Sprintf("{renewed}%d", i), Nonce: fmt.Sprintf("%032x", i+1), TTL: time.Minute,
@@ -350,7 +352,7 @@ func (c *counter) renew(t *testing.T) counts {
 		if err != nil {
 			t.Fatal(err)
 		}
-		held = append(held, &backend.Hold{Request: r, Grant: g})
+		held = append(held, &core.Hold{Request: r, Grant: g})
 	}
 	renew := func() {
 		for i, err := range d.Renew(t.Context(), held) {

@@ -61,25 +61,23 @@ func (o *opening) router(ctx context.Context) (*router, error) {
 		return nil, unopened(ctx, err)
 	}
 	r := &router{rules: o.c.only, one: o.c.one, close: o.close}
-	placed := map[*Backend]int{}
+	placed := map[*Backend]backend.Driver{}
 	for _, rule := range r.rules {
 		b := rule.Backend
-		i, ok := placed[b]
+		d, ok := placed[b]
 		if !ok {
-			d, err := o.driver(ctx, b)
-			if err != nil {
+			var err error
+			if d, err = o.driver(ctx, b); err != nil {
 				return nil, unopened(ctx, fmt.Errorf("backend %q: %w", b.Name, err))
 			}
-			i = len(r.places)
-			placed[b] = i
-			r.places = append(r.places, place{b.Name, d})
+			placed[b] = d
 		}
-		d := r.places[i].driver
 		if err := rule.Scenario.Need.Check(d.Traits()); err != nil {
 			return nil, fmt.Errorf("rule %s: scenario %s: %w", rule.shown, rule.Scenario.Name, err)
 		}
-		r.where = append(r.where, i)
-		r.routes = append(r.routes, backend.Route{Driver: d, TTL: b.TTL, Reentrant: rule.Scenario.Reentrant})
+		r.routes = append(r.routes, backend.Route{
+			Name: b.Name, Driver: d, TTL: b.TTL, Reentrant: rule.Scenario.Reentrant,
+		})
 	}
 	return r, nil
 }

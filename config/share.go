@@ -3,32 +3,16 @@ package config
 import "github.com/fencelock/fencelock/backend"
 
 // kept is a driver that several users have: the Close of one of them leaves it open.
-type kept struct{ backend.Driver }
+type kept struct{ backend.Mover }
 
 // Close does nothing: the router closes the driver.
 func (kept) Close() error { return nil }
 
-// keep returns d for a user who closes what it is given. What else d can do is kept too.
+// keep returns d for a migration, which closes what it is given. One that cannot take part is
+// refused there, and stays the caller's.
 func keep(d backend.Driver) backend.Driver {
-	gates, isGater := d.(backend.Gater)
-	checks, isChecker := d.(backend.Checker)
-	switch {
-	case isGater && isChecker:
-		return struct {
-			kept
-			backend.Gater
-			backend.Checker
-		}{kept{d}, gates, checks}
-	case isGater:
-		return struct {
-			kept
-			backend.Gater
-		}{kept{d}, gates}
-	case isChecker:
-		return struct {
-			kept
-			backend.Checker
-		}{kept{d}, checks}
+	if m, ok := d.(backend.Mover); ok {
+		return kept{m}
 	}
-	return kept{d}
+	return d
 }

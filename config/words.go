@@ -90,16 +90,16 @@ func kindOf(name string) kind {
 		}
 	case "redis":
 		return kind{
-			"redis://host:6379/0", "Redis 6.2+, also with Sentinel or Cluster",
+			"redis://host:6379/0", "Redis 6+, also with Sentinel or Cluster",
 			"an occasional double run is harmless, or the resource checks tokens", "",
 		}
 	case "redlock":
 		return kind{
-			"redlock://h1:6379,h2:6379,h3:6379", "3, 5 … independent Redis 6.2+",
+			"redlock://h1:6379,h2:6379,h3:6379", "3, 5 … independent Redis 6+",
 			"several Redis servers and no etcd, ZooKeeper or Postgres", "",
 		}
 	case "etcd":
-		return kind{"etcd://h1:2379,h2:2379,h3:2379", "etcd (tested: 3.7)", "leaders, jobs that must not run twice", ""}
+		return kind{"etcd://h1:2379,h2:2379,h3:2379", "etcd 3.5.13+", "leaders, jobs that must not run twice", ""}
 	case "zookeeper":
 		return kind{
 			"zookeeper://h1:2181,h2:2181,h3:2181", "ZooKeeper (tested: 3.8)",

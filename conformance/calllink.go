@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // CallLink is a Link for a store without a network: it stands between the
@@ -73,13 +74,13 @@ func (c *CallLink) Close() error {
 	return nil
 }
 
-// Wrap returns d behind the link; d itself if link is nil.
+// Wrap returns d behind the link, for package fencelock; d itself if link is nil.
 func Wrap(d backend.Driver, link Link) backend.Driver {
 	c, _ := link.(*CallLink)
 	if c == nil {
 		return d
 	}
-	return &linked{Driver: d, link: c}
+	return core.Composite{Caller: &linked{core.Of(d), c}}
 }
 
 // pass waits while held says so.
@@ -150,9 +151,9 @@ func call[T any](ctx context.Context, c *CallLink, do func(context.Context) (T, 
 	}
 }
 
-// linked is a driver behind a CallLink.
+// linked is the Caller of a driver behind a CallLink.
 type linked struct {
-	backend.Driver
+	core.Caller
 	link *CallLink
 }
 
@@ -185,22 +186,22 @@ func (l *linked) forget(r *backend.Request) {
 	delete(l.link.open, r)
 }
 
-func (l *linked) hold(h *backend.Hold) *backend.Hold {
-	return &backend.Hold{Request: l.request(h.Request), Grant: h.Grant}
+func (l *linked) hold(h *core.Hold) *core.Hold {
+	return &core.Hold{Request: l.request(h.Request), Grant: h.Grant}
 }
 
-// Acquire implements backend.Driver. Done late, without its caller, it is done with a ctx that has ended:
+// Acquire implements core.Caller. Done late, without its caller, it is done with a ctx that has ended:
 // what it left in the queue is the caller's Abandon to remove.
 func (l *linked) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 	asked := backend.Now()
 	acquire := func() (backend.Grant, error) {
 		mine := l.request(r)
 		return call(ctx, l.link, func(ctx context.Context) (backend.Grant, error) {
-			return l.Driver.Acquire(ctx, mine)
+			return l.Caller.Acquire(ctx, mine)
 		})
 	}
 	g, err := acquire()
-	for r.Wait && errors.Is(err, errCut) && time.Since(asked.Time()) < backend.Patience {
+	for r.Wait && errors.Is(err, errCut) && time.Since(asked.Time()) < core.Patience {
 		if sleep(ctx, 20*time.Millisecond) != nil { // a driver rides out an outage while it waits
 			break
 		}
@@ -212,19 +213,19 @@ func (l *linked) Acquire(ctx context.Context, r *backend.Request) (backend.Grant
 	return g, err
 }
 
-// Renew implements backend.Driver.
-func (l *linked) Renew(ctx context.Context, hs []*backend.Hold) []error {
-	mine := make([]*backend.Hold, len(hs))
+// Renew implements core.Caller.
+func (l *linked) Renew(ctx context.Context, hs []*core.Hold) []error {
+	mine := make([]*core.Hold, len(hs))
 	for i, h := range hs {
 		mine[i] = l.hold(h)
 	}
 	return each(hs, func() ([]error, error) {
-		return call(ctx, l.link, func(ctx context.Context) ([]error, error) { return l.Driver.Renew(ctx, mine), nil })
+		return call(ctx, l.link, func(ctx context.Context) ([]error, error) { return l.Caller.Renew(ctx, mine), nil })
 	})
 }
 
 // each makes one error for each hold of one for all.
-func each(hs []*backend.Hold, do func() ([]error, error)) []error {
+func each(hs []*core.Hold, do func() ([]error, error)) []error {
 	errs, err := do()
 	if err != nil {
 		errs = make([]error, len(hs))
@@ -235,11 +236,11 @@ func each(hs []*backend.Hold, do func() ([]error, error)) []error {
 	return errs
 }
 
-// Release implements backend.Driver.
-func (l *linked) Release(ctx context.Context, h *backend.Hold) error {
+// Release implements core.Caller.
+func (l *linked) Release(ctx context.Context, h *core.Hold) error {
 	mine := l.hold(h)
 	_, err := call(ctx, l.link, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, l.Driver.Release(ctx, mine)
+		return struct{}{}, l.Caller.Release(ctx, mine)
 	})
 	if err == nil {
 		l.forget(h.Request)
@@ -247,11 +248,11 @@ func (l *linked) Release(ctx context.Context, h *backend.Hold) error {
 	return err
 }
 
-// Abandon implements backend.Driver.
+// Abandon implements core.Caller.
 func (l *linked) Abandon(ctx context.Context, r *backend.Request) error {
 	mine := l.request(r)
 	_, err := call(ctx, l.link, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, l.Driver.Abandon(ctx, mine)
+		return struct{}{}, l.Caller.Abandon(ctx, mine)
 	})
 	if err == nil {
 		l.forget(r)
@@ -259,20 +260,20 @@ func (l *linked) Abandon(ctx context.Context, r *backend.Request) error {
 	return err
 }
 
-// Inspect implements backend.Driver.
+// Inspect implements core.Caller.
 func (l *linked) Inspect(ctx context.Context, name string) (backend.Info, error) {
-	return call(ctx, l.link, func(ctx context.Context) (backend.Info, error) { return l.Driver.Inspect(ctx, name) })
+	return call(ctx, l.link, func(ctx context.Context) (backend.Info, error) { return l.Caller.Inspect(ctx, name) })
 }
 
-// List implements backend.Driver.
+// List implements core.Caller.
 func (l *linked) List(ctx context.Context, prefix string) iter.Seq2[backend.Info, error] {
-	return l.Driver.List(ctx, prefix)
+	return l.Caller.List(ctx, prefix)
 }
 
-// Break implements backend.Driver.
+// Break implements core.Caller.
 func (l *linked) Break(ctx context.Context, name string) error {
 	_, err := call(ctx, l.link, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, l.Driver.Break(ctx, name)
+		return struct{}{}, l.Caller.Break(ctx, name)
 	})
 	return err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // Env is what one rule works with. Everything that it opens is closed when the
@@ -101,28 +102,29 @@ func (e *Env) close() error {
 	}
 }
 
-// Driver returns a new client of the store as a bare driver.
-func (e *Env) Driver(ctx context.Context) (backend.Driver, error) {
-	return e.driver(ctx, Client{Prefix: e.prefix})
+// caller returns a new client of the store without a Locker.
+func (e *Env) caller(ctx context.Context) (core.Caller, error) {
+	return e.callerOf(ctx, Client{Prefix: e.prefix})
 }
 
-// DriverThrough returns a new client as a bare driver, and the link that it uses.
-func (e *Env) DriverThrough(ctx context.Context) (backend.Driver, Link, error) {
+// callerThrough returns a new client without a Locker, and the link that it uses.
+func (e *Env) callerThrough(ctx context.Context) (core.Caller, Link, error) {
 	link, err := e.Link(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	d, err := e.driver(ctx, Client{Prefix: e.prefix, Link: link})
+	d, err := e.callerOf(ctx, Client{Prefix: e.prefix, Link: link})
 	return d, link, err
 }
 
-func (e *Env) driver(ctx context.Context, c Client) (backend.Driver, error) {
+func (e *Env) callerOf(ctx context.Context, c Client) (core.Caller, error) {
 	d, err := e.h.Driver(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("a new client: %w", err)
 	}
-	e.onClose(d.Close)
-	return d, nil
+	of := core.Of(d)
+	e.onClose(func() error { defer of.Land(); return of.Close() })
+	return of, nil
 }
 
 // Open returns a new client of the store. Its TTL is ample unless opts say otherwise.

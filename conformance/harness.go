@@ -56,6 +56,10 @@ type Harness struct {
 	// about guards hold it to what they hold fence.Memory to.
 	Guard func(ctx context.Context, prefix string) (fence.Guard, error)
 
+	// Polls: waiters look every now and then and are told nothing. Rules about how soon a release is seen, and
+	// what a crowd that waits asks for, are excluded.
+	Polls bool
+
 	// Calls: Link is a CallLink, which knows calls and no bytes. Rules about bytes on the way are excluded; some
 	// of them fail over a CallLink without Calls.
 	Calls bool

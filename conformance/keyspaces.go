@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // hostileKeyspaces are rules K2: two keyspaces never meet, for every way in which a store offers one.
@@ -55,10 +56,10 @@ func keyspacesApart(ctx context.Context, e *Env) error {
 	return nil
 }
 
-// keyspace is two clients and a bare driver of one keyspace.
+// keyspace is two clients with a Locker and one without, of one keyspace.
 type keyspace struct {
 	a, b   *fencelock.Locker
-	driver backend.Driver
+	caller core.Caller
 }
 
 // apart checks two keyspaces: what is done in one changes nothing in the other, and is not seen there.
@@ -80,8 +81,9 @@ func (e *Env) apart(ctx context.Context, open func(ctx context.Context, side int
 		if err != nil {
 			return fmt.Errorf("a new client: %w", err)
 		}
-		e.onClose(d.Close)
-		spaces[side] = keyspace{ls[0], ls[1], d}
+		of := core.Of(d)
+		e.onClose(func() error { defer of.Land(); return of.Close() })
+		spaces[side] = keyspace{ls[0], ls[1], of}
 	}
 	one, two := spaces[0], spaces[1]
 	name := e.Name()
@@ -179,26 +181,26 @@ func (e *Env) locksApart(ctx context.Context, one, two keyspace, name string) er
 func (e *Env) noncesApart(ctx context.Context, one, two keyspace, name string) error {
 	r := e.Request(name, false)
 	r.TTL = ample
-	g, err := one.driver.Acquire(ctx, r)
+	g, err := one.caller.Acquire(ctx, r)
 	if err != nil {
 		return fmt.Errorf("one request to both keyspaces: Acquire in the first: %w", err)
 	}
-	first := &backend.Hold{Request: r, Grant: g}
-	if g, err = two.driver.Acquire(ctx, r); err != nil {
+	first := &core.Hold{Request: r, Grant: g}
+	if g, err = two.caller.Acquire(ctx, r); err != nil {
 		return fmt.Errorf("one request to both keyspaces: Acquire in the second: %w", err)
 	}
-	second := &backend.Hold{Request: r, Grant: g}
-	if err := one.driver.Release(ctx, first); err != nil {
+	second := &core.Hold{Request: r, Grant: g}
+	if err := one.caller.Release(ctx, first); err != nil {
 		return fmt.Errorf("one request to both keyspaces: Release in the first: %w", err)
 	}
-	if err := two.driver.Renew(ctx, []*backend.Hold{second})[0]; err != nil {
+	if err := two.caller.Renew(ctx, []*core.Hold{second})[0]; err != nil {
 		return fmt.Errorf("one request to both keyspaces: Renew in the second after the Release in the first: %w", err)
 	}
-	if err := two.driver.Release(ctx, second); err != nil {
+	if err := two.caller.Release(ctx, second); err != nil {
 		return fmt.Errorf("one request to both keyspaces: Release in the second after that in the first: %w", err)
 	}
 	for i, k := range []keyspace{one, two} {
-		if info, err := k.driver.Inspect(ctx, name); err != nil || info.Held {
+		if info, err := k.caller.Inspect(ctx, name); err != nil || info.Held {
 			return fmt.Errorf("one request to both keyspaces, released in both: Inspect in "+
 				"number %d: got %+v, %v; want it free", i+1, info, err)
 		}

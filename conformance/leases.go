@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // leases is group C.
@@ -90,12 +91,12 @@ var leases = []Rule{
 				return "Traits.MinHold is false"
 			}
 			return ""
-		}, Check: minHold,
+		}, Needs: Needs{Told: true}, Check: minHold,
 	},
 }
 
 func expires(ctx context.Context, e *Env) error {
-	d, err := e.Driver(ctx)
+	d, err := e.caller(ctx)
 	if err != nil {
 		return err
 	}
@@ -181,7 +182,7 @@ func renewedByHand(ctx context.Context, e *Env) error {
 }
 
 func renewTooLate(ctx context.Context, e *Env) error {
-	d, err := e.Driver(ctx)
+	d, err := e.caller(ctx)
 	if err != nil {
 		return err
 	}
@@ -195,11 +196,11 @@ func renewTooLate(ctx context.Context, e *Env) error {
 	if err != nil {
 		return fmt.Errorf("Acquire: %w", err)
 	}
-	h := &backend.Hold{Request: one, Grant: g}
+	h := &core.Hold{Request: one, Grant: g}
 	if err := d.Release(ctx, h); err != nil {
 		return fmt.Errorf("Release: %w", err)
 	}
-	if err := want(d.Renew(ctx, []*backend.Hold{h})[0], backend.ErrLost, "Renew after Release"); err != nil {
+	if err := want(d.Renew(ctx, []*core.Hold{h})[0], backend.ErrLost, "Renew after Release"); err != nil {
 		return err
 	}
 	if info, err := b.Inspect(ctx, one.Name); err != nil || info.Held {
@@ -211,18 +212,18 @@ func renewTooLate(ctx context.Context, e *Env) error {
 	if g, err = d.Acquire(ctx, two); err != nil {
 		return fmt.Errorf("Acquire: %w", err)
 	}
-	h = &backend.Hold{Request: two, Grant: g}
+	h = &core.Hold{Request: two, Grant: g}
 	if err := sleep(ctx, e.TTL()+e.Slack()); err != nil {
 		return err
 	}
-	if err := want(d.Renew(ctx, []*backend.Hold{h})[0], backend.ErrLost, "Renew after expiry"); err != nil {
+	if err := want(d.Renew(ctx, []*core.Hold{h})[0], backend.ErrLost, "Renew after expiry"); err != nil {
 		return err
 	}
 	le, err := try(ctx, b, two.Name, "after the expiry and a late renewal")
 	if err != nil {
 		return err
 	}
-	if err := want(d.Renew(ctx, []*backend.Hold{h})[0], backend.ErrLost, "Renew after a re-grant"); err != nil {
+	if err := want(d.Renew(ctx, []*core.Hold{h})[0], backend.ErrLost, "Renew after a re-grant"); err != nil {
 		return err
 	}
 	return unlock(ctx, le, "the next holder, after a stranger's renewal")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // The mistakes that a driver makes, over a sound store. Each returns d with one behaviour changed.
@@ -16,7 +17,7 @@ import (
 // only makes a mistake under one rule alone: for rules that the engine keeps, which no mistake of a
 // driver's own breaks without breaking most others.
 func only(rule string, alter alteration) alteration {
-	return func(r *rig, d backend.Driver, c Client) backend.Driver {
+	return func(r *rig, d core.Caller, c Client) core.Caller {
 		if strings.HasSuffix(c.Prefix, "-"+rule+":") {
 			return alter(r, d, c)
 		}
@@ -25,8 +26,8 @@ func only(rule string, alter alteration) alteration {
 }
 
 // slowTry asks again and again before it says that the lock is taken.
-func slowTry(_ *rig, d backend.Driver, _ Client) backend.Driver {
-	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+func slowTry(_ *rig, d core.Caller, _ Client) core.Caller {
+	return &changed{Caller: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 		g, err := d.Acquire(ctx, r)
 		for range 10 {
 			if r.Wait || !errors.Is(err, backend.ErrLocked) || sleep(ctx, 50*time.Millisecond) != nil {
@@ -39,8 +40,8 @@ func slowTry(_ *rig, d backend.Driver, _ Client) backend.Driver {
 }
 
 // deafWait looks at its ctx only when its poll of 900 ms comes round.
-func deafWait(_ *rig, d backend.Driver, _ Client) backend.Driver {
-	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+func deafWait(_ *rig, d core.Caller, _ Client) core.Caller {
+	return &changed{Caller: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 		began := time.Now()
 		g, err := d.Acquire(ctx, r)
 		if r.Wait && ctx.Err() != nil {
@@ -52,8 +53,8 @@ func deafWait(_ *rig, d backend.Driver, _ Client) backend.Driver {
 }
 
 // nilOnCancel returns no lock and no error when its ctx ends.
-func nilOnCancel(_ *rig, d backend.Driver, _ Client) backend.Driver {
-	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+func nilOnCancel(_ *rig, d core.Caller, _ Client) core.Caller {
+	return &changed{Caller: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 		g, err := d.Acquire(ctx, r)
 		if r.Wait && ctx.Err() != nil {
 			return backend.Grant{}, nil
@@ -63,8 +64,8 @@ func nilOnCancel(_ *rig, d backend.Driver, _ Client) backend.Driver {
 }
 
 // endsWithTheStore ends a wait as soon as its store is down.
-func endsWithTheStore(_ *rig, d backend.Driver, _ Client) backend.Driver {
-	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+func endsWithTheStore(_ *rig, d core.Caller, _ Client) core.Caller {
+	return &changed{Caller: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 		if !r.Wait {
 			return d.Acquire(ctx, r)
 		}
@@ -79,15 +80,15 @@ func endsWithTheStore(_ *rig, d backend.Driver, _ Client) backend.Driver {
 		}()
 		g, err := d.Acquire(limited, r)
 		if err != nil && ctx.Err() == nil {
-			err = backend.Outlast(errDown)
+			err = core.Outlast(errDown)
 		}
 		return g, err
 	}}
 }
 
 // reservesNothing says that tokens are reserved for the holder's process, and the store knows nothing of it.
-func reservesNothing(_ *rig, d backend.Driver, _ Client) backend.Driver {
-	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+func reservesNothing(_ *rig, d core.Caller, _ Client) core.Caller {
+	return &changed{Caller: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 		g, err := d.Acquire(ctx, r)
 		g.Reserved = r.Reserve
 		return g, err
@@ -95,8 +96,8 @@ func reservesNothing(_ *rig, d backend.Driver, _ Client) backend.Driver {
 }
 
 // falseLoss reports every lock as lost, at the earliest moment: any later one is sometimes after what the rule does.
-func falseLoss(_ *rig, d backend.Driver, _ Client) backend.Driver {
-	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+func falseLoss(_ *rig, d core.Caller, _ Client) core.Caller {
+	return &changed{Caller: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 		g, err := d.Acquire(ctx, r)
 		if err == nil {
 			r.Lost(backend.ErrLost)
@@ -106,7 +107,7 @@ func falseLoss(_ *rig, d backend.Driver, _ Client) backend.Driver {
 }
 
 // upkeep asks the store 200 times a second whether it is still there.
-func upkeep(_ *rig, d backend.Driver, c Client) backend.Driver {
+func upkeep(_ *rig, d core.Caller, c Client) core.Caller {
 	if c.Link == nil {
 		return d
 	}
@@ -115,7 +116,7 @@ func upkeep(_ *rig, d backend.Driver, c Client) backend.Driver {
 			_, _ = d.Inspect(ctx, "upkeep")
 		}
 	})
-	return &changed{Driver: d, close: stop}
+	return &changed{Caller: d, close: stop}
 }
 
 // inBackground runs f until the returned function is called, which waits for its end.
@@ -127,8 +128,8 @@ func inBackground(f func(context.Context)) (stop func() error) {
 }
 
 // slowRelease takes longer than an Unlock whose ctx is done has.
-func slowRelease(_ *rig, d backend.Driver, _ Client) backend.Driver {
-	return &changed{Driver: d, release: func(ctx context.Context, h *backend.Hold) error {
+func slowRelease(_ *rig, d core.Caller, _ Client) core.Caller {
+	return &changed{Caller: d, release: func(ctx context.Context, h *core.Hold) error {
 		if err := sleep(ctx, 1500*time.Millisecond); err != nil {
 			return err
 		}
@@ -137,8 +138,8 @@ func slowRelease(_ *rig, d backend.Driver, _ Client) backend.Driver {
 }
 
 // swallowed takes a release that did not arrive for one that did.
-func swallowed(_ *rig, d backend.Driver, _ Client) backend.Driver {
-	return &changed{Driver: d, release: func(ctx context.Context, h *backend.Hold) error {
+func swallowed(_ *rig, d core.Caller, _ Client) core.Caller {
+	return &changed{Caller: d, release: func(ctx context.Context, h *core.Hold) error {
 		if err := d.Release(ctx, h); backend.Final(err) {
 			return err
 		}
@@ -147,10 +148,10 @@ func swallowed(_ *rig, d backend.Driver, _ Client) backend.Driver {
 }
 
 // freesAtClose frees with its Close what is held yet.
-func freesAtClose(_ *rig, d backend.Driver, _ Client) backend.Driver {
+func freesAtClose(_ *rig, d core.Caller, _ Client) core.Caller {
 	var all sync.Map
 	return &changed{
-		Driver: d,
+		Caller: d,
 		acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 			all.Store(r, true)
 			return d.Acquire(ctx, r)
@@ -165,11 +166,11 @@ func freesAtClose(_ *rig, d backend.Driver, _ Client) backend.Driver {
 }
 
 // deliveredTwice delivers a release once more with the client's next request, and frees whoever holds.
-func deliveredTwice(r *rig, d backend.Driver, c Client) backend.Driver {
+func deliveredTwice(r *rig, d core.Caller, c Client) core.Caller {
 	var mu sync.Mutex
-	var last *backend.Hold
+	var last *core.Hold
 	return &changed{
-		Driver: d,
+		Caller: d,
 		acquire: func(ctx context.Context, req *backend.Request) (backend.Grant, error) {
 			mu.Lock()
 			h := last
@@ -180,7 +181,7 @@ func deliveredTwice(r *rig, d backend.Driver, c Client) backend.Driver {
 			}
 			return d.Acquire(ctx, req)
 		},
-		release: func(ctx context.Context, h *backend.Hold) error {
+		release: func(ctx context.Context, h *core.Hold) error {
 			err := d.Release(ctx, h)
 			mu.Lock()
 			defer mu.Unlock()
@@ -202,16 +203,16 @@ func (s *toy) freeAnybody(o *order) {
 
 // stopsAtFailure gives up its connection after one lock was lost: nothing can be released any more.
 // (A failing Release alone would not show: the engine abandons what it could not release.)
-func stopsAtFailure(_ *rig, d backend.Driver, _ Client) backend.Driver {
+func stopsAtFailure(_ *rig, d core.Caller, _ Client) core.Caller {
 	var failed atomic.Bool
 	return &changed{
-		Driver: d,
+		Caller: d,
 		acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 			mine := *r
 			mine.Lost = func(err error) { failed.Store(true); r.Lost(err) }
 			return d.Acquire(ctx, &mine)
 		},
-		release: func(ctx context.Context, h *backend.Hold) error {
+		release: func(ctx context.Context, h *core.Hold) error {
 			if failed.Load() {
 				return errCut
 			}
@@ -227,9 +228,9 @@ func stopsAtFailure(_ *rig, d backend.Driver, _ Client) backend.Driver {
 }
 
 // releasesOnce forgets a hold with the first release, whether that came through or not.
-func releasesOnce(_ *rig, d backend.Driver, _ Client) backend.Driver {
+func releasesOnce(_ *rig, d core.Caller, _ Client) core.Caller {
 	var failed sync.Map
-	return &changed{Driver: d, release: func(ctx context.Context, h *backend.Hold) error {
+	return &changed{Caller: d, release: func(ctx context.Context, h *core.Hold) error {
 		if _, again := failed.Load(h.Nonce); again {
 			return backend.ErrLost
 		}
@@ -242,8 +243,8 @@ func releasesOnce(_ *rig, d backend.Driver, _ Client) backend.Driver {
 }
 
 // unknownIsLost takes every failed renewal for a loss.
-func unknownIsLost(_ *rig, d backend.Driver, _ Client) backend.Driver {
-	return &changed{Driver: d, renew: func(ctx context.Context, hs []*backend.Hold) []error {
+func unknownIsLost(_ *rig, d core.Caller, _ Client) core.Caller {
+	return &changed{Caller: d, renew: func(ctx context.Context, hs []*core.Hold) []error {
 		errs := d.Renew(ctx, hs)
 		for i, err := range errs {
 			if err != nil {
@@ -255,8 +256,8 @@ func unknownIsLost(_ *rig, d backend.Driver, _ Client) backend.Driver {
 }
 
 // hundredOnly renews the first hundred of a batch.
-func hundredOnly(_ *rig, d backend.Driver, _ Client) backend.Driver {
-	return &changed{Driver: d, renew: func(ctx context.Context, hs []*backend.Hold) []error {
+func hundredOnly(_ *rig, d core.Caller, _ Client) core.Caller {
+	return &changed{Caller: d, renew: func(ctx context.Context, hs []*core.Hold) []error {
 		errs := make([]error, len(hs))
 		copy(errs, d.Renew(ctx, hs[:min(100, len(hs))]))
 		return errs
@@ -264,13 +265,13 @@ func hundredOnly(_ *rig, d backend.Driver, _ Client) backend.Driver {
 }
 
 // renewsOn goes on renewing after the release.
-func renewsOn(_ *rig, d backend.Driver, c Client) backend.Driver {
+func renewsOn(_ *rig, d core.Caller, c Client) core.Caller {
 	if c.Link == nil {
 		return d
 	}
-	holds := make(chan *backend.Hold, 1000)
+	holds := make(chan *core.Hold, 1000)
 	stop := inBackground(func(ctx context.Context) {
-		var released []*backend.Hold
+		var released []*core.Hold
 		for {
 			select {
 			case h := <-holds:
@@ -282,7 +283,7 @@ func renewsOn(_ *rig, d backend.Driver, c Client) backend.Driver {
 			}
 		}
 	})
-	return &changed{Driver: d, close: stop, release: func(ctx context.Context, h *backend.Hold) error {
+	return &changed{Caller: d, close: stop, release: func(ctx context.Context, h *core.Hold) error {
 		err := d.Release(ctx, h)
 		holds <- h
 		return err
@@ -290,8 +291,8 @@ func renewsOn(_ *rig, d backend.Driver, c Client) backend.Driver {
 }
 
 // askedLate counts the lease from the reply.
-func askedLate(_ *rig, d backend.Driver, _ Client) backend.Driver {
-	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+func askedLate(_ *rig, d core.Caller, _ Client) core.Caller {
+	return &changed{Caller: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 		g, err := d.Acquire(ctx, r)
 		g.Asked = backend.Now()
 		return g, err
@@ -299,18 +300,18 @@ func askedLate(_ *rig, d backend.Driver, _ Client) backend.Driver {
 }
 
 // stalePush takes the late news of its own release for the loss of the next lock.
-func stalePush(_ *rig, d backend.Driver, _ Client) backend.Driver {
+func stalePush(_ *rig, d core.Caller, _ Client) core.Caller {
 	var mu sync.Mutex
 	var newest *backend.Request
 	return &changed{
-		Driver: d,
+		Caller: d,
 		acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 			mu.Lock()
 			newest = r
 			mu.Unlock()
 			return d.Acquire(ctx, r)
 		},
-		release: func(ctx context.Context, h *backend.Hold) error {
+		release: func(ctx context.Context, h *core.Hold) error {
 			time.AfterFunc(100*time.Millisecond, func() {
 				mu.Lock()
 				defer mu.Unlock()
@@ -324,10 +325,10 @@ func stalePush(_ *rig, d backend.Driver, _ Client) backend.Driver {
 }
 
 // neverAgain cannot lock a name that it has lost once.
-func neverAgain(_ *rig, d backend.Driver, _ Client) backend.Driver {
+func neverAgain(_ *rig, d core.Caller, _ Client) core.Caller {
 	var mu sync.Mutex
 	lost := map[string]bool{}
-	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+	return &changed{Caller: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 		mu.Lock()
 		over := lost[r.Name]
 		mu.Unlock()
@@ -346,8 +347,8 @@ func neverAgain(_ *rig, d backend.Driver, _ Client) backend.Driver {
 }
 
 // secondTrip reads the token by a command of its own.
-func secondTrip(_ *rig, d backend.Driver, _ Client) backend.Driver {
-	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+func secondTrip(_ *rig, d core.Caller, _ Client) core.Caller {
+	return &changed{Caller: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 		g, err := d.Acquire(ctx, r)
 		if err != nil {
 			return g, err
@@ -359,10 +360,10 @@ func secondTrip(_ *rig, d backend.Driver, _ Client) backend.Driver {
 }
 
 // storm wakes every waiter for a name at each release of it, and each asks again.
-func storm(r *rig, d backend.Driver, c Client) backend.Driver {
+func storm(r *rig, d core.Caller, c Client) core.Caller {
 	type sleeper struct{ prefix, name, nonce string }
 	return &changed{
-		Driver: d,
+		Caller: d,
 		acquire: func(ctx context.Context, req *backend.Request) (backend.Grant, error) {
 			me := sleeper{c.Prefix, req.Name, req.Nonce}
 			for {
@@ -377,7 +378,7 @@ func storm(r *rig, d backend.Driver, c Client) backend.Driver {
 				}
 			}
 		},
-		release: func(ctx context.Context, h *backend.Hold) error {
+		release: func(ctx context.Context, h *core.Hold) error {
 			err := d.Release(ctx, h)
 			r.crowd.Range(func(who, wake any) bool {
 				if s := who.(sleeper); s.prefix == c.Prefix && s.name == h.Name {
@@ -391,21 +392,21 @@ func storm(r *rig, d backend.Driver, c Client) backend.Driver {
 }
 
 // leaks starts a goroutine for each lock, and forgets it.
-func leaks(r *rig, d backend.Driver, _ Client) backend.Driver {
-	return &changed{Driver: d, acquire: func(ctx context.Context, req *backend.Request) (backend.Grant, error) {
+func leaks(r *rig, d core.Caller, _ Client) core.Caller {
+	return &changed{Caller: d, acquire: func(ctx context.Context, req *backend.Request) (backend.Grant, error) {
 		go func() { <-r.store.stop }()
 		return d.Acquire(ctx, req)
 	}}
 }
 
 // poisoned keeps the connections that broke: the next three requests fail.
-func poisoned(_ *rig, d backend.Driver, c Client) backend.Driver {
+func poisoned(_ *rig, d core.Caller, c Client) core.Caller {
 	link, _ := c.Link.(*CallLink)
 	if link == nil {
 		return d
 	}
 	dead, cut := 0, link.cut
-	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+	return &changed{Caller: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 		link.mu.Lock()
 		if link.cut != cut {
 			dead, cut = 3, link.cut
@@ -421,9 +422,9 @@ func poisoned(_ *rig, d backend.Driver, c Client) backend.Driver {
 }
 
 // sixtyFourWaits serves so many waits of a client at a time.
-func sixtyFourWaits(_ *rig, d backend.Driver, _ Client) backend.Driver {
+func sixtyFourWaits(_ *rig, d core.Caller, _ Client) core.Caller {
 	places := make(chan struct{}, 64)
-	return &changed{Driver: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+	return &changed{Caller: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 		if !r.Wait {
 			return d.Acquire(ctx, r)
 		}
@@ -432,7 +433,7 @@ func sixtyFourWaits(_ *rig, d backend.Driver, _ Client) backend.Driver {
 			defer func() { <-places }()
 			return d.Acquire(ctx, r)
 		case <-ctx.Done():
-			return backend.Grant{}, backend.Ended(ctx, true, nil)
+			return backend.Grant{}, core.Ended(ctx, true, nil)
 		}
 	}}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // rig is one store with at most one mistake, and the harness that reaches it in virtual time.
@@ -59,12 +60,13 @@ func (m toyMember) Pause() error  { m.store.memberGone(); return nil }
 func (m toyMember) Resume() error { return nil }
 
 func (r *rig) driver(c Client) backend.Driver {
-	var d backend.Driver = &toyDriver{store: r.store, prefix: c.Prefix, id: fmt.Sprint(r.clients.Add(1))}
-	d = Wrap(d, c.Link)
+	d := core.Of(Wrap(core.Composite{Caller: &toyDriver{
+		store: r.store, prefix: c.Prefix, id: fmt.Sprint(r.clients.Add(1)),
+	}}, c.Link))
 	if r.mistake.alter != nil {
 		d = r.mistake.alter(r, d, c)
 	}
-	return d
+	return core.Composite{Caller: d}
 }
 
 // Look, Take and Left implement Store.
@@ -172,14 +174,14 @@ type owned struct {
 // given is Harness.Given.
 func (r *rig) given(context.Context) (backend.Driver, func(context.Context) error, error) {
 	c := &owned{timeout: time.Second}
-	d := &changed{Driver: r.driver(Client{Prefix: "given:"})}
+	d := &changed{Caller: core.Of(r.driver(Client{Prefix: "given:"}))}
 	switch r.mistake.flaw {
 	case closesGiven:
 		d.close = func() error { c.closed = true; return nil }
 	case changesGiven:
 		c.timeout = 10 * time.Second
 	}
-	return d, func(context.Context) error {
+	return core.Composite{Caller: d}, func(context.Context) error {
 		if c.closed || c.timeout != time.Second {
 			return fmt.Errorf("closed=%v timeout=%v", c.closed, c.timeout)
 		}
@@ -199,8 +201,8 @@ func (r *rig) shared(context.Context) (*Shared, error) {
 			if r.mistake.flaw != clientIsHolder {
 				own.id = fmt.Sprint(r.clients.Add(1))
 			}
-			lent := Wrap(own, client)
-			d := &changed{Driver: lent, renew: own.Renew, release: own.Release, abandon: own.Abandon}
+			lent := core.Of(Wrap(core.Composite{Caller: own}, client))
+			d := &changed{Caller: lent, renew: own.Renew, release: own.Release, abandon: own.Abandon}
 			d.acquire = func(ctx context.Context, req *backend.Request) (backend.Grant, error) {
 				switch {
 				case req.Wait:
@@ -219,7 +221,7 @@ func (r *rig) shared(context.Context) (*Shared, error) {
 				}
 				return nil
 			}
-			return d, nil
+			return core.Composite{Caller: d}, nil
 		},
 		UseUp: func(context.Context) (func(), error) {
 			client.Set(blackHole)
@@ -283,6 +285,10 @@ func (d *toyDriver) Traits() backend.Traits {
 	return t
 }
 
+func (d *toyDriver) Tells() bool { return true }
+
+func (d *toyDriver) Check(_ context.Context, hs []*core.Hold) []error { return make([]error, len(hs)) }
+
 func (d *toyDriver) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 	if err := d.up(); err != nil {
 		return backend.Grant{}, err
@@ -306,11 +312,11 @@ func (d *toyDriver) Acquire(ctx context.Context, r *backend.Request) (backend.Gr
 	case t := <-w.grant:
 		return d.grant(r, t), nil
 	case <-ctx.Done():
-		return backend.Grant{}, backend.Ended(ctx, true, nil)
+		return backend.Grant{}, core.Ended(ctx, true, nil)
 	}
 }
 
-func (d *toyDriver) Renew(_ context.Context, hs []*backend.Hold) []error {
+func (d *toyDriver) Renew(_ context.Context, hs []*core.Hold) []error {
 	errs := make([]error, len(hs))
 	for i, h := range hs {
 		if errs[i] = d.up(); errs[i] == nil {
@@ -320,7 +326,7 @@ func (d *toyDriver) Renew(_ context.Context, hs []*backend.Hold) []error {
 	return errs
 }
 
-func (d *toyDriver) Release(_ context.Context, h *backend.Hold) error {
+func (d *toyDriver) Release(_ context.Context, h *core.Hold) error {
 	if err := d.up(); err != nil {
 		return err
 	}
@@ -381,14 +387,16 @@ func (d *toyDriver) Break(_ context.Context, name string) error {
 	return nil
 }
 
+func (d *toyDriver) Settle()      {}
 func (d *toyDriver) Close() error { return nil }
+func (d *toyDriver) Land()        {}
 
 // changed is a driver with some of its methods changed.
 type changed struct {
-	backend.Driver
+	core.Caller
 	acquire func(ctx context.Context, r *backend.Request) (backend.Grant, error)
-	renew   func(ctx context.Context, hs []*backend.Hold) []error
-	release func(ctx context.Context, h *backend.Hold) error
+	renew   func(ctx context.Context, hs []*core.Hold) []error
+	release func(ctx context.Context, h *core.Hold) error
 	abandon func(ctx context.Context, r *backend.Request) error
 	close   func() error
 }
@@ -397,28 +405,28 @@ func (d *changed) Acquire(ctx context.Context, r *backend.Request) (backend.Gran
 	if d.acquire != nil {
 		return d.acquire(ctx, r)
 	}
-	return d.Driver.Acquire(ctx, r)
+	return d.Caller.Acquire(ctx, r)
 }
 
-func (d *changed) Renew(ctx context.Context, hs []*backend.Hold) []error {
+func (d *changed) Renew(ctx context.Context, hs []*core.Hold) []error {
 	if d.renew != nil {
 		return d.renew(ctx, hs)
 	}
-	return d.Driver.Renew(ctx, hs)
+	return d.Caller.Renew(ctx, hs)
 }
 
-func (d *changed) Release(ctx context.Context, h *backend.Hold) error {
+func (d *changed) Release(ctx context.Context, h *core.Hold) error {
 	if d.release != nil {
 		return d.release(ctx, h)
 	}
-	return d.Driver.Release(ctx, h)
+	return d.Caller.Release(ctx, h)
 }
 
 func (d *changed) Abandon(ctx context.Context, r *backend.Request) error {
 	if d.abandon != nil {
 		return d.abandon(ctx, r)
 	}
-	return d.Driver.Abandon(ctx, r)
+	return d.Caller.Abandon(ctx, r)
 }
 
 func (d *changed) Close() error {
@@ -426,5 +434,5 @@ func (d *changed) Close() error {
 	if d.close != nil {
 		err = d.close()
 	}
-	return errors.Join(err, d.Driver.Close())
+	return errors.Join(err, d.Caller.Close())
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // mistake is one behaviour in which a driver or its store differs from a sound one.
@@ -20,7 +20,7 @@ type mistake struct {
 }
 
 // alteration returns d with one behaviour changed.
-type alteration func(r *rig, d backend.Driver, c Client) backend.Driver
+type alteration func(r *rig, d core.Caller, c Client) core.Caller
 
 func (m *mistake) String() string {
 	if m.name == "" {

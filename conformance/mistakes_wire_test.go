@@ -15,6 +15,7 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // TestMain lets this binary be the second process of a rule.
@@ -182,7 +183,7 @@ type toyClient struct {
 
 func init() {
 	backend.Register("toy", func(_ context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
-		return newToyClient(u.Host, flaw(q.String("flaw", "")), q.Prefix()), nil
+		return core.Composite{Caller: newToyClient(u.Host, flaw(q.String("flaw", "")), q.Prefix())}, nil
 	})
 }
 
@@ -260,16 +261,16 @@ func (d *toyClient) Acquire(ctx context.Context, r *backend.Request) (backend.Gr
 		rep, err := d.ask(ctx, d.order("listen", r))
 		if err != nil {
 			<-ctx.Done()
-			return g, backend.Ended(ctx, true, nil)
+			return g, core.Ended(ctx, true, nil)
 		}
 		return backend.Grant{Token: rep.Token, Asked: backend.Now()}, nil
 	}
-	err := backend.Wait(ctx, nil, look)
+	err := core.Wait(ctx, r.Nonce, nil, look)
 	return g, err
 }
 
 // each asks for every hold.
-func (d *toyClient) each(ctx context.Context, op string, hs []*backend.Hold) []error {
+func (d *toyClient) each(ctx context.Context, op string, hs []*core.Hold) []error {
 	errs := make([]error, len(hs))
 	for i, h := range hs {
 		_, errs[i] = d.ask(ctx, d.order(op, h.Request))
@@ -277,16 +278,17 @@ func (d *toyClient) each(ctx context.Context, op string, hs []*backend.Hold) []e
 	return errs
 }
 
-func (d *toyClient) Renew(ctx context.Context, hs []*backend.Hold) []error {
+func (d *toyClient) Renew(ctx context.Context, hs []*core.Hold) []error {
 	return d.each(ctx, "renew", hs)
 }
 
-// Check implements backend.Checker.
-func (d *toyClient) Check(ctx context.Context, hs []*backend.Hold) []error {
+func (d *toyClient) Tells() bool { return false }
+
+func (d *toyClient) Check(ctx context.Context, hs []*core.Hold) []error {
 	return d.each(ctx, "check", hs)
 }
 
-func (d *toyClient) Release(ctx context.Context, h *backend.Hold) error {
+func (d *toyClient) Release(ctx context.Context, h *core.Hold) error {
 	_, err := d.ask(ctx, d.order("release", h.Request))
 	return err
 }
@@ -372,7 +374,7 @@ func wireHarness(t *testing.T, m *mistake) Harness {
 			if p, ok := c.Link.(*faultproxy.Proxy); ok {
 				addr = p.Addr()
 			}
-			return newToyClient(addr, m.flaw, c.Prefix), nil
+			return core.Composite{Caller: newToyClient(addr, m.flaw, c.Prefix)}, nil
 		},
 		Link:  func(context.Context) (Link, error) { return faultproxy.New(direct) },
 		Store: &rig{store: s.store},

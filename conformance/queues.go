@@ -11,6 +11,7 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 func noFIFO(t backend.Traits) string {
@@ -45,7 +46,7 @@ var queues = []Rule{
 	{
 		Name: "F5", What: "requests per hand-over do not grow with the waiters",
 		Why:   "A crowd that is woken for each release is a storm.",
-		Needs: Needs{Link: true}, Check: constantHandOver,
+		Needs: Needs{Link: true, Told: true}, Check: constantHandOver,
 	},
 	{
 		Name: "F6", What: "1,000 waiters of a process are one waiter at the store",
@@ -439,7 +440,7 @@ func outageEndsWaits(ctx context.Context, e *Env) error {
 	}
 	began := time.Now()
 	link.Set(blackHole)
-	const least, most = backend.Patience, backend.Patience + 6*time.Second
+	const least, most = core.Patience, core.Patience + 6*time.Second
 	for i, waiter := range waiters {
 		select {
 		case r := <-waiter:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // releases is group B.
@@ -62,7 +63,7 @@ var releases = []Rule{
 }
 
 func crowdRepeated(ctx context.Context, e *Env) error {
-	d, err := e.Driver(ctx)
+	d, err := e.caller(ctx)
 	if err != nil {
 		return err
 	}
@@ -71,13 +72,13 @@ func crowdRepeated(ctx context.Context, e *Env) error {
 		n = 30
 	}
 	same := nonce()[:4] // a store may keep what it remembers by the first digits
-	take := func() (*backend.Hold, error) {
+	take := func() (*core.Hold, error) {
 		r := e.Request(e.Name(), false)
 		r.TTL, r.Nonce = ample, same+r.Nonce[4:]
 		g, err := d.Acquire(ctx, r)
-		return &backend.Hold{Request: r, Grant: g}, err
+		return &core.Hold{Request: r, Grant: g}, err
 	}
-	holds := make([]*backend.Hold, n)
+	holds := make([]*core.Hold, n)
 	for i := range holds {
 		if holds[i], err = take(); err != nil {
 			return fmt.Errorf("Acquire %d of %d: %w", i+1, n, err)
@@ -262,7 +263,7 @@ func unlockWhileDown(ctx context.Context, e *Env) error {
 }
 
 func releaseRepeated(ctx context.Context, e *Env) error {
-	d, err := e.Driver(ctx)
+	d, err := e.caller(ctx)
 	if err != nil {
 		return err
 	}
@@ -272,7 +273,7 @@ func releaseRepeated(ctx context.Context, e *Env) error {
 	if err != nil {
 		return fmt.Errorf("Acquire: %w", err)
 	}
-	h := &backend.Hold{Request: first, Grant: g}
+	h := &core.Hold{Request: first, Grant: g}
 	if err := d.Release(ctx, h); err != nil {
 		return fmt.Errorf("Release: got %w, want nil", err)
 	}
@@ -293,7 +294,7 @@ func releaseRepeated(ctx context.Context, e *Env) error {
 	if _, err := d.Acquire(ctx, e.Request(name, false)); !errors.Is(err, backend.ErrLocked) {
 		return fmt.Errorf("after the repeated Release: Acquire by a third: got %v, want ErrLocked", err)
 	}
-	if err := d.Release(ctx, &backend.Hold{Request: second, Grant: g2}); err != nil {
+	if err := d.Release(ctx, &core.Hold{Request: second, Grant: g2}); err != nil {
 		return fmt.Errorf("Release by the next: got %w, want nil", err)
 	}
 	return nil
@@ -361,7 +362,7 @@ func unlockAfterLoss(ctx context.Context, e *Env) error {
 		return err
 	}
 	// The same at the store: a driver that is asked to release what it has lost.
-	d, err := e.Driver(ctx)
+	d, err := e.caller(ctx)
 	if err != nil {
 		return err
 	}
@@ -373,7 +374,7 @@ func unlockAfterLoss(ctx context.Context, e *Env) error {
 	if err := b.Break(ctx, r.Name); err != nil {
 		return fmt.Errorf("Break: %w", err)
 	}
-	return want(d.Release(ctx, &backend.Hold{Request: r, Grant: g}), backend.ErrLost,
+	return want(d.Release(ctx, &core.Hold{Request: r, Grant: g}), backend.ErrLost,
 		"Release of a lock that was broken")
 }
 
@@ -405,7 +406,7 @@ func (e *Env) noGhost(ctx context.Context, a, b *fencelock.Locker, link Link) er
 // sentAgain checks at the driver that a request which is sent again has the effect of
 // once, and of one that has ended none.
 func (e *Env) sentAgain(ctx context.Context) error {
-	d, err := e.Driver(ctx)
+	d, err := e.caller(ctx)
 	if err != nil {
 		return err
 	}
@@ -431,7 +432,7 @@ func (e *Env) sentAgain(ctx context.Context) error {
 	if info, err := d.Inspect(ctx, name); err != nil || info.Waiters > 1 {
 		return fmt.Errorf("a waiter that asked again: got %d waiters (%v), want 1", info.Waiters, err)
 	}
-	if err := d.Release(ctx, &backend.Hold{Request: holder, Grant: g}); err != nil {
+	if err := d.Release(ctx, &core.Hold{Request: holder, Grant: g}); err != nil {
 		return fmt.Errorf("Release: %w", err)
 	}
 	soon, cancel := context.WithTimeout(ctx, time.Second+e.Slack())
@@ -439,7 +440,7 @@ func (e *Env) sentAgain(ctx context.Context) error {
 	if g, err = d.Acquire(soon, waiter); err != nil {
 		return fmt.Errorf("Acquire by the waiter, again: got %w, want a grant", err)
 	}
-	if err := d.Release(ctx, &backend.Hold{Request: waiter, Grant: g}); err != nil {
+	if err := d.Release(ctx, &core.Hold{Request: waiter, Grant: g}); err != nil {
 		return fmt.Errorf("Release by the waiter: %w", err)
 	}
 	return e.arrivesLate(ctx)
@@ -448,7 +449,7 @@ func (e *Env) sentAgain(ctx context.Context) error {
 // arrivesLate checks at the driver that a request which got lost on its way, was abandoned, and arrives after that is
 // not granted.
 func (e *Env) arrivesLate(ctx context.Context) error {
-	d, link, err := e.DriverThrough(ctx)
+	d, link, err := e.callerThrough(ctx)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // hostileResends are rules K10, K20 and K25: requests that are sent a second time, after a pause, or after a wait.
@@ -34,7 +35,7 @@ var hostileResends = []Rule{
 }
 
 func resentIsKept(ctx context.Context, e *Env) error {
-	d, err := e.Driver(ctx)
+	d, err := e.caller(ctx)
 	if err != nil {
 		return err
 	}
@@ -54,7 +55,7 @@ func resentIsKept(ctx context.Context, e *Env) error {
 	if err := want(err, context.DeadlineExceeded, "Acquire of a held lock, with Wait"); err != nil {
 		return err
 	}
-	if err := d.Release(ctx, &backend.Hold{Request: first, Grant: g}); err != nil {
+	if err := d.Release(ctx, &core.Hold{Request: first, Grant: g}); err != nil {
 		return fmt.Errorf("Release: %w", err)
 	}
 	soon, cancel := context.WithTimeout(ctx, time.Second+e.Slack())
@@ -66,12 +67,12 @@ func resentIsKept(ctx context.Context, e *Env) error {
 	if g, err = e.keeps(ctx, d, waiter, g); err != nil {
 		return fmt.Errorf("after a wait: %w", err)
 	}
-	return d.Release(ctx, &backend.Hold{Request: waiter, Grant: g})
+	return d.Release(ctx, &core.Hold{Request: waiter, Grant: g})
 }
 
 // keeps sends the request of a grant again, after a pause, and compares what the new grant is trusted with what the
 // store keeps.
-func (e *Env) keeps(ctx context.Context, d backend.Driver, r *backend.Request, g backend.Grant) (backend.Grant, error) {
+func (e *Env) keeps(ctx context.Context, d core.Caller, r *backend.Request, g backend.Grant) (backend.Grant, error) {
 	if err := sleep(ctx, e.TTL()); err != nil { // a tenth of its TTL, and many times what is allowed for
 		return g, err
 	}
@@ -113,11 +114,11 @@ func undoneWhole(ctx context.Context, e *Env) error {
 // lateCopy sends a request whose first copy stays under way for a while, sends it again, ends it,
 // and looks whether the first copy takes the lock when it arrives.
 func (e *Env) lateCopy(ctx context.Context, end string) error {
-	d, link, err := e.DriverThrough(ctx)
+	d, link, err := e.callerThrough(ctx)
 	if err != nil {
 		return err
 	}
-	other, err := e.Driver(ctx)
+	other, err := e.caller(ctx)
 	if err != nil {
 		return err
 	}
@@ -127,7 +128,7 @@ func (e *Env) lateCopy(ctx context.Context, end string) error {
 	warm := e.Request(e.Name(), false)
 	g, err := d.Acquire(ctx, warm) // it is connected, and the store knows its scripts
 	if err == nil {
-		err = d.Release(ctx, &backend.Hold{Request: warm, Grant: g})
+		err = d.Release(ctx, &core.Hold{Request: warm, Grant: g})
 	}
 	if err != nil {
 		return fmt.Errorf("Acquire and Release: %w", err)
@@ -145,7 +146,7 @@ func (e *Env) lateCopy(ctx context.Context, end string) error {
 	soon, cancel := context.WithTimeout(ctx, late/2)
 	g, err = d.Acquire(soon, r)
 	if err == nil && end == "Release" {
-		err = d.Release(soon, &backend.Hold{Request: r, Grant: g})
+		err = d.Release(soon, &core.Hold{Request: r, Grant: g})
 	} else {
 		err = d.Abandon(soon, r)
 	}
@@ -172,24 +173,24 @@ func (e *Env) lateCopy(ctx context.Context, end string) error {
 	if err != nil {
 		return fmt.Errorf("Acquire after the late copy: got %w, want the lock free", err)
 	}
-	return other.Release(ctx, &backend.Hold{Request: next, Grant: g})
+	return other.Release(ctx, &core.Hold{Request: next, Grant: g})
 }
 
 // sentTwiceByItself delays the first copy of a try, and no later one. A driver that waits for that
 // copy instead is not caught, which is no mistake.
 func sentTwiceByItself(ctx context.Context, e *Env) error {
-	d, link, err := e.DriverThrough(ctx)
+	d, link, err := e.callerThrough(ctx)
 	if err != nil {
 		return err
 	}
-	other, err := e.Driver(ctx)
+	other, err := e.caller(ctx)
 	if err != nil {
 		return err
 	}
 	warm := e.Request(e.Name(), false)
 	g, err := d.Acquire(ctx, warm) // it is connected, and the store knows its scripts
 	if err == nil {
-		err = d.Release(ctx, &backend.Hold{Request: warm, Grant: g})
+		err = d.Release(ctx, &core.Hold{Request: warm, Grant: g})
 	}
 	if err != nil {
 		return fmt.Errorf("Acquire and Release: %w", err)
@@ -222,7 +223,7 @@ func sentTwiceByItself(ctx context.Context, e *Env) error {
 			return err == nil || errors.Is(err, backend.ErrLost), nil
 		})
 	}
-	if err := d.Release(ctx, &backend.Hold{Request: r, Grant: a.g}); err != nil {
+	if err := d.Release(ctx, &core.Hold{Request: r, Grant: a.g}); err != nil {
 		return fmt.Errorf("Release: %w", err)
 	}
 	if err := sleep(ctx, time.Until(began.Add(late+500*time.Millisecond+e.Slack()))); err != nil {

@@ -46,6 +46,7 @@ type Needs struct {
 	Busy    bool // the store works for holders
 	Shared  bool // a client that the program uses too
 	Own     bool // connections of the driver's own beside that
+	Told    bool // waiters are told of a release
 }
 
 // Rules returns the table of rules, in order. The groups H (histories under faults) and
@@ -81,6 +82,7 @@ func (r Rule) exempt(h *Harness, t backend.Traits) string {
 		{r.Needs.Busy, h.Busy != nil, "Busy"},
 		{r.Needs.Shared, h.Shared != nil, "Shared"},
 		{r.Needs.Own, h.Own, "driver with connections of its own (Own)"},
+		{r.Needs.Told, !h.Polls, "waiters that are told of a release (Polls)"},
 	} {
 		if n.needs && !n.has {
 			return "the harness has no " + n.what

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // hostileStalls are rules K30 to K34: what happens while requests, or the store, stand still, the
@@ -47,7 +47,7 @@ var hostileStalls = []Rule{
 }
 
 // stallMost is an outage that a waiter rides out with a second to spare.
-const stallMost = backend.Patience - time.Second
+const stallMost = core.Patience - time.Second
 
 // lined returns a holder's lease, with a Lock of each of ls waiting behind it, in this order.
 func lined(

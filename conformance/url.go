@@ -10,6 +10,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/memory"
 	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // FromURL returns the harness of a live backend: clients under prefixes of
@@ -112,7 +113,7 @@ func (open driverStore) Look(ctx context.Context, prefix, name string) (bool, ti
 		return false, 0, err
 	}
 	defer d.Close()
-	info, err := d.Inspect(ctx, name)
+	info, err := core.Of(d).Inspect(ctx, name)
 	return info.Held, info.ExpiresIn, err
 }
 
@@ -132,7 +133,7 @@ func (open driverStore) Left(ctx context.Context, prefix string) ([]string, erro
 	}
 	defer d.Close()
 	var left []string
-	for info, err := range d.List(ctx, "") {
+	for info, err := range core.Of(d).List(ctx, "") {
 		if err != nil {
 			return nil, err
 		}

@@ -14,12 +14,13 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/fence"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // tokenOfTheGrant checks that a token comes with its grant: one that is read by a second
 // request, when the lock was lost in between, is the next holder's.
 func (e *Env) tokenOfTheGrant(ctx context.Context) error {
-	d, link, err := e.DriverThrough(ctx)
+	d, link, err := e.callerThrough(ctx)
 	if err != nil {
 		return err
 	}
@@ -33,7 +34,7 @@ func (e *Env) tokenOfTheGrant(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("Acquire: %w", err)
 	}
-	if err := d.Release(ctx, &backend.Hold{Request: first, Grant: g}); err != nil {
+	if err := d.Release(ctx, &core.Hold{Request: first, Grant: g}); err != nil {
 		return fmt.Errorf("Release: %w", err)
 	}
 	r := e.Request(first.Name, false) // of a store of several nodes, it is at the same one

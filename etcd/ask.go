@@ -62,7 +62,7 @@ func secs(r *backend.Request) int64 { return seconds(r.TTL + r.Grace) }
 // slotOf is the place of the lease that a lock shares, if it shares one.
 func slotOf(r *backend.Request) slotKey { return slotKey{kind: shared, secs: secs(r)} }
 
-// Ask implements backend.Store: what needs no more than one transaction shares one, and all else
+// Ask implements backend.Driver: what needs no more than one transaction shares one, and all else
 // has requests of its own beside it.
 func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	if len(cs) == 1 {
@@ -113,7 +113,7 @@ func (s *store) lend(ctx context.Context, cs []*backend.Claim) {
 	s.together(ctx, parts)
 }
 
-// Leave implements backend.Store. It is not called, since Ask takes leaves too.
+// Leave implements backend.Driver. It is not called, since Ask takes leaves too.
 func (s *store) Leave(ctx context.Context, cs []*backend.Claim) { s.Ask(ctx, cs) }
 
 // alone asks about one claim.

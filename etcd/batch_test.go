@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
@@ -102,7 +103,7 @@ func crowdOfOneName(t *testing.T, r *rig) {
 			}
 			<-time.After(2 * time.Millisecond) // so that another holder is seen
 			held[i%3].Add(-1)
-			if err := d.Release(t.Context(), &backend.Hold{Request: req, Grant: g}); err != nil {
+			if err := d.Release(t.Context(), &core.Hold{Request: req, Grant: g}); err != nil {
 				t.Errorf("release: %v", err)
 			}
 		}
@@ -176,7 +177,7 @@ func crowdWithoutLease(t *testing.T, r *rig) {
 			t.Errorf("acquire %s: %v", name, err)
 			return
 		}
-		if err := d.Release(t.Context(), &backend.Hold{Request: req, Grant: g}); err != nil {
+		if err := d.Release(t.Context(), &core.Hold{Request: req, Grant: g}); err != nil {
 			t.Errorf("release %s: %v", name, err)
 		}
 	}

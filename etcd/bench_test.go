@@ -146,7 +146,7 @@ func BenchmarkGates(b *testing.B) {
 			if i == 0 {
 				g.Scope[0].Match, g.State = "bench*", backend.GateOpen
 			}
-			try(b, d.SetGate(b.Context(), g, 0))
+			try(b, call(d).SetGate(b.Context(), g, 0))
 		}
 		return l.Mutex("bench")
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
@@ -117,7 +117,7 @@ func TestWatchAtAHungMember(t *testing.T) {
 	for i, l := range clients {
 		waits = append(waits, start(t, l.Mutex(fmt.Sprint("x", i))))
 	}
-	<-time.After(backend.Patience + time.Second) // an outage would have ended the waits
+	<-time.After(core.Patience + time.Second) // an outage would have ended the waits
 	for i, w := range waits {
 		if w.over() {
 			t.Fatalf("client %d: the wait is over: %v", i, w.err)

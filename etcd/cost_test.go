@@ -99,11 +99,15 @@ func roundTrips(t *testing.T, r *rig) {
 	unlock(t, le)
 }
 
-// contendedCalls: a waiter whose process has waited for the lock before asks once to queue and once to confirm.
+// contendedCalls: a waiter whose process has waited for the lock before, be it long ago, asks once to queue and once
+// to confirm.
 func contendedCalls(t *testing.T, r *rig) {
 	l, n := r.counted(t, fencelock.WithTTL(10*time.Minute))
 	other := open(t, r.url())
-	for round := range 5 {
+	for round := range 8 {
+		if round == 1 {
+			time.Sleep(3 * time.Second) // longer than a watch may take to begin, shorter than one is kept
+		}
 		le := lock(t, other.Mutex("x"))
 		n.take()
 		wait := r.wait(t, l.Mutex("x"), 2)

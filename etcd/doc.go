@@ -1,6 +1,6 @@
-// Package etcd is the etcd backend: a cluster of etcd or a single member, through clientv3. It is
-// tested with etcd 3.7 only. An older one must have the fix of etcd-io/etcd#15247: without it a leader
-// that hung could renew or end leases after it had been replaced.
+// Package etcd is the etcd backend: a cluster of etcd or a single member, through clientv3. It needs
+// etcd 3.5.13 (of 3.4, 3.4.31), which has the fix of etcd-io/etcd#15247: without it a leader that
+// hung could renew or end leases after it had been replaced. A URL of an older one is refused.
 //
 //	etcd://[user:password@]host[:2379][,host[:2379]…]     etcds:// with TLS
 //

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/internal/core"
 )
 
 // closeMost bounds what Close asks of the server.
@@ -41,11 +40,8 @@ func (o *Options) prefix() (string, error) {
 	return p, backend.CheckPrefix(p)
 }
 
-// Driver is the etcd backend. It implements backend.Driver, backend.Checker and backend.Gater.
-type Driver struct {
-	*core.Mover
-	store *store
-}
+// Driver is the etcd backend. It implements backend.Mover.
+type Driver struct{ *store }
 
 // store implements backend.Mover.
 type store struct {
@@ -86,17 +82,17 @@ func New(client *clientv3.Client, opts *Options) (*Driver, error) {
 	s.closing = make(chan struct{})
 	s.ids.free = map[string]string{}
 	s.shut = sync.OnceValue(s.close)
-	return &Driver{core.NewMover(s), s}, nil
+	return &Driver{s}, nil
 }
 
 // Traits returns what the etcd backend promises.
 func (s *store) Traits() backend.Traits { return backend.TraitsOf("etcd") }
 
-// Calls implements backend.Store. Servers allow 128 compares in a transaction by default, and a
+// Calls implements backend.Driver. Servers allow 128 compares in a transaction by default, and a
 // claim has two.
 func (s *store) Calls() backend.Calls { return backend.Calls{Most: 60, Abreast: 2, Mixed: true} }
 
-// Close implements backend.Store. The leases that no lock is under are revoked if the server
+// Close implements backend.Driver. The leases that no lock is under are revoked if the server
 // answers within a second; they would end by themselves. A second Close does nothing.
 func (s *store) Close() error { return s.shut() }
 

@@ -6,3 +6,6 @@ func (d *Driver) Watches() int {
 	defer d.store.hubs.mu.Unlock()
 	return len(d.store.hubs.byQueue)
 }
+
+// TooOld is the error of a version.
+func TooOld(version string) error { return tooOld(version) }

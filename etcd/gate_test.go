@@ -10,7 +10,7 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/gatetest"
-	"github.com/fencelock/fencelock/etcd"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 )
@@ -48,11 +48,11 @@ func closedGate(names string) backend.Gate {
 }
 
 // hold acquires with a bare driver; the lock must be free.
-func hold(t *testing.T, d *etcd.Driver, r *backend.Request) *backend.Hold {
+func hold(t *testing.T, d caller, r *backend.Request) *core.Hold {
 	t.Helper()
 	g, err := d.Acquire(t.Context(), r)
 	must(t, err)
-	return &backend.Hold{Request: r, Grant: g}
+	return &core.Hold{Request: r, Grant: g}
 }
 
 // refusedBy fails the test unless err is the refusal of a gate.
@@ -140,7 +140,7 @@ func bothInStore(t *testing.T, r *rig) {
 	}
 	for _, renewed := range []bool{false, true} {
 		if renewed {
-			must(t, d.Renew(t.Context(), []*backend.Hold{h})[0])
+			must(t, d.Renew(t.Context(), []*core.Hold{h})[0])
 		}
 		if e := entry(); !strings.HasPrefix(e, "both:") || !strings.HasSuffix(e, ":"+req.Owner) {
 			t.Errorf("the entry, renewed %v: got %q", renewed, e)
@@ -199,7 +199,7 @@ func refusedWaiterLeaves(t *testing.T, r *rig) {
 		refused, both := request("x", 10*i+2, 20*time.Second), request("x", 10*i+3, 20*time.Second)
 		refused.Wait, both.Wait = true, true
 		both.Move, both.Phase = g.Move, backend.PhaseBoth
-		answer, next := make(chan error, 1), make(chan *backend.Hold, 1)
+		answer, next := make(chan error, 1), make(chan *core.Hold, 1)
 		go func() {
 			_, err := d.Acquire(t.Context(), refused)
 			answer <- err
@@ -210,7 +210,7 @@ func refusedWaiterLeaves(t *testing.T, r *rig) {
 			if err != nil {
 				t.Error(err)
 			}
-			next <- &backend.Hold{Request: both, Grant: got}
+			next <- &core.Hold{Request: both, Grant: got}
 		}()
 		await(t, 10*time.Second, "both wait", func() bool { return len(r.queue(t, "x")) == 3 })
 		must(t, other.SetGate(t.Context(), g, backend.Lower))
@@ -242,13 +242,13 @@ func lostReplyBeforeGate(t *testing.T, r *rig) {
 		// now one transaction is all that it takes
 		must(t, d.Release(t.Context(), hold(t, d, request("x", 100+i, 20*time.Second))))
 		p.Set(faultproxy.Mode{HoldReplies: true})
-		granted := make(chan *backend.Hold, 1)
+		granted := make(chan *core.Hold, 1)
 		go func() {
 			g, err := d.Acquire(t.Context(), req)
 			if err != nil {
 				t.Errorf("with wait %v: %v", wait, err)
 			}
-			granted <- &backend.Hold{Request: req, Grant: g}
+			granted <- &core.Hold{Request: req, Grant: g}
 		}()
 		await(t, 5*time.Second, "it is granted", func() bool { return len(r.queue(t, "x")) == 1 })
 		must(t, other.SetGate(t.Context(), g, backend.Lower))
@@ -347,10 +347,10 @@ func reportLeases(t *testing.T, r *rig) {
 // baseLostAndRaised: raising the base after it was lost does not make it low.
 func baseLostAndRaised(t *testing.T, r *rig) {
 	d := r.driver(t, r.url())
-	for i, raise := range []func(*backend.Hold) error{
-		func(*backend.Hold) error { return d.Raise(t.Context(), 7) },
-		func(h *backend.Hold) error { return d.RaiseHeld(t.Context(), h, 7) },
-		func(*backend.Hold) error { return nil },
+	for i, raise := range []func(*core.Hold) error{
+		func(*core.Hold) error { return d.Raise(t.Context(), 7) },
+		func(h *core.Hold) error { return d.RaiseHeld(t.Context(), h, 7) },
+		func(*core.Hold) error { return nil },
 	} {
 		h := hold(t, d, request("x", 10*i+1, 20*time.Second))
 		_, err := r.c.Delete(t.Context(), r.prefix+"~base")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // sameKey: whoever locks a name again and again does it with one key. A released acquisition that
@@ -23,7 +24,7 @@ func sameKey(t *testing.T, r *rig) {
 		must(t, d.Abandon(t.Context(), first.Request))
 		must(t, d.Release(t.Context(), first))
 		want(t, "Check after a late Abandon and a second Release of the first",
-			d.Check(t.Context(), []*backend.Hold{h})[0], nil)
+			d.Check(t.Context(), []*core.Hold{h})[0], nil)
 		must(t, d.Release(t.Context(), h))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -14,51 +15,60 @@ import (
 // perTxn is how many entries one transaction is about: servers allow 128 operations by default.
 const perTxn = 120
 
-// Keep implements backend.Store: to extend, a keep-alive for each lease that the holds are under,
-// many over one stream; and then a look whether their entries are there.
+// Keep implements backend.Driver: to extend, a keep-alive for each lease that the holds are under,
+// many over one stream; and beside that a look whether their entries are there: if the lease lives
+// after it, an entry that was there has been there all the time.
 func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
 	errs := make([]error, len(cs))
 	holds := make([]*hold, len(cs))
+	var written, fresh []int // those with a first renewal are to have their tokens written
 	for i, c := range cs {
 		holds[i], errs[i] = holdOf(c)
-	}
-	if extend {
-		s.extend(ctx, holds, errs)
-	}
-	var written, fresh []int // those with a first renewal are to have their tokens written
-	for i, err := range errs {
 		switch {
-		case err != nil:
+		case errs[i] != nil:
 		case extend && !holds[i].written.Load():
 			fresh = append(fresh, i)
 		default:
 			written = append(written, i)
 		}
 	}
+	all := slices.Concat(written, fresh)
+	var extending sync.WaitGroup
+	var extended []error
+	if extend {
+		some := make([]*hold, len(all))
+		for n, i := range all {
+			some[n] = holds[i]
+		}
+		extending.Go(func() { extended = s.extend(ctx, some) })
+	}
 	s.each(ctx, holds, errs, written, s.lookAt)
 	s.each(ctx, holds, errs, fresh, s.writeAt)
+	extending.Wait()
+	for n, err := range extended {
+		if i := all[n]; err != nil && !errors.Is(errs[i], backend.ErrLost) {
+			errs[i] = err
+		}
+	}
 	return errs
 }
 
 // extend renews the leases of holds.
-func (s *store) extend(ctx context.Context, holds []*hold, errs []error) {
+func (s *store) extend(ctx context.Context, holds []*hold) []error {
 	var ls []*lease
 	at := map[*lease]int{}
-	for i, h := range holds {
-		if errs[i] != nil {
-			continue
-		}
+	for _, h := range holds {
 		if _, ok := at[h.lease]; !ok {
 			at[h.lease] = len(ls)
 			ls = append(ls, h.lease)
 		}
 	}
 	kept := s.leases.keepAlive(ctx, ls)
+	errs := make([]error, len(holds))
 	for i, h := range holds {
-		if errs[i] == nil {
-			errs[i] = kept[at[h.lease]]
-		}
+		errs[i] = kept[at[h.lease]]
 	}
+	return errs
 }
 
 // each asks about the holds with these indexes, as many at a time as fit into one transaction.
@@ -87,7 +97,7 @@ func (s *store) lookAt(ctx context.Context, holds []*hold) []error {
 	p := s.history.now()
 	resp, err := s.commit(ctx, ifs, nil, els)
 	if err != nil {
-		return all(errs, err)
+		return allOf(errs, err)
 	}
 	s.history.see(p, resp.Header)
 	if resp.Succeeded {
@@ -116,7 +126,7 @@ func (s *store) writeAt(ctx context.Context, holds []*hold) []error {
 	case errors.Is(err, rpctypes.ErrNoSpace): // the lock is kept; Inspect reads its token from the store's history
 		return s.lookAt(ctx, holds)
 	case err != nil:
-		return all(errs, err)
+		return allOf(errs, err)
 	}
 	s.history.see(p, resp.Header)
 	for n, h := range holds {
@@ -129,7 +139,7 @@ func (s *store) writeAt(ctx context.Context, holds []*hold) []error {
 	return errs
 }
 
-func all(errs []error, err error) []error {
+func allOf(errs []error, err error) []error {
 	for i := range errs {
 		errs[i] = err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // leaseOf returns the lease that the holder's entry is under, and its create and mod revision.
@@ -141,7 +142,7 @@ func sharedDeadline(t *testing.T, r *rig) {
 	if g2.Asked.Sub(g1.Asked) != 0 {
 		t.Errorf("the second grant counts from %v after the first, want from the same moment", g2.Asked.Sub(g1.Asked))
 	}
-	must(t, d.Renew(t.Context(), []*backend.Hold{{Request: first, Grant: g1}})[0])
+	must(t, d.Renew(t.Context(), []*core.Hold{{Request: first, Grant: g1}})[0])
 	g3, err := d.Acquire(t.Context(), request("c", 3, 20*time.Second))
 	must(t, err)
 	if g3.Asked.Sub(after) <= 0 {
@@ -309,11 +310,11 @@ func twoMutexes(t *testing.T, r *rig) {
 	_, err = d.Acquire(within(t, 300*time.Millisecond), waiter)
 	want(t, "Acquire of a waiter", err, context.DeadlineExceeded)
 	want(t, "Acquire of a waiter", err, backend.ErrLocked)
-	must(t, d.Release(t.Context(), &backend.Hold{Request: request("x", 1, 20*time.Second), Grant: g}))
+	must(t, d.Release(t.Context(), &core.Hold{Request: request("x", 1, 20*time.Second), Grant: g}))
 	g2, err := d.Acquire(within(t, 2*time.Second), waiter)
 	must(t, err)
 	rising(t, "of the waiter", g.Token, g2.Token)
-	must(t, d.Release(t.Context(), &backend.Hold{Request: waiter, Grant: g2}))
+	must(t, d.Release(t.Context(), &core.Hold{Request: waiter, Grant: g2}))
 }
 
 // noLeasesLeft: a closed Locker leaves no lease behind, whatever it did.

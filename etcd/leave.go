@@ -194,7 +194,7 @@ func tombSlot(r *backend.Request) slotKey {
 	return slotKey{kind: tombs, secs: max(seconds(tombTTL), 2*secs(r))}
 }
 
-// Break implements backend.Store. A first waiter that has not taken the free lock yet is left alone.
+// Break implements backend.Driver. A first waiter that has not taken the free lock yet is left alone.
 func (s *store) Break(ctx context.Context, name string) error {
 	resp, err := s.get(ctx, s.keys.queue(name), clientv3.WithFirstCreate()...)
 	if err != nil || len(resp.Kvs) == 0 {

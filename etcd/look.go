@@ -17,7 +17,7 @@ import (
 // page is how many entries a step of List reads.
 const page = 1000
 
-// Look implements backend.Store. The token of a lock whose holder has not renewed it yet is read
+// Look implements backend.Driver. The token of a lock whose holder has not renewed it yet is read
 // from the base as it was at the grant; it is 0 if the store has compacted that moment.
 func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
 	if r.Name == "" {

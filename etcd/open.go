@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/release"
 	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
@@ -156,5 +158,28 @@ func (s *store) probe(ctx context.Context) error {
 	if len(resp.Kvs) > 0 {
 		_, err = readNumber(resp.Kvs[0])
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	status, err := do(ctx, func(ctx context.Context) (*pb.StatusResponse, error) {
+		return pb.NewMaintenanceClient(s.client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
+	})
+	if err != nil {
+		return ctx.Err() // what stands in for etcd, and who has few rights, may have no answer
+	}
+	return tooOld(status.Version)
+}
+
+// tooOld returns an error for a version whose leader, once deposed, still ends leases that were kept alive
+// (etcd-io/etcd#15247). What stands in for etcd may have no version.
+func tooOld(is string) error {
+	fixed := "3.5.13"
+	if release.Older(is, "3.5") {
+		fixed = "3.4.31"
+	}
+	if release.Numbers(is) == nil || !release.Older(is, fixed) {
+		return nil
+	}
+	return backend.Invalid("the server is etcd %s: 3.5.13 or later is needed (of 3.4, 3.4.31), "+
+		"whose leases outlive a change of the leader", is)
 }

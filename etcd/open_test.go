@@ -1,6 +1,7 @@
 package etcd_test
 
 import (
+	"errors"
 	"net"
 	"net/url"
 	"os"
@@ -170,6 +171,19 @@ func TestUsers(t *testing.T) {
 		want(t, tt.says, err, fencelock.ErrInvalid)
 		if err != nil && (!strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), secret)) {
 			t.Errorf("got %v, want it to name %s and no password", err, tt.says)
+		}
+	}
+}
+
+// A real server that is too old is in tests/backends (make versions).
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	for version, old := range map[string]bool{
+		"3.3.25": true, "3.4.30": true, "3.4.31": false, "3.4.37": false, "3.5.0": true, "3.5.12": true,
+		"3.5.13": false, "3.6.0-rc.1": false, "3.7.3": false, "4.0.0": false, "": false, "kine": false,
+	} {
+		if err := etcd.TooOld(version); errors.Is(err, backend.ErrInvalid) != old || (err != nil) != old {
+			t.Errorf("%q: got %v, too old: %v", version, err, old)
 		}
 	}
 }

@@ -246,7 +246,7 @@ func (h *hub) retire() {
 	}
 }
 
-// Enter implements backend.Store. A claim that no answer came to has nothing to listen for yet: the
+// Enter implements backend.Driver. A claim that no answer came to has nothing to listen for yet: the
 // lock may be free, and the watch go to a member that is silent.
 func (s *store) Enter(ctx context.Context, c *backend.Claim) error {
 	p := s.place(c)
@@ -330,17 +330,19 @@ func (w *waiter) join(ctx context.Context, queue string) (since int64, err error
 			return 0, context.Canceled
 		}
 	}
-	most := w.s.hubs.most()
-	late := time.NewTimer(most - time.Since(w.hub.born))
-	defer late.Stop()
-	select {
-	case <-w.hub.ready:
-	case <-late.C:
-		w.hub.forsake()
-		w.leave()
-		return 0, fmt.Errorf("no answer within %v to a watch", most)
-	case <-ctx.Done():
-		return 0, ctx.Err()
+	if !w.hub.isReady() { // an old one is past its time to begin, too
+		most := w.s.hubs.most()
+		late := time.NewTimer(most - time.Since(w.hub.born))
+		defer late.Stop()
+		select {
+		case <-w.hub.ready:
+		case <-late.C:
+			w.hub.forsake()
+			w.leave()
+			return 0, fmt.Errorf("no answer within %v to a watch", most)
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
 	}
 	if since = w.hub.listensSince(); since == 0 {
 		return 0, errHub

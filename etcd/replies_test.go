@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
@@ -173,7 +174,7 @@ func releaseAfterRawDelete(t *testing.T, r *rig) {
 	req := request("x", 1, 30*time.Second)
 	g, err := d.Acquire(t.Context(), req)
 	must(t, err)
-	h := &backend.Hold{Request: req, Grant: g}
+	h := &core.Hold{Request: req, Grant: g}
 	p.Set(faultproxy.BlackHole) // the release does not arrive
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -195,7 +196,7 @@ func lateAcquire(t *testing.T, r *rig) {
 	warm := request("warm", 1, 30*time.Second)
 	g, err := d.Acquire(t.Context(), warm)
 	must(t, err)
-	must(t, d.Release(t.Context(), &backend.Hold{Request: warm, Grant: g}))
+	must(t, d.Release(t.Context(), &core.Hold{Request: warm, Grant: g}))
 	req := request("x", 2, 30*time.Second)
 	p.Set(faultproxy.Mode{HoldRequests: true})
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -229,7 +230,7 @@ func lateAcquireAfterRelease(t *testing.T, r *rig) {
 	p.LoseReplyTo(1, with("~lock/x/", "~base"))
 	g, err := d.Acquire(within(t, 5*time.Second), req)
 	must(t, err)
-	must(t, d.Release(t.Context(), &backend.Hold{Request: req, Grant: g}))
+	must(t, d.Release(t.Context(), &core.Hold{Request: req, Grant: g}))
 	if n := tombs(r.keys(t)); n != 1 {
 		t.Errorf("tombstones after the release of a request that was sent twice: got %d, want 1", n)
 	}

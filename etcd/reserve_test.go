@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/etcd"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // reserving is a request that asks for n more tokens.
@@ -37,24 +37,24 @@ func reserves(t *testing.T, r *rig) {
 	for _, tt := range []struct {
 		what    string
 		reserve int
-		ends    func(h *backend.Hold)
+		ends    func(h *core.Hold)
 	}{
-		{"after a release", 63, func(h *backend.Hold) { must(t, d.Release(t.Context(), h)) }},
-		{"after a release of one number", 1, func(h *backend.Hold) { must(t, d.Release(t.Context(), h)) }},
-		{"after a break", 63, func(h *backend.Hold) { must(t, other.Break(t.Context(), "x")) }},
-		{"after its end by another program", 63, func(h *backend.Hold) {
+		{"after a release", 63, func(h *core.Hold) { must(t, d.Release(t.Context(), h)) }},
+		{"after a release of one number", 1, func(h *core.Hold) { must(t, d.Release(t.Context(), h)) }},
+		{"after a break", 63, func(h *core.Hold) { must(t, other.Break(t.Context(), "x")) }},
+		{"after its end by another program", 63, func(h *core.Hold) {
 			_, err := r.c.Revoke(t.Context(), r.lease(t, "x"))
 			must(t, err)
 		}},
-		{"after a raise", 63, func(h *backend.Hold) {
+		{"after a raise", 63, func(h *core.Hold) {
 			must(t, other.Raise(t.Context(), h.Token+5))
 			must(t, d.Release(t.Context(), h))
 		}},
-		{"after a raise of its own", 63, func(h *backend.Hold) {
+		{"after a raise of its own", 63, func(h *core.Hold) {
 			must(t, d.RaiseHeld(t.Context(), h, h.Token+5))
 			must(t, d.Release(t.Context(), h))
 		}},
-		{"after the base was lost", 63, func(h *backend.Hold) {
+		{"after the base was lost", 63, func(h *core.Hold) {
 			_, err := r.c.Delete(t.Context(), r.prefix+"~base")
 			must(t, err)
 			must(t, d.Release(t.Context(), h))
@@ -96,11 +96,11 @@ func reservesAfterExpiry(t *testing.T, r *rig) {
 		t.Errorf("got %d reserved, want 63", h.Reserved)
 	}
 	after(t, "after its expiry", h.Grant, g)
-	must(t, other.Release(t.Context(), &backend.Hold{Request: next, Grant: g}))
+	must(t, other.Release(t.Context(), &core.Hold{Request: next, Grant: g}))
 }
 
 // second makes a request wait behind the holder of its name, and returns what will have its grant.
-func (r *rig) second(t *testing.T, d *etcd.Driver, next *backend.Request) <-chan backend.Grant {
+func (r *rig) second(t *testing.T, d caller, next *backend.Request) <-chan backend.Grant {
 	t.Helper()
 	next.Wait = true
 	granted := make(chan backend.Grant, 1)
@@ -128,7 +128,7 @@ func reservesOfWaiters(t *testing.T, r *rig) {
 		if g.Reserved != next.Reserve {
 			t.Errorf("a waiter: got %d reserved, want %d", g.Reserved, next.Reserve)
 		}
-		h = &backend.Hold{Request: next, Grant: g}
+		h = &core.Hold{Request: next, Grant: g}
 	}
 	must(t, d.Release(t.Context(), h))
 }
@@ -173,7 +173,7 @@ func reservesWithinReach(t *testing.T, r *rig) {
 // it, whatever was raised since.
 func reservesInspected(t *testing.T, r *rig) {
 	d := r.driver(t, r.url())
-	shows := func(when string, h *backend.Hold) {
+	shows := func(when string, h *core.Hold) {
 		t.Helper()
 		info, err := d.Inspect(t.Context(), "x")
 		must(t, err)
@@ -186,7 +186,7 @@ func reservesInspected(t *testing.T, r *rig) {
 		shows("after the grant", h)
 		must(t, d.Raise(t.Context(), h.Token+int64(i)*1e9))
 		shows("after the base was raised", h)
-		must(t, d.Renew(t.Context(), []*backend.Hold{h})[0])
+		must(t, d.Renew(t.Context(), []*core.Hold{h})[0])
 		shows("after a renewal", h)
 		must(t, d.Release(t.Context(), h))
 	}

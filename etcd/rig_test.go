@@ -16,6 +16,7 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/etcd"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 )
@@ -75,14 +76,14 @@ func open(t *testing.T, url string, opts ...fencelock.Option) *fencelock.Locker 
 }
 
 // driver returns a bare driver.
-func (r *rig) driver(t *testing.T, url string) *etcd.Driver {
+func (r *rig) driver(t *testing.T, url string) caller {
 	t.Helper()
 	d, err := backend.Open(t.Context(), url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = d.Close() })
-	return d.(*etcd.Driver)
+	return call(d.(*etcd.Driver))
 }
 
 // request returns a request for a bare driver.
@@ -270,3 +271,12 @@ func rising(t *testing.T, what string, a, b fencelock.Token) {
 		t.Errorf("token %s: got %d after %d", what, b, a)
 	}
 }
+
+// caller is a driver, and how the engine calls it.
+type caller struct {
+	*etcd.Driver
+	core.Gater
+}
+
+// call returns the caller of d; as in Go, nothing comes of an error before.
+func call(d *etcd.Driver) caller { return caller{d, core.Of(d).(core.Gater)} }

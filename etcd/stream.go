@@ -72,7 +72,9 @@ func (s *leases) stream(ctx context.Context, ls []*lease, out []error) error {
 		if err == nil {
 			return nil
 		}
-		s.hangUp() // the others will have met the same fate
+		if !errors.Is(ctx.Err(), context.Canceled) {
+			s.hangUp() // the others will have met the same fate
+		}
 		if ctx.Err() != nil {
 			return err
 		}

@@ -10,18 +10,19 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // errOutage is what calls get during an Outage. It is none of the driver's sentinels, so the engine
 // takes the outcome for unknown and reports ErrUnavailable.
 var errOutage = errors.New("locktest: an Outage of the store")
 
-// client is a driver of a Store.
-type client struct{ s *Store }
-
-var _ backend.Driver = (*client)(nil)
-
-func (c *client) Traits() backend.Traits { return c.s.data.Traits() }
+// client is the Caller of a Store's Driver. An outage has an answer at once, as that of a server
+// which refuses connections: a test need not wait for what a client tries again.
+type client struct {
+	core.Caller
+	s *Store
+}
 
 // Acquire asks the store. One that waits asks again after an outage, and finds its place or its
 // grant.
@@ -30,14 +31,14 @@ func (c *client) Acquire(ctx context.Context, r *backend.Request) (g backend.Gra
 		if err := c.s.outage(); err != nil {
 			return backend.Grant{}, err
 		}
-		return c.s.data.Acquire(ctx, r)
+		return c.Caller.Acquire(ctx, r)
 	}
-	err = backend.Wait(ctx, nil, func(look context.Context) (bool, time.Duration, error) {
+	err = core.Wait(ctx, r.Nonce, nil, func(look context.Context) (bool, time.Duration, error) {
 		if err := c.s.outage(); err != nil {
 			return false, 0, err
 		}
 		var err error
-		g, err = c.s.data.Acquire(look, r)
+		g, err = c.Caller.Acquire(look, r)
 		out := c.s.outage()
 		switch {
 		case out != nil: // the answer was lost on its way
@@ -53,32 +54,32 @@ func (c *client) Acquire(ctx context.Context, r *backend.Request) (g backend.Gra
 	return g, nil
 }
 
-func (c *client) Renew(ctx context.Context, hs []*backend.Hold) []error {
+func (c *client) Renew(ctx context.Context, hs []*core.Hold) []error {
 	if err := c.s.outage(); err != nil {
 		return slices.Repeat([]error{err}, len(hs))
 	}
-	return c.s.data.Renew(ctx, hs)
+	return c.Caller.Renew(ctx, hs)
 }
 
-func (c *client) Release(ctx context.Context, h *backend.Hold) error {
+func (c *client) Release(ctx context.Context, h *core.Hold) error {
 	if err := c.s.outage(); err != nil {
 		return err
 	}
-	return c.s.data.Release(ctx, h)
+	return c.Caller.Release(ctx, h)
 }
 
 func (c *client) Abandon(ctx context.Context, r *backend.Request) error {
 	if err := c.s.outage(); err != nil {
 		return err
 	}
-	return c.s.data.Abandon(ctx, r)
+	return c.Caller.Abandon(ctx, r)
 }
 
 func (c *client) Inspect(ctx context.Context, name string) (backend.Info, error) {
 	if err := c.s.outage(); err != nil {
 		return backend.Info{}, err
 	}
-	return c.s.data.Inspect(ctx, name)
+	return c.Caller.Inspect(ctx, name)
 }
 
 func (c *client) List(ctx context.Context, prefix string) iter.Seq2[backend.Info, error] {
@@ -87,7 +88,7 @@ func (c *client) List(ctx context.Context, prefix string) iter.Seq2[backend.Info
 			yield(backend.Info{}, err)
 			return
 		}
-		c.s.data.List(ctx, prefix)(yield)
+		c.Caller.List(ctx, prefix)(yield)
 	}
 }
 
@@ -95,7 +96,7 @@ func (c *client) Break(ctx context.Context, name string) error {
 	if err := c.s.outage(); err != nil {
 		return err
 	}
-	return c.s.data.Break(ctx, name)
+	return c.Caller.Break(ctx, name)
 }
 
 func (c *client) Close() error { return nil }

@@ -23,6 +23,7 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/memory"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // somebody is the owner of what Hold holds.
@@ -35,8 +36,9 @@ const forever = 100 * 365 * 24 * time.Hour
 // with one server do. Its methods may be called from many goroutines; those that fail the test
 // (Lose, Expire, Hold) from the test's own goroutine only, as t.Fatal.
 type Store struct {
-	t    testing.TB
-	data *memory.Driver // what the store has, whether or not it answers
+	t     testing.TB
+	data  *memory.Driver // what the store has, whether or not it answers
+	calls core.Caller    // of it
 
 	mu   sync.Mutex
 	back time.Time // the end of the last outage
@@ -44,12 +46,13 @@ type Store struct {
 
 // New returns an empty Store. t is the test that fails where Lose, Expire or Hold cannot be done.
 func New(t testing.TB) *Store {
-	return &Store{t: t, data: memory.NewCounting()}
+	data := memory.NewCounting()
+	return &Store{t: t, data: data, calls: core.Of(data)}
 }
 
-// Driver returns another client of the store, for fencelock.New. It has the Traits of the memory
-// backend.
-func (s *Store) Driver() backend.Driver { return &client{s} }
+// Driver returns another client of the store, for fencelock.New, which refuses what wraps it. It has
+// the Traits of the memory backend.
+func (s *Store) Driver() backend.Driver { return core.Composite{Caller: &client{s.calls, s}} }
 
 // Locker returns a new Locker of the store. It is closed when t ends, after the store was made to
 // answer again.
@@ -102,13 +105,13 @@ func (s *Store) Hold(name string) (free func()) {
 	if err := backend.CheckName(name); err != nil {
 		s.t.Fatalf("locktest: Hold: %v", err)
 	}
-	g, err := s.data.Acquire(context.Background(), r)
+	g, err := s.calls.Acquire(context.Background(), r)
 	if err != nil {
 		info := s.inspect(s.t, name)
 		s.t.Fatalf("locktest: Hold(%q): %v: %s", name, err, info.Owner)
 	}
-	h := &backend.Hold{Request: r, Grant: g}
-	return func() { _ = s.data.Release(context.Background(), h) } // lost is gone, too
+	h := &core.Hold{Request: r, Grant: g}
+	return func() { _ = s.calls.Release(context.Background(), h) } // lost is gone, too
 }
 
 // Outage makes the store unreachable for d from now on, instead of for what was left of an outage
@@ -150,7 +153,7 @@ func (s *Store) AssertFree(t testing.TB, name string) {
 // inspect looks past an outage.
 func (s *Store) inspect(t testing.TB, name string) backend.Info {
 	t.Helper()
-	info, err := s.data.Inspect(context.Background(), name)
+	info, err := s.calls.Inspect(context.Background(), name)
 	if err != nil {
 		t.Fatalf("locktest: %v", err)
 	}

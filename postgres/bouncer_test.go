@@ -196,3 +196,15 @@ func TestWaitersBehindPgBouncerInSessionMode(t *testing.T) {
 		t.Errorf("after Abandon: got %+v, %v, want it free", info, err)
 	}
 }
+
+func TestSQLBehindPgBouncer(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	addr := bouncer(t, s, "transaction", 2)
+	a, b := overSQL(t, sqlDB(t, addr, 8), nil), overSQL(t, sqlDB(t, addr, 8), nil)
+	le := lock(t, a.Mutex("x"))
+	wait := queue(t, b, "x", 1)
+	must(t, le.Renew(t.Context()))
+	unlock(t, le)
+	unlock(t, wait.granted(t, 3*time.Second))
+}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgproto3"
+
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/servers"
@@ -101,6 +103,35 @@ func TestTryKeepsNoDoor(t *testing.T) {
 	le, err := l.Mutex("x").TryLock(t.Context())
 	must(t, err)
 	unlock(t, le)
+}
+
+// A try that the server reads only after it was given up leaves no row.
+func TestTryGivenUpBeforeItIsRead(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	p, own := pool(t, s, ""), pool(t, s, "&pool_max_conns=4")
+	l := over(t, own, &postgres.Options{Mode: postgres.Row})
+	unlock(t, lock(t, l.Mutex("y")))
+	idle := own.AcquireAllIdle(t.Context())
+	if len(idle) == 0 {
+		t.Fatal("the pool has no idle connection")
+	}
+	for _, c := range idle[1:] {
+		defer c.Release()
+	}
+	busy, err := (&pgproto3.Query{String: "DO $$ BEGIN PERFORM pg_sleep(5); EXCEPTION WHEN query_canceled THEN " +
+		"PERFORM pg_sleep(1.5); END $$"}).Encode(nil)
+	must(t, err)
+	_, err = idle[0].Conn().PgConn().Conn().Write(busy) // pgx does not know, and sends the try behind it
+	must(t, err)
+	pid := int32(idle[0].Conn().PgConn().PID())
+	idle[0].Release()
+	_, err = l.Mutex("x").TryLock(within(t, 300*time.Millisecond))
+	want(t, "TryLock", err, context.DeadlineExceeded)
+	await(t, 4*time.Second, "the session is gone", func() bool {
+		return one[int](t, p, "SELECT count(*) FROM pg_stat_activity WHERE pid=$1", pid) == 0
+	})
+	await(t, 5*time.Second, "nothing is left", func() bool { return leftovers(t, p) == 0 })
 }
 
 // An Unlock whose ctx ends between its COMMIT and the tidying leaves no row once it is repeated.

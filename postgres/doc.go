@@ -11,7 +11,8 @@
 // run-time parameters of the server that make sense here (application_name, search_path, options,
 // statement_timeout, synchronous_commit, …). Any other is refused. A pool from a URL has up to 50
 // connections. [New] takes a pool that the program has, and makes a few connections of its own
-// beside it. PostgreSQL 15 or later.
+// beside it. [NewSQL] takes a sql.DB instead, over pgx/v5/stdlib, lib/pq or another driver, for mode
+// lease; [CheckTokenSQL] is the guard in its transactions. PostgreSQL 15 or later.
 //
 // # Mode row: what a lease is made of
 //
@@ -73,9 +74,9 @@
 // alive, as a claim of 2 s that the waiter confirms with its own acquire, and notifies the one
 // channel of that process. The process listens with a connection of its own while somebody waits,
 // and for 30 s after. Behind a pooler in transaction mode give the server's own address by
-// listen_url= or Options.Listen. Every second (a quarter of one where no push arrives) a waiting
-// process gives a sign of life, one statement for all its waiters, which also finds what a lost
-// push has missed. One that gives none for 4 s is skipped.
+// listen_url= or Options.Listen; over a sql.DB nobody listens without that. Every second (a quarter
+// of one where no push arrives) a waiting process gives a sign of life, one statement for all its
+// waiters, which also finds what a lost push has missed. One that gives none for 4 s is skipped.
 //
 // # Tokens
 //
@@ -93,7 +94,7 @@
 //
 // # Gates
 //
-// The driver implements backend.Gater. A migration's gate is a row of fencelock_gate. A client
+// The driver implements backend.Mover. A migration's gate is a row of fencelock_gate. A client
 // judges its requests by the gates that it knows, and sends a hash of them, which the function that
 // grants a lock compares with the table's; where they differ it tells the client what they are, and
 // grants nothing. It compares once it has what keeps all others from the lock, so whoever asks what

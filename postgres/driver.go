@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/internal/core"
 )
 
 // Mode chooses what a lease is made of.
@@ -26,9 +25,9 @@ const (
 	Lease Mode = "lease"
 )
 
-// Options of [New].
+// Options of [New] and [NewSQL].
 type Options struct {
-	// Mode is Row if it is empty.
+	// Mode is Row if it is empty; of NewSQL, which has no other, Lease.
 	Mode Mode
 	// Prefix goes before every lock's name in the tables; the default is "fencelock:". See NoPrefix
 	// for none.
@@ -41,14 +40,14 @@ type Options struct {
 	Schema string
 	// Listen is how mode Lease connects for its pushes: one connection, besides the pool, while
 	// somebody waits. The default is the pool's own configuration. Behind a pooler in transaction
-	// mode no push arrives over that; give the server's own address here.
+	// mode no push arrives over that; give the server's own address here. Over a sql.DB there is no
+	// default, and more is made with it: see NewSQL.
 	Listen *pgx.ConnConfig
 }
 
-// Driver is the PostgreSQL backend. It implements backend.Driver, backend.Checker and
-// backend.Gater.
+// Driver is the PostgreSQL backend. It implements backend.Mover.
 type Driver struct {
-	*core.Mover
+	backend.Mover
 	st *store
 }
 
@@ -74,14 +73,11 @@ func newDriver(pool *pgxpool.Pool, opts *Options, mine *dialer) (*Driver, error)
 	if pool == nil {
 		return nil, backend.Invalid("the pgxpool.Pool is nil")
 	}
-	prefix, err := opts.place()
+	st, err := newStore(opts)
 	if err != nil {
 		return nil, err
 	}
-	st := &store{
-		pool: pool, own: pool, dialer: mine, schema: opts.Schema, prefix: prefix,
-		ensuring: make(chan struct{}, 1),
-	}
+	st.pool, st.own, st.dialer = pool, pool, mine
 	d := &Driver{st: st}
 	switch opts.Mode {
 	case "", Row, Advisory:
@@ -94,25 +90,35 @@ func newDriver(pool *pgxpool.Pool, opts *Options, mine *dialer) (*Driver, error)
 			return nil, backend.Invalid("postgres.Options.Listen belongs to mode lease: " +
 				"the other modes need no pushes")
 		}
-		d.Mover = core.NewMover(newRow(st, most, opts.Mode == Advisory))
+		d.Mover = newRow(st, most, opts.Mode == Advisory)
 	case Lease:
-		var id [8]byte
-		_, _ = rand.Read(id[:]) // never fails
-		listen := opts.Listen
-		if listen != nil {
-			listen = listen.Copy()
-		}
-		d.Mover = core.NewMover(newLease(st, hex.EncodeToString(id[:]), listen))
+		d = leaseOver(st, opts)
 	default:
 		return nil, badMode(opts.Mode)
 	}
 	if mine == nil {
-		var err error
-		if st.own, st.dialer, err = ownPool(pool); err != nil {
+		if err := st.makeOwn(pool.Config()); err != nil {
 			return nil, err
 		}
 	}
 	return d, nil
+}
+
+// newStore returns a store without a way to the server.
+func newStore(o *Options) (*store, error) {
+	prefix, err := o.place()
+	return &store{schema: o.Schema, prefix: prefix, ensuring: make(chan struct{}, 1)}, err
+}
+
+// leaseOver returns the driver of mode lease.
+func leaseOver(st *store, o *Options) *Driver {
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	listen := o.Listen
+	if listen != nil {
+		listen = listen.Copy()
+	}
+	return &Driver{newLease(st, hex.EncodeToString(id[:]), listen), st}
 }
 
 // place returns the prefix, once that and the schema are checked.

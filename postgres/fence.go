@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 
 	"github.com/jackc/pgx/v5"
@@ -28,29 +29,38 @@ import (
 // one schema has such a table, a resource would have several guards: name the schema with
 // [CheckTokenIn].
 func CheckToken(ctx context.Context, tx pgx.Tx, resource string, t backend.Token) error {
-	return checkToken(ctx, tx, "", resource, t)
+	return checkToken(ctx, inPgx(ctx, tx), "", resource, t)
 }
 
 // CheckTokenIn is [CheckToken] with the table of a schema, whatever the search_path of the
 // transaction is.
 func CheckTokenIn(ctx context.Context, tx pgx.Tx, schema, resource string, t backend.Token) error {
-	return checkToken(ctx, tx, qualifier(schema), resource, t)
+	return checkToken(ctx, inPgx(ctx, tx), qualifier(schema), resource, t)
 }
 
-func checkToken(ctx context.Context, tx pgx.Tx, before, resource string, t backend.Token) error {
+// inPgx returns what asks for one row in a transaction.
+func inPgx(ctx context.Context, tx pgx.Tx) func(string, ...any) scanner {
+	return func(text string, args ...any) scanner {
+		return tx.QueryRow(ctx, text, append([]any{pgx.QueryExecModeExec}, args...)...)
+	}
+}
+
+func checkToken(
+	ctx context.Context, ask func(string, ...any) scanner, before, resource string, t backend.Token,
+) error {
 	if t <= 0 {
 		return backend.Invalid("token %d: want a positive one", t)
 	}
 	var seen backend.Token
 	// The row is locked in either case. A stale token writes the same number again, which the
 	// caller rolls back.
-	err := tx.QueryRow(ctx, qualified(before, `INSERT INTO fencelock_guard AS g
+	err := ask(qualified(before, `INSERT INTO fencelock_guard AS g
 		SELECT $1::bytea, $2::bigint WHERE $2 <= date_part('epoch', clock_timestamp()) * 1000000 + $3::bigint
 		ON CONFLICT (resource) DO UPDATE SET token = greatest(g.token, excluded.token) RETURNING token`),
-		pgx.QueryExecModeExec, []byte(resource), t, backend.FloorAhead).Scan(&seen)
+		[]byte(resource), t, int64(backend.FloorAhead)).Scan(&seen)
 	code := codeOf(err)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
+	case errors.Is(err, sql.ErrNoRows):
 		return backend.Invalid("token %d is more than an hour ahead of the server's clock in µs: no "+
 			"lock of this library has granted it", t)
 	case code == "42P01" || code == "3F000":

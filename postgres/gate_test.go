@@ -12,20 +12,21 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/gatetest"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
 
 // client is one more client of the store, without an engine.
-func client(t *testing.T, url string) *postgres.Driver {
+func client(t *testing.T, url string) caller {
 	t.Helper()
 	d, err := backend.Open(t.Context(), url, nil)
 	must(t, err)
-	return d.(*postgres.Driver)
+	return call(d.(*postgres.Driver))
 }
 
 // driver is such a client that is closed with the test.
-func driver(t *testing.T, url string) *postgres.Driver {
+func driver(t *testing.T, url string) caller {
 	t.Helper()
 	d := client(t, url)
 	t.Cleanup(func() { _ = d.Close() })
@@ -160,7 +161,7 @@ func gateRoundTrips(t *testing.T, s *servers.PostgresServer) {
 			if refused := errors.As(err, new(*backend.GateError)); refused != (tt.most == 2) {
 				t.Errorf("%s: %s: got %v", mode, tt.name, err)
 			} else if !refused {
-				must(t, d.Release(t.Context(), &backend.Hold{Request: r, Grant: g}))
+				must(t, d.Release(t.Context(), &core.Hold{Request: r, Grant: g}))
 			}
 		}
 	}
@@ -188,7 +189,7 @@ func gateQueue(t *testing.T, s *servers.PostgresServer) {
 		}
 		must(t, a.SetGate(t.Context(), gate, 0))
 		began := time.Now()
-		must(t, a.Release(t.Context(), &backend.Hold{Request: holder, Grant: g}))
+		must(t, a.Release(t.Context(), &core.Hold{Request: holder, Grant: g}))
 		for _, i := range []int{0, 1} {
 			refusedBy(t, (<-line[i]).err, gate)
 		}
@@ -228,7 +229,7 @@ func gateOwners(t *testing.T, s *servers.PostgresServer) {
 			left[0].ExpiresIn <= 0 || left[0].Name != "x" {
 			t.Errorf("%s: undrained: got %+v, want it as Inspect shows it", mode, left)
 		}
-		must(t, d.Release(t.Context(), &backend.Hold{Request: r, Grant: g}))
+		must(t, d.Release(t.Context(), &core.Hold{Request: r, Grant: g}))
 	}
 }
 
@@ -298,12 +299,12 @@ func request(name string, phase backend.Phase) *backend.Request {
 
 // answered is what came of an acquisition by a driver of its own.
 type answered struct {
-	d    *postgres.Driver
-	hold *backend.Hold
+	d    caller
+	hold *core.Hold
 	err  error
 }
 
-func acquiring(t *testing.T, d *postgres.Driver, r *backend.Request) chan answered {
+func acquiring(t *testing.T, d caller, r *backend.Request) chan answered {
 	t.Helper()
 	ctx := within(t, 20*time.Second)
 	done := make(chan answered, 1)
@@ -312,17 +313,17 @@ func acquiring(t *testing.T, d *postgres.Driver, r *backend.Request) chan answer
 		if err != nil {
 			_ = d.Abandon(ctx, r) // as the engine does
 		}
-		done <- answered{d, &backend.Hold{Request: r, Grant: g}, err}
+		done <- answered{d, &core.Hold{Request: r, Grant: g}, err}
 	}()
 	return done
 }
 
 // release acquires and releases.
-func release(t *testing.T, d *postgres.Driver, r *backend.Request) {
+func release(t *testing.T, d caller, r *backend.Request) {
 	t.Helper()
 	g, err := d.Acquire(t.Context(), r)
 	must(t, err)
-	must(t, d.Release(t.Context(), &backend.Hold{Request: r, Grant: g}))
+	must(t, d.Release(t.Context(), &core.Hold{Request: r, Grant: g}))
 }
 
 func refusedBy(t *testing.T, err error, g backend.Gate) {

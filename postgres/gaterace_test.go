@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
@@ -27,7 +28,7 @@ func parked(t *testing.T, p *pgxpool.Pool, sql string, args ...any) pgx.Tx {
 }
 
 // undrained are the names that keep a gate from being drained.
-func undrained(t *testing.T, d *postgres.Driver, g backend.Gate) []string {
+func undrained(t *testing.T, d caller, g backend.Gate) []string {
 	t.Helper()
 	infos, err := d.Undrained(t.Context(), g)
 	must(t, err)
@@ -40,7 +41,7 @@ func undrained(t *testing.T, d *postgres.Driver, g backend.Gate) []string {
 }
 
 // asking asks for what keeps a gate from being drained, on a goroutine of its own.
-func asking(t *testing.T, d *postgres.Driver, g backend.Gate) <-chan []string {
+func asking(t *testing.T, d caller, g backend.Gate) <-chan []string {
 	t.Helper()
 	ctx := within(t, 20*time.Second)
 	done := make(chan []string, 1)
@@ -108,11 +109,11 @@ func gateParkedRow(t *testing.T, s *servers.PostgresServer) {
 		must(t, tx.Commit(t.Context()))
 	}
 	refusedBy(t, (<-wait).err, g) // who waits at a door looks at the gates once he has it
-	must(t, d.Release(t.Context(), &backend.Hold{Request: held, Grant: theirs}))
+	must(t, d.Release(t.Context(), &core.Hold{Request: held, Grant: theirs}))
 	if got := undrained(t, d, g); len(got) > 0 {
 		t.Errorf("undrained at the end: %v", got)
 	}
-	must(t, d.Release(t.Context(), &backend.Hold{Request: both, Grant: mine}))
+	must(t, d.Release(t.Context(), &core.Hold{Request: both, Grant: mine}))
 	run(t, p, "SELECT fencelock_tidy(NULL)")
 }
 
@@ -167,7 +168,7 @@ func gateParkedRenewal(t *testing.T, s *servers.PostgresServer) {
 	if got := fmt.Sprint(<-done); got != "[x]" {
 		t.Errorf("undrained: got %s, want [x]", got)
 	}
-	must(t, d.Release(t.Context(), &backend.Hold{Request: r, Grant: h}))
+	must(t, d.Release(t.Context(), &core.Hold{Request: r, Grant: h}))
 	// A lease that has expired for good holds up nothing.
 	run(t, p, "INSERT INTO fencelock_lease VALUES ('renewal:y', 'n', 'me', 1, clock_timestamp() - interval '1 s')")
 	if got := undrained(t, d, g); len(got) > 0 {
@@ -193,6 +194,6 @@ func gateStrangers(t *testing.T, s *servers.PostgresServer) {
 	if got := undrained(t, d, g); len(got) > 0 {
 		t.Errorf("undrained: %v", got)
 	}
-	must(t, d.Release(t.Context(), &backend.Hold{Request: both, Grant: h}))
+	must(t, d.Release(t.Context(), &core.Hold{Request: both, Grant: h}))
 	run(t, p, "SELECT fencelock_tidy(NULL)")
 }

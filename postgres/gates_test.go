@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
@@ -28,7 +29,7 @@ func TestChangedGatesAreSeen(t *testing.T) {
 				if g.Ungated != want {
 					t.Errorf("%s: %s in phase %q: ungated: got %v, want %v", mode, name, phase, g.Ungated, want)
 				}
-				must(t, d.Release(t.Context(), &backend.Hold{Request: r, Grant: g}))
+				must(t, d.Release(t.Context(), &core.Hold{Request: r, Grant: g}))
 			}
 		}
 		refused := func(name string, phase backend.Phase, g backend.Gate) {
@@ -96,7 +97,7 @@ func TestGatesMeetBatches(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					if err := d.Release(t.Context(), &backend.Hold{Request: r, Grant: got}); err != nil {
+					if err := d.Release(t.Context(), &core.Hold{Request: r, Grant: got}); err != nil {
 						t.Error(err)
 					}
 				}

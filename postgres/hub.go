@@ -34,7 +34,7 @@ const (
 type hub struct {
 	st      *store
 	process string
-	config  *pgx.ConnConfig // nil: as the pool connects
+	config  *pgx.ConnConfig // nil: as the pool connects, or over a sql.DB not at all
 
 	mu      sync.Mutex
 	waiters map[string]*waiter // by nonce, as hex
@@ -91,7 +91,9 @@ func (h *hub) join(w *waiter) {
 		var ctx context.Context
 		ctx, h.stop = context.WithCancel(context.Background())
 		h.heard = make(chan struct{})
-		h.st.flying.Go(func() { h.listen(ctx) })
+		if h.config != nil || h.st.own != nil {
+			h.st.flying.Go(func() { h.listen(ctx) })
+		}
 		h.st.flying.Go(func() { h.beat(ctx) })
 	}
 }
@@ -278,19 +280,19 @@ func (h *hub) beat(ctx context.Context) {
 
 func (h *hub) beatOnce(ctx context.Context) {
 	h.mu.Lock()
-	nonces := make([][]byte, 0, len(h.waiters))
+	var nonces array
 	for _, w := range h.waiters {
-		nonces = append(nonces, w.nonce)
+		nonces.bytes(string(w.nonce))
 	}
 	h.mu.Unlock()
-	if len(nonces) == 0 {
+	if nonces == nil {
 		return
 	}
 	limited, cancel := context.WithTimeout(ctx, lookMost)
 	defer cancel()
 	var look []string
-	args := []any{h.process, millis(slack), nonces}
-	err := h.st.upkeep(limited, "SELECT fencelock_beat($1, $2, $3)", args, func(row pgx.CollectableRow) error {
+	args := []any{h.process, millis(slack), string(nonces.end())}
+	err := h.st.upkeep(limited, "SELECT fencelock_beat($1, $2, $3)", args, func(row scanner) error {
 		var nonce []byte
 		err := row.Scan(&nonce)
 		look = append(look, hex.EncodeToString(nonce))

@@ -36,15 +36,15 @@ func newLease(st *store, process string, listen *pgx.ConnConfig) *lease {
 	return &lease{store: st, hub: newHub(st, process, listen), swept: time.Now()}
 }
 
-// Traits implements backend.Store.
+// Traits implements backend.Driver.
 func (l *lease) Traits() backend.Traits { return backend.TraitsOf("postgres-lease") }
 
-// Calls implements backend.Store.
+// Calls implements backend.Driver.
 func (l *lease) Calls() backend.Calls {
 	return backend.Calls{Most: batchMost, Abreast: batchesMost}
 }
 
-// Enter implements backend.Store. It does not wait until pushes arrive: the sign of life finds what
+// Enter implements backend.Driver. It does not wait until pushes arrive: the sign of life finds what
 // is missed before.
 func (l *lease) Enter(_ context.Context, c *backend.Claim) error {
 	l.enter(c)
@@ -62,7 +62,7 @@ func (l *lease) enter(c *backend.Claim) *waiter {
 	return w
 }
 
-// Ask implements backend.Store: one statement, with one commit. A waiter joins the queue with its
+// Ask implements backend.Driver: one statement, with one commit. A waiter joins the queue with its
 // first request if it would hear a push.
 func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
 	var names, nonces, owners, ms, floors, reserves, moves, versions, tickets array
@@ -169,6 +169,7 @@ func (l *lease) answer(c *backend.Claim, answer string, asked backend.Instant) e
 		return backend.ErrLocked
 	case state == "queued" && x > 0 && y >= 0:
 		c.Place.(*waiter).ticket = x
+		y = min(y, floor.Milliseconds())
 		c.Queued, c.Next = true, min(time.Duration(y)*time.Millisecond+5*time.Millisecond, floor)
 		return backend.ErrLocked
 	case state == "gone":
@@ -195,7 +196,7 @@ func (l *lease) leave(c *backend.Claim) {
 	}
 }
 
-// Leave implements backend.Store. A tombstone is left only where a request went unanswered, which
+// Leave implements backend.Driver. A tombstone is left only where a request went unanswered, which
 // may still be under way.
 func (l *lease) Leave(ctx context.Context, cs []*backend.Claim) {
 	var names, nonces, keeps, held array
@@ -226,7 +227,7 @@ func (l *lease) Leave(ctx context.Context, cs []*backend.Claim) {
 	l.sweep()
 }
 
-// Keep implements backend.Store: one statement for all.
+// Keep implements backend.Driver: one statement for all.
 func (l *lease) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
 	var names, nonces, ms array
 	errs := make([]error, len(cs))
@@ -293,21 +294,21 @@ FROM (SELECT name FROM fencelock_lease UNION SELECT name FROM fencelock_queue) n
 LEFT JOIN fencelock_lease l
 	ON l.name = n.name
 	AND l.expires_at > coalesce(to_timestamp($3::bigint / 1000000.0), clock_timestamp())
-WHERE n.name >= $1 AND substr(n.name, 1, length($1)) = $1 AND ($2 OR n.name = $1)`
+WHERE n.name >= $1 AND substr(n.name, 1, length($1::bytea)) = $1 AND ($2 OR n.name = $1)`
 
-// Look implements backend.Store. Why Strict misses none stands at fencelock_settled.
+// Look implements backend.Driver. Why Strict misses none stands at fencelock_settled.
 func (l *lease) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
 	return looked(r, func(name string, prefix bool, found func(backend.Info)) error {
 		var since *int64
 		if r.Strict {
 			err := l.query(ctx, "SELECT fencelock_settled($1)", []any{[]byte(l.prefix)},
-				func(row pgx.CollectableRow) error { return row.Scan(&since) })
+				func(row scanner) error { return row.Scan(&since) })
 			if err != nil {
 				return err
 			}
 		}
 		args := []any{l.key(name), prefix, since}
-		return l.query(ctx, leases, args, func(row pgx.CollectableRow) error {
+		return l.query(ctx, leases, args, func(row scanner) error {
 			var key, owner, move []byte
 			var i backend.Info
 			var left float64
@@ -355,7 +356,7 @@ func looked(
 	}
 }
 
-// Break implements backend.Store. A second copy would free the next holder's lock.
+// Break implements backend.Driver. A second copy would free the next holder's lock.
 func (l *lease) Break(ctx context.Context, name string) error {
 	return l.send(ctx, &statement{
 		conn: (*store).borrow, once: true,
@@ -363,7 +364,7 @@ func (l *lease) Break(ctx context.Context, name string) error {
 	})
 }
 
-// Close implements backend.Store.
+// Close implements backend.Driver.
 func (l *lease) Close() error {
 	l.hub.close()
 	l.close()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
@@ -284,7 +285,7 @@ func abandonHandsOn(t *testing.T, s *servers.PostgresServer) {
 		}()
 		waiters(t, b, "x", 1)
 		wait := queue(t, b, "x", 2)
-		must(t, d.Release(t.Context(), &backend.Hold{Request: r, Grant: g}))
+		must(t, d.Release(t.Context(), &core.Hold{Request: r, Grant: g}))
 		cancel()
 		<-ended
 		began := time.Now()
@@ -367,7 +368,7 @@ func TestUndoneRenewalIsNone(t *testing.T) {
 	END $$;
 	CREATE CONSTRAINT TRIGGER undo AFTER UPDATE ON fencelock_lease DEFERRABLE INITIALLY DEFERRED
 		FOR EACH ROW EXECUTE FUNCTION undo()`)
-	if err := d.Renew(t.Context(), []*backend.Hold{{Request: r, Grant: g}})[0]; err == nil {
+	if err := d.Renew(t.Context(), []*core.Hold{{Request: r, Grant: g}})[0]; err == nil {
 		t.Error("the renewal was undone, and counts")
 	}
 }

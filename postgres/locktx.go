@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // LockTx locks a name inside a transaction of the caller's own, waiting for it as SELECT … FOR
@@ -99,7 +100,7 @@ func (o *Options) lockTx(
 	case err == nil:
 		return 0, unexpected(strings.Join(a, " "))
 	case ctx.Err() != nil:
-		ended := backend.Ended(ctx, locked, nil)
+		ended := core.Ended(ctx, locked, nil)
 		if cause := context.Cause(ctx); !errors.Is(ended, cause) {
 			ended = fmt.Errorf("%w: %w", ended, cause)
 		}

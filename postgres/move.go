@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/fencelock/fencelock/backend"
 )
 
@@ -124,7 +122,7 @@ func (st *store) Load(ctx context.Context, prefix string) iter.Seq2[backend.Reco
 
 func (st *store) loadGates(ctx context.Context) (all []backend.Record, err error) {
 	err = st.query(ctx, "SELECT move, gate FROM fencelock_gate WHERE keyspace = $1 ORDER BY move",
-		[]any{[]byte(st.prefix)}, func(row pgx.CollectableRow) error {
+		[]any{[]byte(st.prefix)}, func(row scanner) error {
 			var move, raw []byte
 			err := row.Scan(&move, &raw)
 			if err == nil {
@@ -146,7 +144,7 @@ func (st *store) loadGates(ctx context.Context) (all []backend.Record, err error
 func (st *store) loadClients(ctx context.Context) (all []backend.Record, err error) {
 	err = st.query(ctx, `SELECT move, id, report FROM fencelock_client
 		WHERE keyspace = $1 AND expires_at > clock_timestamp()`,
-		[]any{[]byte(st.prefix)}, func(row pgx.CollectableRow) error {
+		[]any{[]byte(st.prefix)}, func(row scanner) error {
 			var move, id, report []byte
 			err := row.Scan(&move, &id, &report)
 			key := backend.ClientKey + string(move) + "\x00" + string(id)
@@ -184,7 +182,7 @@ func (st *store) swapGate(ctx context.Context, move string, r backend.Record) er
 	set := false
 	err := st.query(ctx, "SELECT fencelock_set_gate($1, $2, $3, $4)",
 		[]any{[]byte(st.prefix), []byte(move), r.Data, was},
-		func(row pgx.CollectableRow) error { return row.Scan(&set) })
+		func(row scanner) error { return row.Scan(&set) })
 	if err == nil && !set {
 		err = backend.ErrGates
 	}
@@ -206,7 +204,7 @@ func (st *store) swapClient(ctx context.Context, r backend.Record, keep time.Dur
 // Source implements backend.Mover.
 func (st *store) Source(ctx context.Context) (source backend.Token, err error) {
 	err = st.query(ctx, "SELECT fencelock_source()", nil,
-		func(row pgx.CollectableRow) error { return row.Scan(&source) })
+		func(row scanner) error { return row.Scan(&source) })
 	return source, err
 }
 
@@ -218,7 +216,7 @@ func (st *store) Raise(ctx context.Context, floor backend.Token, held *backend.C
 	raised := false
 	err := st.query(ctx, "SELECT fencelock_raise_held($1, $2, $3)",
 		[]any{st.key(held.Name), nonceOf(held.Request), floor},
-		func(row pgx.CollectableRow) error { return row.Scan(&raised) })
+		func(row scanner) error { return row.Scan(&raised) })
 	if err == nil && !raised {
 		err = backend.ErrLost
 	}

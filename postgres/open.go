@@ -178,8 +178,7 @@ func (st *store) probe(ctx context.Context) error {
 	var replica bool
 	ask := statement{
 		conn: (*store).borrow, text: "SELECT current_setting('server_version_num'), pg_is_in_recovery()",
-		args: []any{pgx.QueryExecModeExec},
-		take: func(row pgx.CollectableRow) error { return row.Scan(&version, &replica) },
+		take: func(row scanner) error { return row.Scan(&version, &replica) },
 	}
 	err := st.once(ctx, &ask)
 	if err != nil && ctx.Err() == nil && broken(err) {

@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
 
 // handle makes a hold look like a lease, for postgres.Tx.
-type handle struct{ h *backend.Hold }
+type handle struct{ h *core.Hold }
 
 func (h handle) Handle() any { return h.h.Handle }
 
@@ -29,7 +30,7 @@ func raiseHeldInTx(t *testing.T, s *servers.PostgresServer, mode postgres.Mode) 
 		if g.Token <= last {
 			t.Errorf("token %d after a raise to %d", g.Token, last)
 		}
-		h := &backend.Hold{Request: r, Grant: g}
+		h := &core.Hold{Request: r, Grant: g}
 		tx, ok := postgres.Tx(handle{h})
 		if !ok {
 			t.Fatal("no Tx")
@@ -75,7 +76,7 @@ func raiseHeldAfterLoss(t *testing.T, s *servers.PostgresServer) {
 		must(t, other.Break(t.Context(), "x"))
 		before, err := d.Source(t.Context())
 		must(t, err)
-		err = d.RaiseHeld(t.Context(), &backend.Hold{Request: r, Grant: g}, before+1e12)
+		err = d.RaiseHeld(t.Context(), &core.Hold{Request: r, Grant: g}, before+1e12)
 		want(t, string(mode)+": RaiseHeld of a lock that was taken away", err, backend.ErrLost)
 		if after, err := d.Source(t.Context()); err != nil || after > before+1e10 {
 			t.Errorf("%s: the source was %d, is %d, %v", mode, before, after, err)
@@ -98,7 +99,7 @@ func TestRaiseHeldIsDurable(t *testing.T) {
 		g, err := d.Acquire(t.Context(), r)
 		must(t, err)
 		floors[mode] = g.Token + 1e12 // eleven days ahead
-		must(t, d.RaiseHeld(t.Context(), &backend.Hold{Request: r, Grant: g}, floors[mode]))
+		must(t, d.RaiseHeld(t.Context(), &core.Hold{Request: r, Grant: g}, floors[mode]))
 	}
 	must(t, s.Kill())
 	must(t, s.Start())

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
@@ -41,7 +42,7 @@ func TestReservedTokens(t *testing.T) {
 	for _, mode := range modes {
 		var b blocks
 		d := driver(t, at(s.Addr(), mode, "prefix", "reserve-"+string(mode)))
-		take := func(how string, r *backend.Request) *backend.Hold {
+		take := func(how string, r *backend.Request) *core.Hold {
 			t.Helper()
 			g, err := d.Acquire(within(t, 20*time.Second), r)
 			must(t, err)
@@ -49,7 +50,7 @@ func TestReservedTokens(t *testing.T) {
 			if g.Reserved < 0 || g.Reserved > r.Reserve || mode != postgres.Lease && g.Reserved != 0 {
 				t.Errorf("%s: %s reserved %d of %d", mode, how, g.Reserved, r.Reserve)
 			}
-			return &backend.Hold{Request: r, Grant: g}
+			return &core.Hold{Request: r, Grant: g}
 		}
 		h := take("at first", reserving("x", 63))
 		if mode == postgres.Lease && h.Reserved == 0 {
@@ -143,6 +144,6 @@ func TestReserveIsNotAhead(t *testing.T) {
 		if ahead := g.Token + int64(g.Reserved) - now; ahead > 3000 || g.Reserved > 3000 {
 			t.Errorf("%d tokens are reserved, %d µs ahead of the clock", g.Reserved, ahead)
 		}
-		must(t, d.Release(t.Context(), &backend.Hold{Request: r, Grant: g}))
+		must(t, d.Release(t.Context(), &core.Hold{Request: r, Grant: g}))
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
@@ -297,3 +298,12 @@ func leftovers(t *testing.T, p *pgxpool.Pool) int {
 	return one[int](t, p, "SELECT (SELECT count(*) FROM fencelock_row) + (SELECT count(*) FROM "+
 		"fencelock_lease) + (SELECT count(*) FROM fencelock_queue)")
 }
+
+// caller is a driver, and how the engine calls it.
+type caller struct {
+	*postgres.Driver
+	core.Gater
+}
+
+// call returns the caller of d; as in Go, nothing comes of an error before.
+func call(d *postgres.Driver) caller { return caller{d, core.Of(d).(core.Gater)} }

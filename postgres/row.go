@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock/backend"
@@ -54,7 +53,7 @@ func newRow(st *store, most int, advisory bool) *row {
 	}
 }
 
-// Traits implements backend.Store.
+// Traits implements backend.Driver.
 func (r *row) Traits() backend.Traits {
 	if r.advisory {
 		return backend.TraitsOf("postgres-advisory")
@@ -62,10 +61,10 @@ func (r *row) Traits() backend.Traits {
 	return backend.TraitsOf("postgres-row")
 }
 
-// Calls implements backend.Store. The read that is parked on a connection tells of its end.
+// Calls implements backend.Driver. The read that is parked on a connection tells of its end.
 func (r *row) Calls() backend.Calls { return backend.Calls{Most: 1, Tells: true} }
 
-// Enter implements backend.Store. Who waits is blocked in the server's queue.
+// Enter implements backend.Driver. Who waits is blocked in the server's queue.
 func (r *row) Enter(context.Context, *backend.Claim) error { return nil }
 
 // gone is the place of a claim that was given up.
@@ -80,7 +79,7 @@ func (r *row) of(c *backend.Claim) *session {
 	return s
 }
 
-// Ask implements backend.Store: one try on a connection of its own. A claim that waits then has a
+// Ask implements backend.Driver: one try on a connection of its own. A claim that waits then has a
 // statement blocked there, whose answer wakes it.
 func (r *row) Ask(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
@@ -205,7 +204,7 @@ func (r *row) look(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 	err := r.upkeep(ctx, "SELECT pid FROM pg_stat_activity WHERE pid=ANY($1)", []any{pids},
-		func(row pgx.CollectableRow) error {
+		func(row scanner) error {
 			var pid int32
 			err := row.Scan(&pid)
 			delete(waiters, pid)
@@ -221,7 +220,7 @@ func (r *row) look(ctx context.Context) error {
 	return nil
 }
 
-// Keep implements backend.Store: a statement on each connection, all at once. It looks at what the
+// Keep implements backend.Driver: a statement on each connection, all at once. It looks at what the
 // parked reads have seen.
 func (r *row) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
 	errs := make([]error, len(cs))
@@ -232,7 +231,7 @@ func (r *row) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []erro
 	answers := make(chan answer, len(cs))
 	for i, c := range cs {
 		errs[i] = context.DeadlineExceeded // until there is an answer
-		s := r.of(c)
+		s, _ := c.Handle.(*session)        // a Leave may be writing the place
 		switch {
 		case s == nil:
 			answers <- answer{i, backend.ErrLost}
@@ -272,7 +271,7 @@ func (r *row) Raise(ctx context.Context, floor backend.Token, held *backend.Clai
 	err := r.query(ctx, "SELECT fencelock_raise($2, $3) FROM (SELECT "+r.progress()+
 		" AS status) x WHERE status = 'in progress'",
 		[]any{s.id, r.key(held.Name), floor},
-		func(pgx.CollectableRow) error { raised = true; return nil })
+		func(scanner) error { raised = true; return nil })
 	switch {
 	case codeOf(err) == "22023": // in the server's future: its data is another
 	case err != nil:
@@ -284,7 +283,7 @@ func (r *row) Raise(ctx context.Context, floor backend.Token, held *backend.Clai
 	return s.renew(ctx)
 }
 
-// Close implements backend.Store.
+// Close implements backend.Driver.
 func (r *row) Close() error {
 	r.mu.Lock()
 	all := slices.Collect(maps.Keys(r.sessions))

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencelock/fencelock/backend"
@@ -279,7 +278,7 @@ func (s *session) draw(ctx context.Context, c *backend.Claim) error {
 	var token *int64
 	var at string
 	err := s.row.upkeep(ctx, "SELECT fencelock_above($1, $2), "+timeline, []any{s.row.key(c.Name), c.Floor},
-		func(row pgx.CollectableRow) error { return row.Scan(&token, &at) })
+		func(row scanner) error { return row.Scan(&token, &at) })
 	switch {
 	case err != nil:
 		return err

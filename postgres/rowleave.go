@@ -3,14 +3,13 @@ package postgres
 import (
 	"context"
 	"errors"
+	"net"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Leave implements backend.Store: COMMIT, or ROLLBACK if a statement of the holder has failed. What
+// Leave implements backend.Driver: COMMIT, or ROLLBACK if a statement of the holder has failed. What
 // was not held goes with its connection.
 func (r *row) Leave(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
@@ -205,7 +204,7 @@ func (s *session) status(ctx context.Context) (string, error) {
 		text, id = xactStatus, xid
 	}
 	err := s.row.query(ctx, "SELECT "+text+", "+timeline, []any{id},
-		func(row pgx.CollectableRow) error { return row.Scan(&status, &now) })
+		func(row scanner) error { return row.Scan(&status, &now) })
 	switch {
 	case codeOf(err) == "22023": // in the server's future: its data is another
 		return "", nil
@@ -221,7 +220,7 @@ func (s *session) status(ctx context.Context) (string, error) {
 	// It has ended, so the note of a COMMIT is there by now, or never.
 	committed := ""
 	err = s.row.query(ctx, "SELECT 'committed' FROM fencelock_ring WHERE $1 = ANY (nonces)",
-		[]any{nonceOf(s.req)}, func(row pgx.CollectableRow) error { return row.Scan(&committed) })
+		[]any{nonceOf(s.req)}, func(row scanner) error { return row.Scan(&committed) })
 	return committed, err
 }
 
@@ -230,7 +229,8 @@ var errPromoted = errors.New("another server was promoted since the COMMIT was s
 	"was done cannot be told")
 
 // clean makes sure that nothing is left of a session that is not wanted any more: its connection is
-// closed, and the server asked to end what it still has of it.
+// closed, and the server asked to end what it still has of it. It knows that by its label, and by the
+// port it was opened from before it has read the statement that sets one.
 func (r *row) clean(ctx context.Context, s *session) error {
 	switch st := s.standing(); {
 	case st == past || st == released:
@@ -241,9 +241,13 @@ func (r *row) clean(ctx context.Context, s *session) error {
 		}
 	}
 	s.end(nil)
+	port := 0 // of a Unix socket: none
+	if a, ok := s.pg.PgConn().Conn().LocalAddr().(*net.TCPAddr); ok {
+		port = a.Port
+	}
 	err := r.query(ctx, "SELECT pg_terminate_backend(pid,1000) FROM pg_stat_activity WHERE "+
-		"pid=$1 AND application_name LIKE $2",
-		[]any{int32(s.at.pid), tagHead + "% " + s.tag + " %"}, func(row pgx.CollectableRow) error {
+		"pid=$1 AND (application_name LIKE $2 OR client_port=$3)",
+		[]any{int32(s.at.pid), tagHead + "% " + s.tag + " %", port}, func(row scanner) error {
 			var gone bool
 			if err := row.Scan(&gone); err != nil || gone {
 				return err

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"math"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/fencelock/fencelock/backend"
 )
@@ -50,7 +49,7 @@ const rowsHeld = rowsOf + ` SELECT r.name, r.pid IS NOT NULL,
 			AND '(' || l.page || ',' || l.tuple || ')' = r.ctid::text))::int, '', false
 FROM held r LEFT JOIN pg_stat_activity a ON a.pid = r.pid`
 
-// Look implements backend.Store. Why Strict misses none stands at fencelock_undrained_row. The name
+// Look implements backend.Driver. Why Strict misses none stands at fencelock_undrained_row. The name
 // of a lock that [LockTx] holds is not known unless somebody waits for it: such a transaction is
 // returned under the process of its session.
 func (r *row) Look(ctx context.Context, of backend.Range) iter.Seq2[backend.Info, error] {
@@ -59,7 +58,7 @@ func (r *row) Look(ctx context.Context, of backend.Range) iter.Seq2[backend.Info
 		if of.Strict {
 			text, args = "SELECT * FROM fencelock_undrained_row($1)", []any{[]byte(r.prefix)}
 		}
-		return r.query(ctx, text, args, func(row pgx.CollectableRow) error {
+		return r.query(ctx, text, args, func(row scanner) error {
 			i, err := r.info(row)
 			if err == nil {
 				found(i)
@@ -72,7 +71,7 @@ func (r *row) Look(ctx context.Context, of backend.Range) iter.Seq2[backend.Info
 // info reads what the server says of one name: its key, whether it is held, the holder's label, for
 // how long that has been idle, the waiters, the migration of a holder in PhaseBoth, and whether the
 // name is not known.
-func (r *row) info(row pgx.CollectableRow) (backend.Info, error) {
+func (r *row) info(row scanner) (backend.Info, error) {
 	var key, move []byte
 	var i backend.Info
 	var label string
@@ -99,20 +98,20 @@ func readLabel(label string) (backend.Token, string, time.Duration) {
 	}
 	token, err1 := strconv.ParseInt(parts[1], 10, 64)
 	ms, err2 := strconv.ParseInt(parts[3], 36, 64)
-	if err1 != nil || err2 != nil {
+	if err1 != nil || err2 != nil || token < 0 || ms < 0 || ms > math.MaxInt32 {
 		return 0, "", 0
 	}
 	owner, _ := url.PathUnescape(parts[4])
 	return token, strings.ToValidUTF8(owner, ""), time.Duration(ms) * time.Millisecond
 }
 
-// Break implements backend.Store: it ends the session that holds the lock. A second copy would end
+// Break implements backend.Driver: it ends the session that holds the lock. A second copy would end
 // the next holder's.
 func (r *row) Break(ctx context.Context, name string) error {
 	return r.send(ctx, &statement{
 		conn: (*store).borrow, once: true, args: []any{r.key(name), false},
 		text: rowsOf + " SELECT pg_terminate_backend(pid, 2000) FROM held WHERE pid IS NOT NULL",
-		take: func(row pgx.CollectableRow) error {
+		take: func(row scanner) error {
 			var ended bool
 			if err := row.Scan(&ended); err != nil || ended {
 				return err

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	_ "embed"
 	"encoding/hex"
 	"errors"
@@ -32,8 +33,9 @@ const claim = 2 * time.Second
 // store is the way to the server that both modes share.
 type store struct {
 	pool   *pgxpool.Pool // the program's, or that of the URL
+	db     *sql.DB       // the program's, instead of pool
 	own    *pgxpool.Pool // the driver's own, for what must not wait for the program; the pool itself if the URL made it
-	dialer *dialer       // of own
+	dialer *dialer       // of own; both are nil over a db without Options.Listen
 	schema string        // as the program gave it; "": place says which
 	prefix string
 
@@ -58,10 +60,9 @@ const ownMost = 4
 // driver's own serves it.
 const borrowMost = 100 * time.Millisecond
 
-// ownPool returns the driver's own way to the server of a program's pool: connections made as the
-// pool makes them.
-func ownPool(pool *pgxpool.Pool) (*pgxpool.Pool, *dialer, error) {
-	config, d := pool.Config(), newDialer()
+// makeOwn makes the driver's own way to the server: connections made as this pool makes them.
+func (st *store) makeOwn(config *pgxpool.Config) error {
+	d := newDialer()
 	d.next = config.ConnConfig.DialFunc
 	config.ConnConfig.DialFunc = d.dial
 	config.MaxConns, config.MinConns, config.MinIdleConns = ownMost, 0, 0
@@ -72,41 +73,89 @@ func ownPool(pool *pgxpool.Pool) (*pgxpool.Pool, *dialer, error) {
 	config.PrepareConn, config.AfterRelease = nil, nil
 	own, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
-		return nil, nil, backend.Invalid("the pool's configuration makes no second pool: %v", err)
+		return backend.Invalid("the pool's configuration makes no second pool: %v", err)
 	}
-	return own, d, nil
+	st.own, st.dialer = own, d
+	return nil
 }
 
 // close ends the driver's own connections, and waits for what uses them.
 func (st *store) close() {
-	st.dialer.close() // so that none waits for a server that is gone
-	st.own.Close()
+	if st.own != nil {
+		st.dialer.close() // so that none waits for a server that is gone
+		st.own.Close()
+	}
 	st.flying.Wait()
+}
+
+// link is a connection that statements of ours go by.
+type link interface {
+	// ask runs a statement.
+	ask(ctx context.Context, s *statement) error
+	// exec runs statements that have neither arguments nor an answer.
+	exec(ctx context.Context, text string) error
+	// begin runs do in a transaction, which is READ COMMITTED whatever the session's default is.
+	begin(ctx context.Context, do func(link) error) error
+	// release gives the connection back.
+	release()
+}
+
+// scanner is a row of an answer: of pgx, or of database/sql.
+type scanner interface{ Scan(dest ...any) error }
+
+// pgxLink is a link of pgx.
+type pgxLink struct {
+	*pgx.Conn
+	from *pgxpool.Conn // nil: it is of no pool
+}
+
+func (l pgxLink) release() { l.from.Release() }
+
+func acquire(ctx context.Context, pool *pgxpool.Pool) (link, error) {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return pgxLink{conn.Conn(), conn}, nil
+}
+
+// ours takes a connection of the driver's own.
+func (st *store) ours(ctx context.Context) (link, error) { return acquire(ctx, st.own) }
+
+// theirs takes a connection of the program's.
+func (st *store) theirs(ctx context.Context) (link, error) {
+	if st.db != nil {
+		return st.sqlConn(ctx)
+	}
+	return acquire(ctx, st.pool)
 }
 
 // borrow takes a connection for a call of the program: one of its pool, or, where the pool gives
 // none, one of the driver's own. The program may have used up its pool and wait for this very call.
-func (st *store) borrow(ctx context.Context) (*pgxpool.Conn, error) {
-	if st.own == st.pool {
-		return st.pool.Acquire(ctx)
+func (st *store) borrow(ctx context.Context) (link, error) {
+	if st.own == nil || st.own == st.pool {
+		return st.theirs(ctx)
 	}
 	limited, cancel := context.WithTimeout(ctx, borrowMost)
-	conn, err := st.pool.Acquire(limited)
+	conn, err := st.theirs(limited)
 	cancel()
 	if err == nil || ctx.Err() != nil {
 		return conn, err
 	}
-	return st.own.Acquire(ctx)
+	return st.ours(ctx)
 }
 
 // spare takes a connection for what keeps locks and waits alive: one of the driver's own, or one of
 // the pool where the server lets in no more.
-func (st *store) spare(ctx context.Context) (*pgxpool.Conn, error) {
-	conn, err := st.own.Acquire(ctx)
+func (st *store) spare(ctx context.Context) (link, error) {
+	if st.own == nil {
+		return st.theirs(ctx)
+	}
+	conn, err := st.ours(ctx)
 	if err != nil && ctx.Err() == nil && st.own != st.pool && errors.As(err, new(*pgconn.PgError)) {
 		limited, cancel := context.WithTimeout(ctx, borrowMost)
 		defer cancel()
-		if other, used := st.pool.Acquire(limited); used == nil {
+		if other, used := st.theirs(limited); used == nil {
 			return other, nil
 		}
 	}
@@ -123,7 +172,7 @@ func literal(b []byte) string { return "decode('" + hex.EncodeToString(b) + "','
 // of once. It needs no state of a session, so that it works behind a pooler in transaction mode.
 // take is called for each row.
 func (st *store) query(
-	ctx context.Context, text string, args []any, take func(pgx.CollectableRow) error,
+	ctx context.Context, text string, args []any, take func(scanner) error,
 ) error {
 	s := statement{conn: (*store).borrow, text: text, args: args, take: take, again: 1}
 	return st.send(ctx, &s)
@@ -132,7 +181,7 @@ func (st *store) query(
 // upkeep is query for what keeps locks and waits alive, which no program's use of its pool may hold
 // up.
 func (st *store) upkeep(
-	ctx context.Context, text string, args []any, take func(pgx.CollectableRow) error,
+	ctx context.Context, text string, args []any, take func(scanner) error,
 ) error {
 	s := statement{conn: (*store).spare, text: text, args: args, take: take, again: 1}
 	return st.send(ctx, &s)
@@ -141,10 +190,10 @@ func (st *store) upkeep(
 // statement is one of ours, and what to send it by.
 type statement struct {
 	// A method of store: as a value it would be allocated.
-	conn  func(*store, context.Context) (*pgxpool.Conn, error)
+	conn  func(*store, context.Context) (link, error)
 	text  string
 	args  []any
-	take  func(pgx.CollectableRow) error
+	take  func(scanner) error
 	raw   [][]byte // instead of args and take: arguments as text, for an answer of one text
 	told  string   // that
 	again int      // how often it is sent again where no answer came
@@ -164,9 +213,6 @@ func (st *store) send(ctx context.Context, s *statement) error {
 		st.texts.Store(s.text, whole)
 		s.text = whole
 	}
-	if s.raw == nil {
-		s.args = append([]any{pgx.QueryExecModeExec}, s.args...)
-	}
 	for try := 0; ; try++ {
 		err := st.once(ctx, s)
 		code := codeOf(err)
@@ -184,7 +230,7 @@ func (st *store) send(ctx context.Context, s *statement) error {
 		case code == "54000" && !s.mute:
 			s.mute = true
 		case (code == "40001" || code == "40P01") && try < 3: // it was undone
-		case (stale(err) || code == "57P01" && !s.once) && try <= int(st.pool.Config().MaxConns)+ownMost:
+		case (stale(err) || code == "57P01" && !s.once) && try <= st.dead():
 			// It met a connection that had died before, perhaps one of many.
 		case broken(err) && s.again > 0:
 			s.again--
@@ -194,36 +240,50 @@ func (st *store) send(ctx context.Context, s *statement) error {
 	}
 }
 
+// dead is how many connections that had died before a statement may meet.
+func (st *store) dead() int {
+	if st.pool == nil {
+		return deadMost
+	}
+	return int(st.pool.Config().MaxConns) + ownMost
+}
+
 // once runs a statement once.
 func (st *store) once(ctx context.Context, s *statement) error {
+	if st.db != nil {
+		return st.sqlOnce(ctx, s)
+	}
+	return st.run(ctx, s)
+}
+
+func (st *store) run(ctx context.Context, s *statement) error {
 	conn, err := s.conn(st, ctx)
 	if err != nil {
 		return err
 	}
-	defer conn.Release()
+	defer conn.release()
 	if !st.level.Load() && !s.mute {
-		return s.run(ctx, conn.Conn())
+		return conn.ask(ctx, s)
 	}
-	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	return conn.begin(ctx, func(in link) error {
 		if s.mute {
-			_, err := tx.Exec(ctx, "SET LOCAL fencelock.mute = on", pgx.QueryExecModeSimpleProtocol)
-			if err != nil {
+			if err := in.exec(ctx, "SET LOCAL fencelock.mute = on"); err != nil {
 				return err
 			}
 		}
-		return s.run(ctx, tx.Conn())
+		return in.ask(ctx, s)
 	})
 }
 
-func (s *statement) run(ctx context.Context, conn *pgx.Conn) error {
+func (l pgxLink) ask(ctx context.Context, s *statement) error {
 	if s.raw != nil {
-		res := conn.PgConn().ExecParams(ctx, s.text, s.raw, nil, nil, nil).Read()
+		res := l.PgConn().ExecParams(ctx, s.text, s.raw, nil, nil, nil).Read()
 		if res.Err == nil && len(res.Rows) == 1 {
 			s.told = string(res.Rows[0][0])
 		}
 		return res.Err
 	}
-	rows, err := conn.Query(ctx, s.text, s.args...)
+	rows, err := l.Query(ctx, s.text, append([]any{pgx.QueryExecModeExec}, s.args...)...)
 	if err != nil {
 		return err
 	}
@@ -234,6 +294,16 @@ func (s *statement) run(ctx context.Context, conn *pgx.Conn) error {
 		return struct{}{}, s.take(row)
 	})
 	return err
+}
+
+func (l pgxLink) exec(ctx context.Context, text string) error {
+	_, err := l.PgConn().Exec(ctx, text).ReadAll()
+	return err
+}
+
+func (l pgxLink) begin(ctx context.Context, do func(link) error) error {
+	return pgx.BeginTxFunc(ctx, l.Conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted},
+		func(pgx.Tx) error { return do(l) })
 }
 
 // limited hides the deadline of a limit that the caller did not set, such as that of making a
@@ -249,11 +319,14 @@ func limited(err error) error {
 func broken(err error) bool {
 	var answer *pgconn.PgError
 	var dial *pgconn.ConnectError
-	if errors.As(err, &dial) {
+	if errors.As(err, &dial) || backend.Refused(err) {
 		return false
 	}
-	if errors.As(err, &answer) {
-		return answer.SeverityUnlocalized == "FATAL" || strings.HasPrefix(answer.Code, "57P0")
+	if errors.As(err, &answer) && answer.SeverityUnlocalized == "FATAL" {
+		return true
+	}
+	if code := codeOf(err); code != "" {
+		return strings.HasPrefix(code, "57P0")
 	}
 	return !errors.Is(err, pgx.ErrNoRows)
 }
@@ -267,10 +340,11 @@ func stale(err error) bool {
 // endedBefore reports whether a session was ended before its statement, or by its server.
 func endedBefore(err error) bool { return err != nil && (stale(err) || codeOf(err) == "57P01") }
 
-// codeOf is the code of a server's error, and otherwise "".
+// codeOf is the code of a server's error, of pgx or lib/pq, and otherwise "".
 func codeOf(err error) string {
-	if answer := (*pgconn.PgError)(nil); errors.As(err, &answer) {
-		return answer.Code
+	var answer interface{ SQLState() string }
+	if errors.As(err, &answer) {
+		return answer.SQLState()
 	}
 	return ""
 }
@@ -297,7 +371,8 @@ func (st *store) ensure(ctx context.Context) error {
 
 // create looks for our objects and creates them if they are not there, unless another call has done
 // it meanwhile. Processes that do so at once wait for each other. The connection is the driver's
-// own, so that no SET of the program has moved its search_path.
+// own, where it has one of the program's pool's kind: no SET of the program has moved its
+// search_path.
 func (st *store) create(ctx context.Context, done func() bool) error {
 	select {
 	case st.ensuring <- struct{}{}:
@@ -308,23 +383,38 @@ func (st *store) create(ctx context.Context, done func() bool) error {
 	if done() {
 		return nil
 	}
-	conn, err := st.own.Acquire(ctx)
-	if err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return meaning(err)
-	}
-	defer conn.Release()
 	in := st.schema
 	if found := st.place.Load(); found != nil {
 		in = *found
 	}
-	in, err = schemaIn(ctx, conn.Conn(), in)
+	var found string
+	var err error
+	if st.db == nil {
+		found, err = st.createIn(ctx, in)
+	} else {
+		found, err = aside(ctx, func(ctx context.Context) (string, error) { return st.createIn(ctx, in) })
+	}
 	if err == nil {
-		st.place.Store(&in)
+		st.place.Store(&found)
 	}
 	return err
+}
+
+// createIn creates our objects in a schema, and returns which that is, see schemaIn.
+func (st *store) createIn(ctx context.Context, schema string) (string, error) {
+	from := (*store).ours
+	if st.db != nil { // whether it has connections of its own or not, all clients must find the same
+		from = (*store).theirs
+	}
+	conn, err := from(st, ctx)
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	if err != nil {
+		return "", meaning(err)
+	}
+	defer conn.release()
+	return schemaIn(ctx, conn, schema)
 }
 
 // CreateSchema creates the objects of [Schema] if they are not there: what the driver does by
@@ -333,13 +423,13 @@ func (st *store) create(ctx context.Context, done func() bool) error {
 // none has, for the first. The error matches ErrInvalid if there is no such schema, the role may
 // not create tables in it, or the objects there are of another version: they are never changed.
 func CreateSchema(ctx context.Context, conn *pgx.Conn, schema string) error {
-	_, err := schemaIn(ctx, conn, schema)
+	_, err := schemaIn(ctx, pgxLink{Conn: conn}, schema)
 	return err
 }
 
 // schemaIn is CreateSchema, and returns the schema.
-func schemaIn(ctx context.Context, conn *pgx.Conn, schema string) (in string, err error) {
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+func schemaIn(ctx context.Context, conn link, schema string) (in string, err error) {
+	err = conn.begin(ctx, func(tx link) error {
 		in, err = createSchema(ctx, tx, schema)
 		return err
 	})
@@ -369,40 +459,43 @@ const whereSchema = `SELECT nspname FROM pg_namespace WHERE nspname = coalesce(n
 		JOIN pg_proc f ON f.pronamespace = n.oid AND f.proname = 'fencelock_version' ORDER BY i LIMIT 1),
 	current_schema())`
 
-func createSchema(ctx context.Context, tx pgx.Tx, schema string) (in string, err error) {
-	run := func(sql string) error {
-		_, err := tx.Conn().PgConn().Exec(ctx, sql).ReadAll()
-		return err
+func createSchema(ctx context.Context, tx link, schema string) (in string, err error) {
+	// ask returns whether there is a row.
+	ask := func(text string, args []any, dest ...any) (found bool, err error) {
+		err = tx.ask(ctx, &statement{text: text, args: args, take: func(row scanner) error {
+			found = true
+			return row.Scan(dest...)
+		}})
+		return found, err
 	}
-	if err := run("SELECT pg_advisory_xact_lock(7306, -1); SET LOCAL client_min_messages = warning; " +
-		"SET LOCAL synchronous_commit = on"); err != nil {
+	if err := tx.exec(ctx, "SELECT pg_advisory_xact_lock(7306, -1); "+
+		"SET LOCAL client_min_messages = warning; SET LOCAL synchronous_commit = on"); err != nil {
 		return "", err
 	}
-	err = tx.QueryRow(ctx, whereSchema, pgx.QueryExecModeExec, schema).Scan(&in)
+	found, err := ask(whereSchema, []any{schema}, &in)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows) && schema == "":
-		return "", backend.Invalid("the search_path of the role names no schema that exists: create " +
-			"one, or name one by schema=")
-	case errors.Is(err, pgx.ErrNoRows):
-		return "", backend.Invalid("there is no schema %q: create it, or name another by schema=", schema)
 	case err != nil:
 		return "", err
+	case !found && schema == "":
+		return "", backend.Invalid("the search_path of the role names no schema that exists: create " +
+			"one, or name one by schema=")
+	case !found:
+		return "", backend.Invalid("there is no schema %q: create it, or name another by schema=", schema)
 	}
 	if err := checkSchema(in); err != nil {
 		return "", err
 	}
 	before := qualifier(in)
 	var there, whole bool
-	err = tx.QueryRow(ctx, `SELECT to_regprocedure($1 || 'fencelock_version()') IS NOT NULL,
+	_, err = ask(`SELECT to_regprocedure($1 || 'fencelock_version()') IS NOT NULL,
 		NOT EXISTS (SELECT FROM unnest($2::text[]) r WHERE to_regclass($1 || r) IS NULL)`,
-		pgx.QueryExecModeExec, before, relations).Scan(&there, &whole)
+		[]any{before, "{" + strings.Join(relations, ",") + "}"}, &there, &whole)
 	if err != nil {
 		return "", err
 	}
 	if there {
 		var theirs string
-		sql := qualified(before, "SELECT fencelock_version()::text")
-		err = tx.QueryRow(ctx, sql, pgx.QueryExecModeExec).Scan(&theirs)
+		_, err = ask(qualified(before, "SELECT fencelock_version()::text"), nil, &theirs)
 		if err == nil && theirs != version {
 			err = backend.Invalid("the driver's objects in schema %q are of version %s, "+
 				"and this program's of version %s: "+
@@ -410,7 +503,7 @@ func createSchema(ctx context.Context, tx pgx.Tx, schema string) (in string, err
 		}
 	}
 	if err == nil && !(there && whole) {
-		err = run("SET LOCAL search_path = " + pgx.Identifier{in}.Sanitize() + ";" + Schema)
+		err = tx.exec(ctx, "SET LOCAL search_path = "+pgx.Identifier{in}.Sanitize()+";"+Schema)
 	}
 	return in, err
 }

@@ -97,7 +97,7 @@ func (s *store) prepare(c *backend.Claim) bool {
 	return !p.released
 }
 
-// Ask implements backend.Store: one script in one round trip, for one claim or for many. Claims
+// Ask implements backend.Driver: one script in one round trip, for one claim or for many. Claims
 // that were judged by other gates than the first one go in a call of their own.
 func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	if len(cs) == 1 {
@@ -139,7 +139,7 @@ func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	}
 }
 
-// Leave implements backend.Store. It is not called, since Ask takes leaves too.
+// Leave implements backend.Driver. It is not called, since Ask takes leaves too.
 func (s *store) Leave(ctx context.Context, cs []*backend.Claim) { s.Ask(ctx, cs) }
 
 // send asks about claims in one command. The first r of them leave.
@@ -368,7 +368,7 @@ func (p *place) queued(res []any) error {
 	p.ticket = n
 	look := floor
 	if left >= 0 {
-		look = min(look, time.Duration(left)*time.Millisecond+5*time.Millisecond)
+		look = min(look, time.Duration(min(left, floor.Milliseconds()))*time.Millisecond+5*time.Millisecond)
 	}
 	if foreign == 1 {
 		look = min(look, foreignFloor)

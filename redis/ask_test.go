@@ -9,6 +9,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
@@ -56,14 +57,14 @@ func TestLateCopyOfABreak(t *testing.T) {
 	k := keysOf(d.store.prefix + "n")
 	for i, want := range []bool{true, false} {
 		r := &backend.Request{Name: "n", Nonce: strings.Repeat("ab"[i:i+1], 32), Owner: "o", TTL: time.Minute}
-		if _, err := d.Acquire(t.Context(), r); err != nil {
+		if _, err := core.Of(d).Acquire(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := d.store.run(t.Context(), breakScript, k.all(), k.ours(), claimMillis, d.store.publish,
 			d.store.plain(), "one"); err != nil {
 			t.Fatal(err)
 		}
-		if i, err := d.Inspect(t.Context(), "n"); err != nil || i.Held == want {
+		if i, err := core.Of(d).Inspect(t.Context(), "n"); err != nil || i.Held == want {
 			t.Errorf("after a copy of Break: got held %v, %v, want %v", i.Held, err, !want)
 		}
 	}

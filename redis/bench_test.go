@@ -114,7 +114,7 @@ func BenchmarkGate(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := gated.SetGate(b.Context(), closedGate("move/*"), 0); err != nil {
+	if err := call(gated).SetGate(b.Context(), closedGate("move/*"), 0); err != nil {
 		b.Fatal(err)
 	}
 	with, without := benchLocker(b, r.client, "gated:").Mutex("bench"), r.l.Mutex("bench")

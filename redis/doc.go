@@ -102,7 +102,7 @@
 //
 // # What the server needs
 //
-// Redis 6.2 or later, 7.0 for a cluster (sharded pub/sub). maxmemory-policy noeviction. With ACLs:
+// Redis 6 or later, 7.0 for a cluster (sharded pub/sub). maxmemory-policy noeviction. With ACLs:
 // the lock keys and ~fl*, the channels &fl*, and the commands EVAL, EVALSHA, GET, MGET, SET, DEL,
 // EXISTS, PEXPIRE, PTTL, TIME, the Z and H commands of the scripts, SCAN, PUBLISH, PUBSUB,
 // SUBSCRIBE (on a cluster SPUBLISH, SSUBSCRIBE, SUNSUBSCRIBE, CLUSTER); in a store with gates also
@@ -114,4 +114,9 @@
 // 10 for each processor), it dials once a second and gives every call the last error: so the store
 // can be unavailable for up to a second longer than the server is down. An Unlock that gets no
 // connection asks again for 1.5 s, and so bridges that.
+//
+// The driver takes no client of rueidis or valkey-go. Besides commands it needs a subscription that
+// reports its end and what is confirmed, the master of a slot, every master by itself, a reload of
+// the slots after MOVED, and commands that are sent once. The interface of rueidis 1.0.79 has neither
+// a slot's master nor that reload. Such programs open the same servers by URL: the locks are the same.
 package redis

@@ -11,7 +11,6 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/internal/core"
 )
 
 const (
@@ -44,11 +43,8 @@ type Options struct {
 	NoPrefix bool
 }
 
-// Driver is the Redis backend. It implements backend.Driver, backend.Checker and backend.Gater.
-type Driver struct {
-	*core.Mover
-	store *store
-}
+// Driver is the Redis backend. It implements backend.Mover.
+type Driver struct{ *store }
 
 // store implements backend.Mover.
 type store struct {
@@ -74,7 +70,7 @@ func New(client goredis.UniversalClient, opts *Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Driver{core.NewMover(s), s}, nil
+	return &Driver{s}, nil
 }
 
 func newStore(client goredis.UniversalClient, opts *Options) (*store, error) {
@@ -131,7 +127,7 @@ func newStore(client goredis.UniversalClient, opts *Options) (*store, error) {
 // Traits returns what the Redis backend promises.
 func (s *store) Traits() backend.Traits { return backend.TraitsOf("redis") }
 
-// Calls implements backend.Store. On a cluster the keys of two locks lie in two slots, as a rule.
+// Calls implements backend.Driver. On a cluster the keys of two locks lie in two slots, as a rule.
 func (s *store) Calls() backend.Calls {
 	c := backend.Calls{Most: 100, Abreast: 2, Mixed: true, Aside: !s.prompt}
 	if s.cluster != nil {
@@ -140,7 +136,7 @@ func (s *store) Calls() backend.Calls {
 	return c
 }
 
-// Close implements backend.Store.
+// Close implements backend.Driver.
 func (s *store) Close() error {
 	s.hubs.close()
 	var err error

@@ -15,6 +15,7 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/gatetest"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/redis"
 )
@@ -50,15 +51,15 @@ func TestGates(t *testing.T) {
 }
 
 // gater is a driver of its own: one more client of the store. Its closing is the caller's.
-func gater(t *testing.T, url string) *redis.Driver {
+func gater(t *testing.T, url string) caller {
 	t.Helper()
 	d, err := backend.Open(t.Context(), url, nil)
 	must(t, err)
-	return d.(*redis.Driver)
+	return call(d.(*redis.Driver))
 }
 
 // closing is gater, closed with the test.
-func closing(t *testing.T, url string) *redis.Driver {
+func closing(t *testing.T, url string) caller {
 	d := gater(t, url)
 	t.Cleanup(func() { must(t, d.Close()) })
 	return d
@@ -160,7 +161,7 @@ func TestGatesOfTwoKeyspaces(t *testing.T) {
 		}
 	}
 	must(t, b.Abandon(t.Context(), r))
-	for _, d := range []*redis.Driver{a, b, all} {
+	for _, d := range []caller{a, b, all} {
 		for info, err := range d.List(t.Context(), "") {
 			t.Errorf("List: got %+v, %v, want nothing", info, err)
 		}
@@ -216,7 +217,7 @@ func TestRefusedClaimIsPassedOn(t *testing.T) {
 	g, err := a.Acquire(t.Context(), first)
 	must(t, err)
 	refused, granted := make(chan error, 1), make(chan time.Time, 1)
-	wait := func(d *redis.Driver, r *backend.Request, n int) chan error {
+	wait := func(d caller, r *backend.Request, n int) chan error {
 		r.Wait = true
 		done := make(chan error, 1)
 		go func() {
@@ -236,7 +237,7 @@ func TestRefusedClaimIsPassedOn(t *testing.T) {
 	both := wait(c, request("x", nonceB, backend.PhaseBoth), 2)
 	must(t, a.SetGate(t.Context(), closedGate("*"), 0))
 	released := time.Now()
-	must(t, a.Release(t.Context(), &backend.Hold{Request: first, Grant: g}))
+	must(t, a.Release(t.Context(), &core.Hold{Request: first, Grant: g}))
 	go func() { refused <- <-straggler }()
 	must(t, <-both)
 	var gate *backend.GateError

@@ -7,7 +7,6 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/servers"
-	"github.com/fencelock/fencelock/redis"
 )
 
 // These count, and so do not run beside others.
@@ -19,7 +18,7 @@ func TestGateCostsNothing(t *testing.T) {
 	c := foreign(t, s)
 	p, url := proxied(t, s)
 	const cycles = 20
-	count := func(d *redis.Driver, name string, phase backend.Phase) (requests, commands int64) {
+	count := func(d caller, name string, phase backend.Phase) (requests, commands int64) {
 		t.Helper()
 		cycle := func() {
 			r := request(name, nonceA, phase)

@@ -10,7 +10,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Keep implements backend.Store: on one server as one call with all keys, on a cluster as one
+// Keep implements backend.Driver: on one server as one call with all keys, on a cluster as one
 // pipeline for each node, so that a node that does not answer delays no other. Also a look is a
 // script, so that a client that sends reads to replicas asks the master.
 func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {

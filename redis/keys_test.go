@@ -1,6 +1,7 @@
 package redis_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -81,6 +82,27 @@ func TestPlainRecipeExcludesAndIsExcluded(t *testing.T) {
 	t.Logf("a stranger's release was noticed after %v", took)
 	if took > 1300*time.Millisecond {
 		t.Errorf("a stranger's release was noticed after %v, want about 1 s at most", took)
+	}
+}
+
+// A stranger's key that expires in more than the 292 years of a time.Duration is waited for at rest.
+func TestStrangerForCenturies(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c, l := foreign(t, s), open(t, s.URL())
+	for _, ms := range []int64{9_223_372_036_854, 9_223_372_036_855, 46_000_000_000_000} {
+		must(t, c.Do(t.Context(), "SET", key("x"), "a stranger's", "PX", ms).Err())
+		info, err := l.Inspect(t.Context(), "x")
+		must(t, err)
+		if !info.Held || info.Leaked || info.ExpiresIn < 100*365*24*time.Hour {
+			t.Errorf("PX %d: got %+v", ms, info)
+		}
+		must(t, c.ConfigResetStat(t.Context()).Err())
+		_, err = l.Mutex("x").Lock(within(t, 2500*time.Millisecond))
+		want(t, "Lock", err, context.DeadlineExceeded)
+		if n := calls(t, c)["evalsha"]; n > 12 {
+			t.Errorf("PX %d: %d scripts in 2.5 s of waiting, want a few", ms, n)
+		}
 	}
 }
 

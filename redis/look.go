@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"iter"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +21,7 @@ import (
 // scanCount is how many keys the server looks at for one step of a search.
 const scanCount = 1000
 
-// Look implements backend.Store. Of all names it leaves out keys that hold no lock, ours or of a
+// Look implements backend.Driver. Of all names it leaves out keys that hold no lock, ours or of a
 // known recipe: with an empty prefix every key of the database is below it.
 func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
 	return func(yield func(backend.Info, error) bool) {
@@ -83,7 +84,7 @@ func info(name string, reply any) (i backend.Info, other bool, err error) {
 	parse(text, &i)
 	i.Leaked = left == -1
 	if left > 0 {
-		i.ExpiresIn = time.Duration(left) * time.Millisecond
+		i.ExpiresIn = time.Duration(min(left, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 	}
 	return i, res[4] != int64(1), nil
 }
@@ -95,7 +96,7 @@ func parse(text string, i *backend.Info) {
 		return
 	}
 	token, err := strconv.ParseInt(parts[1], 10, 64)
-	if err != nil {
+	if err != nil || token <= 0 {
 		return
 	}
 	rest, claim := strings.CutSuffix(parts[2], "\x00")
@@ -327,7 +328,7 @@ func (s *store) masters(ctx context.Context) []node {
 	return nodes
 }
 
-// Break implements backend.Store. A key that holds no lock is left alone, with ErrInvalid.
+// Break implements backend.Driver. A key that holds no lock is left alone, with ErrInvalid.
 func (s *store) Break(ctx context.Context, name string) error {
 	k := keysOf(s.prefix + name)
 	reply, err := s.run(ctx, breakScript, k.all(), k.ours(), claimMillis, s.publish, s.plain(), rand.Text())

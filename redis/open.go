@@ -14,6 +14,7 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
+	"github.com/fencelock/fencelock/internal/redisnode"
 	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
@@ -198,7 +199,7 @@ func (s *store) probe(ctx context.Context) error {
 	case strings.Contains(text, "role:slave"):
 		return fmt.Errorf("the server is a replica, which cannot be written to")
 	}
-	return nil
+	return redisnode.TooOld(text)
 }
 
 // port is the one that a host of u has if none is given.

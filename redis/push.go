@@ -109,7 +109,7 @@ func (s *subscription) isReady() bool {
 	}
 }
 
-// Enter implements backend.Store: subscribed, and the subscription confirmed. On a cluster the slot
+// Enter implements backend.Driver: subscribed, and the subscription confirmed. On a cluster the slot
 // may have moved to another node since the last time.
 func (s *store) Enter(ctx context.Context, c *backend.Claim) error {
 	p := s.place(c)

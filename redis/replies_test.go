@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/redis"
@@ -182,13 +183,13 @@ func TestReleaseIsRepeated(t *testing.T) {
 	c := foreign(t, s)
 	p, url := proxied(t, s)
 	d := closing(t, url)
-	hold := func(name string) *backend.Hold {
+	hold := func(name string) *core.Hold {
 		r := request(name, nonce(name[0]), "")
 		g, err := d.Acquire(t.Context(), r)
 		must(t, err)
-		return &backend.Hold{Request: r, Grant: g}
+		return &core.Hold{Request: r, Grant: g}
 	}
-	silently := func(h *backend.Hold) {
+	silently := func(h *core.Hold) {
 		t.Helper()
 		p.LoseReplyTo(100, releasing(h.Name))
 		if err := d.Release(t.Context(), h); err == nil || errors.Is(err, backend.ErrLost) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/redis"
 )
@@ -16,7 +17,7 @@ func reserving(name, nonce string) *backend.Request {
 	return r
 }
 
-func acquire(t *testing.T, d *redis.Driver, r *backend.Request) backend.Grant {
+func acquire(t *testing.T, d caller, r *backend.Request) backend.Grant {
 	t.Helper()
 	g, err := d.Acquire(t.Context(), r)
 	must(t, err)
@@ -56,7 +57,7 @@ func TestReserved(t *testing.T) {
 		t.Errorf("sent again: got %d, want %d", again.Token, g.Token)
 	}
 	top = max(top, again.Token+backend.Token(again.Reserved))
-	must(t, d.Release(t.Context(), &backend.Hold{Request: r, Grant: again}))
+	must(t, d.Release(t.Context(), &core.Hold{Request: r, Grant: again}))
 	next("after a release", acquire(t, d, reserving("x", nonce('2'))), true)
 	must(t, d.Break(t.Context(), "x"))
 	next("after a Break", acquire(t, d, reserving("x", nonce('3'))), true)

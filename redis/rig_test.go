@@ -13,6 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/redis"
@@ -320,3 +321,12 @@ func (e *events) count(k fencelock.EventKind) int {
 func lostMoreThan(n int64) func(faultproxy.Counts) bool {
 	return func(c faultproxy.Counts) bool { return c.LostReplies > n }
 }
+
+// caller is a driver, and how the engine calls it.
+type caller struct {
+	*redis.Driver
+	core.Gater
+}
+
+// call returns the caller of d; as in Go, nothing comes of an error before.
+func call(d *redis.Driver) caller { return caller{d, core.Of(d).(core.Gater)} }

@@ -13,8 +13,8 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/servers"
-	"github.com/fencelock/fencelock/redlock"
 )
 
 // TLS and a password, on real servers, and what is said without them.
@@ -138,7 +138,7 @@ func TestRights(t *testing.T) {
 }
 
 // migrate does what a migration does.
-func migrate(t *testing.T, d *redlock.Driver) {
+func migrate(t *testing.T, d caller) {
 	t.Helper()
 	g := gate(backend.GateOpen, "moving/*")
 	must(t, d.SetGate(t.Context(), g, 0))
@@ -147,7 +147,7 @@ func migrate(t *testing.T, d *redlock.Driver) {
 	r := request("moving/x", "a", backend.PhaseBoth)
 	grant, err := d.Acquire(t.Context(), r)
 	must(t, err)
-	h := &backend.Hold{Request: r, Grant: grant}
+	h := &core.Hold{Request: r, Grant: grant}
 	must(t, d.RaiseHeld(t.Context(), h, grant.Token+1))
 	must(t, d.Release(t.Context(), h))
 	_, err = d.Undrained(t.Context(), g)

@@ -44,7 +44,7 @@ func (s *store) place(c *backend.Claim) *place {
 	return p
 }
 
-// Ask implements backend.Store: a round of votes, in one round trip if the lock is free and the
+// Ask implements backend.Driver: a round of votes, in one round trip if the lock is free and the
 // votes' numbers agree. A round that did not win is undone at once, in the background.
 func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
@@ -226,7 +226,7 @@ func (v *poll) take(a answer) error {
 func (v *poll) wait(pttl int64) {
 	left := floor
 	if pttl >= 0 {
-		left = min(left, time.Duration(pttl)*time.Millisecond+5*time.Millisecond)
+		left = min(left, time.Duration(min(pttl, floor.Milliseconds()))*time.Millisecond+5*time.Millisecond)
 	}
 	v.left = append(v.left, left)
 }

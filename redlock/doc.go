@@ -134,7 +134,7 @@
 //
 // # What the servers need
 //
-// Redis 6.2 or later, maxmemory-policy noeviction, clocks that are kept by slewing. With ACLs: the
+// Redis 6 or later, maxmemory-policy noeviction, clocks that are kept by slewing. With ACLs: the
 // lock keys and ~fl*, the channels &fl*, and the commands EVAL, EVALSHA, INFO, TIME, GET, SET, DEL,
 // EXISTS, PEXPIRE, PTTL, the H and L commands of the scripts, RPUSH, SCAN, PUBLISH, SUBSCRIBE; and
 // FCALL, FUNCTION|LOAD on Redis 7, and MGET, without which each vote costs more of the node's time.

@@ -12,7 +12,6 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/internal/core"
 )
 
 const (
@@ -52,10 +51,8 @@ type Options struct {
 	Fresh bool
 }
 
-// Driver is the Redlock backend. It implements backend.Driver, backend.Checker and backend.Gater.
-type Driver struct {
-	*core.Mover
-}
+// Driver is the Redlock backend. It implements backend.Mover.
+type Driver struct{ *store }
 
 // store implements backend.Mover.
 type store struct {
@@ -85,7 +82,7 @@ func New(clients []goredis.UniversalClient, opts *Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Driver{core.NewMover(s)}, nil
+	return &Driver{s}, nil
 }
 
 func newStore(clients []goredis.UniversalClient, opts *Options) (*store, error) {
@@ -166,11 +163,11 @@ func (s *store) node(i int, client goredis.UniversalClient) (*node, error) {
 // Traits returns what the Redlock backend promises.
 func (s *store) Traits() backend.Traits { return backend.TraitsOf("redlock") }
 
-// Calls implements backend.Store. What goes to a node together is decided for each node alone, so
+// Calls implements backend.Driver. What goes to a node together is decided for each node alone, so
 // that a lock waits for no other lock's votes.
 func (s *store) Calls() backend.Calls { return backend.Calls{Most: 1} }
 
-// Close implements backend.Store. What is still owed to nodes that answer is sent first.
+// Close implements backend.Driver. What is still owed to nodes that answer is sent first.
 func (s *store) Close() error {
 	s.hub.close()
 	for _, n := range s.nodes {

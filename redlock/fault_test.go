@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
@@ -185,7 +185,7 @@ func TestLateVoteKeepsTheToken(t *testing.T) {
 		if again.Token != first.Token {
 			t.Errorf("token: got %d, and sent again %d", first.Token, again.Token)
 		}
-		must(t, d.Release(t.Context(), &backend.Hold{Request: r, Grant: again}))
+		must(t, d.Release(t.Context(), &core.Hold{Request: r, Grant: again}))
 	}
 }
 
@@ -302,7 +302,7 @@ func TestSilentConnectionsDelayNothing(t *testing.T) {
 			r := request(fmt.Sprint("a", i, j), fmt.Sprint(3*i+j), "")
 			g, err := d.Acquire(t.Context(), r)
 			must(t, err)
-			must(t, d.Release(t.Context(), &backend.Hold{Request: r, Grant: g}))
+			must(t, d.Release(t.Context(), &core.Hold{Request: r, Grant: g}))
 			if took := time.Since(began); took > time.Second { // a call to a node ends after 2 s
 				t.Errorf("Acquire and Release took %v", took)
 			}

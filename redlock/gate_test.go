@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/gatetest"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/redlock"
 )
@@ -23,15 +24,15 @@ func TestGates(t *testing.T) {
 }
 
 // gater is a driver of its own: one more client of the nodes. Its closing is the caller's.
-func gater(t *testing.T, url string) *redlock.Driver {
+func gater(t *testing.T, url string) caller {
 	t.Helper()
 	d, err := backend.Open(t.Context(), url, nil)
 	must(t, err)
-	return d.(*redlock.Driver)
+	return call(d.(*redlock.Driver))
 }
 
 // closing is gater, closed with the test.
-func closing(t *testing.T, url string) *redlock.Driver {
+func closing(t *testing.T, url string) caller {
 	d := gater(t, url)
 	t.Cleanup(func() { must(t, d.Close()) })
 	return d
@@ -228,7 +229,7 @@ func TestRefusedWaiterPassesOn(t *testing.T) {
 	first := request("x", "c", backend.PhaseBoth)
 	g, err := a.Acquire(t.Context(), first)
 	must(t, err)
-	wait := func(d *redlock.Driver, r *backend.Request, n int) chan error {
+	wait := func(d caller, r *backend.Request, n int) chan error {
 		r.Wait = true
 		done := make(chan error, 1)
 		go func() {
@@ -245,7 +246,7 @@ func TestRefusedWaiterPassesOn(t *testing.T) {
 	granted := wait(b, request("x", "b", backend.PhaseBoth), 2)
 	must(t, a.SetGate(t.Context(), gate(backend.GateBoth, "*"), 0))
 	released := time.Now()
-	must(t, a.Release(t.Context(), &backend.Hold{Request: first, Grant: g}))
+	must(t, a.Release(t.Context(), &core.Hold{Request: first, Grant: g}))
 	must(t, <-granted)
 	if took := time.Since(released); took > time.Second {
 		t.Errorf("the next was granted after %v, want at once", took)

@@ -7,7 +7,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Keep implements backend.Store: one request to each node, whatever the number of claims. A node
+// Keep implements backend.Driver: one request to each node, whatever the number of claims. A node
 // that has not got a lock which a majority has is asked for its vote again, in the background: it
 // was restarted, say, and without it the next restart of another would end the lease. The answer of
 // a node that is not waited for counts for the next time.
@@ -76,7 +76,7 @@ func (s *store) again(c *backend.Claim, g *grip) {
 	}
 }
 
-// Leave implements backend.Store. A majority must have freed the lock; the others follow. What
+// Leave implements backend.Driver. A majority must have freed the lock; the others follow. What
 // nothing is held of must be refused by a majority.
 func (s *store) Leave(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {

@@ -48,7 +48,7 @@ func parse(s string) value {
 		return value{}
 	}
 	n, err := strconv.ParseInt(parts[1], 10, 64)
-	if err != nil {
+	if err != nil || n < 0 {
 		return value{}
 	}
 	owner, both, _ := strings.Cut(parts[2], "\x00")

@@ -90,16 +90,17 @@ func (v *view) info(name string, nodes, quorum int, any bool) backend.Info {
 			i.Owner = seen[0].owner
 			i.Token, _ = commonest(seen)
 		}
-		left := make([]int, 0, len(seen))
+		left := make([]int64, 0, len(seen))
 		for _, s := range seen {
 			if s.pttl == -1 {
 				i.Leaked = i.Leaked || any || id == ""
 				s.pttl = 0
 			}
-			left = append(left, int(s.pttl))
+			left = append(left, s.pttl)
 			marks[s.both] = true
 		}
-		i.ExpiresIn = time.Duration(reached(left, min(quorum, len(left)))) * time.Millisecond
+		ms := min(reached(left, min(quorum, len(left))), math.MaxInt64/int64(time.Millisecond))
+		i.ExpiresIn = time.Duration(max(ms, 0)) * time.Millisecond
 	}
 	if len(marks) == 1 { // all that is left is of one migration, or of none
 		for both := range marks {
@@ -110,7 +111,7 @@ func (v *view) info(name string, nodes, quorum int, any bool) backend.Info {
 }
 
 // reached is the greatest number that so many of ns reach.
-func reached(ns []int, many int) int {
+func reached[N int | int64](ns []N, many int) N {
 	if len(ns) < many || many == 0 {
 		return 0
 	}
@@ -154,7 +155,7 @@ func (s *store) view(ctx context.Context, name string) (*view, error) {
 	return v, r.enough(err)
 }
 
-// Look implements backend.Store. With an empty prefix it names every string key of the databases,
+// Look implements backend.Driver. With an empty prefix it names every string key of the databases,
 // for each could be somebody's lock.
 //
 // A strict one names what a single node has: the others may have lost their votes. So a hold is
@@ -293,7 +294,7 @@ func (n *node) state(ctx context.Context) (state, error) {
 	return stateOf(replies[0])
 }
 
-// Break implements backend.Store. A majority must have freed the lock of whoever a majority knows; the
+// Break implements backend.Driver. A majority must have freed the lock of whoever a majority knows; the
 // others follow when they answer.
 func (s *store) Break(ctx context.Context, name string) error {
 	v, err := s.view(ctx, name)

@@ -2,16 +2,18 @@ package redlock
 
 import (
 	"context"
+	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/internal/core"
+	"github.com/fencelock/fencelock/internal/redisnode"
 	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
@@ -76,7 +78,7 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 		return nil, err
 	}
 	s.own = true
-	return &Driver{core.NewMover(s)}, nil
+	return &Driver{s}, nil
 }
 
 // read takes the keys that are about connections, which all nodes share.
@@ -109,6 +111,9 @@ func (s *store) probe(ctx context.Context) error {
 		r := s.ask(ctx, callMost, []op{{stateKey, []any{"s"}}}, nil)
 		err := r.enough(r.each(ctx, callMost, func(answer) error { return nil },
 			func() bool { return r.good >= s.quorum }))
+		if err == nil {
+			err = s.tooOld(ctx, r)
+		}
 		if err == nil && s.fresh.Load() {
 			err = s.settle(ctx)
 		}
@@ -123,4 +128,32 @@ func (s *store) probe(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// tooOld asks the nodes that have answered which version they are.
+func (s *store) tooOld(ctx context.Context, r *round) error {
+	ctx, cancel := context.WithTimeout(ctx, callMost)
+	defer cancel()
+	r.mu.Lock()
+	heard := r.heard[:r.taken]
+	r.mu.Unlock()
+	var wg sync.WaitGroup
+	errs := make([]error, len(s.nodes))
+	for _, a := range heard {
+		if a.err != nil {
+			continue
+		}
+		wg.Go(func() {
+			if info, err := s.nodes[a.node].client.Info(ctx, "server").Result(); err == nil {
+				errs[a.node] = redisnode.TooOld(info)
+			}
+		})
+	}
+	wg.Wait()
+	for i, err := range errs {
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.nodes[i].addr, err)
+		}
+	}
+	return nil
 }

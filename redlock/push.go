@@ -72,7 +72,7 @@ func (h *hub) add(c *backend.Claim) *waiter {
 	return w
 }
 
-// Enter implements backend.Store: the pushes of a majority reach the claim, or those of the nodes that answer in time.
+// Enter implements backend.Driver: the pushes of a majority reach the claim, or those of the nodes that answer in time.
 func (s *store) Enter(ctx context.Context, c *backend.Claim) error {
 	h := &s.hub
 	h.mu.Lock()

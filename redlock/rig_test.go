@@ -10,8 +10,10 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/redlock"
 )
 
 // state is the key of a node's own state.
@@ -133,3 +135,12 @@ func refuse(p *faultproxy.Proxy) {
 	p.Set(faultproxy.Mode{Refuse: true})
 	p.Cut()
 }
+
+// caller is a driver, and how the engine calls it.
+type caller struct {
+	*redlock.Driver
+	core.Gater
+}
+
+// call returns the caller of d; as in Go, nothing comes of an error before.
+func call(d *redlock.Driver) caller { return caller{d, core.Of(d).(core.Gater)} }

@@ -4,4 +4,4 @@
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-go list work | grep -vE '/(bench/peers|examples/nats-driver|examples/sqlite-driver|integrations/(controller-runtime|goose))(/|$)'
+go list work | grep -vE '/(bench/peers|tests/peers|examples/nats-driver|examples/sqlite-driver|integrations/(controller-runtime|goose))(/|$)'

@@ -90,6 +90,8 @@ else
 	go test -count=1 -shuffle=on ./integrations/controller-runtime ./integrations/goose || status=$?
 	# Old programs and new ones on one key.
 	(cd bench/peers && go test -count=1 -timeout 10m -run 'TestOldProgramsOnOneKey|TestMixedFleets' .) || status=$?
+	# The questions of the rules, put to other libraries: half a minute.
+	go test -count=1 -timeout 5m ./tests/peers || status=$?
 	# The search of the protocols' states needs the speed that the race detector costs.
 	go test -count=1 -v "$@" ./redlock/internal/model ./backend/migrate/internal/model | grep -v '^=== ' || status=$?
 fi

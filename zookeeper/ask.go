@@ -18,7 +18,7 @@ const maxDraws = 30
 // errAgain: nothing was done, and the claim is to be sent again.
 var errAgain = errors.New("again")
 
-// Ask implements backend.Store: one multi, if the lock is free. What others have changed meanwhile
+// Ask implements backend.Driver: one multi, if the lock is free. What others have changed meanwhile
 // is asked for, and the claim sent again.
 func (st *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {

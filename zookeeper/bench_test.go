@@ -108,7 +108,7 @@ func BenchmarkGates(b *testing.B) {
 			if i == 0 {
 				g.Scope[0].Match, g.State = "name*", backend.GateOpen
 			}
-			if err := d.SetGate(b.Context(), g, 0); err != nil {
+			if err := call(d).SetGate(b.Context(), g, 0); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/zookeeper"
 )
@@ -147,7 +148,7 @@ func TestHeldLocksAtASlowServer(t *testing.T) {
 		leases = append(leases, lock(t, holder.Mutex(fmt.Sprint("held-", i))))
 	}
 	_, answered := slowCrowd(t, z.Addrs(), "held-", n, func() {
-		<-time.After(backend.Patience) // an outage for so long would end the waits
+		<-time.After(core.Patience) // an outage for so long would end the waits
 		for _, le := range leases {
 			unlock(t, le)
 		}
@@ -318,7 +319,7 @@ func TestManyLongPaths(t *testing.T) {
 	})
 	must(t, err)
 	t.Cleanup(func() { must(t, d.Close()) })
-	holds, errs := make([]*backend.Hold, n), make([]error, n)
+	holds, errs := make([]*core.Hold, n), make([]error, n)
 	places := make(chan struct{}, 32)
 	var wg sync.WaitGroup
 	for i := range n {
@@ -327,13 +328,13 @@ func TestManyLongPaths(t *testing.T) {
 			defer func() { <-places }()
 			r := request(fmt.Sprintf("%03d-%s", i, strings.Repeat("é", 250)))
 			var g backend.Grant
-			g, errs[i] = d.Acquire(within(t, 20*time.Second), r)
-			holds[i] = &backend.Hold{Request: r, Grant: g}
+			g, errs[i] = call(d).Acquire(within(t, 20*time.Second), r)
+			holds[i] = &core.Hold{Request: r, Grant: g}
 		})
 	}
 	wg.Wait()
 	must(t, errors.Join(errs...))
-	must(t, errors.Join(d.Renew(within(t, 10*time.Second), holds)...))
+	must(t, errors.Join(call(d).Renew(within(t, 10*time.Second), holds)...))
 }
 
 func TestRaise(t *testing.T) {

@@ -158,7 +158,7 @@
 //
 // # What the servers need
 //
-// ZooKeeper with container nodes (since 3.5.3; tested with 3.8 only), of which
+// ZooKeeper 3.5.3 or later, which has container nodes, and of which
 // znode.container.checkIntervalMs must not be 0. maxSessionTimeout at least the longest TTL +
 // grace and a little more: the default of 40 s does for the default TTL of 30 s and a grace of up
 // to 5 s. minSessionTimeout at least two ticks, as by default. maxClientCnxns (60 for one address

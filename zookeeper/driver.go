@@ -11,7 +11,6 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/internal/core"
 )
 
 const (
@@ -38,11 +37,8 @@ type Options struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Driver is the ZooKeeper backend. It implements backend.Driver, backend.Checker and backend.Gater.
-type Driver struct {
-	*core.Mover
-	store *store
-}
+// Driver is the ZooKeeper backend. It implements backend.Mover.
+type Driver struct{ *store }
 
 // store implements backend.Mover.
 type store struct {
@@ -74,7 +70,7 @@ func New(servers []string, opts *Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Driver{core.NewMover(st), st}, nil
+	return &Driver{st}, nil
 }
 
 func newStore(servers []string, opts *Options) (*store, error) {
@@ -154,10 +150,10 @@ func checkChroot(p string) error {
 // Traits returns what the ZooKeeper backend promises.
 func (st *store) Traits() backend.Traits { return backend.TraitsOf("zookeeper") }
 
-// Calls implements backend.Store. Claims are put together in a session; see batch.
+// Calls implements backend.Driver. Claims are put together in a session; see batch.
 func (st *store) Calls() backend.Calls { return backend.Calls{Most: 1, Abreast: 1} }
 
-// Close implements backend.Store. It returns when every session has ended, or could not be told to
+// Close implements backend.Driver. It returns when every session has ended, or could not be told to
 // within a second.
 func (st *store) Close() error {
 	st.mu.Lock()

@@ -18,7 +18,7 @@ const maxChecks = 500
 var errUnsettled = errors.New("the session was silent for too long, " +
 	"and the leader may not have heard of it again")
 
-// Keep implements backend.Store. A renewal is a multi for each session and 500 holds, which goes
+// Keep implements backend.Driver. A renewal is a multi for each session and 500 holds, which goes
 // through the leader: it answers only for sessions that live. The first look arms a watch on the
 // holder's node, which tells at once when the node goes; after that there is nothing to ask.
 func (st *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {

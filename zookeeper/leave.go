@@ -10,7 +10,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Leave implements backend.Store. A release is one multi; see prepareLeave.
+// Leave implements backend.Driver. A release is one multi; see prepareLeave.
 func (st *store) Leave(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
 		p := st.place(c)

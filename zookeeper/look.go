@@ -36,7 +36,7 @@ func abreast(n int, do func(int)) {
 	wg.Wait()
 }
 
-// Look implements backend.Store. ZooKeeper's leases have no expiry that can be read, so ExpiresIn is
+// Look implements backend.Driver. ZooKeeper's leases have no expiry that can be read, so ExpiresIn is
 // 0. It is always strict: what it reads is at least as new as the call, and a lock that was held
 // when the names were listed has a node since.
 func (st *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
@@ -118,7 +118,7 @@ func (s *session) inspect(ctx context.Context, name string) (backend.Info, error
 	}
 }
 
-// Break implements backend.Store.
+// Break implements backend.Driver.
 func (st *store) Break(ctx context.Context, name string) error {
 	s, err := st.any(ctx)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/gatetest"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/zookeeper"
@@ -55,11 +56,11 @@ func closedGate(names string) backend.Gate {
 }
 
 // hold acquires with a bare driver; the lock must be free.
-func hold(t *testing.T, d *zookeeper.Driver, r *backend.Request) *backend.Hold {
+func hold(t *testing.T, d caller, r *backend.Request) *core.Hold {
 	t.Helper()
 	g, err := d.Acquire(t.Context(), r)
 	must(t, err)
-	return &backend.Hold{Request: r, Grant: g}
+	return &core.Hold{Request: r, Grant: g}
 }
 
 // refusedBy fails the test unless err is the refusal of a gate.
@@ -139,20 +140,20 @@ func TestGatesNeedNoRights(t *testing.T) {
 	d, err := zookeeper.New(z.Addrs(), nil)
 	must(t, err)
 	t.Cleanup(func() { must(t, d.Close()) })
-	must(t, d.Release(t.Context(), hold(t, d, request("x"))))
+	must(t, call(d).Release(t.Context(), hold(t, call(d), request("x"))))
 	g := closedGate("*")
-	want(t, "SetGate without the right to write", d.SetGate(t.Context(), g, 0), backend.ErrInvalid)
+	want(t, "SetGate without the right to write", call(d).SetGate(t.Context(), g, 0), backend.ErrInvalid)
 	want(t, "Report without the right to create",
-		d.Report(t.Context(), backend.Client{ID: "1", Move: g.Move}, time.Minute),
+		call(d).Report(t.Context(), backend.Client{ID: "1", Move: g.Move}, time.Minute),
 		backend.ErrInvalid)
 	_, err = c.Set(root+"/locks",
 		[]byte(`[{"move":"moving house/1","scope":[{"match":"*"}],"state":"both","epoch":7}]`), -1)
 	must(t, err)
 	g.Epoch = 7
 	try := request("x")
-	_, err = d.Acquire(t.Context(), try)
+	_, err = call(d).Acquire(t.Context(), try)
 	refusedBy(t, "a try", err, g)
-	must(t, d.Abandon(t.Context(), try))
+	must(t, call(d).Abandon(t.Context(), try))
 }
 
 // Many grants and releases leave together; a gate that is closed meanwhile refuses those in its scope and no other.
@@ -258,7 +259,7 @@ func TestRefusedWaiterLeaves(t *testing.T) {
 	first, both := request("x"), request("x")
 	first.Wait, both.Wait = true, true
 	both.Move, both.Phase = g.Move, backend.PhaseBoth
-	answer, next := make(chan error, 1), make(chan *backend.Hold, 1)
+	answer, next := make(chan error, 1), make(chan *core.Hold, 1)
 	go func() {
 		_, err := d.Acquire(t.Context(), first)
 		answer <- err
@@ -269,7 +270,7 @@ func TestRefusedWaiterLeaves(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		next <- &backend.Hold{Request: both, Grant: got}
+		next <- &core.Hold{Request: both, Grant: got}
 	}()
 	await(t, 10*time.Second, "both wait", func() bool { return len(nodes(t, c, "x", "wait-")) == 2 })
 	must(t, other.SetGate(t.Context(), g, 0))
@@ -318,7 +319,7 @@ func TestGatesAreKnown(t *testing.T) {
 				continue
 			}
 			must(t, err)
-			must(t, d.Release(t.Context(), &backend.Hold{Request: r, Grant: got}))
+			must(t, d.Release(t.Context(), &core.Hold{Request: r, Grant: got}))
 			once := int64(1)
 			if again > 0 {
 				once = 0
@@ -344,13 +345,13 @@ func TestLostRepliesOfGates(t *testing.T) {
 		r.Wait = wait
 		must(t, d.Release(t.Context(), hold(t, d, request("x")))) // now one multi is all that it takes
 		p.Set(faultproxy.Mode{HoldReplies: true})
-		granted := make(chan *backend.Hold, 1)
+		granted := make(chan *core.Hold, 1)
 		go func() {
 			g, err := d.Acquire(t.Context(), r)
 			if err != nil {
 				t.Errorf("with wait %v: %v", wait, err)
 			}
-			granted <- &backend.Hold{Request: r, Grant: g}
+			granted <- &core.Hold{Request: r, Grant: g}
 		}()
 		await(t, 5*time.Second, "it is granted", func() bool { return len(nodes(t, c, "x", "held-")) == 1 })
 		must(t, other.SetGate(t.Context(), g, backend.Lower))

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
@@ -69,7 +70,7 @@ func TestGrantThatNobodyWasGiven(t *testing.T) {
 	}()
 	await(t, 10*time.Second, "one waiter", func() bool { return len(nodes(t, c, "x", "wait-")) == 1 })
 	p.LoseReplyTo(1, about("/held-"+r.Nonce, "/tokens/"))
-	must(t, holder.Release(t.Context(), &backend.Hold{Request: first, Grant: g}))
+	must(t, holder.Release(t.Context(), &core.Hold{Request: first, Grant: g}))
 	await(t, 10*time.Second, "the grant's reply is lost", func() bool { return p.Counts().LostReplies == 1 })
 	const multi = "\x00\x00\x00\x0e"
 	p.LoseReplyTo(1, about(multi, "/held-"+r.Nonce)) // it has found its grant, and looks whether its session is sure
@@ -88,6 +89,6 @@ func TestGrantThatNobodyWasGiven(t *testing.T) {
 		t.Errorf("the end of a grant that nobody was given was told: %v", err)
 	default:
 	}
-	must(t, d.Release(t.Context(), &backend.Hold{Request: r, Grant: got.g}))
+	must(t, d.Release(t.Context(), &core.Hold{Request: r, Grant: got.g}))
 	awaitClean(t, c, 5*time.Second)
 }

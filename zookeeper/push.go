@@ -28,7 +28,7 @@ const (
 // errMoved: the queue changed between two requests.
 var errMoved = errors.New("the queue has changed")
 
-// Enter implements backend.Store. It does all that a waiter needs more than one request for: it
+// Enter implements backend.Driver. It does all that a waiter needs more than one request for: it
 // joins the queue, and either finds that the lock is the claim's to take, which Ask does, or watches
 // the node before it.
 func (st *store) Enter(ctx context.Context, c *backend.Claim) error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/zookeeper"
 )
@@ -217,12 +218,12 @@ func TestReleaseAfterOutage(t *testing.T) {
 	z := single(t)
 	p, url := proxied(t, z.Servers()[0])
 	d := driver(t, url)
-	holds := make([]*backend.Hold, n)
+	holds := make([]*core.Hold, n)
 	for i := range holds {
 		r := request(fmt.Sprint("x-", i))
 		g, err := d.Acquire(t.Context(), r)
 		must(t, err)
-		holds[i] = &backend.Hold{Request: r, Grant: g}
+		holds[i] = &core.Hold{Request: r, Grant: g}
 	}
 	p.Set(faultproxy.Mode{Refuse: true})
 	p.Cut()
@@ -251,10 +252,10 @@ func TestLostReplyOfReleaseOfALostLock(t *testing.T) {
 	other := request("y")
 	og, err := d.Acquire(t.Context(), other)
 	must(t, err)
-	must(t, d.Release(t.Context(), &backend.Hold{Request: other, Grant: og}))
+	must(t, d.Release(t.Context(), &core.Hold{Request: other, Grant: og}))
 	must(t, c.Delete(holder(t, c, "x"), -1))
 	p.LoseReplyTo(1, about(at("x")+"/held-", "/done/"))
-	want(t, "Release", d.Release(t.Context(), &backend.Hold{Request: r, Grant: g}), backend.ErrLost)
+	want(t, "Release", d.Release(t.Context(), &core.Hold{Request: r, Grant: g}), backend.ErrLost)
 	if n := p.Counts().LostReplies; n != 1 {
 		t.Errorf("%d replies were lost, want 1", n)
 	}
@@ -262,7 +263,7 @@ func TestLostReplyOfReleaseOfALostLock(t *testing.T) {
 	next := request("x")
 	_, err = driver(t, z.URL()).Acquire(t.Context(), next)
 	must(t, err)
-	want(t, "Release again", d.Release(t.Context(), &backend.Hold{Request: r, Grant: g}), backend.ErrLost)
+	want(t, "Release again", d.Release(t.Context(), &core.Hold{Request: r, Grant: g}), backend.ErrLost)
 	_ = d.Abandon(t.Context(), r)
 	if got := holder(t, c, "x"); got != at("x")+"/held-"+next.Nonce {
 		t.Errorf("the holder is %q, want the next one", got)
@@ -270,12 +271,12 @@ func TestLostReplyOfReleaseOfALostLock(t *testing.T) {
 }
 
 // driver returns a bare driver.
-func driver(t *testing.T, url string) *zookeeper.Driver {
+func driver(t *testing.T, url string) caller {
 	t.Helper()
 	d, err := backend.Open(t.Context(), url, nil)
 	must(t, err)
 	t.Cleanup(func() { must(t, d.Close()) })
-	return d.(*zookeeper.Driver)
+	return call(d.(*zookeeper.Driver))
 }
 
 var nonces atomic.Int64

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/zookeeper"
 )
@@ -25,7 +26,7 @@ func reserving(name string) *backend.Request {
 }
 
 // acquired is a request that was granted, with tokens in reserve.
-func acquired(t *testing.T, d *zookeeper.Driver, r *backend.Request) *backend.Hold {
+func acquired(t *testing.T, d caller, r *backend.Request) *core.Hold {
 	t.Helper()
 	var g backend.Grant
 	await(t, 20*time.Second, "the lock is granted", func() bool {
@@ -39,7 +40,7 @@ func acquired(t *testing.T, d *zookeeper.Driver, r *backend.Request) *backend.Ho
 	if g.Reserved < 0 || g.Reserved > r.Reserve {
 		t.Errorf("%s: %d tokens are reserved, want 0 to %d", r.Name, g.Reserved, r.Reserve)
 	}
-	return &backend.Hold{Request: r, Grant: g}
+	return &core.Hold{Request: r, Grant: g}
 }
 
 // However the next grant comes about, its token is greater than those that were reserved with the one before.
@@ -50,10 +51,10 @@ func TestReservedTokensAreNobodyElses(t *testing.T) {
 	other := driver(t, z.URL())
 	for _, way := range []struct {
 		name string
-		end  func(t *testing.T, d *zookeeper.Driver, h *backend.Hold)
+		end  func(t *testing.T, d caller, h *core.Hold)
 	}{
-		{"release", func(t *testing.T, d *zookeeper.Driver, h *backend.Hold) { must(t, d.Release(t.Context(), h)) }},
-		{"release, and the same process", func(t *testing.T, d *zookeeper.Driver, h *backend.Hold) {
+		{"release", func(t *testing.T, d caller, h *core.Hold) { must(t, d.Release(t.Context(), h)) }},
+		{"release, and the same process", func(t *testing.T, d caller, h *core.Hold) {
 			must(t, d.Release(t.Context(), h))
 			next := acquired(t, d, reserving(h.Name))
 			if next.Token <= h.Token+backend.Token(h.Reserved) {
@@ -63,27 +64,27 @@ func TestReservedTokensAreNobodyElses(t *testing.T) {
 		}},
 		{
 			"abandon",
-			func(t *testing.T, d *zookeeper.Driver, h *backend.Hold) {
+			func(t *testing.T, d caller, h *core.Hold) {
 				must(t, d.Abandon(t.Context(), h.Request))
 			},
 		},
 		{
 			"break",
-			func(t *testing.T, _ *zookeeper.Driver, h *backend.Hold) {
+			func(t *testing.T, _ caller, h *core.Hold) {
 				must(t, other.Break(t.Context(), h.Name))
 			},
 		},
-		{"raise", func(t *testing.T, d *zookeeper.Driver, h *backend.Hold) {
+		{"raise", func(t *testing.T, d caller, h *core.Hold) {
 			must(t, other.RaiseHeld(t.Context(), acquired(t, other, reserving("other")), h.Token))
 			must(t, d.RaiseHeld(t.Context(), h, h.Token+1))
 			must(t, d.Release(t.Context(), h))
 		}},
-		{"raise of all", func(t *testing.T, d *zookeeper.Driver, h *backend.Hold) {
+		{"raise of all", func(t *testing.T, d caller, h *core.Hold) {
 			must(t, other.Raise(t.Context(), h.Token+2))
 			must(t, d.Release(t.Context(), h))
 		}},
-		{"end of the session", func(t *testing.T, d *zookeeper.Driver, _ *backend.Hold) { must(t, d.Close()) }},
-		{"expiry of the session", func(*testing.T, *zookeeper.Driver, *backend.Hold) { p.Set(faultproxy.BlackHole) }},
+		{"end of the session", func(t *testing.T, d caller, _ *core.Hold) { must(t, d.Close()) }},
+		{"expiry of the session", func(*testing.T, caller, *core.Hold) { p.Set(faultproxy.BlackHole) }},
 	} {
 		t.Run(way.name, func(t *testing.T) {
 			defer p.Set(faultproxy.Mode{})
@@ -95,11 +96,11 @@ func TestReservedTokensAreNobodyElses(t *testing.T) {
 			if strings.HasPrefix(way.name, "expiry") {
 				r.TTL = 2 * time.Second // which is waited for
 			}
-			h := acquired(t, d, r)
+			h := acquired(t, call(d), r)
 			if h.Reserved == 0 {
 				t.Error("no token is reserved")
 			}
-			way.end(t, d, h)
+			way.end(t, call(d), h)
 			next := acquired(t, other, reserving(way.name))
 			if next.Token <= h.Token+backend.Token(h.Reserved) {
 				t.Errorf("token: got %d after %d and %d in reserve", next.Token, h.Token, h.Reserved)
@@ -113,19 +114,19 @@ func TestReservedTokensAreNobodyElses(t *testing.T) {
 func TestReservedTokensOfAWaiter(t *testing.T) {
 	t.Parallel()
 	z := single(t)
-	ds := []*zookeeper.Driver{driver(t, z.URL()), driver(t, z.URL())}
+	ds := []caller{driver(t, z.URL()), driver(t, z.URL())}
 	c := foreign(t, z.Addrs()...)
 	last := acquired(t, ds[0], reserving("x"))
 	for i := range 6 {
 		r := reserving("x")
 		r.Wait = true
-		granted := make(chan *backend.Hold, 1)
+		granted := make(chan *core.Hold, 1)
 		go func() {
 			g, err := ds[(i+1)%2].Acquire(t.Context(), r)
 			if err != nil {
 				t.Error(err)
 			}
-			granted <- &backend.Hold{Request: r, Grant: g}
+			granted <- &core.Hold{Request: r, Grant: g}
 		}()
 		await(t, 10*time.Second, "it waits", func() bool { return len(nodes(t, c, "x", "wait-")) == 1 })
 		must(t, ds[i%2].Release(t.Context(), last))
@@ -174,10 +175,10 @@ func TestReservedTokensOfARepeatedRequest(t *testing.T) {
 func TestOneCounterForManyNames(t *testing.T) {
 	t.Parallel()
 	z := single(t)
-	ds := []*zookeeper.Driver{driver(t, z.URL()), driver(t, z.URL())}
+	ds := []caller{driver(t, z.URL()), driver(t, z.URL())}
 	names := sameCounter(12)
 	var mu sync.Mutex
-	var all []*backend.Hold
+	var all []*core.Hold
 	last := map[string]backend.Token{}
 	var wg sync.WaitGroup
 	for i, d := range ds {
@@ -194,7 +195,7 @@ func TestOneCounterForManyNames(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					h := &backend.Hold{Request: r, Grant: g}
+					h := &core.Hold{Request: r, Grant: g}
 					mu.Lock()
 					all = append(all, h)
 					if g.Token <= last[name] {
@@ -210,7 +211,7 @@ func TestOneCounterForManyNames(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	slices.SortFunc(all, func(a, b *backend.Hold) int { return cmp.Compare(a.Token, b.Token) })
+	slices.SortFunc(all, func(a, b *core.Hold) int { return cmp.Compare(a.Token, b.Token) })
 	reserved := 0
 	for i, h := range all[1:] {
 		if before := all[i]; h.Token <= before.Token+backend.Token(before.Reserved) {

@@ -11,8 +11,10 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/zookeeper"
 )
 
 // sessionLength is that of clients which know nothing of locks.
@@ -227,3 +229,12 @@ func lost(t *testing.T, le *fencelock.Lease, most time.Duration, reasons ...fenc
 	}
 	t.Errorf("got %v, want one of %v", l, reasons)
 }
+
+// caller is a driver, and how the engine calls it.
+type caller struct {
+	*zookeeper.Driver
+	core.Gater
+}
+
+// call returns the caller of d; as in Go, nothing comes of an error before.
+func call(d *zookeeper.Driver) caller { return caller{d, core.Of(d).(core.Gater)} }

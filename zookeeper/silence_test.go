@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/zookeeper"
@@ -91,8 +92,8 @@ func TestRenewalOnAnUnsureSession(t *testing.T) {
 	r.TTL = 4 * time.Second
 	g, err := d.Acquire(within(t, 10*time.Second), r)
 	must(t, err)
-	h := &backend.Hold{Request: r, Grant: g}
-	renew := func() error { return d.Renew(within(t, time.Second), []*backend.Hold{h})[0] }
+	h := &core.Hold{Request: r, Grant: g}
+	renew := func() error { return d.Renew(within(t, time.Second), []*core.Hold{h})[0] }
 	await(t, 5*time.Second, "a renewal", func() bool { return renew() == nil })
 	p.Set(faultproxy.Mode{HoldReplies: true}) // pings are not answered for more than the session has to spare
 	<-time.After(2 * time.Second)

@@ -312,7 +312,7 @@ func readRecord(data []byte) (record, bool) {
 		return record{}, false
 	}
 	token, err := strconv.ParseInt(words[0], 10, 64)
-	if err != nil {
+	if err != nil || token <= 0 {
 		return record{}, false
 	}
 	version, err := strconv.ParseInt(words[1], 10, 32)

@@ -17,14 +17,14 @@ const (
 	pollLife  = 2 * time.Second
 )
 
-// Enter implements [backend.Store]. The claim's place is the name of the socket through which it is
+// Enter implements [backend.Driver]. The claim's place is the name of the socket through which it is
 // woken; without one it looks every 50 ms.
 func (s *store) Enter(_ context.Context, c *backend.Claim) error {
 	c.Place = s.hub.enter(c)
 	return nil
 }
 
-// Ask implements [backend.Store].
+// Ask implements [backend.Driver].
 func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
 		var g backend.Grant

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // raw is what the medium takes for a change of a state file: the yardstick.
@@ -33,7 +33,7 @@ func BenchmarkFile(b *testing.B) {
 	}
 	b.Run("op=renew-10000", func(b *testing.B) {
 		d := newDriver(b, b.TempDir())
-		var hs []*backend.Hold
+		var hs []*core.Hold
 		for i := range 10000 {
 			hs = append(hs, take(b, d, try(fmt.Sprint("n", i), time.Hour)))
 		}

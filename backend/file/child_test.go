@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // The tests start their own binary again as another process, with its job and directory
@@ -26,20 +27,20 @@ const (
 	dirEnv = "FENCELOCK_FILE_TEST_DIR"
 )
 
-var jobs = map[string]func(ctx context.Context, d *Driver){
-	"count": func(ctx context.Context, d *Driver) { count(ctx, d, 4, 25) },
-	"hold":  func(ctx context.Context, d *Driver) { childHold(ctx, d, try("x", 300*time.Millisecond)) },
-	"wait":  func(ctx context.Context, d *Driver) { childHold(ctx, d, wait("x", time.Minute)) },
+var jobs = map[string]func(ctx context.Context, d caller){
+	"count": func(ctx context.Context, d caller) { count(ctx, d, 4, 25) },
+	"hold":  func(ctx context.Context, d caller) { childHold(ctx, d, try("x", 300*time.Millisecond)) },
+	"wait":  func(ctx context.Context, d caller) { childHold(ctx, d, wait("x", time.Minute)) },
 	"write": childWrite,
-	"stuck": func(ctx context.Context, d *Driver) {
-		if err := d.s.bucket("x").enter(ctx); err != nil {
+	"stuck": func(ctx context.Context, d caller) {
+		if err := d.store.bucket("x").enter(ctx); err != nil {
 			fail(err)
 		}
 		fmt.Println("inside")
 		select {}
 	},
-	"half": func(ctx context.Context, d *Driver) { // a kill in the middle of a write
-		b := d.s.bucket("x")
+	"half": func(ctx context.Context, d caller) { // a kill in the middle of a write
+		b := d.store.bucket("x")
 		if err := b.enter(ctx); err != nil {
 			fail(err)
 		}
@@ -56,7 +57,7 @@ func child(job string) {
 	if err != nil {
 		fail(err)
 	}
-	jobs[job](context.Background(), d)
+	jobs[job](context.Background(), call(d))
 	if err := d.Close(); err != nil {
 		fail(err)
 	}
@@ -69,15 +70,15 @@ func fail(err error) {
 }
 
 // childHold acquires, prints the token, and renews until it is lost.
-func childHold(ctx context.Context, d *Driver, r *backend.Request) {
+func childHold(ctx context.Context, d caller, r *backend.Request) {
 	g, err := d.Acquire(ctx, r)
 	if err != nil {
 		fail(err)
 	}
 	fmt.Println("token", g.Token)
-	h := &backend.Hold{Request: r, Grant: g}
+	h := &core.Hold{Request: r, Grant: g}
 	for range time.Tick(r.TTL / 3) {
-		if err := d.Renew(ctx, []*backend.Hold{h})[0]; errors.Is(err, backend.ErrLost) {
+		if err := d.Renew(ctx, []*core.Hold{h})[0]; errors.Is(err, backend.ErrLost) {
 			fmt.Println("lost")
 			return
 		}
@@ -85,8 +86,8 @@ func childHold(ctx context.Context, d *Driver, r *backend.Request) {
 }
 
 // count adds to a number in a file, which only the lock guards.
-func count(ctx context.Context, d *Driver, workers, rounds int) {
-	path := filepath.Join(d.s.hub.dir, "counter")
+func count(ctx context.Context, d caller, workers, rounds int) {
+	path := filepath.Join(d.store.hub.dir, "counter")
 	var all sync.WaitGroup
 	for range workers {
 		all.Go(func() {
@@ -101,7 +102,7 @@ func count(ctx context.Context, d *Driver, workers, rounds int) {
 				if err := os.WriteFile(path, []byte(strconv.Itoa(n+1)), 0o600); err != nil {
 					fail(err)
 				}
-				if err := d.Release(ctx, &backend.Hold{Request: r, Grant: g}); err != nil {
+				if err := d.Release(ctx, &core.Hold{Request: r, Grant: g}); err != nil {
 					fail(err)
 				}
 			}
@@ -111,14 +112,14 @@ func count(ctx context.Context, d *Driver, workers, rounds int) {
 }
 
 // childWrite changes the state all the time, until it is killed.
-func childWrite(ctx context.Context, d *Driver) {
+func childWrite(ctx context.Context, d caller) {
 	fmt.Println("writing")
 	for {
 		name := "n" + strconv.Itoa(rand.IntN(5))
 		r := try(name, 100*time.Millisecond)
 		r.Wait = rand.IntN(4) == 0
 		g, err := d.Acquire(ctx, r)
-		h := &backend.Hold{Request: r, Grant: g}
+		h := &core.Hold{Request: r, Grant: g}
 		switch {
 		case errors.Is(err, backend.ErrLocked):
 			err = d.Abandon(ctx, r)
@@ -126,7 +127,7 @@ func childWrite(ctx context.Context, d *Driver) {
 		case rand.IntN(4) == 0:
 			err = d.Break(ctx, name)
 		case rand.IntN(2) == 0:
-			err = errors.Join(d.Renew(ctx, []*backend.Hold{h})[0], d.Release(ctx, h))
+			err = errors.Join(d.Renew(ctx, []*core.Hold{h})[0], d.Release(ctx, h))
 		default:
 			err = d.Release(ctx, h)
 		}

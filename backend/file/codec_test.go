@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 var hostile = []string{
@@ -25,8 +26,8 @@ var hostile = []string{
 
 func TestHostileNames(t *testing.T) {
 	d := newQuiet(t, t.TempDir())
-	other := newQuiet(t, d.s.hub.dir)
-	hs := map[string]*backend.Hold{}
+	other := newQuiet(t, d.store.hub.dir)
+	hs := map[string]*core.Hold{}
 	for _, name := range hostile {
 		r := try(name, time.Minute)
 		r.Owner = name
@@ -154,7 +155,7 @@ func TestBadFilesAreInvalid(t *testing.T) {
 	for name, text := range badFiles {
 		t.Run(name, func(t *testing.T) {
 			d := newQuiet(t, t.TempDir())
-			b := d.s.bucket("x")
+			b := d.store.bucket("x")
 			body, tail := text, ""
 			if i := strings.Index(text, "sum "); i >= 0 && strings.Contains(text, "%d") {
 				body, tail = text[:i], text[i:]
@@ -166,7 +167,7 @@ func TestBadFilesAreInvalid(t *testing.T) {
 			if err := os.WriteFile(b.path, []byte(raw+tail), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			h := &backend.Hold{Request: try("x", time.Minute)}
+			h := &core.Hold{Request: try("x", time.Minute)}
 			_, acquire := d.Acquire(t.Context(), h.Request)
 			_, waits := d.Acquire(t.Context(), wait("x", time.Minute))
 			_, look := d.Inspect(t.Context(), "x")
@@ -176,8 +177,8 @@ func TestBadFilesAreInvalid(t *testing.T) {
 			}
 			for what, err := range map[string]error{
 				"Acquire": acquire, "Acquire with Wait": waits, "Inspect": look, "List": list,
-				"Renew":   d.Renew(t.Context(), []*backend.Hold{h})[0],
-				"Check":   d.Check(t.Context(), []*backend.Hold{h})[0],
+				"Renew":   d.Renew(t.Context(), []*core.Hold{h})[0],
+				"Check":   d.Check(t.Context(), []*core.Hold{h})[0],
 				"Release": d.Release(t.Context(), h), "Abandon": d.Abandon(t.Context(), h.Request),
 				"Break": d.Break(t.Context(), "x"), "Raise": d.Raise(t.Context(), 1),
 			} {
@@ -194,9 +195,9 @@ func TestBadFilesAreInvalid(t *testing.T) {
 
 func TestOtherBoot(t *testing.T) {
 	d := newQuiet(t, t.TempDir())
-	b := d.s.bucket("x")
+	b := d.store.bucket("x")
 	st := newState("another", 1<<52)
-	st.locks[d.s.key("x")] = &lock{holder: &holder{nonce: nonce(), token: 1 << 52, until: 1 << 62}}
+	st.locks[d.store.key("x")] = &lock{holder: &holder{nonce: nonce(), token: 1 << 52, until: 1 << 62}}
 	if err := os.WriteFile(b.path, st.encode(b.index), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/internal/core"
 )
 
 // Options of [NewWith].
@@ -19,13 +18,10 @@ type Options struct {
 
 // Driver keeps locks in the files of one directory. Its methods may be called
 // by many goroutines at once; any number of drivers, in this process and others,
-// may use the directory. It implements backend.Driver, backend.Checker and backend.Gater.
-type Driver struct {
-	*core.Mover
-	s *store
-}
+// may use the directory. It implements backend.Mover.
+type Driver struct{ *store }
 
-var _ backend.Gater = (*Driver)(nil)
+var _ backend.Mover = (*Driver)(nil)
 
 // New returns a driver for the locks of [backend.DefaultPrefix] in dir, which is
 // made with mode 0700 if it is missing. The error matches [backend.ErrInvalid] if the directory
@@ -51,7 +47,7 @@ func NewWith(dir string, o Options) (*Driver, error) {
 	for i := range s.buckets {
 		s.buckets[i] = newBucket(dir, i, boot)
 	}
-	return &Driver{core.NewMover(s), s}, nil
+	return &Driver{s}, nil
 }
 
 // store is a backend.Mover: a keyspace of a directory.
@@ -61,13 +57,13 @@ type store struct {
 	hub     *hub
 }
 
-// Traits implements [backend.Store].
+// Traits implements [backend.Driver].
 func (s *store) Traits() backend.Traits { return backend.TraitsOf("file") }
 
-// Calls implements [backend.Store]. A write is about one name.
+// Calls implements [backend.Driver]. A write is about one name.
 func (s *store) Calls() backend.Calls { return backend.Calls{Most: 1} }
 
-// Close implements [backend.Store]. A second Close is nil.
+// Close implements [backend.Driver]. A second Close is nil.
 func (s *store) Close() error {
 	for _, b := range s.buckets {
 		b.close()

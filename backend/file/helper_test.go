@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 func TestMain(m *testing.M) {
@@ -21,18 +22,18 @@ func TestMain(m *testing.M) {
 }
 
 // newDriver returns a driver with sockets.
-func newDriver(t testing.TB, dir string) *Driver {
+func newDriver(t testing.TB, dir string) caller {
 	t.Helper()
 	return newWith(t, dir, Options{Prefix: backend.DefaultPrefix})
 }
 
 // newQuiet returns a driver without sockets, for virtual time.
-func newQuiet(t testing.TB, dir string) *Driver {
+func newQuiet(t testing.TB, dir string) caller {
 	t.Helper()
 	return newWith(t, dir, Options{Prefix: backend.DefaultPrefix, NoSockets: true})
 }
 
-func newWith(t testing.TB, dir string, o Options) *Driver {
+func newWith(t testing.TB, dir string, o Options) caller {
 	t.Helper()
 	d, err := NewWith(dir, o)
 	if err != nil {
@@ -43,7 +44,7 @@ func newWith(t testing.TB, dir string, o Options) *Driver {
 			t.Errorf("Close: %v", err)
 		}
 	})
-	return d
+	return call(d)
 }
 
 func nonce() string {
@@ -63,16 +64,16 @@ func wait(name string, ttl time.Duration) *backend.Request {
 }
 
 // take acquires, and fails the test if it cannot.
-func take(t testing.TB, d *Driver, r *backend.Request) *backend.Hold {
+func take(t testing.TB, d caller, r *backend.Request) *core.Hold {
 	t.Helper()
 	g, err := d.Acquire(t.Context(), r)
 	if err != nil {
 		t.Fatalf("Acquire(%.40q): %v", r.Name, err)
 	}
-	return &backend.Hold{Request: r, Grant: g}
+	return &core.Hold{Request: r, Grant: g}
 }
 
-func release(t testing.TB, d *Driver, h *backend.Hold) {
+func release(t testing.TB, d caller, h *core.Hold) {
 	t.Helper()
 	if err := d.Release(t.Context(), h); err != nil {
 		t.Fatalf("Release(%.40q): %v", h.Name, err)
@@ -86,7 +87,7 @@ func wantErr(t testing.TB, what string, got, want error) {
 	}
 }
 
-func inspect(t testing.TB, d *Driver, name string) backend.Info {
+func inspect(t testing.TB, d caller, name string) backend.Info {
 	t.Helper()
 	i, err := d.Inspect(t.Context(), name)
 	if err != nil {
@@ -96,22 +97,22 @@ func inspect(t testing.TB, d *Driver, name string) backend.Info {
 }
 
 type granted struct {
-	h   *backend.Hold
+	h   *core.Hold
 	err error
 }
 
 // later acquires in a goroutine.
-func later(ctx context.Context, d *Driver, r *backend.Request) <-chan granted {
+func later(ctx context.Context, d caller, r *backend.Request) <-chan granted {
 	c := make(chan granted, 1)
 	go func() {
 		g, err := d.Acquire(ctx, r)
-		c <- granted{&backend.Hold{Request: r, Grant: g}, err}
+		c <- granted{&core.Hold{Request: r, Grant: g}, err}
 	}()
 	return c
 }
 
 // soon returns what c brings, in real time.
-func soon(t testing.TB, c <-chan granted) *backend.Hold {
+func soon(t testing.TB, c <-chan granted) *core.Hold {
 	t.Helper()
 	select {
 	case g := <-c:
@@ -136,7 +137,7 @@ func eventually(t testing.TB, what string, cond func() bool) {
 }
 
 // queued waits until n processes wait for a name.
-func queued(t testing.TB, d *Driver, name string, n int) {
+func queued(t testing.TB, d caller, name string, n int) {
 	t.Helper()
 	eventually(t, "the queue", func() bool { return inspect(t, d, name).Waiters == n })
 }
@@ -150,3 +151,12 @@ func files(t testing.TB, dir, pattern string) []string {
 	}
 	return found
 }
+
+// caller is a driver, and how the engine calls it.
+type caller struct {
+	*Driver
+	core.Gater
+}
+
+// call returns the caller of d; as in Go, nothing comes of an error before.
+func call(d *Driver) caller { return caller{d, core.Of(d).(core.Gater)} }

@@ -7,7 +7,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Keep implements [backend.Store]: the claims of one bucket cost one write, or one look.
+// Keep implements [backend.Driver]: the claims of one bucket cost one write, or one look.
 func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
 	errs := make([]error, len(cs))
 	groups := map[int][]int{} // by bucket, of indexes of cs

@@ -6,7 +6,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Leave implements [backend.Store].
+// Leave implements [backend.Driver].
 func (s *store) Leave(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
 		s.hub.leave(c)
@@ -36,7 +36,7 @@ func (l *lock) leave(st *state, c *backend.Claim) (changed bool, answer error) {
 	return changed, answer
 }
 
-// Break implements [backend.Store]. The holder learns of it when it looks.
+// Break implements [backend.Driver]. The holder learns of it when it looks.
 func (s *store) Break(ctx context.Context, name string) error {
 	return s.change(ctx, name, "", func(st *state, l *lock) (bool, error) {
 		if l == nil || l.holder == nil {

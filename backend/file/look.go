@@ -9,7 +9,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Look implements [backend.Store]. Each bucket is read as of one moment.
+// Look implements [backend.Driver]. Each bucket is read as of one moment.
 func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
 	places := s.buckets[:]
 	if r.Name != "" {

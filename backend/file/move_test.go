@@ -24,14 +24,14 @@ func TestGates(t *testing.T) {
 
 // A switch that was interrupted leaves buckets that do not agree, and who comes next sees it.
 func TestTornGate(t *testing.T) {
-	bubble(t, func(t *testing.T, a, b *Driver) {
+	bubble(t, func(t *testing.T, a, b caller) {
 		g := backend.Gate{Move: "m", Scope: backend.Scope{{Match: "x"}}, State: backend.GateOpen, Epoch: 7}
 		wantErr(t, "open", a.SetGate(t.Context(), g, 0), nil)
 		n := 0
-		for r, err := range a.s.Load(t.Context(), backend.GateKey) {
+		for r, err := range a.store.Load(t.Context(), backend.GateKey) {
 			wantErr(t, "Load", err, nil)
 			r.Data = bytes.Replace(r.Data, []byte(`"epoch":7`), []byte(`"epoch":8`), 1)
-			wantErr(t, "half of it", a.s.Swap(t.Context(), []backend.Record{r}, 0), nil)
+			wantErr(t, "half of it", a.store.Swap(t.Context(), []backend.Record{r}, 0), nil)
 			if n++; n == 9 {
 				break
 			}
@@ -51,11 +51,11 @@ func TestTornGate(t *testing.T) {
 
 // Gates and counters outlast the machine's restart; what was held or reported does not.
 func TestGateOutlastsReboot(t *testing.T) {
-	bubble(t, func(t *testing.T, a, b *Driver) {
+	bubble(t, func(t *testing.T, a, b caller) {
 		g := backend.Gate{Move: "m", Scope: backend.Scope{{Match: "x"}}, State: backend.GateBoth, Epoch: 7}
 		wantErr(t, "close", a.SetGate(t.Context(), g, 0), nil)
 		wantErr(t, "report", a.Report(t.Context(), backend.Client{ID: "1", Move: "m"}, time.Minute), nil)
-		for _, half := range b.s.buckets {
+		for _, half := range b.store.buckets {
 			half.boot = "another"
 		}
 		gates, err := b.Gates(t.Context())
@@ -77,7 +77,7 @@ func TestDamagedGate(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = d.Close() })
-	b := d.s.bucket("x")
+	b := d.store.bucket("x")
 	for what, line := range map[string]string{
 		"no state":   `record fencelock: gate%2Fm {"move":"m","scope":[{"match":"x"}],"state":"ajar","epoch":7} 0`,
 		"no pattern": `record fencelock: gate%2Fm {"move":"m","scope":[],"state":"both","epoch":7} 0`,
@@ -88,7 +88,7 @@ func TestDamagedGate(t *testing.T) {
 		if err := os.WriteFile(b.path, []byte(signed(body)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := d.Acquire(t.Context(), try("x", time.Minute))
+		_, err := call(d).Acquire(t.Context(), try("x", time.Minute))
 		wantErr(t, what, err, backend.ErrInvalid)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 func TestNewMakesTheDirectory(t *testing.T) {
@@ -179,7 +180,7 @@ func TestDirectoryThatWasRemoved(t *testing.T) {
 	}
 	_, err := a.Acquire(t.Context(), try("x", time.Minute))
 	wantErr(t, "the old driver on the new directory", err, backend.ErrLocked)
-	wantErr(t, "the old holder", a.Renew(t.Context(), []*backend.Hold{h})[0], backend.ErrLost)
+	wantErr(t, "the old holder", a.Renew(t.Context(), []*core.Hold{h})[0], backend.ErrLost)
 }
 
 // A state file that somebody removes is a bucket without locks: the holder learns it at the next renewal.
@@ -187,13 +188,13 @@ func TestStateThatWasRemoved(t *testing.T) {
 	dir := t.TempDir()
 	a, b := newQuiet(t, dir), newQuiet(t, dir)
 	h := take(t, a, try("x", time.Minute))
-	if err := os.Remove(a.s.bucket("x").path); err != nil {
+	if err := os.Remove(a.store.bucket("x").path); err != nil {
 		t.Fatal(err)
 	}
 	if h2 := take(t, b, try("x", time.Minute)); h2.Token <= h.Token {
 		t.Errorf("token after the loss: got %d after %d", h2.Token, h.Token)
 	}
-	wantErr(t, "the old holder", a.Renew(t.Context(), []*backend.Hold{h})[0], backend.ErrLost)
+	wantErr(t, "the old holder", a.Renew(t.Context(), []*core.Hold{h})[0], backend.ErrLost)
 }
 
 // Readers take no lock, and writers overwrite what a slow reader may have open.
@@ -202,7 +203,7 @@ func TestReadersSeeWholeStates(t *testing.T) {
 	a, b := newDriver(t, dir), newDriver(t, dir)
 	h := take(t, a, try("held", time.Minute))
 	busy := ""
-	for i := 0; busy == "" || b.s.bucket(busy) != b.s.bucket("held"); i++ {
+	for i := 0; busy == "" || b.store.bucket(busy) != b.store.bucket("held"); i++ {
 		busy = fmt.Sprint("busy ", i)
 	}
 	var writer sync.WaitGroup

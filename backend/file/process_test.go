@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // stop stops the child, and returns when it stands still.
@@ -132,7 +133,7 @@ func TestStoppedHolder(t *testing.T) {
 	}
 	p.signal(t, syscall.SIGCONT)
 	p.line(t, "lost")
-	wantErr(t, "Check of the new holder", d.Check(t.Context(), []*backend.Hold{h})[0], nil)
+	wantErr(t, "Check of the new holder", d.Check(t.Context(), []*core.Hold{h})[0], nil)
 }
 
 func TestHandOverBetweenProcesses(t *testing.T) {

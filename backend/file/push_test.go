@@ -16,7 +16,7 @@ import (
 )
 
 // handOver lets b take a lock that a releases, and returns how long it took.
-func handOver(t *testing.T, a, b *Driver) time.Duration {
+func handOver(t *testing.T, a, b caller) time.Duration {
 	t.Helper()
 	h := take(t, a, try("x", time.Minute))
 	next := later(t.Context(), b, wait("x", time.Minute))
@@ -70,14 +70,14 @@ func TestSocketThatWasRemoved(t *testing.T) {
 	dir := t.TempDir()
 	a, b := newDriver(t, dir), newDriver(t, dir)
 	handOver(t, a, b)
-	old := b.s.hub.name
+	old := b.store.hub.name
 	if err := os.Remove(filepath.Join(dir, old)); err != nil {
 		t.Fatal(err)
 	}
 	if took := handOver(t, a, b); took > time.Second {
 		t.Errorf("handed over after %v, want a push", took)
 	}
-	if now := b.s.hub.name; now == old || now == "" {
+	if now := b.store.hub.name; now == old || now == "" {
 		t.Errorf("socket: got %q after %q was removed", now, old)
 	}
 }
@@ -95,7 +95,7 @@ func TestHubForgetsWaiters(t *testing.T) {
 	<-next
 	wantErr(t, "Abandon", b.Abandon(t.Context(), r), nil)
 	release(t, a, h)
-	if n := len(a.s.hub.claims) + len(b.s.hub.claims); n != 0 {
+	if n := len(a.store.hub.claims) + len(b.store.hub.claims); n != 0 {
 		t.Errorf("%d waiters are still known", n)
 	}
 }
@@ -114,7 +114,7 @@ func TestLeftSockets(t *testing.T) {
 		}
 	}
 	d := newDriver(t, dir)
-	d.s.hub.enter(&backend.Claim{Request: wait("x", time.Minute)})
+	d.store.hub.enter(&backend.Claim{Request: wait("x", time.Minute)})
 	for name, want := range map[string]int{"wake-1-*": 0, "wake-2-*": 1, "mine.sock": 1, "wake-*-*": 2} {
 		if got := files(t, dir, name); len(got) != want {
 			t.Errorf("%s: got %q, want %d", name, got, want)
@@ -129,12 +129,12 @@ func TestLookIsBounded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	next := later(ctx, b, wait("x", time.Minute))
 	queued(t, a, "x", 1)
-	before, err := os.Stat(a.s.bucket("x").path)
+	before, err := os.Stat(a.store.bucket("x").path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(300 * time.Millisecond) // six looks, if it polled
-	after, err := os.Stat(a.s.bucket("x").path)
+	after, err := os.Stat(a.store.bucket("x").path)
 	if err != nil || !os.SameFile(before, after) || before.ModTime() != after.ModTime() {
 		t.Errorf("somebody wrote while a live holder held: %v", err)
 	}

@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // bubble runs a test in virtual time with two drivers of one directory.
-func bubble(t *testing.T, test func(t *testing.T, a, b *Driver)) {
+func bubble(t *testing.T, test func(t *testing.T, a, b caller)) {
 	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -22,7 +23,7 @@ func bubble(t *testing.T, test func(t *testing.T, a, b *Driver)) {
 }
 
 func TestExclusion(t *testing.T) {
-	bubble(t, func(t *testing.T, a, b *Driver) {
+	bubble(t, func(t *testing.T, a, b caller) {
 		h := take(t, a, try("x", time.Minute))
 		_, err := b.Acquire(t.Context(), try("x", time.Minute))
 		wantErr(t, "a second holder", err, backend.ErrLocked)
@@ -35,7 +36,7 @@ func TestExclusion(t *testing.T) {
 }
 
 func TestSentAgainIsOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, a, b *Driver) {
+	bubble(t, func(t *testing.T, a, b caller) {
 		r := try("x", time.Second)
 		h := take(t, a, r)
 		time.Sleep(900 * time.Millisecond)
@@ -50,7 +51,7 @@ func TestSentAgainIsOnce(t *testing.T) {
 }
 
 func TestExpiry(t *testing.T) {
-	bubble(t, func(t *testing.T, a, b *Driver) {
+	bubble(t, func(t *testing.T, a, b caller) {
 		r := try("x", time.Second)
 		r.Grace = time.Second
 		h := take(t, a, r)
@@ -58,20 +59,20 @@ func TestExpiry(t *testing.T) {
 		_, err := b.Acquire(t.Context(), try("x", time.Second))
 		wantErr(t, "within TTL + grace", err, backend.ErrLocked)
 		time.Sleep(time.Millisecond)
-		wantErr(t, "Check of an expired hold", a.Check(t.Context(), []*backend.Hold{h})[0], backend.ErrLost)
-		wantErr(t, "Renew of an expired hold", a.Renew(t.Context(), []*backend.Hold{h})[0], backend.ErrLost)
+		wantErr(t, "Check of an expired hold", a.Check(t.Context(), []*core.Hold{h})[0], backend.ErrLost)
+		wantErr(t, "Renew of an expired hold", a.Renew(t.Context(), []*core.Hold{h})[0], backend.ErrLost)
 		if i := inspect(t, b, "x"); i.Held {
 			t.Errorf("Inspect after the expiry: got %+v, want free", i)
 		}
 		h2 := take(t, b, try("x", time.Second))
 		wantErr(t, "Release of an expired hold", a.Release(t.Context(), h), backend.ErrLost)
-		wantErr(t, "Check of the next holder", b.Check(t.Context(), []*backend.Hold{h2})[0], nil)
+		wantErr(t, "Check of the next holder", b.Check(t.Context(), []*core.Hold{h2})[0], nil)
 	})
 }
 
 func TestRenew(t *testing.T) {
-	bubble(t, func(t *testing.T, a, b *Driver) {
-		var hs []*backend.Hold
+	bubble(t, func(t *testing.T, a, b caller) {
+		var hs []*core.Hold
 		for i := range 200 {
 			hs = append(hs, take(t, a, try(fmt.Sprint("n", i), time.Second)))
 		}
@@ -102,23 +103,23 @@ func TestRenew(t *testing.T) {
 }
 
 func TestRelease(t *testing.T) {
-	bubble(t, func(t *testing.T, a, b *Driver) {
+	bubble(t, func(t *testing.T, a, b caller) {
 		h := take(t, a, try("x", time.Minute))
 		release(t, a, h)
 		release(t, a, h)
 		h2 := take(t, b, try("x", time.Minute))
 		release(t, a, h) // sent again after the next grant
-		wantErr(t, "the next holder", b.Check(t.Context(), []*backend.Hold{h2})[0], nil)
+		wantErr(t, "the next holder", b.Check(t.Context(), []*core.Hold{h2})[0], nil)
 		_, err := a.Acquire(t.Context(), h.Request)
 		wantErr(t, "a late Acquire of what was released", err, backend.ErrLost)
 		release(t, b, h2)
-		stranger := &backend.Hold{Request: try("x", time.Minute)}
+		stranger := &core.Hold{Request: try("x", time.Minute)}
 		wantErr(t, "Release of what was never held", a.Release(t.Context(), stranger), backend.ErrLost)
 	})
 }
 
 func TestAbandon(t *testing.T) {
-	bubble(t, func(t *testing.T, a, b *Driver) {
+	bubble(t, func(t *testing.T, a, b caller) {
 		h := take(t, a, try("x", time.Second))
 		if err := a.Abandon(t.Context(), h.Request); err != nil {
 			t.Fatalf("Abandon of a holder: %v", err)
@@ -133,10 +134,10 @@ func TestAbandon(t *testing.T) {
 		if err := a.Abandon(t.Context(), h.Request); err != nil {
 			t.Fatalf("Abandon repeated: %v", err)
 		}
-		wantErr(t, "the next holder", b.Check(t.Context(), []*backend.Hold{h2})[0], nil)
+		wantErr(t, "the next holder", b.Check(t.Context(), []*core.Hold{h2})[0], nil)
 		time.Sleep(time.Minute)
 		release(t, a, take(t, a, try("x", time.Second))) // any write cleans up
-		st, err := a.s.bucket("x").snapshot(t.Context())
+		st, err := a.store.bucket("x").snapshot(t.Context())
 		if err != nil || len(st.released)+len(st.abandoned) != 1 {
 			t.Errorf("ends after a minute: got %+v, %v, want that of the last release", st, err)
 		}
@@ -144,7 +145,7 @@ func TestAbandon(t *testing.T) {
 }
 
 func TestAbandonLeavesTheQueue(t *testing.T) {
-	bubble(t, func(t *testing.T, a, b *Driver) {
+	bubble(t, func(t *testing.T, a, b caller) {
 		h := take(t, a, try("x", time.Minute))
 		ctx, cancel := context.WithCancel(t.Context())
 		first := wait("x", time.Minute)
@@ -171,7 +172,7 @@ func TestAbandonLeavesTheQueue(t *testing.T) {
 }
 
 func TestBreak(t *testing.T) {
-	bubble(t, func(t *testing.T, a, b *Driver) {
+	bubble(t, func(t *testing.T, a, b caller) {
 		if err := a.Break(t.Context(), "x"); err != nil {
 			t.Errorf("Break of a free lock: %v", err)
 		}
@@ -186,7 +187,7 @@ func TestBreak(t *testing.T) {
 		if h2.Token <= h.Token {
 			t.Errorf("token: got %d after %d", h2.Token, h.Token)
 		}
-		wantErr(t, "Check", a.Check(t.Context(), []*backend.Hold{h})[0], backend.ErrLost)
+		wantErr(t, "Check", a.Check(t.Context(), []*core.Hold{h})[0], backend.ErrLost)
 		wantErr(t, "Release", a.Release(t.Context(), h), backend.ErrLost)
 		_, err := a.Acquire(t.Context(), r)
 		wantErr(t, "Acquire sent again", err, backend.ErrLost)
@@ -194,13 +195,13 @@ func TestBreak(t *testing.T) {
 }
 
 func TestFIFO(t *testing.T) {
-	bubble(t, func(t *testing.T, a, b *Driver) {
+	bubble(t, func(t *testing.T, a, b caller) {
 		h := take(t, a, try("x", time.Hour))
 		var mu sync.Mutex
 		var order []int
 		var all sync.WaitGroup
 		for i := range 20 {
-			d := []*Driver{a, b}[i%2]
+			d := []caller{a, b}[i%2]
 			all.Go(func() {
 				h := take(t, d, wait("x", time.Hour))
 				mu.Lock()
@@ -230,11 +231,11 @@ func TestFIFO(t *testing.T) {
 }
 
 // ghost joins the queue as a process would that dies then.
-func ghost(t *testing.T, d *Driver, name string) *backend.Request {
+func ghost(t *testing.T, d caller, name string) *backend.Request {
 	t.Helper()
 	r := wait(name, time.Minute)
 	c := &backend.Claim{Request: r, Place: ""}
-	d.s.Ask(t.Context(), []*backend.Claim{c})
+	d.store.Ask(t.Context(), []*backend.Claim{c})
 	wantErr(t, "joining the queue", c.Err, backend.ErrLocked)
 	return r
 }
@@ -243,14 +244,14 @@ func TestDeadWaiter(t *testing.T) {
 	limit := backend.TraitsOf("file").DeadWaiter
 	for _, c := range []struct {
 		name string
-		dies func(t *testing.T, a *Driver, h *backend.Hold)
+		dies func(t *testing.T, a caller, h *core.Hold)
 	}{
-		{"release", func(t *testing.T, a *Driver, h *backend.Hold) { release(t, a, h) }},
-		{"break", func(t *testing.T, a *Driver, h *backend.Hold) { _ = a.Break(t.Context(), "x") }},
-		{"expiry", func(*testing.T, *Driver, *backend.Hold) { time.Sleep(10 * time.Second) }},
+		{"release", func(t *testing.T, a caller, h *core.Hold) { release(t, a, h) }},
+		{"break", func(t *testing.T, a caller, h *core.Hold) { _ = a.Break(t.Context(), "x") }},
+		{"expiry", func(*testing.T, caller, *core.Hold) { time.Sleep(10 * time.Second) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, a, b *Driver) {
+			bubble(t, func(t *testing.T, a, b caller) {
 				h := take(t, a, try("x", 10*time.Second))
 				dead := ghost(t, a, "x")
 				next := later(t.Context(), b, wait("x", time.Minute))
@@ -272,7 +273,7 @@ func TestDeadWaiter(t *testing.T) {
 }
 
 func TestTryLockTakesADeadLock(t *testing.T) {
-	bubble(t, func(t *testing.T, a, b *Driver) {
+	bubble(t, func(t *testing.T, a, b caller) {
 		take(t, a, try("x", time.Second))
 		ghost(t, a, "x")
 		time.Sleep(time.Second)
@@ -284,7 +285,7 @@ func TestTryLockTakesADeadLock(t *testing.T) {
 }
 
 func TestSlowWaiterKeepsItsTurn(t *testing.T) {
-	bubble(t, func(t *testing.T, a, b *Driver) {
+	bubble(t, func(t *testing.T, a, b caller) {
 		h := take(t, a, try("x", time.Minute))
 		slow := ghost(t, a, "x")
 		release(t, a, h)
@@ -294,7 +295,7 @@ func TestSlowWaiterKeepsItsTurn(t *testing.T) {
 }
 
 func TestToken(t *testing.T) {
-	bubble(t, func(t *testing.T, a, b *Driver) {
+	bubble(t, func(t *testing.T, a, b caller) {
 		h := take(t, a, try("x", time.Minute))
 		if now := time.Now().UnixMicro(); h.Token < now {
 			t.Errorf("token: got %d, below the clock %d", h.Token, now)

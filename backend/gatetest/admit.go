@@ -2,6 +2,7 @@ package gatetest
 
 import (
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 func noGate(e *env) {
@@ -75,7 +76,7 @@ func sentAgain(e *env) {
 func renewAndRelease(e *env) {
 	h := e.held(e.d, e.request(e.name("a"), ""))
 	g := e.set(backend.GateBoth, 0)
-	if err := e.d.Renew(e.Context(), []*backend.Hold{h})[0]; err != nil {
+	if err := e.d.Renew(e.Context(), []*core.Hold{h})[0]; err != nil {
 		e.Errorf("renew: %v", err)
 	}
 	e.release(e.d, h)

@@ -9,17 +9,18 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // name is a name of this rule alone; all of them are in the rule's scope but stays/….
 func (e *env) name(s string) string { return e.move + "/" + s }
 
-func (e *env) client() Driver {
+func (e *env) client() core.Gater {
 	e.Helper()
 	raw := e.open(e.T)
-	d, ok := raw.(Driver)
+	d, ok := core.Of(raw).(core.Gater)
 	if !ok {
-		e.Fatalf("%T is no backend.Gater", raw)
+		e.Fatalf("%T is no backend.Mover", raw)
 	}
 	e.Cleanup(func() {
 		if err := d.Close(); err != nil {
@@ -44,7 +45,7 @@ func (e *env) request(name string, phase backend.Phase) *backend.Request {
 	return r
 }
 
-func (e *env) acquire(d Driver, r *backend.Request) (*backend.Hold, error) {
+func (e *env) acquire(d core.Gater, r *backend.Request) (*core.Hold, error) {
 	ctx, cancel := context.WithTimeout(e.Context(), patient)
 	defer cancel()
 	g, err := d.Acquire(ctx, r)
@@ -54,11 +55,11 @@ func (e *env) acquire(d Driver, r *backend.Request) (*backend.Hold, error) {
 		}
 		return nil, err
 	}
-	return &backend.Hold{Request: r, Grant: g}, nil
+	return &core.Hold{Request: r, Grant: g}, nil
 }
 
 // held is a request that must be granted; it is released with the test.
-func (e *env) held(d Driver, r *backend.Request) *backend.Hold {
+func (e *env) held(d core.Gater, r *backend.Request) *core.Hold {
 	e.Helper()
 	h, err := e.acquire(d, r)
 	if err != nil {
@@ -67,7 +68,7 @@ func (e *env) held(d Driver, r *backend.Request) *backend.Hold {
 	return h
 }
 
-func (e *env) release(d Driver, h *backend.Hold) {
+func (e *env) release(d core.Gater, h *core.Hold) {
 	e.Helper()
 	if err := d.Release(e.Context(), h); err != nil {
 		e.Fatalf("release %q: %v", h.Name, err)
@@ -110,7 +111,7 @@ func (e *env) set(state backend.GateState, was int64) backend.Gate {
 	return g
 }
 
-func (e *env) gate(d Driver) (backend.Gate, bool) {
+func (e *env) gate(d core.Gater) (backend.Gate, bool) {
 	e.Helper()
 	gates, err := d.Gates(e.Context())
 	if err != nil {

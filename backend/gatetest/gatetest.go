@@ -1,4 +1,4 @@
-// Package gatetest holds a driver to the part of the contract that migrations rest on: backend.Gater. What the suite
+// Package gatetest holds a driver to the part of the contract that migrations rest on: backend.Mover. What the suite
 // of package conformance checks through a Locker is not checked again.
 package gatetest
 
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 const (
@@ -14,12 +15,6 @@ const (
 	patient = 15 * time.Second // bounds every wait of a rule
 	abreast = 4                // rules that run at once: a gate is written to each slot of a Redis Cluster
 )
-
-// Driver is what a rule needs.
-type Driver interface {
-	backend.Driver
-	backend.Gater
-}
 
 // Run runs every rule as a subtest. open returns a client of one and the same store and keyspace; it is
 // called several times for each rule, and the driver is closed by the rule's end.
@@ -42,7 +37,7 @@ func Run(t *testing.T, open func(t *testing.T) backend.Driver) {
 type env struct {
 	*testing.T
 	open  func(t *testing.T) backend.Driver
-	d     Driver
+	d     core.Gater
 	move  string
 	scope backend.Scope
 }

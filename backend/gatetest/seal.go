@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // seal is what package migrate ends the scope of a gate with that only an operator changes.
@@ -52,7 +53,7 @@ func movesNothing(e *env) {
 		if err := e.d.SetGate(e.Context(), g, was.Epoch); err != nil {
 			e.Fatalf("a gate that moves nothing: %v", err)
 		}
-		if err := e.d.Renew(e.Context(), []*backend.Hold{waiting})[0]; err != nil { // a cluster changes 16,384 slots
+		if err := e.d.Renew(e.Context(), []*core.Hold{waiting})[0]; err != nil { // a cluster changes 16,384 slots
 			e.Fatalf("a renewal beside a gate that moves nothing: %v", err)
 		}
 		for _, p := range []backend.Phase{"", backend.PhaseFrom, backend.PhaseBoth} {

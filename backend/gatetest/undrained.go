@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 func undrained(e *env) {
@@ -35,13 +36,13 @@ func undrained(e *env) {
 			e.Errorf("got %+v, want Held and its owner", i)
 		}
 	}
-	for _, h := range []*backend.Hold{plain, from, other} {
+	for _, h := range []*core.Hold{plain, from, other} {
 		if err := e.d.Break(e.Context(), h.Name); err != nil {
 			e.Fatal(err)
 		}
 	}
 	e.until("the single-phase holders are gone", func() bool { return len(e.undrained(g)) == 0 })
-	for _, h := range []*backend.Hold{both, stays, late} {
+	for _, h := range []*core.Hold{both, stays, late} {
 		e.release(e.d, h)
 	}
 }

@@ -2,10 +2,11 @@ package gatetest
 
 import (
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // waiting starts a request that waits, and returns once it is in the queue.
-func (e *env) waiting(d Driver, r *backend.Request) <-chan error {
+func (e *env) waiting(d core.Gater, r *backend.Request) <-chan error {
 	e.Helper()
 	r.Wait = true
 	done := make(chan error, 1)

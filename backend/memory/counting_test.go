@@ -10,7 +10,7 @@ import (
 )
 
 func TestCountingTokens(t *testing.T) {
-	d := memory.NewCounting()
+	d := call(memory.NewCounting())
 	for i, name := range []string{"a", "a", "b", "a"} {
 		h := acquire(t, d, try(name, func(r *backend.Request) { r.Reserve = 100 }))
 		if h.Token != backend.Token(i+1) || h.Reserved != 0 {
@@ -26,7 +26,7 @@ func TestCountingTokens(t *testing.T) {
 
 // The holder is told before the next one has the lock.
 func TestExpire(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		if d.Expire("n") {
 			t.Error("got true for a free lock")
 		}

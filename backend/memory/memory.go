@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/internal/core"
 )
 
 func init() {
@@ -32,17 +31,13 @@ func init() {
 	})
 }
 
-// Driver is a client of a store in memory. It implements backend.Driver and backend.Gater.
-type Driver struct {
-	*core.Mover
-	c *client
-}
+// Driver is a client of a store in memory. It implements backend.Mover.
+type Driver struct{ *client }
 
-var _ backend.Gater = (*Driver)(nil)
+var _ backend.Mover = (*Driver)(nil)
 
 func newDriver(s *store, prefix string) *Driver {
-	c := &client{s, prefix}
-	return &Driver{core.NewMover(c), c}
+	return &Driver{&client{s, prefix}}
 }
 
 // New returns a driver with a new store and the default prefix. The error is always nil.
@@ -59,18 +54,18 @@ func NewCounting() *Driver {
 
 // Expire ends the hold of name as though its TTL and grace were over, and tells the holder before
 // that: for tests. It reports whether there was one.
-func (d *Driver) Expire(name string) bool { return d.c.store.expireNow(d.c.prefix + name) }
+func (d *Driver) Expire(name string) bool { return d.client.store.expireNow(d.client.prefix + name) }
 
 // Client returns another client of the same store, such as the other program of a test. An empty
 // prefix stands for d's own: the two exclude each other. Any other is another keyspace.
 func (d *Driver) Client(prefix string) (*Driver, error) {
 	if prefix == "" {
-		prefix = d.c.prefix
+		prefix = d.client.prefix
 	}
 	if err := backend.CheckPrefix(prefix); err != nil {
 		return nil, err
 	}
-	return newDriver(d.c.store, prefix), nil
+	return newDriver(d.client.store, prefix), nil
 }
 
 // client is a backend.Mover: a keyspace of a store.
@@ -79,16 +74,16 @@ type client struct {
 	prefix string
 }
 
-// Traits implements backend.Store.
+// Traits implements backend.Driver.
 func (d *client) Traits() backend.Traits { return backend.TraitsOf("memory") }
 
-// Calls implements backend.Store.
+// Calls implements backend.Driver.
 func (d *client) Calls() backend.Calls { return backend.Calls{Most: 1, Tells: true} }
 
-// Enter implements backend.Store. Whoever has the store can wake a waiter.
+// Enter implements backend.Driver. Whoever has the store can wake a waiter.
 func (d *client) Enter(context.Context, *backend.Claim) error { return nil }
 
-// Ask implements backend.Store.
+// Ask implements backend.Driver.
 func (d *client) Ask(_ context.Context, cs []*backend.Claim) {
 	s := d.store
 	s.mu.Lock()
@@ -98,7 +93,7 @@ func (d *client) Ask(_ context.Context, cs []*backend.Claim) {
 	}
 }
 
-// Keep implements backend.Store.
+// Keep implements backend.Driver.
 func (d *client) Keep(_ context.Context, cs []*backend.Claim, extend bool) []error {
 	s := d.store
 	s.mu.Lock()
@@ -118,7 +113,7 @@ func (d *client) Keep(_ context.Context, cs []*backend.Claim, extend bool) []err
 	return errs
 }
 
-// Leave implements backend.Store.
+// Leave implements backend.Driver.
 func (d *client) Leave(_ context.Context, cs []*backend.Claim) {
 	s := d.store
 	s.mu.Lock()
@@ -128,7 +123,7 @@ func (d *client) Leave(_ context.Context, cs []*backend.Claim) {
 	}
 }
 
-// Look implements backend.Store.
+// Look implements backend.Driver.
 func (d *client) Look(_ context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
 	return func(yield func(backend.Info, error) bool) {
 		keys := []string{d.prefix + r.Name}
@@ -145,7 +140,7 @@ func (d *client) Look(_ context.Context, r backend.Range) iter.Seq2[backend.Info
 	}
 }
 
-// Break implements backend.Store. The holder is told at once.
+// Break implements backend.Driver. The holder is told at once.
 func (d *client) Break(_ context.Context, name string) error {
 	if holder := d.store.breakLock(d.prefix + name); holder != nil {
 		holder.Lost(backend.ErrLost)
@@ -153,7 +148,7 @@ func (d *client) Break(_ context.Context, name string) error {
 	return nil
 }
 
-// Close implements backend.Store. The store lives on in its other clients.
+// Close implements backend.Driver. The store lives on in its other clients.
 func (d *client) Close() error { return nil }
 
 // Load implements backend.Mover. The store is one place.

@@ -14,19 +14,20 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/memory"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 const ttl = 10 * time.Second
 
 // bubble runs fn in virtual time with a driver on a new store.
-func bubble(t *testing.T, fn func(t *testing.T, d *memory.Driver)) {
+func bubble(t *testing.T, fn func(t *testing.T, d caller)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		d, err := memory.New()
 		if err != nil {
 			t.Fatal(err)
 		}
-		fn(t, d)
+		fn(t, call(d))
 	})
 }
 
@@ -43,17 +44,17 @@ func try(name string, change func(*backend.Request)) *backend.Request {
 
 func waits(r *backend.Request) { r.Wait = true }
 
-func acquire(t *testing.T, d *memory.Driver, r *backend.Request) *backend.Hold {
+func acquire(t *testing.T, d caller, r *backend.Request) *core.Hold {
 	t.Helper()
 	g, err := d.Acquire(t.Context(), r)
 	if err != nil {
 		t.Fatalf("acquire %q: %v", r.Name, err)
 	}
-	return &backend.Hold{Request: r, Grant: g}
+	return &core.Hold{Request: r, Grant: g}
 }
 
 // queue calls Acquire in a goroutine and returns once it waits.
-func queue(ctx context.Context, d *memory.Driver, r *backend.Request) <-chan error {
+func queue(ctx context.Context, d caller, r *backend.Request) <-chan error {
 	done := make(chan error, 1)
 	go func() {
 		_, err := d.Acquire(ctx, r)
@@ -70,7 +71,7 @@ func want(t *testing.T, what string, got, want error) {
 	}
 }
 
-func wantInfo(t *testing.T, d *memory.Driver, what string, want backend.Info) {
+func wantInfo(t *testing.T, d caller, what string, want backend.Info) {
 	t.Helper()
 	if got, err := d.Inspect(t.Context(), want.Name); err != nil || got != want {
 		t.Errorf("%s: got %+v, %v, want %+v", what, got, err, want)
@@ -78,7 +79,7 @@ func wantInfo(t *testing.T, d *memory.Driver, what string, want backend.Info) {
 }
 
 func TestSentAgainHasTheEffectOfOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		r := try("n", nil)
 		h := acquire(t, d, r)
 		time.Sleep(time.Second)
@@ -97,7 +98,7 @@ func TestSentAgainHasTheEffectOfOnce(t *testing.T) {
 func errOf(_ backend.Grant, err error) error { return err }
 
 func TestSentAgainKeepsItsPlace(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		h := acquire(t, d, try("n", nil))
 		first, second := try("n", waits), try("n", waits)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -121,13 +122,13 @@ func TestSentAgainKeepsItsPlace(t *testing.T) {
 }
 
 func TestRelease(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		h := acquire(t, d, try("n", nil))
 		want(t, "release", d.Release(t.Context(), h), nil)
 		want(t, "release, sent again", d.Release(t.Context(), h), nil)
 		next := acquire(t, d, try("n", nil))
 		want(t, "release, sent again after the next grant", d.Release(t.Context(), h), nil)
-		want(t, "renewal of the released", d.Renew(t.Context(), []*backend.Hold{h})[0], backend.ErrLost)
+		want(t, "renewal of the released", d.Renew(t.Context(), []*core.Hold{h})[0], backend.ErrLost)
 		want(t, "abandon of the released", d.Abandon(t.Context(), h.Request), nil)
 		wantInfo(t, d, "the next holder",
 			backend.Info{Name: "n", Owner: "me", Held: true, Token: next.Token, ExpiresIn: ttl})
@@ -136,20 +137,20 @@ func TestRelease(t *testing.T) {
 }
 
 func TestReleaseOfALostLock(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		h := acquire(t, d, try("n", nil))
 		time.Sleep(ttl)
 		want(t, "release of an expired lock", d.Release(t.Context(), h), backend.ErrLost)
 		next := acquire(t, d, try("n", nil))
 		want(t, "release of an expired lock that another has", d.Release(t.Context(), h), backend.ErrLost)
-		want(t, "renewal of it", d.Renew(t.Context(), []*backend.Hold{h})[0], backend.ErrLost)
+		want(t, "renewal of it", d.Renew(t.Context(), []*core.Hold{h})[0], backend.ErrLost)
 		wantInfo(t, d, "the next holder",
 			backend.Info{Name: "n", Owner: "me", Held: true, Token: next.Token, ExpiresIn: ttl})
 	})
 }
 
 func TestAbandon(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		never := try("n", nil)
 		want(t, "abandon of what never came", d.Abandon(t.Context(), never), nil)
 		want(t, "which comes late", errOf(d.Acquire(t.Context(), never)), backend.ErrLost)
@@ -179,7 +180,7 @@ func TestAbandon(t *testing.T) {
 }
 
 func TestTheStoreRemembersWhatEnded(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		h := acquire(t, d, try("n", nil))
 		want(t, "release", d.Release(t.Context(), h), nil)
 		for range 1000 {
@@ -190,7 +191,7 @@ func TestTheStoreRemembersWhatEnded(t *testing.T) {
 }
 
 func TestQueueIsFirstComeFirstServed(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		h := acquire(t, d, try("n", nil))
 		var order []int
 		done := make(chan struct{})
@@ -202,7 +203,7 @@ func TestQueueIsFirstComeFirstServed(t *testing.T) {
 				if i == 19 {
 					close(done)
 				}
-				r := &backend.Hold{Request: try("n", nil), Grant: g}
+				r := &core.Hold{Request: try("n", nil), Grant: g}
 				want(t, "a stranger's release", d.Release(t.Context(), r), backend.ErrLost)
 				want(t, "break", d.Break(t.Context(), "n"), nil)
 			}()
@@ -220,7 +221,7 @@ func TestQueueIsFirstComeFirstServed(t *testing.T) {
 // TestFirstWaiterIsGone: a waiter whose turn comes and who does not ask holds up the next one for
 // two seconds.
 func TestFirstWaiterIsGone(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		h := acquire(t, d, try("n", nil))
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := queue(ctx, d, try("n", waits))
@@ -237,30 +238,30 @@ func TestFirstWaiterIsGone(t *testing.T) {
 }
 
 func TestExpiry(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		h := acquire(t, d, try("n", func(r *backend.Request) { r.Grace = 5 * time.Second }))
 		start := time.Now()
 		waiter := queue(t.Context(), d, try("n", waits))
 		time.Sleep(5 * time.Second)
-		want(t, "renewal", d.Renew(t.Context(), []*backend.Hold{h})[0], nil)
+		want(t, "renewal", d.Renew(t.Context(), []*core.Hold{h})[0], nil)
 		if err := <-waiter; err != nil {
 			t.Error(err)
 		}
 		if got := time.Since(start); got != 20*time.Second {
 			t.Errorf("the waiter was served after %v, want the renewal's TTL and grace: 20s", got)
 		}
-		want(t, "renewal after the expiry", d.Renew(t.Context(), []*backend.Hold{h})[0], backend.ErrLost)
+		want(t, "renewal after the expiry", d.Renew(t.Context(), []*core.Hold{h})[0], backend.ErrLost)
 	})
 }
 
 func TestExpiryWithoutWaiters(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		h := acquire(t, d, try("n", nil))
 		time.Sleep(ttl - time.Millisecond)
 		want(t, "a try before", errOf(d.Acquire(t.Context(), try("n", nil))), backend.ErrLocked)
 		time.Sleep(time.Millisecond)
 		wantInfo(t, d, "after the expiry", backend.Info{Name: "n"})
-		want(t, "renewal: a vanished lock stays so", d.Renew(t.Context(), []*backend.Hold{h})[0], backend.ErrLost)
+		want(t, "renewal: a vanished lock stays so", d.Renew(t.Context(), []*core.Hold{h})[0], backend.ErrLost)
 		wantInfo(t, d, "after the renewal", backend.Info{Name: "n"})
 		for info := range d.List(t.Context(), "") {
 			t.Errorf("listed: %+v", info)
@@ -270,10 +271,10 @@ func TestExpiryWithoutWaiters(t *testing.T) {
 }
 
 func TestRenewOfMany(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		a, b, c := acquire(t, d, try("a", nil)), acquire(t, d, try("b", nil)), acquire(t, d, try("c", nil))
 		want(t, "release", d.Release(t.Context(), b), nil)
-		errs := d.Renew(t.Context(), []*backend.Hold{a, b, c})
+		errs := d.Renew(t.Context(), []*core.Hold{a, b, c})
 		if len(errs) != 3 {
 			t.Fatalf("got %d results, want 3", len(errs))
 		}
@@ -284,7 +285,7 @@ func TestRenewOfMany(t *testing.T) {
 }
 
 func TestBreak(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		want(t, "break of a free lock", d.Break(t.Context(), "n"), nil)
 		told := make(chan error, 1)
 		h := acquire(t, d, try("n", func(r *backend.Request) { r.Lost = func(err error) { told <- err } }))
@@ -303,14 +304,14 @@ func TestBreak(t *testing.T) {
 }
 
 func TestPrefixesIsolate(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
-		var clients []*memory.Driver
+	bubble(t, func(t *testing.T, d caller) {
+		var clients []caller
 		for _, p := range []string{"c", "a", "b:"} {
 			c, err := d.Client(p)
 			if err != nil {
 				t.Fatal(err)
 			}
-			clients = append(clients, c)
+			clients = append(clients, call(c))
 		}
 		clients = append(clients, d)
 		var last backend.Token
@@ -341,7 +342,7 @@ func TestPrefixesIsolate(t *testing.T) {
 }
 
 func TestListStops(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		for i := range 5 {
 			acquire(t, d, try(fmt.Sprint(i), nil))
 		}
@@ -358,19 +359,19 @@ func TestListStops(t *testing.T) {
 }
 
 func TestNamesLeaveNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		for i := range 2000 {
 			want(t, "release", d.Release(t.Context(), acquire(t, d, try(fmt.Sprint(i), nil))), nil)
 			want(t, "abandon", d.Abandon(t.Context(), try(fmt.Sprint("x", i), nil)), nil)
 		}
-		if got := memory.Size(d); got > 2*1024 {
+		if got := memory.Size(d.Driver); got > 2*1024 {
 			t.Errorf("got %d entries after 2,000 names came and went, want a constant number", got)
 		}
 	})
 }
 
 func TestClosedClientLeavesTheStore(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		other, err := d.Client(backend.DefaultPrefix)
 		if err != nil {
 			t.Fatal(err)
@@ -398,7 +399,7 @@ func TestAnotherClientExcludes(t *testing.T) {
 			t.Fatal(err)
 		}
 		var ls [2]*fencelock.Locker
-		for i, of := range []*memory.Driver{d, c} {
+		for i, of := range []caller{call(d), call(c)} {
 			if ls[i], err = fencelock.New(of); err != nil {
 				t.Fatal(err)
 			}
@@ -421,3 +422,12 @@ func TestAnotherClientExcludes(t *testing.T) {
 		}
 	}
 }
+
+// caller is a driver, and how the engine calls it.
+type caller struct {
+	*memory.Driver
+	core.Gater
+}
+
+// call returns the caller of d; as in Go, nothing comes of an error before.
+func call(d *memory.Driver) caller { return caller{d, core.Of(d).(core.Gater)} }

@@ -20,9 +20,6 @@ func TestOpen(t *testing.T) {
 		if got, want := d.Traits(), backend.TraitsOf("memory"); got != want {
 			t.Errorf("traits: got %+v, want the catalog's", got)
 		}
-		if _, ok := d.(backend.Raiser); !ok {
-			t.Error("it cannot raise its tokens")
-		}
 		if _, ok := d.(*memory.Driver); !ok {
 			t.Errorf("got a %T", d)
 		}

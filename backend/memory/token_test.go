@@ -6,11 +6,10 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/backend/memory"
 )
 
 func TestTokens(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		floor := time.Now().UnixMicro() + backend.FloorAhead - 1000
 		var last backend.Token
 		tests := []func(*backend.Request){
@@ -53,7 +52,7 @@ func TestTokens(t *testing.T) {
 // Tokens rise with every grant, not in the order in which the waiters came, and
 // a waiter's floor counts when it is granted.
 func TestTokensOfWaiters(t *testing.T) {
-	bubble(t, func(t *testing.T, d *memory.Driver) {
+	bubble(t, func(t *testing.T, d caller) {
 		h := acquire(t, d, try("n", nil))
 		got := make(chan backend.Token, 1)
 		go func() {

@@ -18,13 +18,13 @@ var errLostLeg = errors.New("the lock was lost in one of the two stores before t
 // repairEvery is how often, at the most, a client looks whether a store has lost its gate.
 const repairEvery = time.Second
 
-// Acquire implements backend.Driver. In phase both it takes the lock in the old store, then in the new one
+// Acquire implements core.Caller. In phase both it takes the lock in the old store, then in the new one
 // with a floor above the old one's token, and then raises the old store's tokens to the new token on the
 // condition that the lock is still held there: three round trips. The token is the new store's.
 //
 // The old store's part is renewed while the new store is waited for. If it is lost all the same, the
 // acquisition starts over, at the end of both queues.
-func (d *Driver) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+func (d *member) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 	if d.look {
 		return backend.Grant{}, backend.Unsupported("this client of migration %q only looks", d.move)
 	}
@@ -49,7 +49,7 @@ func (d *Driver) Acquire(ctx context.Context, r *backend.Request) (backend.Grant
 	}
 }
 
-func (d *Driver) acquireOne(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+func (d *member) acquireOne(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 	l := d.only(r)
 	if err := l.acquire(ctx); err != nil {
 		return backend.Grant{}, err
@@ -63,13 +63,13 @@ func (d *Driver) acquireOne(ctx context.Context, r *backend.Request) (backend.Gr
 // made is what a migration has made of a request, kept in its Claim: its stores know an acquisition
 // by the request that they were given.
 type made struct {
-	d        *Driver
+	d        *member
 	nonce    string
 	from, to *leg // to is nil in a phase with one store
 }
 
 // legsOf returns the legs that were made of a request, if none has ended before it was handed out.
-func (d *Driver) legsOf(r *backend.Request, nonce string) *made {
+func (d *member) legsOf(r *backend.Request, nonce string) *made {
 	m, ok := r.Claim.(*made)
 	if !ok || m.d != d || m.nonce != nonce || m.from.isGone() || m.to.isGone() {
 		return nil
@@ -78,7 +78,7 @@ func (d *Driver) legsOf(r *backend.Request, nonce string) *made {
 }
 
 // only is the leg of a phase with one store.
-func (d *Driver) only(r *backend.Request) *leg {
+func (d *member) only(r *backend.Request) *leg {
 	if m := d.legsOf(r, r.Nonce); m != nil {
 		return m.from
 	}
@@ -88,7 +88,7 @@ func (d *Driver) only(r *backend.Request) *leg {
 	return l
 }
 
-func (d *Driver) handle(l *leg) *legs {
+func (d *member) handle(l *leg) *legs {
 	if d.phase == backend.PhaseFrom {
 		return &legs{from: l}
 	}
@@ -96,7 +96,7 @@ func (d *Driver) handle(l *leg) *legs {
 }
 
 // round is one attempt to get the lock in both stores.
-func (d *Driver) round(ctx context.Context, r *backend.Request, nonce string) (backend.Grant, error) {
+func (d *member) round(ctx context.Context, r *backend.Request, nonce string) (backend.Grant, error) {
 	from, to := d.pairOf(r, nonce)
 	if err := from.acquire(ctx); err != nil {
 		return backend.Grant{}, err
@@ -119,7 +119,7 @@ func (d *Driver) round(ctx context.Context, r *backend.Request, nonce string) (b
 		return backend.Grant{}, err
 	case errors.Is(err, backend.ErrLocked) && !r.Wait:
 		// The engine takes this for an answer that leaves nothing behind.
-		if back := from.driver.Release(ctx, &from.hold); back != nil && !errors.Is(back, backend.ErrLost) {
+		if back := from.caller.Release(ctx, &from.hold); back != nil && !errors.Is(back, backend.ErrLost) {
 			return backend.Grant{}, backend.Unavailable(back)
 		}
 		return backend.Grant{}, err
@@ -132,16 +132,15 @@ func (d *Driver) round(ctx context.Context, r *backend.Request, nonce string) (b
 // lead raises the new store's tokens where the old one's are so far ahead of the clock that a store refuses them as a
 // floor: a clock was wrong once, and the tokens that were granted then are as good as any. It costs such a fleet one
 // more round trip, and no other.
-func (d *Driver) lead(ctx context.Context, token backend.Token) error {
+func (d *member) lead(ctx context.Context, token backend.Token) error {
 	if token <= time.Now().UnixMicro()+backend.FloorAhead/2 {
 		return nil
 	}
-	_, gates := d.to.both()
-	return gates.Raise(ctx, token)
+	return d.to.opened().Raise(ctx, token)
 }
 
 // pairOf makes the legs of an acquisition in phase both.
-func (d *Driver) pairOf(r *backend.Request, nonce string) (from, to *leg) {
+func (d *member) pairOf(r *backend.Request, nonce string) (from, to *leg) {
 	if m := d.legsOf(r, nonce); m != nil {
 		return m.from, m.to
 	}
@@ -187,14 +186,13 @@ func (l *leg) isGone() bool {
 }
 
 // tie makes one lock of two grants: every later grant of the old store has a greater token than the new store's.
-func (d *Driver) tie(ctx context.Context, from, to *leg) error {
+func (d *member) tie(ctx context.Context, from, to *leg) error {
 	if from.asked.Elapsed() > from.req.TTL/20 { // it has waited: both count from now
 		if err := from.renew(ctx); errors.Is(err, backend.ErrLost) {
 			return errLostLeg
 		}
 	}
-	_, gates := d.from.both()
-	switch err := gates.RaiseHeld(ctx, &from.hold, to.hold.Token); {
+	switch err := d.from.opened().RaiseHeld(ctx, &from.hold, to.hold.Token); {
 	case errors.Is(err, backend.ErrLost):
 		return errLostLeg
 	case err != nil:
@@ -208,7 +206,7 @@ func (d *Driver) tie(ctx context.Context, from, to *leg) error {
 
 // granted makes the grant of both: it is trusted for as long as either store keeps it for sure. The engine looks at
 // the clock after this, and gives a grant back whose time is over.
-func (d *Driver) granted(from, to *leg) backend.Grant {
+func (d *member) granted(from, to *leg) backend.Grant {
 	first, last := from, to
 	if to.asked.Sub(from.asked) < 0 {
 		first, last = to, from
@@ -223,7 +221,7 @@ func (d *Driver) granted(from, to *leg) backend.Grant {
 
 // repair closes a store that has no gate while the other one is open: it has lost its data, and
 // would let clients of the wrong phase in.
-func (d *Driver) repair(ctx context.Context) error {
+func (d *member) repair(ctx context.Context) error {
 	d.repairing.Lock()
 	defer d.repairing.Unlock()
 	if time.Since(d.repaired) < repairEvery {
@@ -248,9 +246,9 @@ func (p Pair) repair(ctx context.Context) error {
 	case from.Epoch == 0 && to.lets(false): // an old store without a gate counts as open, which is right otherwise
 		g := p.fresh(backend.GateBoth, to.Epoch)
 		g.sealed = to.sealed
-		err = p.set(ctx, p.From, g, 0)
+		err = p.set(ctx, p.from, g, 0)
 	case to.Epoch == 0 && !from.sealed: // else the migration is over, and the new store everybody's
-		err = p.set(ctx, p.To, p.fresh(backend.GateBoth, from.Epoch), 0)
+		err = p.set(ctx, p.to, p.fresh(backend.GateBoth, from.Epoch), 0)
 	}
 	if errors.Is(err, backend.ErrGateMoved) {
 		return nil // somebody else has done it

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // seal ends the scope of a gate that only an operator changes. It changes nothing for names: one that no pattern before
@@ -46,7 +47,7 @@ func (g gate) lets(old bool) bool {
 func epochAfter(old int64) int64 { return max(old+1, time.Now().UnixMicro()) }
 
 // gateOf returns the migration's gate in a store; of epoch 0 if there is none.
-func gateOf(ctx context.Context, s backend.Gater, move string, scope backend.Scope) (gate, error) {
+func gateOf(ctx context.Context, s core.Gater, move string, scope backend.Scope) (gate, error) {
 	gates, err := s.Gates(ctx)
 	if err != nil {
 		return gate{}, err
@@ -68,14 +69,14 @@ func gateOf(ctx context.Context, s backend.Gater, move string, scope backend.Sco
 	return gate{Gate: backend.Gate{Move: move, Scope: scope}}, nil
 }
 
-func (p Pair) gate(ctx context.Context, s backend.Gater) (gate, error) {
+func (p Pair) gate(ctx context.Context, s core.Gater) (gate, error) {
 	return gateOf(ctx, s, p.Move, p.Scope)
 }
 
 // both reads the gates of both stores.
 func (p Pair) both(ctx context.Context) (from, to gate, err error) {
-	if to, err = p.gate(ctx, p.To); err == nil {
-		from, err = p.gate(ctx, p.From)
+	if to, err = p.gate(ctx, p.to); err == nil {
+		from, err = p.gate(ctx, p.from)
 	}
 	return from, to, err
 }
@@ -93,7 +94,7 @@ func (g gate) over(state backend.GateState, sealed bool) gate {
 }
 
 // set writes a gate where the store has one of epoch was.
-func (p Pair) set(ctx context.Context, s backend.Gater, g gate, was int64) error {
+func (p Pair) set(ctx context.Context, s core.Gater, g gate, was int64) error {
 	stored := g.Gate
 	if g.sealed {
 		stored.Scope = append(g.Scope[:len(g.Scope):len(g.Scope)], seal)

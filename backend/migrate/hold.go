@@ -7,30 +7,28 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
-// Renew implements backend.Driver: both stores at once. A hold that one of them does not know any more is lost.
-func (d *Driver) Renew(ctx context.Context, hs []*backend.Hold) []error {
-	return d.each(hs, func(s backend.Driver, legs []*backend.Hold) []error { return s.Renew(ctx, legs) })
+// Renew implements core.Caller: both stores at once. A hold that one of them does not know any more is lost.
+func (d *member) Renew(ctx context.Context, hs []*core.Hold) []error {
+	return d.each(hs, func(s core.Caller, legs []*core.Hold) []error { return s.Renew(ctx, legs) })
 }
 
-// Check implements backend.Checker, with the stores that can.
-func (d *Driver) Check(ctx context.Context, hs []*backend.Hold) []error {
-	return d.each(hs, func(s backend.Driver, legs []*backend.Hold) []error {
-		if c, ok := s.(backend.Checker); ok {
-			return c.Check(ctx, legs)
-		}
-		return make([]error, len(legs))
+// Check implements core.Caller, of both stores.
+func (d *member) Check(ctx context.Context, hs []*core.Hold) []error {
+	return d.each(hs, func(s core.Caller, legs []*core.Hold) []error {
+		return s.Check(ctx, legs)
 	})
 }
 
 // each asks the stores of this phase, all at once, about the legs of hs, and joins their answers.
-func (d *Driver) each(hs []*backend.Hold, ask func(backend.Driver, []*backend.Hold) []error) []error {
+func (d *member) each(hs []*core.Hold, ask func(core.Caller, []*core.Hold) []error) []error {
 	sides := d.sides()
 	answers := make([][]error, len(sides))
 	var all sync.WaitGroup
 	for i, s := range sides {
-		these := make([]*backend.Hold, len(hs))
+		these := make([]*core.Hold, len(hs))
 		for j, h := range hs {
 			l := legsOf(h)
 			switch {
@@ -54,7 +52,7 @@ func (d *Driver) each(hs []*backend.Hold, ask func(backend.Driver, []*backend.Ho
 	return errs
 }
 
-func legsOf(h *backend.Hold) *legs { return h.Grant.Handle.(*legs) }
+func legsOf(h *core.Hold) *legs { return h.Grant.Handle.(*legs) }
 
 // worse returns the answer that counts for both: lost in one store is lost; one that is not known is not known.
 func worse(a, b error) error {
@@ -67,14 +65,14 @@ func worse(a, b error) error {
 	return a
 }
 
-// Release implements backend.Driver: both stores at once, so that one which does not answer holds
+// Release implements core.Caller: both stores at once, so that one which does not answer holds
 // up nobody in the other. nil: it was ours in both until now.
-func (d *Driver) Release(ctx context.Context, h *backend.Hold) error {
+func (d *member) Release(ctx context.Context, h *core.Hold) error {
 	l := legsOf(h)
 	if one := l.one(); one != nil {
-		return one.driver.Release(ctx, &one.hold)
+		return one.caller.Release(ctx, &one.hold)
 	}
-	to, from := together(l.to, l.from, func(l *leg) error { return l.driver.Release(ctx, &l.hold) })
+	to, from := together(l.to, l.from, func(l *leg) error { return l.caller.Release(ctx, &l.hold) })
 	var undone *backend.UndoneError
 	unknown := func(err error) bool {
 		return err != nil && !errors.Is(err, backend.ErrLost) && !errors.As(err, &undone)
@@ -89,15 +87,15 @@ func (d *Driver) Release(ctx context.Context, h *backend.Hold) error {
 	return worse(to, from)
 }
 
-// Abandon implements backend.Driver: both stores at once.
-func (d *Driver) Abandon(ctx context.Context, r *backend.Request) error {
+// Abandon implements core.Caller: both stores at once.
+func (d *member) Abandon(ctx context.Context, r *backend.Request) error {
 	if d.phase != backend.PhaseBoth {
 		l := d.only(r)
-		return l.driver.Abandon(ctx, &l.req)
+		return l.caller.Abandon(ctx, &l.req)
 	}
 	from, to := d.pairOf(r, d.again.nonceOf(r))
 	a, b := together(from, to, func(l *leg) error {
-		err := l.driver.Abandon(ctx, &l.req)
+		err := l.caller.Abandon(ctx, &l.req)
 		if errors.Is(err, backend.ErrLost) {
 			return nil
 		}
@@ -119,12 +117,12 @@ func together(a, b *leg, do func(*leg) error) (ofA, ofB error) {
 }
 
 // drop abandons a leg in the background, for as long as its store may keep it.
-func (d *Driver) drop(l *leg) {
+func (d *member) drop(l *leg) {
 	end := time.Now().Add(l.req.TTL + l.req.Grace)
 	d.dropping.Go(func() {
 		for pause := 20 * time.Millisecond; time.Now().Before(end); pause = min(2*pause, time.Second) {
 			ctx, cancel := context.WithTimeout(d.ctx, sideMost)
-			err := l.driver.Abandon(ctx, &l.req)
+			err := l.caller.Abandon(ctx, &l.req)
 			cancel()
 			if err == nil || backend.Final(err) {
 				return

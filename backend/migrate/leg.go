@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // leg is the part of an acquisition that is made in one store.
 type leg struct {
-	driver backend.Driver
+	caller core.Caller
 	req    backend.Request
-	hold   backend.Hold
+	hold   core.Hold
 	asked  backend.Instant // of the last request that set the store's expiry
 
 	mu   sync.Mutex
@@ -22,8 +23,8 @@ type leg struct {
 }
 
 // newLeg makes the request to one store of what r asks of both.
-func newLeg(driver backend.Driver, r *backend.Request, move string, phase backend.Phase, nonce string) *leg {
-	l := &leg{driver: driver, req: *r, gone: make(chan struct{})}
+func newLeg(caller core.Caller, r *backend.Request, move string, phase backend.Phase, nonce string) *leg {
+	l := &leg{caller: caller, req: *r, gone: make(chan struct{})}
 	l.req.Move, l.req.Phase, l.req.Nonce, l.req.Lost, l.req.Claim = move, phase, nonce, l.isLost, nil
 	return l
 }
@@ -55,14 +56,14 @@ func (l *leg) hand(tell func(error)) error {
 // acquire asks the leg's store.
 func (l *leg) acquire(ctx context.Context) error {
 	l.asked = backend.Now()
-	g, err := l.driver.Acquire(ctx, &l.req)
+	g, err := l.caller.Acquire(ctx, &l.req)
 	if err != nil {
 		return err
 	}
 	if !g.Asked.IsZero() {
 		l.asked = g.Asked
 	}
-	l.hold = backend.Hold{Request: &l.req, Grant: g}
+	l.hold = core.Hold{Request: &l.req, Grant: g}
 	return nil
 }
 
@@ -76,13 +77,13 @@ func (l *leg) span() time.Duration {
 
 // trusted is span without the margin that the engine takes off: the leg is renewed within it or given up.
 func (l *leg) trusted() time.Duration {
-	return l.span() - max(20*time.Millisecond, l.req.TTL/50, l.driver.Traits().Margin)
+	return l.span() - max(20*time.Millisecond, l.req.TTL/50, l.caller.Traits().Margin)
 }
 
 // renew renews the leg once.
 func (l *leg) renew(ctx context.Context) error {
 	at := backend.Now()
-	err := l.driver.Renew(ctx, []*backend.Hold{&l.hold})[0]
+	err := l.caller.Renew(ctx, []*core.Hold{&l.hold})[0]
 	if err == nil {
 		l.asked = at
 	}
@@ -132,7 +133,7 @@ func (l *legs) Handle() any {
 		return one.hold.Handle
 	}
 	for _, leg := range []*leg{l.to, l.from} {
-		if leg.hold.Handle != nil && !leg.driver.Traits().Transactional {
+		if leg.hold.Handle != nil && !leg.caller.Traits().Transactional {
 			return leg.hold.Handle
 		}
 	}

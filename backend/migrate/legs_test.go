@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/backend/memory"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 func TestTryOfABusyNewStore(t *testing.T) {
@@ -35,11 +35,11 @@ func TestOldLegIsKept(t *testing.T) {
 		h := w.acquire(to, request("x"))
 		r := request("x")
 		r.Wait = true
-		granted := make(chan *backend.Hold)
+		granted := make(chan *core.Hold)
 		go func() { granted <- w.acquire(both, r) }()
 		for range 5 {
 			time.Sleep(ttl / 2)
-			w.want("renew", to.Renew(w.Context(), []*backend.Hold{h})[0], nil)
+			w.want("renew", to.Renew(w.Context(), []*core.Hold{h})[0], nil)
 			if i, err := w.old.Inspect(w.Context(), "x"); err != nil || !i.Held {
 				w.Fatalf("the old store: got %+v, %v, want it held", i, err)
 			}
@@ -71,14 +71,14 @@ func TestOldLegIsLost(t *testing.T) {
 		r := request("x")
 		r.Wait = true
 		r.Lost = func(err error) { w.Errorf("told of a loss, %v, without a lock", err) }
-		granted := make(chan *backend.Hold)
+		granted := make(chan *core.Hold)
 		go func() { granted <- w.acquire(both, r) }()
 		synctest.Wait()
 		w.want("break", w.old.Break(w.Context(), "x"), nil)
 		synctest.Wait()
 		w.release(to, h)
 		got := <-granted
-		for what, s := range map[string]backend.Driver{"old": w.old, "new": w.new} {
+		for what, s := range map[string]core.Caller{"old": w.old, "new": w.new} {
 			if i, err := s.Inspect(w.Context(), "x"); err != nil || !i.Held || i.Waiters != 0 {
 				w.Errorf("the %s store: got %+v, %v, want it held and nobody waiting", what, i, err)
 			}
@@ -98,11 +98,11 @@ func TestEitherLegEndsIt(t *testing.T) {
 			r := request("x")
 			r.Lost = func(err error) { lost <- err }
 			h := w.acquire(d, r)
-			w.want("check", d.Check(w.Context(), []*backend.Hold{h})[0], nil)
-			s := map[string]*memory.Driver{"old": w.old, "new": w.new}[side]
+			w.want("check", d.Check(w.Context(), []*core.Hold{h})[0], nil)
+			s := map[string]store{"old": w.old, "new": w.new}[side]
 			w.want("break", s.Break(w.Context(), "x"), nil)
 			w.want("told", <-lost, backend.ErrLost)
-			w.want("renew", d.Renew(w.Context(), []*backend.Hold{h})[0], backend.ErrLost)
+			w.want("renew", d.Renew(w.Context(), []*core.Hold{h})[0], backend.ErrLost)
 			w.want("release", d.Release(w.Context(), h), backend.ErrLost)
 			w.cycle(d, "x")
 		})
@@ -111,26 +111,26 @@ func TestEitherLegEndsIt(t *testing.T) {
 
 // counted counts the calls that a leg's store answers.
 type counted struct {
-	*memory.Driver
+	store
 	calls *[]string
 }
 
 func (c counted) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 	*c.calls = append(*c.calls, "acquire")
-	return c.Driver.Acquire(ctx, r)
+	return c.Gater.Acquire(ctx, r)
 }
 
-func (c counted) RaiseHeld(ctx context.Context, h *backend.Hold, floor backend.Token) error {
+func (c counted) RaiseHeld(ctx context.Context, h *core.Hold, floor backend.Token) error {
 	*c.calls = append(*c.calls, "raise")
-	return c.Driver.RaiseHeld(ctx, h, floor)
+	return c.Gater.RaiseHeld(ctx, h, floor)
 }
 
-func (c counted) Renew(ctx context.Context, hs []*backend.Hold) []error {
+func (c counted) Renew(ctx context.Context, hs []*core.Hold) []error {
 	*c.calls = append(*c.calls, "renew")
-	return c.Driver.Renew(ctx, hs)
+	return c.Gater.Renew(ctx, hs)
 }
 
-func (c counted) Check(context.Context, []*backend.Hold) []error {
+func (c counted) Check(context.Context, []*core.Hold) []error {
 	*c.calls = append(*c.calls, "check")
 	return nil
 }

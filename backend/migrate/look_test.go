@@ -7,6 +7,7 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/migrate"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 func TestInspectAndList(t *testing.T) {
@@ -44,7 +45,7 @@ func TestInspectAndList(t *testing.T) {
 	})
 }
 
-func (w world) tryFree(s backend.Driver) {
+func (w world) tryFree(s core.Caller) {
 	w.Helper()
 	if i, err := s.Inspect(w.Context(), "x"); err != nil || i.Held {
 		w.Errorf("got %+v, %v, want it free", i, err)

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/backend/memory"
 	"github.com/fencelock/fencelock/backend/migrate"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // TestPausedOverALoss: a switch to a store without a gate is paused before it opens it. Another
@@ -19,14 +19,14 @@ import (
 // what is there again.
 func TestPausedOverALoss(t *testing.T) {
 	bubble(t, func(w world) {
-		now := &lossy{Driver: client(w.new)}
-		pair := func(to backend.Gater) migrate.Pair {
-			return migrate.Pair{Move: "m", Scope: scope, From: w.old, To: to}
+		now := &lossy{store: client(w.new)}
+		pair := func(to backend.Driver) migrate.Pair {
+			return w.pairOf("m", w.old, to)
 		}
 		late := &beforeOpening{lossy: now}
 		late.do = func() {
 			w.want("back", pair(now).Open(w.Context(), backend.PhaseFrom), nil)
-			now.Driver = client(newStore(w.T))
+			now.store = client(newStore(w.T))
 			time.Sleep(time.Millisecond)
 		}
 		w.want("there", pair(late).Open(w.Context(), backend.PhaseTo), nil)
@@ -62,13 +62,13 @@ func TestLostGate(t *testing.T) {
 		w.want("open", w.pair().Open(w.Context(), backend.PhaseTo), nil)
 		first := w.cycle(both, "x")
 		// The clients of phase both have a connection to the old store, whose data is lost under them.
-		lossy := &lossy{Driver: client(w.old)}
+		lossy := &lossy{store: client(w.old)}
 		o := w.options(backend.PhaseBoth)
 		o.From = lossy
 		d := w.startWith(o)
 		w.cycle(d, "x")
 		fresh := newStore(w.T)
-		lossy.Driver = client(fresh)
+		lossy.store = client(fresh)
 		if got := w.cycle(d, "x"); got <= first {
 			w.Errorf("token %d after %d", got, first)
 		}
@@ -80,13 +80,13 @@ func TestLostGate(t *testing.T) {
 // TestLostGateOfTheNewStore: without its gate the new store would let programs in that are merely given its URL.
 func TestLostGateOfTheNewStore(t *testing.T) {
 	bubble(t, func(w world) {
-		lossy := &lossy{Driver: client(w.new)}
+		lossy := &lossy{store: client(w.new)}
 		o := w.options(backend.PhaseBoth)
 		o.To = lossy
 		d := w.startWith(o)
 		w.cycle(d, "x")
 		fresh := newStore(w.T)
-		lossy.Driver = client(fresh)
+		lossy.store = client(fresh)
 		w.cycle(d, "x")
 		w.tryFails(client(fresh), "x", backend.ErrUnsupported)
 		w.cycle(client(w.old), "x") // the old one is where everybody is
@@ -94,13 +94,13 @@ func TestLostGateOfTheNewStore(t *testing.T) {
 }
 
 // lossy is a store whose data can be replaced under its clients.
-type lossy struct{ *memory.Driver }
+type lossy struct{ store }
 
 // TestOneStoreDown: rule I4.
 func TestOneStoreDown(t *testing.T) {
 	for _, side := range []string{"old", "new"} {
 		bubble(t, func(w world) {
-			down := &broken{Driver: client(map[string]*memory.Driver{"old": w.old, "new": w.new}[side])}
+			down := &broken{store: client(map[string]store{"old": w.old, "new": w.new}[side])}
 			o := w.options(backend.PhaseBoth)
 			if side == "old" {
 				o.From = down
@@ -113,7 +113,7 @@ func TestOneStoreDown(t *testing.T) {
 			r := request("x")
 			_, err := d.Acquire(w.Context(), r)
 			w.want("a try", err, down.err)
-			if err := d.Renew(w.Context(), []*backend.Hold{h})[0]; !errors.Is(err, down.err) {
+			if err := d.Renew(w.Context(), []*core.Hold{h})[0]; !errors.Is(err, down.err) {
 				w.Errorf("renew: got %v, want unknown", err)
 			}
 			if err := d.Release(w.Context(), h); !errors.Is(err, down.err) {
@@ -131,7 +131,7 @@ func TestOneStoreDown(t *testing.T) {
 
 // broken is a store that cannot be reached while err is set.
 type broken struct {
-	*memory.Driver
+	store
 	err error
 }
 
@@ -139,28 +139,28 @@ func (b *broken) Acquire(ctx context.Context, r *backend.Request) (backend.Grant
 	if b.err != nil {
 		return backend.Grant{}, b.err
 	}
-	return b.Driver.Acquire(ctx, r)
+	return b.Gater.Acquire(ctx, r)
 }
 
-func (b *broken) Renew(ctx context.Context, hs []*backend.Hold) []error {
+func (b *broken) Renew(ctx context.Context, hs []*core.Hold) []error {
 	if b.err != nil {
 		return slices.Repeat([]error{b.err}, len(hs))
 	}
-	return b.Driver.Renew(ctx, hs)
+	return b.Gater.Renew(ctx, hs)
 }
 
-func (b *broken) Release(ctx context.Context, h *backend.Hold) error {
+func (b *broken) Release(ctx context.Context, h *core.Hold) error {
 	if b.err != nil {
 		return b.err
 	}
-	return b.Driver.Release(ctx, h)
+	return b.Gater.Release(ctx, h)
 }
 
 func (b *broken) Abandon(ctx context.Context, r *backend.Request) error {
 	if b.err != nil {
 		return b.err
 	}
-	return b.Driver.Abandon(ctx, r)
+	return b.Gater.Abandon(ctx, r)
 }
 
 // TestOtherStoreIsNotNeeded: in phase to nobody needs the old store once the new one is open, and
@@ -191,7 +191,7 @@ func TestOtherStoreIsNotNeeded(t *testing.T) {
 				w.Errorf("the other store was looked for %d times within a minute, want about 6", n)
 			}
 			o.Other = func(context.Context) (backend.Driver, error) {
-				return client(map[backend.Phase]*memory.Driver{
+				return client(map[backend.Phase]store{
 					backend.PhaseFrom: w.new, backend.PhaseTo: w.old,
 				}[phase]), nil
 			}

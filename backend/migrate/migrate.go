@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 const (
@@ -44,7 +45,7 @@ type Options struct {
 	Scope backend.Scope
 	// Phase is from, both or to.
 	Phase backend.Phase
-	// From and To are the old and the new store: drivers that are backend.Gater. They are the
+	// From and To are the old and the new store: each a backend.Mover. They are the
 	// Driver's once New has returned without an error: Close closes them. Phase both needs both.
 	From, To backend.Driver
 	// Other opens the store that the phase does not lock in, where From (in phase to) or To (in phase from) is
@@ -56,8 +57,12 @@ type Options struct {
 	Look bool
 }
 
-// Driver locks in one phase of a migration. It implements backend.Driver and backend.Checker.
-type Driver struct {
+// Driver locks in one phase of a migration, for fencelock.New, which refuses what wraps it: the engine
+// calls the two stores, and no claim is asked of a Driver.
+type Driver struct{ core.Composite }
+
+// member is the Caller of a Driver: a client of a migration.
+type member struct {
 	move   string
 	scope  backend.Scope
 	phase  backend.Phase
@@ -77,10 +82,7 @@ type Driver struct {
 	repaired  time.Time // when the gates were looked at last
 }
 
-var (
-	_ backend.Driver  = (*Driver)(nil)
-	_ backend.Checker = (*Driver)(nil)
-)
+var _ backend.Driver = (*Driver)(nil)
 
 // New starts a client of a migration in o.Phase. On an error the drivers stay the caller's.
 //
@@ -90,7 +92,7 @@ var (
 // error matches ErrUnavailable and names the holders. ErrInvalid: a client two phases away is
 // alive, or the options are no good. ErrUnsupported: a store cannot take part.
 func New(ctx context.Context, o Options) (*Driver, error) {
-	d, err := o.driver()
+	d, err := o.member()
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +103,7 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 		defer cancel()
 	}
 	if o.Look {
-		return d, nil
+		return &Driver{core.Composite{Caller: d}}, nil
 	}
 	// The report comes first: whoever switches next must see this client before it has its first lock.
 	if err = d.report.start(ctx, d); err == nil {
@@ -113,17 +115,17 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 		d.to.closeOther()
 		return nil, fmt.Errorf("migration %q: %w", o.Move, err)
 	}
-	return d, nil
+	return &Driver{core.Composite{Caller: d}}, nil
 }
 
-func (o Options) driver() (*Driver, error) {
+func (o Options) member() (*member, error) {
 	o.Scope, _ = unsealed(o.Scope)
 	if err := backend.CheckGate(backend.Gate{
 		Move: o.Move, Scope: o.Scope, State: backend.GateBoth, Epoch: 1,
 	}); err != nil {
 		return nil, err
 	}
-	d := &Driver{move: o.Move, scope: o.Scope, phase: o.Phase, look: o.Look}
+	d := &member{move: o.Move, scope: o.Scope, phase: o.Phase, look: o.Look}
 	var err error
 	if d.from, err = newStore("old", o.From, o.Other); err != nil {
 		return nil, err
@@ -169,7 +171,7 @@ func TraitsOfBoth(from, to backend.Traits) backend.Traits {
 }
 
 // enter does what a client of this phase does to the gates before it locks.
-func (d *Driver) enter(ctx context.Context) error {
+func (d *member) enter(ctx context.Context) error {
 	switch d.phase {
 	case backend.PhaseBoth:
 		p, err := d.pair(ctx)
@@ -184,9 +186,8 @@ func (d *Driver) enter(ctx context.Context) error {
 }
 
 // enterOne needs the other store only if this one is not open.
-func (d *Driver) enterOne(ctx context.Context, s *store) error {
-	_, gater := s.both()
-	g, err := gateOf(ctx, gater, d.move, d.scope)
+func (d *member) enterOne(ctx context.Context, s *store) error {
+	g, err := gateOf(ctx, s.opened(), d.move, d.scope)
 	if err != nil || g.lets(d.phase == backend.PhaseFrom) {
 		return err
 	}
@@ -203,7 +204,7 @@ func (d *Driver) enterOne(ctx context.Context, s *store) error {
 }
 
 // pair is both stores, for what is done to their gates.
-func (d *Driver) pair(ctx context.Context) (Pair, error) {
+func (d *member) pair(ctx context.Context) (Pair, error) {
 	from, err := d.from.gater(ctx)
 	if err != nil {
 		return Pair{}, err
@@ -212,27 +213,28 @@ func (d *Driver) pair(ctx context.Context) (Pair, error) {
 	if err != nil {
 		return Pair{}, err
 	}
-	return Pair{Move: d.move, Scope: d.scope, From: from, To: to}, nil
+	return Pair{d.move, d.scope, from, to}, nil
 }
 
-// Traits implements backend.Driver: those of the phase's store, or in phase both the lesser of each.
-func (d *Driver) Traits() backend.Traits { return d.traits }
+// Tells implements core.Caller.
+func (d *member) Tells() bool { return false }
+
+// Traits implements core.Caller: those of the phase's store, or in phase both the lesser of each.
+func (d *member) Traits() backend.Traits { return d.traits }
 
 // sides are the stores that this phase locks in.
-func (d *Driver) sides() []backend.Driver {
-	from, _ := d.from.both()
-	to, _ := d.to.both()
+func (d *member) sides() []core.Caller {
 	switch d.phase {
 	case backend.PhaseFrom:
-		return []backend.Driver{from}
+		return []core.Caller{d.from.opened()}
 	case backend.PhaseTo:
-		return []backend.Driver{to}
+		return []core.Caller{d.to.opened()}
 	}
-	return []backend.Driver{from, to}
+	return []core.Caller{d.from.opened(), d.to.opened()}
 }
 
-// Inspect implements backend.Driver. In phase both a lock is held if it is held in either store.
-func (d *Driver) Inspect(ctx context.Context, name string) (backend.Info, error) {
+// Inspect implements core.Caller. In phase both a lock is held if it is held in either store.
+func (d *member) Inspect(ctx context.Context, name string) (backend.Info, error) {
 	merged := backend.Info{Name: name}
 	for _, s := range d.sides() {
 		i, err := s.Inspect(ctx, name)
@@ -260,8 +262,8 @@ func merge(old, new backend.Info) backend.Info {
 	return both
 }
 
-// List implements backend.Driver.
-func (d *Driver) List(ctx context.Context, prefix string) iter.Seq2[backend.Info, error] {
+// List implements core.Caller.
+func (d *member) List(ctx context.Context, prefix string) iter.Seq2[backend.Info, error] {
 	sides := d.sides()
 	if len(sides) == 1 {
 		return sides[0].List(ctx, prefix)
@@ -285,10 +287,10 @@ func (d *Driver) List(ctx context.Context, prefix string) iter.Seq2[backend.Info
 	}
 }
 
-// Break implements backend.Driver. In phase both it frees the lock in both stores. The holder hears of
+// Break implements core.Caller. In phase both it frees the lock in both stores. The holder hears of
 // the first and gives up the other itself: whoever has it there by then is left alone, and only a
 // holder that has not heard for as long as the first store's Traits.Revoked is broken there too.
-func (d *Driver) Break(ctx context.Context, name string) error {
+func (d *member) Break(ctx context.Context, name string) error {
 	sides := d.sides()
 	if len(sides) == 1 {
 		return sides[0].Break(ctx, name)
@@ -319,15 +321,40 @@ func (d *Driver) Break(ctx context.Context, name string) error {
 // lookAgain is how often Break looks whether the holder has given up.
 const lookAgain = 20 * time.Millisecond
 
+// Settle implements core.Caller.
+func (d *member) Settle() {
+	for _, s := range d.opened() {
+		s.Settle()
+	}
+}
+
+// Land implements core.Caller.
+func (d *member) Land() {
+	for _, s := range d.opened() {
+		s.Land()
+	}
+}
+
+// opened are the stores that are open.
+func (d *member) opened() []core.Gater {
+	var open []core.Gater
+	for _, s := range []*store{d.from, d.to} {
+		if g := s.opened(); g != nil {
+			open = append(open, g)
+		}
+	}
+	return open
+}
+
 // end ends the goroutines and takes the client's report back.
-func (d *Driver) end() {
+func (d *member) end() {
 	d.cancel()
 	d.dropping.Wait()
 	d.report.stop(d)
 }
 
-// Close implements backend.Driver. It takes the client's report back and closes the drivers of both stores.
-func (d *Driver) Close() error {
+// Close implements core.Caller. It takes the client's report back and closes the drivers of both stores.
+func (d *member) Close() error {
 	d.end()
 	return errors.Join(d.from.close(), d.to.close())
 }

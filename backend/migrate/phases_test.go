@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/backend/memory"
 	"github.com/fencelock/fencelock/backend/migrate"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 func TestNeighboursExclude(t *testing.T) {
@@ -26,7 +26,7 @@ func TestNeighboursExclude(t *testing.T) {
 		{"", backend.PhaseBoth},
 	} {
 		bubble(t, func(w world) {
-			var a, b backend.Driver = client(w.old), nil
+			var a, b core.Caller = client(w.old), nil
 			if c.a != "" {
 				a = w.start(c.a)
 			}
@@ -40,9 +40,9 @@ func TestNeighboursExclude(t *testing.T) {
 			}
 			// Whichever of the two stores is ahead.
 			last := h.Token
-			for _, ahead := range []*memory.Driver{w.new, w.old} {
+			for _, ahead := range []store{w.new, w.old} {
 				w.want("raise", ahead.Raise(w.Context(), last+1e12), nil)
-				for _, d := range []backend.Driver{b, a, b} {
+				for _, d := range []core.Caller{b, a, b} {
 					got := w.cycle(d, "x")
 					if got <= last {
 						w.Errorf("%s and %s: token %d after %d", c.a, c.b, got, last)
@@ -158,7 +158,7 @@ func TestStragglerPausedOverTwoSwitches(t *testing.T) {
 			w.Errorf("after %v: %v: want it to name the lock and its holder within 4 to 5s", took, err)
 		}
 		w.cycle(from, "x") // the start that failed has opened again what it closed
-		w.want("renewing what it holds", from.Renew(w.Context(), []*backend.Hold{held})[0], nil)
+		w.want("renewing what it holds", from.Renew(w.Context(), []*core.Hold{held})[0], nil)
 		w.release(from, held)
 		first := w.start(backend.PhaseTo)
 		w.tryFails(from, "held", backend.ErrUnsupported)
@@ -191,7 +191,7 @@ func TestSwitchWaitsForTheDead(t *testing.T) {
 
 // failsAtLooks is a store whose client has no answer from the second look at who holds on.
 type failsAtLooks struct {
-	*memory.Driver
+	store
 	looks *int
 }
 
@@ -199,7 +199,7 @@ func (s failsAtLooks) Undrained(ctx context.Context, g backend.Gate) ([]backend.
 	if *s.looks++; *s.looks > 1 {
 		return nil, errors.New("no answer")
 	}
-	return s.Driver.Undrained(ctx, g)
+	return s.Gater.Undrained(ctx, g)
 }
 
 // TestFailedLookTellsWhoHolds: a driver may give up a look shortly before ctx ends. The error names who was waited for.
@@ -207,7 +207,7 @@ func TestFailedLookTellsWhoHolds(t *testing.T) {
 	bubble(t, func(w world) {
 		w.acquire(client(w.old), request("straggler"))
 		p := w.pair()
-		p.From = failsAtLooks{client(w.old), new(int)}
+		p = p.Over(failsAtLooks{client(w.old), new(int)}, nil)
 		err := p.Open(w.Context(), backend.PhaseTo)
 		w.want("a switch past a holder", err, backend.ErrUnavailable)
 		for _, part := range []string{`"straggler" by`, "no answer"} {
@@ -242,7 +242,7 @@ func TestStartedOverThenGivenUp(t *testing.T) {
 		w.want("the wait", <-failed, context.Canceled)
 		w.want("abandon", both.Abandon(w.Context(), r), nil)
 		synctest.Wait()
-		for what, s := range map[string]backend.Driver{"old": w.old, "new": w.new} {
+		for what, s := range map[string]core.Caller{"old": w.old, "new": w.new} {
 			if i, err := s.Inspect(w.Context(), "x"); err != nil || i.Waiters != 0 || i.Held != (what == "new") {
 				w.Errorf("the %s store: got %+v, %v", what, i, err)
 			}
@@ -253,39 +253,39 @@ func TestStartedOverThenGivenUp(t *testing.T) {
 }
 
 // new2 is the new store, in which a request is of phase both although it is not held in the old one.
-func (w world) new2(phase backend.Phase) backend.Driver { return phased{client(w.new), phase} }
+func (w world) new2(phase backend.Phase) core.Caller { return phased{client(w.new), phase} }
 
 type phased struct {
-	*memory.Driver
+	store
 	phase backend.Phase
 }
 
 func (p phased) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 	r.Move, r.Phase = "m", p.phase
-	return p.Driver.Acquire(ctx, r)
+	return p.Gater.Acquire(ctx, r)
 }
 
 // lateNews tells its holders of a loss a while later.
 type lateNews struct {
-	*memory.Driver
+	store
 	by time.Duration
 }
 
 func (d lateNews) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 	tell := r.Lost
 	r.Lost = func(err error) { time.AfterFunc(d.by, func() { tell(err) }) }
-	return d.Driver.Acquire(ctx, r)
+	return d.Gater.Acquire(ctx, r)
 }
 
 // slowBreak takes a while to carry out a Break.
 type slowBreak struct {
-	*memory.Driver
+	store
 	by time.Duration
 }
 
 func (d slowBreak) Break(ctx context.Context, name string) error {
 	time.Sleep(d.by)
-	return d.Driver.Break(ctx, name)
+	return d.Gater.Break(ctx, name)
 }
 
 // A Break in phase both that reaches the second store late breaks nobody who has come since; it does break a
@@ -313,7 +313,7 @@ func TestBreakSparesTheNext(t *testing.T) {
 				next := request("x")
 				next.Wait = true
 				next.Lost = func(err error) { w.Errorf("the next holder was told %v", err) }
-				granted := make(chan *backend.Hold)
+				granted := make(chan *core.Hold)
 				go func() { granted <- w.acquire(b, next) }()
 				synctest.Wait()
 				began := time.Now()

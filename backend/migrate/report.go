@@ -35,7 +35,7 @@ type report struct {
 
 // start reports for the first time, and from then on every 10 s. It returns when the stores that
 // the phase locks in know.
-func (p *report) start(ctx context.Context, d *Driver) error {
+func (p *report) start(ctx context.Context, d *member) error {
 	raw := make([]byte, 16)
 	_, _ = rand.Read(raw) // never fails
 	host, err := os.Hostname()
@@ -76,7 +76,7 @@ func (p *report) every(ctx context.Context, do func()) {
 
 // spare is the store that the phase does not lock in, or nil. Whatever becomes of it, no lock waits for it: it is told
 // by itself, and opened for that if it can be.
-func (d *Driver) spare() *store {
+func (d *member) spare() *store {
 	switch d.phase {
 	case backend.PhaseFrom:
 		return d.to
@@ -87,7 +87,7 @@ func (d *Driver) spare() *store {
 }
 
 // send reports to the stores that the phase locks in, at once.
-func (p *report) send(ctx context.Context, d *Driver) error {
+func (p *report) send(ctx context.Context, d *member) error {
 	var stores []*store
 	for _, s := range []*store{d.from, d.to} {
 		if s != d.spare() {
@@ -134,7 +134,7 @@ func (p *report) tell(ctx context.Context, s *store) (time.Duration, error) {
 }
 
 // asks notes how long a lock is asked for: a longer TTL than any before is reported before it is.
-func (p *report) asks(ctx context.Context, d *Driver, ttl time.Duration) error {
+func (p *report) asks(ctx context.Context, d *member, ttl time.Duration) error {
 	p.mu.Lock()
 	p.client.MaxTTL = max(p.client.MaxTTL, ttl)
 	known := ttl <= p.told
@@ -148,7 +148,7 @@ func (p *report) asks(ctx context.Context, d *Driver, ttl time.Duration) error {
 // stop ends the reports and takes back what was said, in both stores at once. A report under way
 // that was cut off may be in a store yet or still get there: so it is waited for, up to reportMost,
 // and then withdrawn.
-func (p *report) stop(d *Driver) {
+func (p *report) stop(d *member) {
 	if p.cancel == nil {
 		return
 	}
@@ -159,7 +159,7 @@ func (p *report) stop(d *Driver) {
 	p.cancel()
 	var both sync.WaitGroup
 	for _, s := range []*store{d.from, d.to} {
-		if _, g := s.both(); g != nil {
+		if g := s.opened(); g != nil {
 			both.Go(func() {
 				ctx, cancel := context.WithTimeout(context.Background(), withdrawMost)
 				defer cancel()

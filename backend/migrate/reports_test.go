@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/backend/memory"
 	"github.com/fencelock/fencelock/backend/migrate"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 func TestReports(t *testing.T) {
@@ -122,16 +122,16 @@ func TestCloseLeavesNothing(t *testing.T) {
 
 // far is a store that takes a while to get a report or to withdraw one, also where the client does not wait for that.
 type far struct {
-	*memory.Driver
+	store
 	report, withdraw atomic.Int64
 }
 
 func (f *far) Report(ctx context.Context, c backend.Client, keep time.Duration) error {
-	return f.after(ctx, &f.report, func() error { return f.Driver.Report(context.WithoutCancel(ctx), c, keep) })
+	return f.after(ctx, &f.report, func() error { return f.Gater.Report(context.WithoutCancel(ctx), c, keep) })
 }
 
 func (f *far) Withdraw(ctx context.Context, c backend.Client) error {
-	return f.after(ctx, &f.withdraw, func() error { return f.Driver.Withdraw(context.WithoutCancel(ctx), c) })
+	return f.after(ctx, &f.withdraw, func() error { return f.Gater.Withdraw(context.WithoutCancel(ctx), c) })
 }
 
 func (f *far) after(ctx context.Context, takes *atomic.Int64, do func() error) error {
@@ -160,7 +160,7 @@ func TestCloseDuringAReport(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(w world) {
-				from, to := &far{Driver: client(w.old)}, &far{Driver: client(w.new)}
+				from, to := &far{store: client(w.old)}, &far{store: client(w.new)}
 				o := w.options(backend.PhaseBoth)
 				o.From, o.To = from, to
 				d := w.startWith(o)
@@ -190,7 +190,7 @@ func TestCloseDuringAReport(t *testing.T) {
 // locks with a TTL that is still being reported.
 func TestReportsFollowEachOther(t *testing.T) {
 	bubble(t, func(w world) {
-		stores := []*far{{Driver: client(w.old)}, {Driver: client(w.new)}}
+		stores := []*far{{store: client(w.old)}, {store: client(w.new)}}
 		o := w.options(backend.PhaseFrom)
 		o.From, o.To = stores[0], stores[1]
 		d := w.startWith(o)
@@ -214,7 +214,7 @@ func TestReportsFollowEachOther(t *testing.T) {
 				if len(st.Clients) != 1 || st.Clients[0].MaxTTL != time.Hour {
 					w.Errorf("%s is held for an hour, and reported was %+v", name, st.Clients)
 				}
-				w.want("release", d.Release(w.Context(), &backend.Hold{Request: r, Grant: g}), nil)
+				w.want("release", d.Release(w.Context(), &core.Hold{Request: r, Grant: g}), nil)
 			})
 		}
 		asking.Wait()

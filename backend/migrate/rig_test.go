@@ -11,6 +11,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/memory"
 	"github.com/fencelock/fencelock/backend/migrate"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 const ttl = 10 * time.Second
@@ -20,7 +21,7 @@ var scope = backend.Scope{{Match: "stays/*", Stays: true}, {Match: "*"}}
 // world is two stores in memory.
 type world struct {
 	*testing.T
-	old, new *memory.Driver
+	old, new store
 }
 
 // bubble runs fn in virtual time.
@@ -33,22 +34,30 @@ func bubble(t *testing.T, fn func(w world)) {
 	})
 }
 
-func newStore(t *testing.T) *memory.Driver {
+// store is a store in memory, and how it is called.
+type store struct {
+	*memory.Driver
+	core.Gater
+}
+
+func storeOf(d *memory.Driver) store { return store{d, core.Of(d).(core.Gater)} }
+
+func newStore(t *testing.T) store {
 	t.Helper()
 	d, err := memory.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d
+	return storeOf(d)
 }
 
 // client of a store in memory; clients of one store share it.
-func client(d *memory.Driver) *memory.Driver {
+func client(d store) store {
 	c, err := d.Client(backend.DefaultPrefix)
 	if err != nil {
 		panic(err) // the prefix is good
 	}
-	return c
+	return storeOf(c)
 }
 
 func (w world) options(phase backend.Phase) migrate.Options {
@@ -56,7 +65,17 @@ func (w world) options(phase backend.Phase) migrate.Options {
 }
 
 func (w world) pair() migrate.Pair {
-	return migrate.Pair{Move: "m", Scope: scope, From: w.old, To: w.new}
+	w.Helper()
+	return w.pairOf("m", w.old, w.new)
+}
+
+func (w world) pairOf(move string, from, to backend.Driver) migrate.Pair {
+	w.Helper()
+	p, err := migrate.PairOf(move, scope, from, to)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return p
 }
 
 // start starts a client, which is closed with the test unless the test does it.
@@ -88,16 +107,16 @@ func request(name string) *backend.Request {
 	return &backend.Request{Name: name, Nonce: hex.EncodeToString(raw), Owner: "me", TTL: ttl, Lost: func(error) {}}
 }
 
-func (w world) acquire(d backend.Driver, r *backend.Request) *backend.Hold {
+func (w world) acquire(d core.Caller, r *backend.Request) *core.Hold {
 	w.Helper()
 	g, err := d.Acquire(w.Context(), r)
 	if err != nil {
 		w.Fatalf("acquire %q: %v", r.Name, err)
 	}
-	return &backend.Hold{Request: r, Grant: g}
+	return &core.Hold{Request: r, Grant: g}
 }
 
-func (w world) release(d backend.Driver, h *backend.Hold) {
+func (w world) release(d core.Caller, h *core.Hold) {
 	w.Helper()
 	if err := d.Release(w.Context(), h); err != nil {
 		w.Fatalf("release %q: %v", h.Name, err)
@@ -105,7 +124,7 @@ func (w world) release(d backend.Driver, h *backend.Hold) {
 }
 
 // cycle locks and unlocks, and returns the token.
-func (w world) cycle(d backend.Driver, name string) backend.Token {
+func (w world) cycle(d core.Caller, name string) backend.Token {
 	w.Helper()
 	h := w.acquire(d, request(name))
 	w.release(d, h)
@@ -119,7 +138,7 @@ func (w world) want(what string, got, want error) {
 	}
 }
 
-func (w world) tryFails(d backend.Driver, name string, want error) {
+func (w world) tryFails(d core.Caller, name string, want error) {
 	w.Helper()
 	_, err := d.Acquire(w.Context(), request(name))
 	w.want("a try of "+name, err, want)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/backend/memory"
 	"github.com/fencelock/fencelock/backend/migrate"
 )
 
@@ -79,7 +78,7 @@ func TestFinishedOnOneSide(t *testing.T) {
 		w.stop(w.start(backend.PhaseTo))
 		n := 0
 		dying := w.pair()
-		dying.From = noGate{client(w.old), &n, 1}
+		dying = dying.Over(noGate{client(w.old), &n, 1}, nil)
 		w.want("a finish that dies", dying.Finish(w.Context()), errDead)
 		_, err := migrate.New(w.Context(), w.options(backend.PhaseFrom))
 		w.want("a start in phase from", err, backend.ErrInvalid)
@@ -93,7 +92,7 @@ func TestFinishedOnOneSide(t *testing.T) {
 
 // noGate fails its SetGate number at.
 type noGate struct {
-	*memory.Driver
+	store
 	calls *int
 	at    int
 }
@@ -102,7 +101,7 @@ func (s noGate) SetGate(ctx context.Context, g backend.Gate, was int64) error {
 	if *s.calls++; *s.calls == s.at {
 		return errDead
 	}
-	return s.Driver.SetGate(ctx, g, was)
+	return s.Gater.SetGate(ctx, g, was)
 }
 
 // TestBackFromFinished: the way back begins with an operator, and only there.
@@ -250,7 +249,7 @@ func TestUndoLeavesOthersAlone(t *testing.T) {
 				return errDead
 			}
 			dying := w.pair()
-			dying.From, dying.To = stepped{client(w.old), &n, at, other, 0}, stepped{client(w.new), &n, at, other, 0}
+			dying = dying.Over(stepped{client(w.old), &n, at, other, 0}, stepped{client(w.new), &n, at, other, 0})
 			if err := dying.Open(w.Context(), backend.PhaseTo); err != nil {
 				w.want("the one that fails", err, errDead)
 			}
@@ -266,23 +265,23 @@ func TestUndoLeavesOthersAlone(t *testing.T) {
 
 // lateGate is a store to which a SetGate gets only after its caller has given it up.
 type lateGate struct {
-	*memory.Driver
+	store
 	pending func() error
 }
 
 func (l *lateGate) SetGate(ctx context.Context, g backend.Gate, was int64) error {
 	if l.pending == nil && g.State == backend.GateBoth {
-		l.pending = func() error { return l.Driver.SetGate(context.Background(), g, was) }
+		l.pending = func() error { return l.Gater.SetGate(context.Background(), g, was) }
 		return errors.New("connection reset")
 	}
-	return l.Driver.SetGate(ctx, g, was)
+	return l.Gater.SetGate(ctx, g, was)
 }
 
 // TestLateClosing: a store is told to be closed, nobody hears whether it was, and the request arrives after the undo.
 func TestLateClosing(t *testing.T) {
 	bubble(t, func(w world) {
 		w.stop(w.start(backend.PhaseBoth))
-		late := &lateGate{Driver: client(w.old)}
+		late := &lateGate{store: client(w.old)}
 		o := w.options(backend.PhaseTo)
 		o.From = late
 		if _, err := migrate.New(w.Context(), o); err == nil {
@@ -322,7 +321,7 @@ func TestCancel(t *testing.T) {
 		other.Move = "another"
 		w.stop(w.startWith(other))
 		w.want("cancel the other",
-			migrate.Pair{Move: "another", Scope: scope, From: w.old, To: w.new}.Cancel(w.Context()),
+			w.pairOf("another", w.old, w.new).Cancel(w.Context()),
 			nil)
 		w.stop(from)
 		w.stop(w.start(backend.PhaseFrom)) // the configuration may still have it
@@ -372,7 +371,7 @@ func TestCancelMeetsASwitch(t *testing.T) {
 				return nil
 			}
 			late := w.pair()
-			late.From, late.To = stepped{client(w.old), &n, at, cancel, 0}, stepped{client(w.new), &n, at, cancel, 0}
+			late = late.Over(stepped{client(w.old), &n, at, cancel, 0}, stepped{client(w.new), &n, at, cancel, 0})
 			err := late.Open(w.Context(), backend.PhaseTo)
 			if old, new := w.open(); old == new || new != (err == nil) {
 				w.Errorf("step %d: %v: old open %v, new open %v, want the one or the other", at, err, old, new)
@@ -404,9 +403,9 @@ func TestSwitchMeetsACancel(t *testing.T) {
 				return nil
 			}
 			late := w.pair()
-			late.From, late.To = stepped{
+			late = late.Over(stepped{
 				client(w.old), &n, at, there, time.Hour,
-			}, stepped{client(w.new), &n, at, there, time.Hour}
+			}, stepped{client(w.new), &n, at, there, time.Hour})
 			err := late.Cancel(w.Context())
 			if held {
 				w.tryFails(client(w.old), "x", backend.ErrUnsupported)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // Client is what one client has reported, and in which stores.
@@ -27,11 +28,11 @@ func (c Client) Alive(now time.Time) bool { return now.Sub(c.Reported) <= alive 
 func (p Pair) Clients(ctx context.Context) ([]Client, error) {
 	byID := map[string]Client{}
 	for _, s := range []struct {
-		store backend.Gater
+		store core.Gater
 		mark  func(*Client)
 	}{
-		{p.From, func(c *Client) { c.InFrom = true }},
-		{p.To, func(c *Client) { c.InTo = true }},
+		{p.from, func(c *Client) { c.InFrom = true }},
+		{p.to, func(c *Client) { c.InTo = true }},
 	} {
 		cs, err := s.store.Clients(ctx, p.Move)
 		if err != nil {
@@ -85,9 +86,9 @@ func (p Pair) Status(ctx context.Context) (Status, error) {
 	var st Status
 	for _, s := range []struct {
 		what  string
-		store backend.Gater
+		store core.Gater
 		side  *Side
-	}{{"old", p.From, &st.From}, {"new", p.To, &st.To}} {
+	}{{"old", p.from, &st.From}, {"new", p.to, &st.To}} {
 		var err error
 		var g gate
 		if g, err = p.gate(ctx, s.store); err == nil {
@@ -186,16 +187,16 @@ func (p Pair) Finish(ctx context.Context) error {
 		if why := st.Unfinished(); len(why) > 0 {
 			return backend.Invalid("migration %q is not finished: %s", p.Move, strings.Join(why, "; "))
 		}
-		err := p.sealAs(ctx, p.To, st.To, backend.GateOpen)
+		err := p.sealAs(ctx, p.to, st.To, backend.GateOpen)
 		if err == nil {
-			err = p.sealAs(ctx, p.From, st.From, backend.GateBoth)
+			err = p.sealAs(ctx, p.from, st.From, backend.GateBoth)
 		}
 		return err
 	})
 }
 
 // sealAs seals the gate that one side has.
-func (p Pair) sealAs(ctx context.Context, s backend.Gater, side Side, state backend.GateState) error {
+func (p Pair) sealAs(ctx context.Context, s core.Gater, side Side, state backend.GateState) error {
 	if side.Finished {
 		return nil
 	}
@@ -233,15 +234,15 @@ func (p Pair) Cancel(ctx context.Context) error {
 		if why := st.Unbegun(); len(why) > 0 {
 			return backend.Invalid("migration %q cannot be cancelled: %s", p.Move, strings.Join(why, "; "))
 		}
-		err := p.cancelIn(ctx, p.From, st.From)
+		err := p.cancelIn(ctx, p.from, st.From)
 		if err == nil {
-			err = p.cancelIn(ctx, p.To, st.To)
+			err = p.cancelIn(ctx, p.to, st.To)
 		}
 		return err
 	})
 }
 
-func (p Pair) cancelIn(ctx context.Context, s backend.Gater, side Side) error {
+func (p Pair) cancelIn(ctx context.Context, s core.Gater, side Side) error {
 	if side.Cancelled {
 		return nil
 	}
@@ -265,9 +266,9 @@ func (p Pair) end(ctx context.Context, change func(Status) error) error {
 		case err != nil:
 			return err
 		}
-		left, in := p.To, func(c Client) bool { return c.InTo }
+		left, in := p.to, func(c Client) bool { return c.InTo }
 		if st.To.Open(false) {
-			left, in = p.From, func(c Client) bool { return c.InFrom }
+			left, in = p.from, func(c Client) bool { return c.InFrom }
 		}
 		var errs []error
 		for _, c := range st.Clients {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // store is one of the two, which may not be open yet. The driver of one that the phase locks in is there from the
@@ -14,16 +15,10 @@ type store struct {
 	what string // "old" or "new", for messages
 	open func(ctx context.Context) (backend.Driver, error)
 
-	now       atomic.Pointer[opened]
+	now       atomic.Pointer[core.Gater]
 	dialing   chan struct{} // full while somebody opens it
 	late      bool          // it was opened by open; written by who dials, read when nobody does
 	reporting chan struct{} // full while a report is under way
-}
-
-// opened is a store's driver and its gates.
-type opened struct {
-	driver backend.Driver
-	gates  backend.Gater
 }
 
 func newStore(what string, d backend.Driver, open func(context.Context) (backend.Driver, error)) (*store, error) {
@@ -36,27 +31,35 @@ func newStore(what string, d backend.Driver, open func(context.Context) (backend
 
 // set takes a driver in.
 func (s *store) set(d backend.Driver) error {
-	g, ok := d.(backend.Gater)
-	if !ok {
-		return backend.Unsupported("the %s store, %s, cannot take part in a "+
-			"migration: it has no gates", s.what, d.Traits().Name)
+	g, err := gaterOf(s.what, d)
+	if err == nil {
+		s.now.Store(&g)
 	}
-	s.now.Store(&opened{d, g})
-	return nil
+	return err
 }
 
-// both returns the driver and its gates; nil if it is not open. It never waits: every lock asks it.
-func (s *store) both() (backend.Driver, backend.Gater) {
-	o := s.now.Load()
-	if o == nil {
-		return nil, nil
+// gaterOf returns the gates of the old or the new store.
+func gaterOf(what string, d backend.Driver) (core.Gater, error) {
+	g, ok := core.Of(d).(core.Gater)
+	if !ok {
+		return nil, backend.Unsupported("the %s store, %s, cannot take part in a "+
+			"migration: it has no gates", what, d.Traits().Name)
 	}
-	return o.driver, o.gates
+	return g, nil
+}
+
+// opened returns the store; nil if it is not open. It never waits: every lock asks it.
+func (s *store) opened() core.Gater {
+	g := s.now.Load()
+	if g == nil {
+		return nil
+	}
+	return *g
 }
 
 // gater returns the store's gates, and opens the store for that if it must.
-func (s *store) gater(ctx context.Context) (backend.Gater, error) {
-	if _, g := s.both(); g != nil {
+func (s *store) gater(ctx context.Context) (core.Gater, error) {
+	if g := s.opened(); g != nil {
 		return g, nil
 	}
 	select {
@@ -65,7 +68,7 @@ func (s *store) gater(ctx context.Context) (backend.Gater, error) {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("the %s store: %w", s.what, ctx.Err())
 	}
-	if _, g := s.both(); g != nil {
+	if g := s.opened(); g != nil {
 		return g, nil
 	}
 	d, err := s.open(ctx)
@@ -77,24 +80,22 @@ func (s *store) gater(ctx context.Context) (backend.Gater, error) {
 		return nil, err
 	}
 	s.late = true
-	_, g := s.both()
-	return g, nil
+	return s.opened(), nil
 }
 
 // closeOther closes what open has opened. Nobody dials any more.
 func (s *store) closeOther() {
 	if s.late {
-		d, _ := s.both()
-		_ = d.Close() // New failed already, and says why
+		_ = s.opened().Close() // New failed already, and says why
 		s.now.Store(nil)
 	}
 }
 
 // close closes the driver. Nobody dials any more.
 func (s *store) close() error {
-	d, _ := s.both()
-	if d == nil {
+	g := s.opened()
+	if g == nil {
 		return nil
 	}
-	return d.Close()
+	return g.Close()
 }

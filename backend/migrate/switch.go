@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 const (
@@ -22,9 +23,20 @@ const (
 // also by one that is stopped in the middle for however long: a switch whose caller died leaves
 // both stores closed to single phases, and the next one starts over.
 type Pair struct {
-	Move     string
-	Scope    backend.Scope
-	From, To backend.Gater
+	Move  string
+	Scope backend.Scope
+
+	from, to core.Gater
+}
+
+// PairOf returns the pair of a migration's old and new store, which stay the caller's. ErrUnsupported:
+// one of them cannot take part in a migration.
+func PairOf(move string, scope backend.Scope, from, to backend.Driver) (p Pair, err error) {
+	p.Move, p.Scope = move, scope
+	if p.from, err = gaterOf("old", from); err == nil {
+		p.to, err = gaterOf("new", to)
+	}
+	return p, err
 }
 
 // Prepare makes sure that both stores have a gate. Where there is none the new store's is closed, so
@@ -43,13 +55,13 @@ func (p Pair) prepare(ctx context.Context, again bool) error {
 		case to.Epoch == 0 && from.finished():
 			return nil // the new store has lost its gate with its data: it is everybody's
 		case to.Epoch == 0 || to.cancelled():
-			err = p.set(ctx, p.To, p.fresh(backend.GateBoth, to.Epoch), to.Epoch)
+			err = p.set(ctx, p.to, p.fresh(backend.GateBoth, to.Epoch), to.Epoch)
 		case from.Epoch == 0 && to.lets(false): // the old store has lost its data: it stays behind
 			g := p.fresh(backend.GateBoth, 0)
 			g.sealed = to.sealed
-			err = p.set(ctx, p.From, g, 0)
+			err = p.set(ctx, p.from, g, 0)
 		case from.Epoch == 0 || from.cancelled():
-			err = p.set(ctx, p.From, p.fresh(backend.GateOpen, from.Epoch), from.Epoch)
+			err = p.set(ctx, p.from, p.fresh(backend.GateOpen, from.Epoch), from.Epoch)
 		default:
 			return nil
 		}
@@ -87,9 +99,9 @@ const (
 )
 
 func (p Pair) open(ctx context.Context, phase backend.Phase, by who) (err error) {
-	opening, closing, away := p.To, p.From, backend.PhaseFrom
+	opening, closing, away := p.to, p.from, backend.PhaseFrom
 	if phase == backend.PhaseFrom {
-		opening, closing, away = p.From, p.To, backend.PhaseTo
+		opening, closing, away = p.from, p.to, backend.PhaseTo
 	}
 	work, cancel := forUndo(ctx)
 	defer cancel()
@@ -143,7 +155,7 @@ type turned struct{ before, shut gate }
 // was done: if it is another at the end, somebody has closed it in between, and with it the premise
 // of the switch is gone. The gate that it closes must be the one that was looked at, too: an
 // operator may have sealed it since.
-func (p Pair) turn(ctx context.Context, opening, closing backend.Gater, t *turned, open gate, was int64) error {
+func (p Pair) turn(ctx context.Context, opening, closing core.Gater, t *turned, open gate, was int64) error {
 	if err := p.set(ctx, closing, t.shut, t.before.expected()); err != nil {
 		if errors.Is(err, backend.ErrGateMoved) && !t.before.Torn {
 			*t = turned{} // another's gate may even have the epoch that this one was to have
@@ -183,7 +195,7 @@ func forUndo(parent context.Context) (context.Context, context.CancelFunc) {
 // undo opens again what a switch that failed has closed. It is a switch the other way, for another
 // one the same way may be about to open its store. What expects the epoch that the switch wrote
 // does nothing where somebody else has gone on.
-func (p Pair) undo(parent context.Context, opening, closing backend.Gater, t turned) error {
+func (p Pair) undo(parent context.Context, opening, closing core.Gater, t turned) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(parent), undoMost)
 	defer cancel()
 	now, err := p.gate(ctx, closing)
@@ -218,7 +230,7 @@ func leftAs(err, undo error) error {
 // drain waits until nobody holds in a closed store who does not hold in both. What ends it, be it
 // ctx or a look without an answer shortly before, is told together with who held at the last look
 // that was answered.
-func (p Pair) drain(ctx context.Context, s backend.Gater) error {
+func (p Pair) drain(ctx context.Context, s core.Gater) error {
 	g := backend.Gate{Move: p.Move, Scope: p.Scope, State: backend.GateBoth}
 	var left []backend.Info
 	for pause := drainFirst; ; pause = min(2*pause, drainLast) {

@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/backend/memory"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // stepped is a store whose calls a switcher makes one by one: before the call number at it does something.
 type stepped struct {
-	*memory.Driver
+	store
 	steps *int
 	at    int
 	do    func() error
@@ -31,7 +31,7 @@ func (s stepped) Gates(ctx context.Context) ([]backend.Gate, error) {
 	if err := s.step(); err != nil {
 		return nil, err
 	}
-	return s.Driver.Gates(ctx)
+	return s.Gater.Gates(ctx)
 }
 
 func (s stepped) SetGate(ctx context.Context, g backend.Gate, was int64) error {
@@ -39,28 +39,28 @@ func (s stepped) SetGate(ctx context.Context, g backend.Gate, was int64) error {
 		return err
 	}
 	g.Epoch += s.ahead.Microseconds()
-	return s.Driver.SetGate(ctx, g, was)
+	return s.Gater.SetGate(ctx, g, was)
 }
 
 func (s stepped) Undrained(ctx context.Context, g backend.Gate) ([]backend.Info, error) {
 	if err := s.step(); err != nil {
 		return nil, err
 	}
-	return s.Driver.Undrained(ctx, g)
+	return s.Gater.Undrained(ctx, g)
 }
 
 func (s stepped) Source(ctx context.Context) (backend.Token, error) {
 	if err := s.step(); err != nil {
 		return 0, err
 	}
-	return s.Driver.Source(ctx)
+	return s.Gater.Source(ctx)
 }
 
 func (s stepped) Raise(ctx context.Context, floor backend.Token) error {
 	if err := s.step(); err != nil {
 		return err
 	}
-	return s.Driver.Raise(ctx, floor)
+	return s.Gater.Raise(ctx, floor)
 }
 
 // TestSwitcherDies: a switch is broken off before each of its steps, either way; the next one finishes it. Rule I2.
@@ -82,8 +82,8 @@ func TestSwitcherDies(t *testing.T) {
 				first := w.cycle(client(other), "not in both")
 				n := 0
 				dying := w.pair()
-				dying.From = stepped{client(w.old), &n, at, func() error { return errDead }, 0}
-				dying.To = stepped{client(w.new), &n, at, func() error { return errDead }, 0}
+				dying = dying.Over(stepped{client(w.old), &n, at, func() error { return errDead }, 0}, nil)
+				dying = dying.Over(nil, stepped{client(w.new), &n, at, func() error { return errDead }, 0})
 				err := dying.Open(w.Context(), phase)
 				if errors.Is(err, errDead) {
 					died++
@@ -147,8 +147,8 @@ func switchersMeet(t *testing.T, ahead time.Duration) {
 				time.Sleep(time.Millisecond) // epochs are moments
 				return nil
 			}
-			paused.From = stepped{client(w.old), &n, at, meet, ahead}
-			paused.To = stepped{client(w.new), &n, at, meet, ahead}
+			paused = paused.Over(stepped{client(w.old), &n, at, meet, ahead}, nil)
+			paused = paused.Over(nil, stepped{client(w.new), &n, at, meet, ahead})
 			w.want("there", paused.Open(w.Context(), backend.PhaseTo), nil)
 			if old, new := w.open(); old || !new {
 				w.Errorf("step %d: old open %v, new open %v, want the new one alone", at, old, new)
@@ -175,7 +175,7 @@ func TestUndoMeetsASwitch(t *testing.T) {
 				once = true
 				time.Sleep(time.Millisecond) // epochs are moments
 				failing := w.pair()
-				failing.To = noRaise{client(w.new)}
+				failing = failing.Over(nil, noRaise{client(w.new)})
 				if err := failing.Open(w.Context(), backend.PhaseTo); errors.Is(err, errDead) {
 					met++
 				}
@@ -186,7 +186,7 @@ func TestUndoMeetsASwitch(t *testing.T) {
 				return nil
 			}
 			paused := w.pair()
-			paused.From, paused.To = stepped{client(w.old), &n, at, meet, 0}, stepped{client(w.new), &n, at, meet, 0}
+			paused = paused.Over(stepped{client(w.old), &n, at, meet, 0}, stepped{client(w.new), &n, at, meet, 0})
 			w.want("there", paused.Open(w.Context(), backend.PhaseTo), nil)
 			if old, new := w.open(); old || !new {
 				w.Errorf("step %d: old open %v, new open %v, want the new one alone", at, old, new)
@@ -199,7 +199,7 @@ func TestUndoMeetsASwitch(t *testing.T) {
 }
 
 // noRaise is a store that cannot be raised.
-type noRaise struct{ *memory.Driver }
+type noRaise struct{ store }
 
 func (noRaise) Raise(context.Context, backend.Token) error { return errDead }
 
@@ -223,13 +223,13 @@ func TestGrantsDuringASwitch(t *testing.T) {
 						if g, err := plain.Acquire(w.Context(), r); err == nil {
 							granted++
 							last = g.Token
-							w.release(plain, &backend.Hold{Request: r, Grant: g})
+							w.release(plain, &core.Hold{Request: r, Grant: g})
 						}
 					}
 					return nil
 				}
 				p := w.pair()
-				p.From, p.To = stepped{client(w.old), &n, at, lock, 0}, stepped{client(w.new), &n, at, lock, 0}
+				p = p.Over(stepped{client(w.old), &n, at, lock, 0}, stepped{client(w.new), &n, at, lock, 0})
 				w.want("the switch", p.Open(w.Context(), phase), nil)
 				if got := w.cycle(client(next), "x"); got <= last {
 					w.Errorf("phase %s: token %d after %d, which was granted "+

@@ -64,13 +64,13 @@ func decode(data []byte, stamped time.Time) (record, error) {
 	now := stamped.UnixMicro()
 	ok := r.Token >= 0 && r.Token < 1<<53
 	if h := r.Holder; h != nil {
-		ok = ok && isNonce(h.Nonce) && h.Since >= 0 && h.Keep > 0 && h.Keep < 1<<53 &&
-			backend.CheckOwner(h.Owner) == nil
+		ok = ok && isNonce(h.Nonce) && h.Since >= 0 && h.Keep > 0 && backend.CheckOwner(h.Owner) == nil
 		h.Since = orNow(h.Since, now)
+		ok = ok && h.Since < 1<<53 && h.Keep < 1<<53-h.Since // so that left can count it in ns
 	}
 	for i := range r.Queue {
 		w := &r.Queue[i]
-		ok = ok && isNonce(w.Nonce) && w.Seen >= 0
+		ok = ok && isNonce(w.Nonce) && w.Seen >= 0 && w.Seen < 1<<53
 		w.Seen = orNow(w.Seen, now)
 	}
 	for _, e := range r.Ended {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/record"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // values is a record.KV in memory, whose requests a test can lose.
@@ -104,7 +105,7 @@ const ttl = 10 * time.Second
 type world struct {
 	*testing.T
 	kv *values
-	d  *record.Driver
+	d  caller
 	n  int
 }
 
@@ -118,12 +119,18 @@ func bubble(t *testing.T, fn func(w *world)) {
 }
 
 // client is another process.
-func (w *world) client() *record.Driver {
+func (w *world) client() caller {
 	d, err := record.New(w.kv, "test:", traits)
 	if err != nil {
 		w.Fatal(err)
 	}
-	return d
+	return caller{d, core.Of(d)}
+}
+
+// caller is a driver, and how the engine calls it.
+type caller struct {
+	*record.Driver
+	core.Caller
 }
 
 func (w *world) request(wait bool) *backend.Request {
@@ -133,13 +140,13 @@ func (w *world) request(wait bool) *backend.Request {
 	}
 }
 
-func (w *world) acquire(d *record.Driver, r *backend.Request) *backend.Hold {
+func (w *world) acquire(d caller, r *backend.Request) *core.Hold {
 	w.Helper()
 	g, err := d.Acquire(w.Context(), r)
 	if err != nil {
 		w.Fatalf("acquire: %v", err)
 	}
-	return &backend.Hold{Request: r, Grant: g}
+	return &core.Hold{Request: r, Grant: g}
 }
 
 func (w *world) want(what string, got, want error) {
@@ -149,7 +156,7 @@ func (w *world) want(what string, got, want error) {
 	}
 }
 
-func (w *world) refused(d *record.Driver, r *backend.Request, want error) {
+func (w *world) refused(d caller, r *backend.Request, want error) {
 	w.Helper()
 	_, err := d.Acquire(w.Context(), r)
 	w.want("acquire", err, want)
@@ -180,9 +187,9 @@ func TestWhatIsKnownMayBeWrong(t *testing.T) {
 		}
 		w.refused(w.d, w.request(false), backend.ErrLocked)
 		w.want("release by the first, again", w.d.Release(w.Context(), h), nil)
-		w.want("renewal by the first", w.d.Renew(w.Context(), []*backend.Hold{h})[0], backend.ErrLost)
+		w.want("renewal by the first", w.d.Renew(w.Context(), []*core.Hold{h})[0], backend.ErrLost)
 		w.want("break", w.d.Break(w.Context(), "n"), nil)
-		w.want("the broken one's look", other.Check(w.Context(), []*backend.Hold{next})[0], backend.ErrLost)
+		w.want("the broken one's look", other.Check(w.Context(), []*core.Hold{next})[0], backend.ErrLost)
 		w.want("its release", other.Release(w.Context(), next), backend.ErrLost)
 	})
 }
@@ -296,9 +303,9 @@ func TestLostStore(t *testing.T) {
 		w.kv.epoch++
 		other := w.client()
 		next := w.acquire(other, w.request(false))
-		w.want("renewal of before", w.d.Renew(w.Context(), []*backend.Hold{h})[0], backend.ErrLost)
+		w.want("renewal of before", w.d.Renew(w.Context(), []*core.Hold{h})[0], backend.ErrLost)
 		w.want("release of before", w.d.Release(w.Context(), h), backend.ErrLost)
-		w.want("the next one's renewal", other.Renew(w.Context(), []*backend.Hold{next})[0], nil)
+		w.want("the next one's renewal", other.Renew(w.Context(), []*core.Hold{next})[0], nil)
 	})
 }
 
@@ -315,19 +322,4 @@ func TestForeignValues(t *testing.T) {
 			w.want("inspect", err, backend.ErrInvalid)
 		})
 	}
-}
-
-// TestRaise: every later token is greater, also of a client that knew a lower floor.
-func TestRaise(t *testing.T) {
-	bubble(t, func(w *world) {
-		other := w.client()
-		h := w.acquire(other, w.request(false))
-		w.want("release", other.Release(w.Context(), h), nil)
-		floor := h.Token + time.Minute.Microseconds()*30
-		w.want("raise", w.d.Raise(w.Context(), floor), nil)
-		if got := w.acquire(other, w.request(false)); got.Token <= floor {
-			w.Errorf("token %d after a floor of %d", got.Token, floor)
-		}
-		w.want("too far", w.d.Raise(w.Context(), floor+2*backend.FloorAhead), backend.ErrInvalid)
-	})
 }

@@ -22,12 +22,12 @@
 //
 // A released or abandoned acquisition is remembered for a minute, and through the 32 next of its
 // name. A write is about one key, so a gate cannot be compared in the same step: such a backend takes
-// no part in migrations (backend.Gater).
+// no part in migrations (backend.Mover).
 //
 // # What is in the store
 //
-// The key of a name is p<prefix>.n<name>, with prefix and name in hexadecimal; p<prefix>.source is
-// what Raise has written. Of the record a look behind the driver's back (conformance.Store) needs
+// The key of a name is p<prefix>.n<name>, with prefix and name in hexadecimal. Of the record a look
+// behind the driver's back (conformance.Store) needs
 //
 //	{"holder": {"since": 0, "keep": 30000000}, "queue": [{}]}
 //
@@ -42,13 +42,11 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/internal/core"
 )
 
 // ErrMoved is Put's answer where the key does not have that version any more.
@@ -97,16 +95,8 @@ type KV interface {
 	Close() error
 }
 
-// Driver is a backend over a KV. It implements backend.Driver, backend.Checker and backend.Raiser.
-type Driver struct {
-	*core.Driver
-	s *store
-}
-
-var (
-	_ backend.Checker = (*Driver)(nil)
-	_ backend.Raiser  = (*Driver)(nil)
-)
+// Driver is a backend over a KV. It implements backend.Driver.
+type Driver struct{ *store }
 
 // New returns the backend over kv, which its Close closes, with these traits: FIFO, Grace, MinHold
 // and Anchored tokens are what the package gives, DeadWaiter is at least 5 s, and Revoked what it is
@@ -116,10 +106,10 @@ func New(kv KV, prefix string, t backend.Traits) (*Driver, error) {
 		return nil, err
 	}
 	s := &store{kv: kv, traits: t, space: "p" + encode(prefix) + "."}
-	return &Driver{core.New(s), s}, nil
+	return &Driver{s}, nil
 }
 
-// store is a backend.Store.
+// store is a backend.Driver.
 type store struct {
 	kv     KV
 	traits backend.Traits
@@ -131,18 +121,17 @@ type store struct {
 }
 
 func (s *store) key(name string) string { return s.space + "n" + encode(name) }
-func (s *store) source() string         { return s.space + "source" }
 
-// Traits implements backend.Store.
+// Traits implements backend.Driver.
 func (s *store) Traits() backend.Traits { return s.traits }
 
-// Calls implements backend.Store. A write is about one name.
+// Calls implements backend.Driver. A write is about one name.
 func (s *store) Calls() backend.Calls { return backend.Calls{Most: 1} }
 
-// Close implements backend.Store.
+// Close implements backend.Driver.
 func (s *store) Close() error { return s.kv.Close() }
 
-// Enter implements backend.Store. The waiter looks when there is no holder, and nobody before it.
+// Enter implements backend.Driver. The waiter looks when there is no holder, and nobody before it.
 func (s *store) Enter(_ context.Context, c *backend.Claim) error {
 	if c.Place != nil {
 		return nil
@@ -167,7 +156,7 @@ func unwatch(c *backend.Claim) {
 	}
 }
 
-// Ask implements backend.Store.
+// Ask implements backend.Driver.
 func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
 		if c.Err = s.ask(ctx, c); c.Err == nil {
@@ -186,14 +175,14 @@ func (s *store) ask(ctx context.Context, c *backend.Claim) error {
 		if rec.outcome(c.Nonce) != nil {
 			return false, backend.ErrLost
 		}
-		again := rec.holds(c.Nonce, now) && rec.Token > k.floor
+		again := rec.holds(c.Nonce, now)
 		rec.tidy(now)
 		if again || rec.Holder == nil && (len(rec.Queue) == 0 || rec.Queue[0].Nonce == c.Nonce) {
 			if !again { // sent again it keeps its token
-				if err := backend.CheckFloor(c.Floor, max(now, rec.Token, k.floor)); err != nil {
+				if err := backend.CheckFloor(c.Floor, max(now, rec.Token)); err != nil {
 					return false, err
 				}
-				rec.Token = max(rec.Token, now-1, k.floor, c.Floor) + 1
+				rec.Token = max(rec.Token, now-1, c.Floor) + 1
 			}
 			rec.Holder = &holder{Nonce: c.Nonce, Owner: c.Owner, Keep: (c.TTL + c.Grace).Microseconds()}
 			rec.leave(c.Nonce)
@@ -219,7 +208,7 @@ func (s *store) ask(ctx context.Context, c *backend.Claim) error {
 	return err
 }
 
-// Leave implements backend.Store.
+// Leave implements backend.Driver.
 func (s *store) Leave(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
 		unwatch(c)
@@ -252,7 +241,7 @@ func (s *store) Leave(ctx context.Context, cs []*backend.Claim) {
 // atOnce is how many claims of one Keep are under way at once.
 const atOnce = 32
 
-// Keep implements backend.Store: one write for each claim, many at once.
+// Keep implements backend.Driver: one write for each claim, many at once.
 func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
 	errs := make([]error, len(cs))
 	places := make(chan struct{}, atOnce)
@@ -282,7 +271,7 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 	return errs
 }
 
-// Break implements backend.Store.
+// Break implements backend.Driver.
 func (s *store) Break(ctx context.Context, name string) error {
 	return s.change(ctx, name, false, func(rec *record, _ clock) (bool, error) {
 		if rec.Holder == nil {
@@ -294,7 +283,7 @@ func (s *store) Break(ctx context.Context, name string) error {
 	})
 }
 
-// Look implements backend.Store.
+// Look implements backend.Driver.
 func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
 	return func(yield func(backend.Info, error) bool) {
 		if r.Name != "" {
@@ -405,16 +394,14 @@ func (s *store) write(ctx context.Context, name string, v version, k clock) erro
 	return err
 }
 
-// clockLife is how long a clock is used: what Raise waits for, and how long a change of the store's
-// clock takes to be noticed. slowClock is how slow an answer about it may be that is used again.
+// clockLife is how long a clock is used: a change of the store's clock takes so long to be noticed.
+// slowClock is how slow an answer about it may be that is used again.
 const clockLife, slowClock = 5 * time.Second, time.Second
 
-// clock is the store's clock as far as this process knows it, and the floor of the tokens as of the
-// same moment.
+// clock is the store's clock as far as this process knows it.
 type clock struct {
 	server time.Time
 	at     backend.Instant // after server came, so that now is never ahead of the store
-	floor  backend.Token
 	epoch  uint64
 }
 
@@ -434,68 +421,17 @@ func (s *store) calibrated(ctx context.Context) (clock, error) {
 	if k.epoch != epoch { // versions of before may come again
 		s.known.clear()
 	}
-	before := backend.Now() // the floor is at least as new as this
-	floor, _, err := s.floor(ctx)
-	if err != nil {
-		return clock{}, err
-	}
+	before := backend.Now()
 	server, err := s.kv.Now(ctx)
 	if err != nil {
 		return clock{}, err
 	}
 	after := backend.Now()
-	k = clock{server: server, at: after, floor: floor, epoch: epoch}
+	k = clock{server: server, at: after, epoch: epoch}
 	if after.Sub(before) < slowClock {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.clock = k
 	}
 	return k, nil
-}
-
-// floor reads what Raise has written, and the version of that.
-func (s *store) floor(ctx context.Context) (backend.Token, string, error) {
-	v, err := s.kv.Get(ctx, s.source())
-	if err != nil || len(v.Data) == 0 {
-		return 0, v.Version, err
-	}
-	floor, err := strconv.ParseInt(string(v.Data), 10, 64)
-	if err != nil || floor < 0 || floor >= 1<<53 {
-		return 0, "", backend.Invalid("key %s is not a floor of tokens, and was not written by this driver", s.source())
-	}
-	return floor, v.Version, nil
-}
-
-// Raise implements backend.Raiser. It takes 10 s: until no client uses a floor that it knew before.
-func (d *Driver) Raise(ctx context.Context, floor backend.Token) error {
-	s := d.s
-	for {
-		k, err := s.calibrated(ctx)
-		if err != nil {
-			return err
-		}
-		was, version, err := s.floor(ctx)
-		if err != nil || was >= floor {
-			return err
-		}
-		if err := backend.CheckFloor(floor, max(was, k.now())); err != nil {
-			return err
-		}
-		_, err = s.kv.Put(ctx, s.source(), strconv.AppendInt(nil, floor, 10), version, 0)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, ErrMoved) {
-			return err
-		}
-	}
-	s.mu.Lock()
-	s.clock = clock{}
-	s.mu.Unlock()
-	select {
-	case <-time.After(2 * clockLife):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

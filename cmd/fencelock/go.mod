@@ -20,6 +20,7 @@ require (
 
 require (
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0 // indirect
+	github.com/anishathalye/porcupine v1.3.0 // indirect
 	google.golang.org/grpc v1.83.2 // indirect
 )
 

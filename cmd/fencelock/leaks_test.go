@@ -17,9 +17,9 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/file"
-	"github.com/fencelock/fencelock/internal/servers"
-
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
+	"github.com/fencelock/fencelock/internal/core"
+	"github.com/fencelock/fencelock/internal/servers"
 )
 
 // leakLine is a line of leaks --json.
@@ -206,7 +206,7 @@ func TestLeaksWaitsForLiveWaiters(t *testing.T) {
 }
 
 // gated returns a store of files and a driver of it.
-func gated(t *testing.T) (string, backend.Gater) {
+func gated(t *testing.T) (string, core.Gater) {
 	t.Helper()
 	dir := t.TempDir()
 	d, err := file.New(dir)
@@ -214,13 +214,13 @@ func gated(t *testing.T) (string, backend.Gater) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = d.Close() })
-	return "file://" + filepath.ToSlash(dir), d
+	return "file://" + filepath.ToSlash(dir), core.Of(d).(core.Gater)
 }
 
 // ago is the epoch of a change.
 func ago(d time.Duration) int64 { return time.Now().Add(-d).UnixMicro() }
 
-func setGate(t *testing.T, g backend.Gater, state backend.GateState, epoch int64) {
+func setGate(t *testing.T, g core.Gater, state backend.GateState, epoch int64) {
 	t.Helper()
 	err := g.SetGate(t.Context(),
 		backend.Gate{
@@ -293,12 +293,12 @@ func TestLeaksFindStaleGatesEverywhere(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = d.Close() })
-			setGate(t, d.(backend.Gater), backend.GateBoth, ago(time.Hour))
+			setGate(t, core.Of(d).(core.Gater), backend.GateBoth, ago(time.Hour))
 			if got := invoke(t, on(url), "leaks"); got.code != 1 ||
 				!strings.Contains(got.out, "gate   moving (inventory/*)") {
 				t.Errorf("closed: got %+v", got)
 			}
-			setGate(t, d.(backend.Gater), backend.GateOpen, ago(50*time.Minute))
+			setGate(t, core.Of(d).(core.Gater), backend.GateOpen, ago(50*time.Minute))
 			if got := invoke(t, on(url), "leaks"); got.code != 0 {
 				t.Errorf("open: got %+v", got)
 			}
@@ -347,7 +347,7 @@ func TestLeaksFindTornGates(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = d.Close() })
-	setGate(t, d.(backend.Gater), backend.GateOpen, ago(time.Hour))
+	setGate(t, core.Of(d).(core.Gater), backend.GateOpen, ago(time.Hour))
 	if got := invoke(t, on(s.URL()), "leaks"); got.code != 0 {
 		t.Errorf("whole: got %+v", got)
 	}

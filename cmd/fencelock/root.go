@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/bench"
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/check"
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/choose"
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/config"
@@ -60,6 +61,7 @@ command has others, they are in its help.`,
 		doctor.Command(a),
 		bench.Command(a),
 		config.Command(a),
+		check.Command(a),
 		choose.Command(a),
 		migrate.Command(a),
 		versionCommand(a),

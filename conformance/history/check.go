@@ -149,7 +149,7 @@ func rising(grants []Grant) (tokens, twice []error) {
 		trusted := g.To > g.From
 		// The greatest that was there before it was asked for.
 		n, _ := slices.BinarySearchFunc(tops, g.Called, func(top Grant, at Moment) int {
-			return cmp.Compare(top.From, at+1)
+			return cmp.Compare(top.From, at) // what touches overlaps
 		})
 		switch {
 		case n > 0 && g.Token < tops[n-1].Token:

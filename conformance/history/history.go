@@ -2,7 +2,9 @@
 // what was recorded: that nobody trusted a lease while another did, that tokens rose from grant to
 // grant, that no lease was granted when its time was over, and that no acknowledged write to a
 // guarded counter is missing. [Verify] asks more of the same history: whether all of it, with what
-// was refused and what nobody knows, is what one fenced lock could have done.
+// was refused and what nobody knows, is what one fenced lock could have done. A second judge,
+// [FencedMutex], is a model by others: Hazelcast's for its Jepsen tests. The two must agree. [EDN]
+// writes a history as Jepsen's tools read it.
 //
 // Each process writes its part with a [Log], a line for each [Event], at once, so that a process
 // that is killed leaves what it did. Whoever started the processes reads the parts, puts them
@@ -52,6 +54,10 @@ const (
 	Stopped   Kind = "stopped"
 	Continued Kind = "continued" // and goes on
 	Down      Kind = "down"      // from At until Until the store could not have granted anything
+
+	// only in a file that Save wrote, and no event: what is asked of the history, as Options.Plain and Brittle say
+	asksPlain   Kind = "plain"
+	asksBrittle Kind = "brittle"
 )
 
 // Result is how a call ended.

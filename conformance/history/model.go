@@ -17,6 +17,7 @@ type State struct {
 	Until     Moment
 	LastToken backend.Token // the greatest that was granted
 	StoreMax  backend.Token // the greatest that the resource has seen
+	Now       Moment        // the earliest at which it can be this state, by the calls so far
 }
 
 // An Op is one call, with the window in which it happened: so a model with time in it stays a function.
@@ -50,12 +51,18 @@ const forever = Moment(1) << 61
 // A lease is taken over at its deadline at the earliest: an acquisition that returned before that
 // is legal only if the lock was free. No clock of a server is guessed.
 func (s State) Step(o Op) (State, bool) {
+	if s.Now = max(s.Now, o.Called); s.Now > o.Returned { // what came before cannot have been in time for it
+		return s, false
+	}
 	over := o.Returned >= s.Until
 	own := s.Holder == o.Token
 	switch o.Verb {
 	case Acquire:
 		if o.Token <= s.LastToken || o.Exclusive && s.Holder != 0 && !over {
 			return s, false
+		}
+		if o.Exclusive && s.Holder != 0 {
+			s.Now = max(s.Now, s.Until)
 		}
 		s.Holder, s.Until, s.LastToken = o.Token, o.Until, o.Token
 	case Renew:
@@ -91,7 +98,8 @@ var Model = porcupine.Model{
 	Hash: func(state any) uint64 {
 		s := state.(State)
 		h := uint64(s.Holder)*0x9E3779B97F4A7C15 ^ uint64(s.Until)*0xBF58476D1CE4E5B9 ^
-			uint64(s.LastToken)*0x94D049BB133111EB ^ uint64(s.StoreMax)*0xD6E8FEB86659FD93
+			uint64(s.LastToken)*0x94D049BB133111EB ^ uint64(s.StoreMax)*0xD6E8FEB86659FD93 ^
+			uint64(s.Now)*0xA0761D6478BD642F
 		return h ^ h>>31
 	},
 	DescribeOperation: func(input, _ any) string {

@@ -2,9 +2,9 @@ package history
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,36 +34,118 @@ type Options struct {
 // ErrUnknown is matched by the error of a history whose search did not end in time: it has not passed.
 var ErrUnknown = errors.New("the search did not end")
 
-// Verify searches, for each name, for an order of the calls in which a fenced lock would have
-// answered as it did, and returns an error for each name that has none, or whose search does not
-// end. Call [Check] first: it names the culprits, and a history that breaks a promise and has many
-// unclear calls takes very long here. A name should have a thousand calls at the most.
+// ErrDisagree is matched by the error of a history of which the two judges say different things: one of them is wrong.
+var ErrDisagree = errors.New("the judges disagree")
+
+// Verify has two judges look at each lock (see [Judge]) and returns an error for each that finds none of the orders
+// legal, or does not come to an end, and where they disagree. Call [Check] first: it names the culprits, and a history
+// that breaks a promise and has many unclear calls takes very long here. A name should have a thousand calls at the
+// most.
 func Verify(events []Event, o Options) error {
+	var errs []error
+	for _, v := range Judge(events, o) {
+		if err := v.Err(); err != nil {
+			errs = append(errs, err, o.save(v.Name, events, v.info))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// A Verdict is what the judges say of one lock.
+type Verdict struct {
+	Name  string
+	Calls int // that were searched
+
+	// Lease is nil if there is an order of the calls in which a fenced lock with leases ([Model]) would have answered
+	// as it did: of acquisitions, renewals, releases, accesses to the resource, and looks at the store. It matches
+	// [ErrUnknown] if the search did not end in time.
+	Lease error
+	// Mutex is nil if an order of the acquisitions and releases is one of Hazelcast's fenced mutex.
+	Mutex error
+	// Disagree is not nil if one of them accepts what the other refuses, of what both look at. It matches
+	// [ErrDisagree].
+	Disagree error
+
+	info porcupine.LinearizationInfo
+}
+
+// Err returns all that is wrong, joined.
+func (v Verdict) Err() error { return errors.Join(v.Lease, v.Mutex, v.Disagree) }
+
+// Judge judges each lock of a history twice: by a search with our model of a lease, and by Hazelcast's fenced mutex,
+// and compares the two. The verdicts are sorted by name.
+func Judge(events []Event, o Options) []Verdict {
 	if o.Timeout == 0 {
 		o.Timeout = 30 * time.Second
 	}
-	var errs []error
-	for name, ops := range operations(events, o) {
-		if o.Plain {
-			others, err := inOrder(name, ops)
-			if err != nil {
-				_, info := porcupine.CheckOperationsVerbose(Model, ops, time.Second) // for the page
-				errs = append(errs, errors.Join(err, save(o.Save, name, events, info)))
-				continue
-			}
-			ops = others
-		}
-		result, info := porcupine.CheckOperationsVerbose(Model, ops, o.Timeout)
-		if result == porcupine.Ok {
-			continue
-		}
-		err := fmt.Errorf("%q: no order of its %d calls is legal", name, len(ops))
-		if result == porcupine.Unknown {
-			err = fmt.Errorf("%q: %w within %v, of %d calls", name, ErrUnknown, o.Timeout, len(ops))
-		}
-		errs = append(errs, errors.Join(err, save(o.Save, name, events, info)))
+	ops, others := operations(events, o), tenures(events, o)
+	var all []Verdict
+	for _, name := range slices.Sorted(maps.Keys(ops)) {
+		v := Verdict{Name: name, Calls: len(ops[name]), Mutex: obeys(name, others[name])}
+		v.info, v.Lease = legal(name, ops[name], o)
+		all = append(all, compare(name, v, ops[name], o))
 	}
-	return errors.Join(errs...)
+	return all
+}
+
+// compare sets whether the two verdicts fit each other.
+func compare(name string, v Verdict, ops []porcupine.Operation, o Options) Verdict {
+	switch {
+	case (v.Lease == nil) == (v.Mutex == nil), errors.Is(v.Lease, ErrUnknown):
+	case v.Lease == nil:
+		v.Disagree = fmt.Errorf("%q: %w: only the fenced mutex refuses it", name, ErrDisagree)
+	default: // perhaps for what the mutex does not look at
+		if _, err := legal(name, lockOnly(ops), o); err != nil && !errors.Is(err, ErrUnknown) {
+			v.Disagree = fmt.Errorf("%q: %w: only the fenced mutex accepts its acquisitions and releases",
+				name, ErrDisagree)
+		}
+	}
+	return v
+}
+
+// legal searches for a legal order of calls of one name.
+func legal(name string, ops []porcupine.Operation, o Options) (porcupine.LinearizationInfo, error) {
+	if o.Plain {
+		others, err := inOrder(name, ops)
+		if err != nil {
+			_, info := porcupine.CheckOperationsVerbose(Model, ops, time.Second) // for the page
+			return info, err
+		}
+		ops = others
+	}
+	result, info := porcupine.CheckOperationsVerbose(Model, ops, o.Timeout)
+	switch result {
+	case porcupine.Ok:
+		return info, nil
+	case porcupine.Unknown:
+		return info, fmt.Errorf("%q: %w within %v, of %d calls", name, ErrUnknown, o.Timeout, len(ops))
+	}
+	return info, fmt.Errorf("%q: no order of its %d calls is legal", name, len(ops))
+}
+
+// lockOnly returns the calls that the fenced mutex looks at too. An Unlock that reported a loss is to it either none,
+// or one that may have been done.
+func lockOnly(ops []porcupine.Operation) []porcupine.Operation {
+	deadline := map[backend.Token]Moment{}
+	for _, p := range ops {
+		if o := p.Input.(Op); o.Verb == Acquire || o.Verb == Renew {
+			deadline[o.Token] = max(deadline[o.Token], o.Until)
+		}
+	}
+	var kept []porcupine.Operation
+	for _, p := range ops {
+		o := p.Input.(Op)
+		switch {
+		case o.Verb == Access, o.Verb == Inspect,
+			o.Verb == Release && o.Result == Refused && o.Returned < deadline[o.Token]:
+			continue
+		case o.Verb == Release && o.Result == Refused:
+			o.Result = Unclear
+			p.Input = o
+		}
+		kept = append(kept, p)
+	}
+	return kept
 }
 
 // inOrder checks that acquisitions can have happened in the order of their tokens, and returns the
@@ -93,17 +175,17 @@ func inOrder(name string, ops []porcupine.Operation) (others []porcupine.Operati
 }
 
 // save writes what broke, for a person to look at.
-func save(dir, name string, events []Event, info porcupine.LinearizationInfo) error {
-	if dir == "" {
+func (o Options) save(name string, events []Event, info porcupine.LinearizationInfo) error {
+	if o.Save == "" {
 		return nil
 	}
-	path := filepath.Join(dir, strings.Map(func(r rune) rune {
+	path := filepath.Join(o.Save, strings.Map(func(r rune) rune {
 		if strings.ContainsRune("/\\:*?\"<>| ", r) {
 			return '-'
 		}
 		return r
 	}, name))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(o.Save, 0o755); err != nil {
 		return err
 	}
 	err := porcupine.VisualizePath(Model, info, path+".html")
@@ -111,20 +193,7 @@ func save(dir, name string, events []Event, info porcupine.LinearizationInfo) er
 		Save(path+".jsonl",
 			slices.DeleteFunc(slices.Clone(events), func(e Event) bool {
 				return e.Name != name && e.Name != ""
-			})))
-}
-
-// Save writes events to a file, as Read reads them.
-func Save(path string, events []Event) error {
-	var text []byte
-	for _, e := range events {
-		line, err := json.Marshal(e)
-		if err != nil {
-			return err
-		}
-		text = append(append(text, line...), '\n')
-	}
-	return os.WriteFile(path, text, 0o644)
+			}), o))
 }
 
 // operations returns the calls of each name.
@@ -157,6 +226,12 @@ func operations(events []Event, opts Options) map[string][]porcupine.Operation {
 	for _, e := range events {
 		switch e.Kind {
 		case Granted:
+			if of(e).granted.Kind != "" { // one token twice
+				add(e.Process, e.Name, Op{
+					Verb: Acquire, Token: e.Token, Called: e.Called, Returned: e.At, Until: e.Until, Result: OK,
+				})
+				continue
+			}
 			of(e).granted = e
 		case Ended:
 			of(e).ended = e

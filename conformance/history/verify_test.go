@@ -84,53 +84,59 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// died is a lease whose process was killed at a moment.
+func died(p string, t backend.Token, from, until, at history.Moment) []history.Event {
+	return []history.Event{granted(p, t, from, until), {Kind: history.Died, Process: p, At: at}}
+}
+
 // What a lock and a guard with one mistake do. Each is caught by the search; those that have
-// culprits, by the sweeps too.
+// culprits, by the sweeps too; those of acquisitions and releases, by the fenced mutex.
 func TestMistakes(t *testing.T) {
 	for _, m := range []struct {
 		what  string
 		sweep string // what Check says; empty: it cannot see it
 		plain bool   // caught too where the lock need not exclude
+		mutex string // what the fenced mutex says; empty: a lock workload has no operation for it
 		h     []history.Event
 	}{
-		{"release without a look at the owner", "", false, slices.Concat(
+		{"release without a look at the owner", "", false, "a#1 released or lost it, at 130ns", slices.Concat(
 			[]history.Event{granted("a", 1, 10, 110), granted("b", 2, 120, 220)},
 			[]history.Event{freed("a", 1, 130, 131, history.OK)},
 		)},
-		{"and the next one gets in", "held twice", false, slices.Concat(
+		{"and the next one gets in", "held twice", false, "a#1 released or lost it, at 130ns", slices.Concat(
 			[]history.Event{
 				granted("a", 1, 10, 110), granted("b", 2, 120, 220),
 				freed("a", 1, 130, 131, history.OK),
 			}, used("c", 3, 140, 150),
 		)},
-		{"a guard that ignores tokens", "", true, slices.Concat(
+		{"a guard that ignores tokens", "", true, "", slices.Concat(
 			[]history.Event{granted("a", 1, 10, 110)}, used("b", 2, 120, 130),
 			[]history.Event{shown("a", 1, 140, history.OK)},
 		)},
-		{"a guard that forgets reads", "", true, []history.Event{
+		{"a guard that forgets reads", "", true, "", []history.Event{
 			granted("a", 1, 10, 110), granted("b", 2, 120, 220), shown("b", 2, 130, history.OK),
 			shown("a", 1, 140, history.OK),
 		}},
 		{
-			"a guard that refuses the holder", "", true,
+			"a guard that refuses the holder", "", true, "",
 			append([]history.Event{granted("a", 1, 10, 110)}, shown("a", 1, 20, history.Refused)),
 		},
 		{
-			"the token comes from a second round trip", "a lower token", true,
+			"the token comes from a second round trip", "a lower token", true, "a#2 acquired it by 10ns",
 			slices.Concat(used("a", 2, 10, 20), used("b", 1, 30, 40)),
 		},
 		{
-			"the counter goes back on a restart", "one token twice", true,
+			"the counter goes back on a restart", "one token twice", true, "c#1 acquired it",
 			slices.Concat(used("a", 1, 10, 20), used("b", 2, 30, 40), used("c", 1, 50, 60)),
 		},
 		{
-			"a restart loses the lock", "held twice", false,
+			"a restart loses the lock", "held twice", false, "a#1 released or lost it, at 110ns",
 			append([]history.Event{granted("a", 1, 10, 110)}, used("b", 2, 30, 40)...),
 		},
-		{"a renewal brings a lease back", "held twice", false, slices.Concat(
+		{"a renewal brings a lease back", "held twice", false, "a#1 released or lost it, at 140ns", slices.Concat(
 			[]history.Event{granted("a", 1, 10, 110)}, used("b", 2, 120, 130), []history.Event{ended("a", 1, 140, 230)},
 		)},
-		{"the deadline is counted from the reply", "held twice", false, slices.Concat(
+		{"the deadline is counted from the reply", "held twice", false, "lost it, at 200ns", slices.Concat(
 			[]history.Event{
 				{
 					Kind: history.Granted, Process: "a", Name: "x", Token: 1, Called: 10, At: 100,
@@ -138,9 +144,18 @@ func TestMistakes(t *testing.T) {
 				},
 			}, used("b", 2, 112, 120),
 		)},
-		{"a false loss", "", false, []history.Event{granted("a", 1, 10, 110), freed("a", 1, 20, 21, history.Refused)}},
-		{"the store keeps what was freed", "", false, append(used("a", 1, 10, 20), left("a", 1, 30))},
-		{"the store forgets who has it", "", false, []history.Event{granted("a", 1, 10, 110), left("", 0, 30)}},
+		{"a false loss", "", false, "", []history.Event{
+			granted("a", 1, 10, 110), freed("a", 1, 20, 21, history.Refused),
+		}},
+		{"the store keeps what was freed", "", false, "", append(used("a", 1, 10, 20), left("a", 1, 30))},
+		{"the store forgets who has it", "", false, "", []history.Event{granted("a", 1, 10, 110), left("", 0, 30)}},
+		{
+			"a takeover before the deadline, behind a lease that was told late", "", false,
+			"a#1 released or lost it, at 100ns", slices.Concat(died("a", 1, 2, 100, 20), []history.Event{
+				{Kind: history.Granted, Process: "b", Name: "x", Token: 2, Called: 50, At: 120, Until: 60},
+				{Kind: history.Granted, Process: "c", Name: "x", Token: 3, Called: 70, At: 90, Until: 300},
+			}),
+		},
 	} {
 		if err := history.Check(m.h); (err == nil) != (m.sweep == "") ||
 			err != nil && !strings.Contains(err.Error(), m.sweep) {
@@ -148,6 +163,13 @@ func TestMistakes(t *testing.T) {
 		}
 		if err := history.Verify(m.h, history.Options{}); err == nil {
 			t.Errorf("%s: the search finds nothing", m.what)
+		}
+		for _, v := range history.Judge(m.h, history.Options{}) {
+			if v.Lease == nil || v.Disagree != nil || (v.Mutex == nil) != (m.mutex == "") ||
+				v.Mutex != nil && !strings.Contains(v.Mutex.Error(), m.mutex) {
+				t.Errorf("%s: the lease model says %v, the fenced mutex %v, want %q; %v",
+					m.what, v.Lease, v.Mutex, m.mutex, v.Disagree)
+			}
 		}
 		if err := history.Verify(m.h, history.Options{Plain: true}); (err != nil) != m.plain {
 			t.Errorf("%s, of a lock that need not exclude: got %v, want an error: %v", m.what, err, m.plain)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // names are the locks of a world.
@@ -50,11 +51,11 @@ func newClient(w *world, i int) *client {
 		})
 	}
 	d := newDriver(c)
-	var drv backend.Driver = d
-	if w.plan.checks {
-		drv = checking{d}
-	}
 	c.saw.c = c
+	var drv backend.Driver = core.Composite{Caller: d}
+	if w.bare() {
+		drv = bare{d}
+	}
 	locker, err := fencelock.New(drv, fencelock.WithTTL(w.plan.ttl), fencelock.WithObserver(c.saw))
 	if err != nil {
 		panic(err) // a bug of the simulation
@@ -101,7 +102,8 @@ func (c *client) close(when string) {
 	c.closing = true
 	for _, h := range w.holds {
 		if h.a.c == c {
-			h.unlocked = true
+			h.unlocked, h.closed = true, true
+			h.gaveUp(time.Now())
 		}
 	}
 	w.note("%s: close, %s", c.id, when)

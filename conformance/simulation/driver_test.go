@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
-// driver is a client's driver. Sound but for the flaw, and it holds the engine to what backend.Driver says of overlaps.
+// driver is the Caller of a client. Sound but for the flaw, and it holds the engine to what core.Caller
+// says of overlaps.
 type driver struct {
 	c      *client
 	w      *world
@@ -32,8 +34,8 @@ func newDriver(c *client) *driver {
 	return &driver{c: c, w: c.w, flying: map[string]flight{}, gone: map[string]time.Time{}}
 }
 
-// checking is a driver that can Check.
-type checking struct{ *driver }
+// Tells: it tells of losses, so that only who is to look does.
+func (d *driver) Tells() bool { return !d.w.plan.checks }
 
 func (d *driver) Traits() backend.Traits {
 	return backend.Traits{
@@ -55,6 +57,15 @@ func (d *driver) begin(op string, as ...*acq) {
 		upkeep := func(op string) bool { return op == "renew" || op == "check" }
 		// What the engine sends at the same instant meets in either order.
 		overtakes := upkeep(was.op) && !upkeep(op) || upkeep(op) && !upkeep(was.op) && !was.since.Before(time.Now())
+		if d.w.bare() { // Keep comes beside a Leave, and after it
+			if was.op != "" && !upkeep(was.op) && !upkeep(op) {
+				d.w.violation("%s of %s while its %s is in flight", op, a.id, was.op)
+			}
+			if !upkeep(op) {
+				d.flying[a.nonce] = flight{op, time.Now()}
+			}
+			continue
+		}
 		if was.op != "" && !overtakes {
 			d.w.violation("%s of %s while its %s is in flight", op, a.id, was.op)
 		}
@@ -157,7 +168,7 @@ func (d *driver) acquire(ctx context.Context, a *acq) (g backend.Grant, err erro
 			err = d.forget(ctx, a)
 		}
 	case d.w.plan.waits:
-		err = backend.Wait(ctx, a.wake, look)
+		err = core.Wait(ctx, a.nonce, a.wake, look)
 	default:
 		err = wait(ctx, a.wake, look)
 	}
@@ -203,7 +214,7 @@ func (d *driver) hears(a *acq, waits bool) {
 	a.waits, a.heard = waits, time.Now()
 }
 
-// wait is the loop of a driver that is told when to look: backend.Wait without its jitter.
+// wait is the loop of a driver that is told when to look: core.Wait without its jitter.
 func wait(ctx context.Context, wake <-chan struct{}, look func(context.Context) (bool, time.Duration, error)) error {
 	var failed time.Time
 	locked := false
@@ -216,14 +227,14 @@ func wait(ctx context.Context, wake <-chan struct{}, look func(context.Context) 
 		case err == nil:
 			locked, failed = true, time.Time{}
 		case ctx.Err() != nil:
-			return backend.Ended(ctx, locked, nil)
+			return core.Ended(ctx, locked, nil)
 		case backend.Final(err):
 			return err
 		default:
 			if failed.IsZero() {
 				failed = began
 			}
-			if time.Since(failed) >= backend.Patience {
+			if time.Since(failed) >= core.Patience {
 				return backend.Unavailable(err)
 			}
 			next = 100 * time.Millisecond
@@ -234,21 +245,28 @@ func wait(ctx context.Context, wake <-chan struct{}, look func(context.Context) 
 		case <-wake:
 		case <-ctx.Done():
 			timer.Stop()
-			return backend.Ended(ctx, locked, nil)
+			return core.Ended(ctx, locked, nil)
 		}
 		timer.Stop()
 	}
 }
 
-// many is a renewal or a look at several holds, in one message.
-func (d *driver) many(ctx context.Context, op string, hs []*backend.Hold, do func(*acq) error) []error {
+// sender sends a message: once, or once more if there is no answer.
+type sender func(ctx context.Context, id string, apply func() reply) (reply, backend.Instant, error)
+
+func (d *driver) acqs(hs []*core.Hold) []*acq {
 	as := make([]*acq, len(hs))
 	for i, h := range hs {
 		as[i] = d.acq(h.Request)
 	}
+	return as
+}
+
+// many is a renewal or a look at several holds, in one message.
+func (d *driver) many(ctx context.Context, op string, as []*acq, send sender, do func(*acq) error) []error {
 	d.begin(op, as...)
 	defer d.end(op, as...)
-	rep, _, err := d.c.call(ctx, d.id(as[0], op), func() reply {
+	rep, _, err := send(ctx, d.id(as[0], op), func() reply {
 		errs := make([]error, len(as))
 		for i, a := range as {
 			errs[i] = do(a)
@@ -259,7 +277,7 @@ func (d *driver) many(ctx context.Context, op string, hs []*backend.Hold, do fun
 		if d.w.flaw == unknownIsLost {
 			err = backend.ErrLost
 		}
-		rep.errs = make([]error, len(hs))
+		rep.errs = make([]error, len(as))
 		if d.w.flaw == hungRenewed {
 			err = nil
 		}
@@ -270,21 +288,15 @@ func (d *driver) many(ctx context.Context, op string, hs []*backend.Hold, do fun
 	return rep.errs
 }
 
-func (d *driver) Renew(ctx context.Context, hs []*backend.Hold) []error {
-	return d.many(ctx, "renew", hs, d.w.store.renew)
+func (d *driver) Renew(ctx context.Context, hs []*core.Hold) []error {
+	return d.many(ctx, "renew", d.acqs(hs), d.c.call, d.w.store.renew)
 }
 
-// Check implements backend.Checker.
-func (d checking) Check(ctx context.Context, hs []*backend.Hold) []error {
-	return d.many(ctx, "check", hs, func(a *acq) error {
-		if !d.w.store.lock(a.name).mine(a) {
-			return backend.ErrLost
-		}
-		return nil
-	})
+func (d *driver) Check(ctx context.Context, hs []*core.Hold) []error {
+	return d.many(ctx, "check", d.acqs(hs), d.c.call, d.w.store.check)
 }
 
-func (d *driver) Release(ctx context.Context, h *backend.Hold) error {
+func (d *driver) Release(ctx context.Context, h *core.Hold) error {
 	a := d.acq(h.Request)
 	d.begin("release", a)
 	defer d.end("release", a)
@@ -330,20 +342,26 @@ func (d *driver) List(ctx context.Context, _ string) iter.Seq2[backend.Info, err
 	}
 }
 
-func (d *driver) Break(ctx context.Context, name string) error {
+func (d *driver) Break(ctx context.Context, name string) error { return d.breakBy(ctx, d.c.call, name) }
+
+func (d *driver) breakBy(ctx context.Context, send sender, name string) error {
 	d.begin("break")
 	defer d.end("break")
-	_, _, err := d.c.call(ctx, d.c.next("break "+name), func() reply {
+	_, _, err := send(ctx, d.c.next("break "+name), func() reply {
 		d.w.store.breakLock(name)
 		return reply{}
 	})
 	return err
 }
 
+// Settle and Land: nothing outlives its caller.
+func (d *driver) Settle() {}
+func (d *driver) Land()   {}
+
 func (d *driver) Close() error {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
-	if d.closed || d.live > 0 {
+	if d.closed || d.live > 0 && !d.w.bare() { // bare: what outlived its caller is ended by Close
 		d.w.violation("driver of %s closed with %d calls in flight, closed before: %v", d.c.id, d.live, d.closed)
 	}
 	d.closed = true

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // flaw is one mistake that the store, the driver or the resource makes.
@@ -89,6 +90,8 @@ const (
 	hungRenewed flaw = "unanswered renewal is fine"
 
 	wakesNobody flaw = "release wakes nobody"
+
+	unsureForgotten flaw = "no tombstone for what went unanswered"
 )
 
 // mistakes are those that must be found.
@@ -104,6 +107,7 @@ var mistakes = []flaw{
 	counterPerLock, tokenConstant, tokenRandom, tokenSeconds, tokenNanos, tokenEarly, floorIgnored,
 	lifo, overtaking, deadStalls, pushOnly, swallowsOutages, leaksGoroutine, wakesNobody,
 	reserveAgain, reserveMore, sentLate, eventTwice, eventLost, eventLate, hungDeaf, hungForgets, hungRenewed,
+	unsureForgotten,
 }
 
 // elsewhere are the mistakes that no broken driver or store can make here, and what finds them.
@@ -204,7 +208,7 @@ func (d *driver) acquireStubbornly(ctx context.Context, a *acq) (g backend.Grant
 		case <-a.wake:
 		case <-floor:
 		case <-ctx.Done():
-			return g, backend.Ended(ctx, true, nil)
+			return g, core.Ended(ctx, true, nil)
 		}
 	}
 }

@@ -198,7 +198,7 @@ func (c *client) callAbout(
 		if c.w.plan.patient {
 			most = c.w.plan.longest
 		}
-		once, cancel := context.WithTimeout(ctx, most)
+		limited, cancel := context.WithTimeout(ctx, most)
 		asked = backend.Now()
 		c.stall()
 		t := c.trip(fmt.Sprintf("%s.%d", id, try))
@@ -208,7 +208,7 @@ func (c *client) callAbout(
 				t.again = 0
 			}
 		}
-		rep, err = c.sendBy(once, t, fmt.Sprintf("%s.%d", id, try), apply)
+		rep, err = c.sendBy(limited, t, fmt.Sprintf("%s.%d", id, try), apply)
 		cancel()
 		if err == nil {
 			return rep, asked, rep.err
@@ -219,6 +219,21 @@ func (c *client) callAbout(
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = errTimeout
 		}
+	}
+	return rep, asked, err
+}
+
+// once sends a request, and no copy of it: a connection does not deliver twice by itself.
+func (c *client) once(
+	ctx context.Context, id string, apply func() reply,
+) (reply, backend.Instant, error) {
+	asked := backend.Now()
+	c.stall()
+	t := c.trip(id)
+	t.again = 0
+	rep, err := c.sendBy(ctx, t, id, apply)
+	if err == nil {
+		err = rep.err
 	}
 	return rep, asked, err
 }
@@ -282,6 +297,8 @@ func (c *client) ill(d time.Duration) {
 // String renders a reply for the log.
 func (r reply) String() string {
 	switch {
+	case r.each != nil:
+		return fmt.Sprint(r.each)
 	case r.errs != nil:
 		return fmt.Sprint(r.errs)
 	case r.err != nil:

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // tidy is how long something that nobody wants may stay in the store once all is well: the engine tries to undo it for
@@ -23,6 +24,8 @@ type hold struct {
 	unlocked bool // it is not trusted any more: Unlock or Close was called
 	handled  bool // its driver's handle was asked for
 	passes   bool // its Unlock was nil, and the store has not heard of it
+	closed   bool // its Locker was closed under it
+	written  written
 }
 
 func (h *hold) isDone() bool {
@@ -177,6 +180,13 @@ func (w *world) wake(a *acq) {
 	}
 	a.counts["wake"]++
 	a.c.push(a.id+" wake", func() {
+		w.mu.Lock()
+		c := a.claim
+		w.mu.Unlock()
+		if c != nil {
+			c.Wake(0)
+			return
+		}
 		select {
 		case a.wake <- struct{}{}:
 		default:
@@ -198,7 +208,7 @@ func (w *world) silent() {
 		if w.plan.patient || !a.waits || !a.over.IsZero() || a.c.closing {
 			continue
 		}
-		if quiet := time.Since(a.heard) - a.c.stood(a.heard); quiet > lookAll+backend.Patience+2500*time.Millisecond {
+		if quiet := time.Since(a.heard) - a.c.stood(a.heard); quiet > lookAll+core.Patience+2500*time.Millisecond {
 			w.violation("%s waits for a store that has not answered for %v", a.id, quiet)
 		}
 	}

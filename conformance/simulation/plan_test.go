@@ -23,13 +23,17 @@ type plan struct {
 	longest time.Duration
 	patient bool // the driver waits long for an answer
 	checks  bool // the driver can Check, and the store does not tell of a loss
-	waits   bool // the driver uses backend.Wait; otherwise it is one that is told
+	waits   bool // the driver uses core.Wait; otherwise it is one that is told
+	bare    bool // the driver sends each thing once
+	most    int  // and so many together
+	mixed   bool // the leaves among them
 	outages []outage
 	hangs   []hang
 	brief   bool      // the hangs are so short that no lease may be lost to them
 	faults  [][]fault // of each client
 	manners []manner  // of each client's observer
 	bursts  bool      // several goroutines of a client take turns with one lock
+	goesOn  bool      // also when a mistake has shown
 }
 
 // outage is a time in which the store is down.
@@ -48,6 +52,8 @@ type manner struct{ slow, panics bool }
 func (p *plan) further(seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	p.bursts = r.IntN(2) == 0
+	of := rand.New(rand.NewPCG(seed, 3))
+	p.bare, p.most, p.mixed = of.IntN(2) == 0, 1+of.IntN(2)*7, of.IntN(2) == 0
 	for range p.clients {
 		m := r.IntN(6)
 		p.manners = append(p.manners, manner{slow: m == 0 || m == 2, panics: m == 1 || m == 2})

@@ -52,6 +52,10 @@ func (p *program) answered(k *call, o ask, le *fencelock.Lease, err error) *hold
 func (w *world) taken(k *call, h *hold) {
 	le := h.le
 	w.handed[lease{h.a, le.Token()}] = h
+	h.written = written{process: k.who, called: k.began, until: le.Deadline()}
+	if h.closed = h.a.c.closing; h.closed {
+		h.gaveUp(k.began)
+	}
 	if le.Token() <= h.asked.floor {
 		w.violation("%s: its token is %d, its floor %d", h.a.id, le.Token(), h.asked.floor)
 	}
@@ -280,6 +284,7 @@ func (p *program) unlock(ctx context.Context, h *hold, most time.Duration) bool 
 		h.a.unlocking, h.a.unlockAt = true, time.Now()
 	}
 	h.unlocked = true
+	h.gaveUp(time.Now())
 	w.mu.Unlock()
 	k := w.call(ctx, p.c, p.id, "Unlock", most)
 	var err error
@@ -293,6 +298,7 @@ func (p *program) unlock(ctx context.Context, h *hold, most time.Duration) bool 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.note("%s: unlock: %v", h.a.id, err)
+	h.freed(k.began, err)
 	switch {
 	case err == nil:
 		if h.a.ended == released || !h.a.shared {
@@ -336,6 +342,7 @@ func (p *program) interrupted(k *call, h *hold) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.note("%s: the observer panicked in Unlock, at %q: %v", h.a.id, k.panicked, err)
+	h.freed(k.began, errObserver)
 	if k.panicked == fencelock.Released && !errors.Is(err, fencelock.ErrReleased) {
 		w.violation("%s: the observer was told that it is released, and its Err is %v", h.a.id, err)
 	}

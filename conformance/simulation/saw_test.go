@@ -106,6 +106,7 @@ func (s *saw) ended(e fencelock.Event) {
 		}
 		if h := w.handed[lease{a, e.Token}]; h != nil {
 			w.lossWas(a, h.asked, h.le.Deadline(), e.At, e.Err)
+			h.gaveUp(e.At)
 		}
 	}
 }

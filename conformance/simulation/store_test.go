@@ -19,6 +19,7 @@ const (
 const (
 	released  = "released"
 	abandoned = "abandoned"
+	freed     = "either, and no copy of it may come"
 )
 
 // acq is one acquisition, as the store and the oracles know it.
@@ -26,8 +27,9 @@ type acq struct {
 	c                  *client
 	r                  *backend.Request
 	name, nonce, owner string
-	id                 string        // of its messages
-	wake               chan struct{} // of size 1
+	id                 string         // of its messages
+	wake               chan struct{}  // of size 1
+	claim              *backend.Claim // of a bare driver, once it has entered
 	counts             map[string]int
 
 	// The truth.
@@ -75,6 +77,7 @@ type reply struct {
 	spare int           // tokens reserved after it
 	in    time.Duration // when to look again
 	errs  []error
+	each  []reply // of what went together
 	info  backend.Info
 }
 
@@ -316,6 +319,25 @@ func (s *store) renew(a *acq) error {
 	return nil
 }
 
+// check is one look at a hold.
+func (s *store) check(a *acq) error {
+	if !s.lock(a.name).mine(a) {
+		return backend.ErrLost
+	}
+	return nil
+}
+
+// leaveBare is leave of a store that refuses a late copy only where there may be one: whether there is
+// the engine says. A release that is repeated finds that it was done.
+func (s *store) leaveBare(a *acq, how string, unsure bool) error {
+	was := s.past[a.nonce]
+	err := s.leave(a, how)
+	if now := s.past[a.nonce]; now != was && (!unsure || s.flaw == unsureForgotten) {
+		s.past[a.nonce] = freed
+	}
+	return err
+}
+
 // leave ends an acquisition: released or abandoned.
 func (s *store) leave(a *acq, how string) error {
 	l := s.lock(a.name)
@@ -342,7 +364,7 @@ func (s *store) leave(a *acq, how string) error {
 			s.past[a.nonce] = how
 		}
 		return nil
-	case was == released && s.flaw != releasedTwiceLost, how == released && s.flaw == releaseSaysYes:
+	case (was == released || was == freed) && s.flaw != releasedTwiceLost, how == released && s.flaw == releaseSaysYes:
 		return nil
 	}
 	return backend.ErrLost

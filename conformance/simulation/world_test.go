@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/conformance/history"
 )
 
 // endAfter is how long the programs of a world may take, in its time: none waits for ever.
@@ -46,6 +47,7 @@ type world struct {
 	steps    int
 	log      []string
 	found    []string
+	verdicts []history.Verdict // for each lock, of a world that is judged twice
 }
 
 // run runs the world of a seed with a mistake, or none, and returns it with what it found.
@@ -64,6 +66,7 @@ func (p plan) run(t *testing.T, seed uint64, f flaw) (w *world) {
 		}
 	}()
 	synctest.Test(t, func(t *testing.T) { w.live(t) })
+	w.judge() // outside of the bubble, in which no search would be ended by its timeout
 	return w
 }
 
@@ -139,7 +142,9 @@ func (w *world) violation(format string, args ...any) {
 	if len(w.found) == 0 { // what comes after it may come of it
 		w.found = append(w.found, fmt.Sprintf(format, args...))
 	}
-	w.stop()
+	if !w.plan.goesOn {
+		w.stop()
+	}
 }
 
 // fate is a source of random numbers for one thing that happens: the same in every run of the seed.
@@ -191,6 +196,9 @@ func (w *world) troubled(until time.Duration) {
 		w.trouble = at
 	}
 }
+
+// bare reports whether the drivers send each thing once. The mistakes of the others are not theirs.
+func (w *world) bare() bool { return w.flaw == "" && w.plan.bare || w.flaw == unsureForgotten }
 
 // down reports whether the store is.
 func (w *world) down() bool {

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/backend"
-	natskv "github.com/fencelock/fencelock/examples/nats-driver"
 )
 
 // values are what no driver writes under a lock's key.
@@ -73,40 +71,6 @@ func TestOpenRefuses(t *testing.T) {
 		if !errors.Is(err, fencelock.ErrInvalid) || !strings.Contains(err.Error(), tt.says) ||
 			strings.Contains(err.Error(), secret) {
 			t.Errorf("got %v, want ErrInvalid that says %q and no password", err, tt.says)
-		}
-	}
-}
-
-// Every grant after Raise has a greater token, also of a client that has just looked at the floor.
-func TestRaise(t *testing.T) {
-	s := startNATS(t)
-	open := func() *fencelock.Locker {
-		nc := s.connect(t)
-		d, err := natskv.New(t.Context(), nc, nil)
-		must(t, err)
-		l, err := fencelock.New(d)
-		must(t, err)
-		t.Cleanup(func() { _ = l.Close() })
-		return l
-	}
-	other := open()
-	le, err := other.Mutex("n").TryLock(t.Context())
-	must(t, err)
-	must(t, le.Unlock(t.Context()))
-	d, err := natskv.New(t.Context(), s.connect(t), nil)
-	must(t, err)
-	defer d.Close()
-	floor := le.Token() + backend.FloorAhead - 60_000_000 // most of the hour that a floor may be ahead
-	must(t, backend.Raiser(d).Raise(t.Context(), floor))
-	must(t, backend.Raiser(d).Raise(t.Context(), 1)) // never lowers
-	if err := backend.Raiser(d).Raise(t.Context(), floor+2*backend.FloorAhead); !errors.Is(err, backend.ErrInvalid) {
-		t.Errorf("a floor hours ahead: got %v, want ErrInvalid", err)
-	}
-	for _, name := range []string{"n", "another"} {
-		le, err := other.Mutex(name).TryLock(t.Context())
-		must(t, err)
-		if le.Token() <= floor {
-			t.Errorf("%s: token %d after Raise(%d)", name, le.Token(), floor)
 		}
 	}
 }

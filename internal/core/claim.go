@@ -11,7 +11,7 @@ import (
 // claim is a backend.Claim with what only the engine needs.
 type claim struct {
 	backend.Claim
-	d      *Driver
+	d      *Client
 	alone  [1]*backend.Claim // itself, for calls that are about nothing else
 	unsure bool              // Claim.Unsure from the next send on
 	first  [2]deadline       // of its first Ask and its first Leave
@@ -26,7 +26,7 @@ type claim struct {
 
 // claimOf returns the claim that d has made of a request. A copy of a request is another one, and
 // so is the same request to another driver.
-func (d *Driver) claimOf(r *backend.Request) *claim {
+func (d *Client) claimOf(r *backend.Request) *claim {
 	c := d.known(r)
 	if c == nil {
 		c = &claim{d: d}
@@ -36,7 +36,7 @@ func (d *Driver) claimOf(r *backend.Request) *claim {
 	return c
 }
 
-func (d *Driver) known(r *backend.Request) *claim {
+func (d *Client) known(r *backend.Request) *claim {
 	if c, ok := r.Claim.(*claim); ok && c.Request == r && c.d == d {
 		return c
 	}
@@ -44,7 +44,7 @@ func (d *Driver) known(r *backend.Request) *claim {
 }
 
 // held returns the claim of a hold. It changes nothing: a release may be under way.
-func (d *Driver) held(h *backend.Hold) *claim {
+func (d *Client) held(h *Hold) *claim {
 	c := d.known(h.Request)
 	if c == nil {
 		c = &claim{d: d}

@@ -1,11 +1,12 @@
-// Package core makes a [backend.Driver] of a [backend.Store]: it waits, sends again, sends
-// together, judges gates, and knows what went unanswered, once for every store.
+// Package core calls stores for the engine: it waits, sends again, sends together, judges gates, and
+// knows what went unanswered, once for every [backend.Driver].
 //
 // A claim's way to the store, where nobody else is under way:
 //
-//	Driver.Acquire → ask (gates) → send (again, doubt) → lane.send (alone or together) → Store.Ask
+//	Client.Acquire → ask (gates) → send (again, doubt) → lane.send (alone or together) → Driver.Ask
 //
-// [backend.Driver] is how the engine calls stores that have all that for themselves yet.
+// It is a package of its own and not part of the engine's because package migrate, which locks in two
+// stores, needs all of it too.
 package core
 
 import (
@@ -13,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,35 +22,49 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Driver is a backend.Driver and backend.Checker over a Store.
-type Driver struct {
-	store  backend.Store
+// Client is the Caller of one store: one program's side of it.
+type Client struct {
+	driver backend.Driver
 	calls  backend.Calls
 	asks   lane
 	leaves *lane                   // asks, where the two go together
 	gates  atomic.Pointer[gateSet] // those that the store has shown last
 	flying sync.WaitGroup          // calls that outlived their callers
+	hedges sync.WaitGroup          // second sends of renewals
 }
 
-// New returns the driver of a store, which it closes.
-func New(s backend.Store) *Driver {
-	d := &Driver{store: s, calls: s.Calls()}
-	d.asks = lane{calls: d.calls, call: s.Ask}
-	d.leaves = &d.asks
-	if !d.calls.Mixed {
-		d.leaves = &lane{calls: d.calls, call: s.Leave}
+// Of returns the Caller of a driver, a [Gater] of a backend.Mover: the driver itself, if it is one, or
+// what its [Composite] has. Its Close closes the driver.
+func Of(d backend.Driver) Caller {
+	switch d := d.(type) {
+	case Composite:
+		return d.Caller
+	case Caller:
+		return d
+	case backend.Mover:
+		return &Mover{newClient(d), d}
 	}
-	return d
+	return newClient(d)
 }
 
-// Traits implements backend.Driver.
-func (d *Driver) Traits() backend.Traits { return d.store.Traits() }
+func newClient(d backend.Driver) *Client {
+	c := &Client{driver: d, calls: d.Calls()}
+	c.asks = lane{calls: c.calls, call: d.Ask}
+	c.leaves = &c.asks
+	if !c.calls.Mixed {
+		c.leaves = &lane{calls: c.calls, call: d.Leave}
+	}
+	return c
+}
 
-// Tells reports whether the store tells of losses by itself, so that Check is of no use.
-func (d *Driver) Tells() bool { return d.calls.Tells }
+// Traits implements Caller.
+func (d *Client) Traits() backend.Traits { return d.driver.Traits() }
 
-// Acquire implements backend.Driver.
-func (d *Driver) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+// Tells implements Caller.
+func (d *Client) Tells() bool { return d.calls.Tells }
+
+// Acquire implements Caller.
+func (d *Client) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 	c := d.claimOf(r)
 	err := d.acquire(ctx, c)
 	if err != nil {
@@ -57,7 +73,7 @@ func (d *Driver) Acquire(ctx context.Context, r *backend.Request) (backend.Grant
 	return c.Grant, nil
 }
 
-func (d *Driver) acquire(ctx context.Context, c *claim) error {
+func (d *Client) acquire(ctx context.Context, c *claim) error {
 	if !c.Wait {
 		err := d.ask(ctx, c, sends)
 		if errors.Is(err, backend.ErrLocked) && c.unsure { // a copy of it may find the lock free yet
@@ -83,11 +99,11 @@ func (d *Driver) acquire(ctx context.Context, c *claim) error {
 		return outage
 	}
 	defer c.hush()
-	err := backend.Wait(ctx, c.wakes(), func(ctx context.Context) (bool, time.Duration, error) {
+	err := Wait(ctx, c.Nonce, c.wakes(), func(ctx context.Context) (bool, time.Duration, error) {
 		if !queued {
 			err := c.land(ctx)
 			if err == nil {
-				err = d.store.Enter(ctx, &c.Claim)
+				err = d.driver.Enter(ctx, &c.Claim)
 			}
 			if err != nil {
 				silence := backend.Silence(0)
@@ -103,7 +119,7 @@ func (d *Driver) acquire(ctx context.Context, c *claim) error {
 		}
 		queued, outage = false, nil
 		if c.Next == 0 {
-			return false, backend.Patience, nil
+			return false, Patience, nil
 		}
 		return false, c.Next, nil
 	})
@@ -113,40 +129,87 @@ func (d *Driver) acquire(ctx context.Context, c *claim) error {
 	return err
 }
 
-// Renew implements backend.Driver.
-func (d *Driver) Renew(ctx context.Context, hs []*backend.Hold) []error {
+// Renew implements Caller.
+func (d *Client) Renew(ctx context.Context, hs []*Hold) []error {
 	return d.keep(ctx, hs, true)
 }
 
-// Check implements backend.Checker.
-func (d *Driver) Check(ctx context.Context, hs []*backend.Hold) []error {
+// Check implements Caller.
+func (d *Client) Check(ctx context.Context, hs []*Hold) []error {
 	return d.keep(ctx, hs, false)
 }
 
-// keep asks about holds, and once more about those that it has no answer for.
-func (d *Driver) keep(ctx context.Context, hs []*backend.Hold, extend bool) []error {
+func (d *Client) keep(ctx context.Context, hs []*Hold, extend bool) []error {
 	cs := make([]*backend.Claim, len(hs))
 	for i, h := range hs {
 		cs[i] = &d.held(h).Claim
 	}
-	errs := d.store.Keep(ctx, cs, extend)
+	if end, ok := ctx.Deadline(); ok && extend {
+		return d.keepTwice(ctx, time.Until(end)/2, cs)
+	}
+	return d.keepAgain(ctx, cs, extend)
+}
+
+// keepAgain asks, and once more about the claims that it has no answer for.
+func (d *Client) keepAgain(ctx context.Context, cs []*backend.Claim, extend bool) []error {
+	errs := d.driver.Keep(ctx, cs, extend)
 	var again []*backend.Claim
 	var at []int
 	for i, err := range errs {
-		if err != nil && !backend.Final(err) {
+		if unanswered(err) {
 			again, at = append(again, cs[i]), append(at, i)
 		}
 	}
 	if len(again) > 0 && ctx.Err() == nil {
-		for n, err := range d.store.Keep(ctx, again, extend) {
+		for n, err := range d.driver.Keep(ctx, again, extend) {
 			errs[at[n]] = err
 		}
 	}
 	return errs
 }
 
-// Release implements backend.Driver.
-func (d *Driver) Release(ctx context.Context, h *backend.Hold) error {
+func unanswered(err error) bool { return err != nil && !backend.Final(err) }
+
+// keepTwice renews, and after half of the time does so once more beside that: a request may have been
+// swallowed, and on a slow way its answer may come yet. The first answer counts.
+func (d *Client) keepTwice(ctx context.Context, half time.Duration, cs []*backend.Claim) []error {
+	first, answered := context.WithCancel(ctx)
+	defer answered()
+	second, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var over atomic.Bool
+	late := make(chan []error, 1)
+	d.hedges.Add(1)
+	timer := time.AfterFunc(half, func() {
+		defer d.hedges.Done()
+		if over.Load() {
+			return
+		}
+		errs := d.driver.Keep(second, cs, true)
+		late <- errs
+		if !slices.ContainsFunc(errs, unanswered) {
+			answered()
+		}
+	})
+	errs := d.keepAgain(first, cs, true)
+	over.Store(true)
+	if timer.Stop() {
+		d.hedges.Done()
+	}
+	select {
+	case others := <-late:
+		for i, err := range others {
+			if unanswered(errs[i]) {
+				errs[i] = err
+			}
+		}
+	default:
+	}
+	return errs
+}
+
+// Release implements Caller.
+func (d *Client) Release(ctx context.Context, h *Hold) error {
 	c := d.known(h.Request)
 	if c == nil {
 		c = d.claimOf(h.Request)
@@ -155,8 +218,8 @@ func (d *Driver) Release(ctx context.Context, h *backend.Hold) error {
 	return d.leave(ctx, c, true)
 }
 
-// Abandon implements backend.Driver.
-func (d *Driver) Abandon(ctx context.Context, r *backend.Request) error {
+// Abandon implements Caller.
+func (d *Client) Abandon(ctx context.Context, r *backend.Request) error {
 	sent := d.known(r) != nil
 	c := d.claimOf(r)
 	c.unsure = c.unsure || !sent // by whoever had it before, who may have had no answer
@@ -167,7 +230,7 @@ func (d *Driver) Abandon(ctx context.Context, r *backend.Request) error {
 }
 
 // leave gives up a claim; held: as a release.
-func (d *Driver) leave(ctx context.Context, c *claim, held bool) error {
+func (d *Client) leave(ctx context.Context, c *claim, held bool) error {
 	if err := c.land(ctx); err != nil {
 		return err
 	}
@@ -175,24 +238,24 @@ func (d *Driver) leave(ctx context.Context, c *claim, held bool) error {
 	return d.send(ctx, c, d.leaves, sends)
 }
 
-// Inspect implements backend.Driver.
-func (d *Driver) Inspect(ctx context.Context, name string) (backend.Info, error) {
+// Inspect implements Caller.
+func (d *Client) Inspect(ctx context.Context, name string) (backend.Info, error) {
 	return again(ctx, func() (i backend.Info, err error) {
-		for i, err = range d.store.Look(ctx, backend.Range{Name: name}) {
+		for i, err = range d.driver.Look(ctx, backend.Range{Name: name}) {
 			break
 		}
 		return i, err
 	})
 }
 
-// List implements backend.Driver.
-func (d *Driver) List(ctx context.Context, prefix string) iter.Seq2[backend.Info, error] {
-	return d.store.Look(ctx, backend.Range{Prefix: prefix})
+// List implements Caller.
+func (d *Client) List(ctx context.Context, prefix string) iter.Seq2[backend.Info, error] {
+	return d.driver.Look(ctx, backend.Range{Prefix: prefix})
 }
 
-// Break implements backend.Driver. It is sent once: a second copy could free the next holder's
+// Break implements Caller. It is sent once: a second copy could free the next holder's
 // lock.
-func (d *Driver) Break(ctx context.Context, name string) error { return d.store.Break(ctx, name) }
+func (d *Client) Break(ctx context.Context, name string) error { return d.driver.Break(ctx, name) }
 
 // again does what is safe to do twice, if it had no answer.
 func again[T any](ctx context.Context, do func() (T, error)) (T, error) {
@@ -203,9 +266,14 @@ func again[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	return res, err
 }
 
-// Close implements backend.Driver.
-func (d *Driver) Close() error {
-	err := d.store.Close() // ends the calls that outlived their callers
-	d.flying.Wait()
-	return err
+// Close implements Caller.
+func (d *Client) Close() error {
+	d.Settle()
+	return d.driver.Close() // ends the calls that outlived their callers
 }
+
+// Settle implements Caller.
+func (d *Client) Settle() { d.hedges.Wait() }
+
+// Land implements Caller.
+func (d *Client) Land() { d.flying.Wait() }

@@ -23,7 +23,10 @@ type store struct {
 	ask   func(ctx context.Context, cs []*backend.Claim)
 	leave func(ctx context.Context, cs []*backend.Claim)
 	keep  func(cs []*backend.Claim) []error
-	enter func(c *backend.Claim) error
+	// keepIn stands in for keep where ctx counts.
+	keepIn func(ctx context.Context) []error
+	close  func()
+	enter  func(c *backend.Claim) error
 
 	records []backend.Record
 	swaps   int
@@ -39,7 +42,13 @@ type store struct {
 
 func (s *store) Traits() backend.Traits { return backend.TraitsOf("memory") }
 func (s *store) Calls() backend.Calls   { return s.calls }
-func (s *store) Close() error           { return nil }
+
+func (s *store) Close() error {
+	if s.close != nil {
+		s.close()
+	}
+	return nil
+}
 
 func (s *store) Enter(_ context.Context, c *backend.Claim) error {
 	if s.enter != nil {
@@ -71,7 +80,10 @@ func (s *store) Leave(ctx context.Context, cs []*backend.Claim) {
 	}
 }
 
-func (s *store) Keep(_ context.Context, cs []*backend.Claim, _ bool) []error {
+func (s *store) Keep(ctx context.Context, cs []*backend.Claim, _ bool) []error {
+	if s.keepIn != nil {
+		return s.keepIn(ctx)
+	}
 	if s.keep == nil {
 		return make([]error, len(cs))
 	}
@@ -164,14 +176,14 @@ func TestSentAgain(t *testing.T) {
 			}
 			grants(ctx, cs)
 		}
-		d := core.New(s)
+		d := core.Of(s)
 		r := request("n", false)
 		g, err := d.Acquire(t.Context(), r)
 		want(t, "acquire", err, nil)
 		if len(seen) != 3 || seen[0] != seen[2] || g.Token != 7 {
 			t.Errorf("got %d sends, token %d, want three of one claim, and token 7", len(seen), g.Token)
 		}
-		want(t, "release", d.Release(t.Context(), &backend.Hold{Request: r, Grant: g}), nil)
+		want(t, "release", d.Release(t.Context(), &core.Hold{Request: r, Grant: g}), nil)
 		if !slices.Equal(s.unsure, []bool{true}) {
 			t.Errorf("the claim left with Unsure %v, want true: two copies may come yet", s.unsure)
 		}
@@ -186,7 +198,7 @@ func TestAnswersAreFinal(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			s := &store{calls: backend.Calls{Most: 1}}
 			s.ask = func(_ context.Context, cs []*backend.Claim) { cs[0].Err = answer }
-			d, r := core.New(s), request("n", false)
+			d, r := core.Of(s), request("n", false)
 			_, err := d.Acquire(t.Context(), r)
 			want(t, "acquire", err, answer)
 			want(t, "abandon", d.Abandon(t.Context(), r), nil)
@@ -203,10 +215,10 @@ func TestUndoneReleaseIsFinal(t *testing.T) {
 		s := &store{calls: backend.Calls{Most: 1}}
 		s.ask = func(_ context.Context, cs []*backend.Claim) { cs[0].Token = 1 }
 		s.leave = func(_ context.Context, cs []*backend.Claim) { cs[0].Err = &backend.UndoneError{Err: errBroken} }
-		d, r := core.New(s), request("n", false)
+		d, r := core.Of(s), request("n", false)
 		g, err := d.Acquire(t.Context(), r)
 		want(t, "acquire", err, nil)
-		want(t, "release", d.Release(t.Context(), &backend.Hold{Request: r, Grant: g}), errBroken)
+		want(t, "release", d.Release(t.Context(), &core.Hold{Request: r, Grant: g}), errBroken)
 		if len(s.unsure) != 1 {
 			t.Errorf("sent %d times, want once", len(s.unsure))
 		}
@@ -225,7 +237,7 @@ func TestUndrained(t *testing.T) {
 		{Name: "process 7", Held: true, Nameless: true},
 	}}
 	g := backend.Gate{Move: "m", Scope: []backend.Pattern{{Match: "in/*"}}}
-	left, err := core.NewMover(s).Undrained(t.Context(), g)
+	left, err := core.Of(s).(*core.Mover).Undrained(t.Context(), g)
 	want(t, "undrained", err, nil)
 	var names []string
 	for _, i := range left {
@@ -245,7 +257,7 @@ func TestRefusedTryIsGivenUp(t *testing.T) {
 				cs[0].Err = errBroken
 			}
 		}
-		_, err := core.New(s).Acquire(t.Context(), request("n", false))
+		_, err := core.Of(s).Acquire(t.Context(), request("n", false))
 		want(t, "acquire", err, backend.ErrLocked)
 		if !slices.Equal(s.unsure, []bool{true}) {
 			t.Errorf("left with Unsure %v, want once, and true", s.unsure)
@@ -274,7 +286,7 @@ func TestEnterWaitsForTheCall(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		_, err := core.New(s).Acquire(ctx, request("n", true))
+		_, err := core.Of(s).Acquire(ctx, request("n", true))
 		if err == nil || entered < 2 {
 			t.Errorf("got %v after %d calls of Enter, want an outage and some", err, entered)
 		}
@@ -291,9 +303,9 @@ func TestSilentStoreIsLeft(t *testing.T) {
 			time.Sleep(time.Minute)
 			cs[0].Err = errBroken
 		}
-		_, err := core.New(s).Acquire(t.Context(), request("n", true))
-		if took := time.Since(began); err == nil || took > 2*backend.Patience {
-			t.Errorf("got %v after %v, want an outage within %v", err, took, 2*backend.Patience)
+		_, err := core.Of(s).Acquire(t.Context(), request("n", true))
+		if took := time.Since(began); err == nil || took > 2*core.Patience {
+			t.Errorf("got %v after %v, want an outage within %v", err, took, 2*core.Patience)
 		}
 		time.Sleep(time.Minute)
 	})
@@ -308,10 +320,10 @@ func TestRefusedSendLeavesNoDoubt(t *testing.T) {
 				cs[0].Err = backend.Refusal(errBroken)
 			}
 		}
-		d, r := core.New(s), request("n", false)
+		d, r := core.Of(s), request("n", false)
 		g, err := d.Acquire(t.Context(), r)
 		want(t, "acquire", err, nil)
-		want(t, "release", d.Release(t.Context(), &backend.Hold{Request: r, Grant: g}), nil)
+		want(t, "release", d.Release(t.Context(), &core.Hold{Request: r, Grant: g}), nil)
 		if len(s.sizes) != 3 || !slices.Equal(s.unsure, []bool{false}) {
 			t.Errorf("got %d sends, left with Unsure %v; want three, and no doubt", len(s.sizes), s.unsure)
 		}
@@ -325,9 +337,9 @@ func TestAbandonOfAStrangersRequest(t *testing.T) {
 		a := &store{calls: backend.Calls{Most: 1}, ask: grants}
 		b := &store{calls: backend.Calls{Most: 1}, ask: grants}
 		r := request("n", false)
-		_, err := core.New(a).Acquire(t.Context(), r)
+		_, err := core.Of(a).Acquire(t.Context(), r)
 		want(t, "acquire", err, nil)
-		want(t, "abandon", core.New(b).Abandon(t.Context(), r), nil)
+		want(t, "abandon", core.Of(b).Abandon(t.Context(), r), nil)
 		if !slices.Equal(b.unsure, []bool{true}) {
 			t.Errorf("left with Unsure %v, want true", b.unsure)
 		}
@@ -345,14 +357,14 @@ func TestReleaseOutlastsADial(t *testing.T) {
 					cs[0].Err = errBroken
 				}
 			}
-			d, r := core.New(s), request("n", false)
+			d, r := core.Of(s), request("n", false)
 			g, err := d.Acquire(t.Context(), r)
 			want(t, "acquire", err, nil)
 			var unknown error
 			if away == time.Minute {
 				unknown = errBroken
 			}
-			want(t, "release", d.Release(t.Context(), &backend.Hold{Request: r, Grant: g}), unknown)
+			want(t, "release", d.Release(t.Context(), &core.Hold{Request: r, Grant: g}), unknown)
 			if took := time.Since(began); took > 4*time.Second {
 				t.Errorf("returned after %v, want soon", took)
 			}
@@ -380,7 +392,7 @@ func TestCallerGoesWhenItsContextEnds(t *testing.T) {
 						t.Error("Leave while Ask is in flight")
 					}
 				}
-				d, r := core.New(s), request("n", false)
+				d, r := core.Of(s), request("n", false)
 				ctx, cancel := context.WithCancel(t.Context())
 				time.AfterFunc(1500*time.Millisecond, cancel)
 				began := time.Now()
@@ -407,7 +419,7 @@ func TestCrowdGoesTogether(t *testing.T) {
 			time.Sleep(500 * time.Microsecond)
 			grants(ctx, cs)
 		}
-		d := core.New(s)
+		d := core.Of(s)
 		var all sync.WaitGroup
 		for i := range 102 {
 			all.Go(func() {
@@ -434,7 +446,7 @@ func TestCrowdLeavesASilentStore(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &store{calls: backend.Calls{Most: 10, Abreast: 1}}
 		s.ask = hangs
-		d := core.New(s)
+		d := core.Of(s)
 		var all sync.WaitGroup
 		for i := range 30 {
 			all.Go(func() {
@@ -470,7 +482,7 @@ func TestOneLeavesTheLine(t *testing.T) {
 			time.Sleep(300 * time.Millisecond)
 			grants(ctx, cs)
 		}
-		d := core.New(s)
+		d := core.Of(s)
 		var all sync.WaitGroup
 		for i := range 24 { // wide × Abreast go at once, the rest stands in line
 			all.Go(func() {
@@ -500,7 +512,7 @@ func TestBatchHasItsTime(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 			grants(ctx, cs)
 		}
-		d := core.New(s)
+		d := core.Of(s)
 		var all sync.WaitGroup
 		for i := range 30 {
 			all.Go(func() {
@@ -526,7 +538,7 @@ func TestUnansweredClaimGoesAlone(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			grants(ctx, cs)
 		}
-		d := core.New(s)
+		d := core.Of(s)
 		var all sync.WaitGroup
 		var slow atomic.Int32
 		for g := range 30 {
@@ -563,7 +575,7 @@ func TestLeadIsPassedOn(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 				grants(ctx, cs)
 			}
-			d := core.New(s)
+			d := core.Of(s)
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(100*time.Millisecond, cancel)
 			var all sync.WaitGroup
@@ -604,7 +616,7 @@ func TestWaiterIsWoken(t *testing.T) {
 						c.Wake(time.Second - time.Since(began))
 					}
 				}
-				_, err := core.New(s).Acquire(t.Context(), request("n", true))
+				_, err := core.Of(s).Acquire(t.Context(), request("n", true))
 				want(t, "acquire", err, nil)
 				took := time.Since(began)
 				if wakes && took != time.Second || !wakes && (took < 3*time.Second || took > 3200*time.Millisecond) {
@@ -629,7 +641,7 @@ func TestLockedIsTold(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		_, err := core.New(s).Acquire(ctx, request("x", true))
+		_, err := core.Of(s).Acquire(ctx, request("x", true))
 		want(t, "a wait without a subscription", err, context.DeadlineExceeded)
 		want(t, "a wait without a subscription", err, backend.ErrLocked)
 	})
@@ -648,7 +660,7 @@ func TestWaiterRidesOutAnOutage(t *testing.T) {
 				}
 				grants(ctx, cs)
 			}
-			_, err := core.New(s).Acquire(t.Context(), request("n", true))
+			_, err := core.Of(s).Acquire(t.Context(), request("n", true))
 			if down == time.Hour {
 				want(t, "acquire", err, backend.ErrUnavailable)
 			} else {
@@ -666,7 +678,7 @@ func TestWaiterRidesOutAnOutage(t *testing.T) {
 func TestSlowStoreIsNoOutage(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		began := time.Now()
-		slow := func() bool { return time.Since(began) < 2*backend.Patience }
+		slow := func() bool { return time.Since(began) < 2*core.Patience }
 		s := &store{calls: backend.Calls{Most: 1}}
 		s.ask = func(ctx context.Context, cs []*backend.Claim) {
 			if cs[0].Err = errBroken; !slow() {
@@ -681,7 +693,7 @@ func TestSlowStoreIsNoOutage(t *testing.T) {
 			}
 			return nil
 		}
-		_, err := core.New(s).Acquire(t.Context(), request("n", true))
+		_, err := core.Of(s).Acquire(t.Context(), request("n", true))
 		want(t, "acquire", err, nil)
 	})
 }
@@ -705,11 +717,11 @@ func TestKeepAsksAgain(t *testing.T) {
 		asked = append(asked, names)
 		return errs
 	}
-	var hs []*backend.Hold
+	var hs []*core.Hold
 	for _, name := range []string{"held", "gone", "silent"} {
-		hs = append(hs, &backend.Hold{Request: request(name, false)})
+		hs = append(hs, &core.Hold{Request: request(name, false)})
 	}
-	errs := core.New(s).Renew(t.Context(), hs)
+	errs := core.Of(s).Renew(t.Context(), hs)
 	if errs[0] != nil || !errors.Is(errs[1], backend.ErrLost) || errs[2] != nil {
 		t.Errorf("got %v, want nil, lost, nil", errs)
 	}
@@ -718,11 +730,108 @@ func TestKeepAsksAgain(t *testing.T) {
 	}
 }
 
+// TestHungKeepIsSentAgain: a renewal whose request is swallowed is sent again while there is time.
+func TestHungKeepIsSentAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &store{calls: backend.Calls{Most: 1}}
+		var sends atomic.Int32
+		s.keepIn = func(ctx context.Context) []error {
+			if sends.Add(1) == 1 {
+				<-ctx.Done()
+				return []error{ctx.Err()}
+			}
+			return []error{nil}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		hs := []*core.Hold{{Request: request("n", false)}}
+		if err := core.Of(s).Renew(ctx, hs)[0]; err != nil || sends.Load() != 2 {
+			t.Errorf("got %v after %d sends, want nil after 2", err, sends.Load())
+		}
+	})
+}
+
+// TestFailedKeepIsSentBesideTheSecond: a renewal that fails is sent again at once, though its second
+// send is under way: that one may have been swallowed.
+func TestFailedKeepIsSentBesideTheSecond(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &store{calls: backend.Calls{Most: 1}}
+		var sends atomic.Int32
+		s.keepIn = func(ctx context.Context) []error {
+			switch sends.Add(1) {
+			case 1:
+				time.Sleep(600 * time.Millisecond)
+				return []error{errBroken}
+			case 2:
+				<-ctx.Done()
+				return []error{ctx.Err()}
+			}
+			return []error{nil}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		hs := []*core.Hold{{Request: request("n", false)}}
+		if err := core.Of(s).Renew(ctx, hs)[0]; err != nil {
+			t.Errorf("got %v after %d sends, want nil", err, sends.Load())
+		}
+	})
+}
+
+// TestCloseWaitsForTheSecondKeep: no renewal is with a driver that is closed.
+func TestCloseWaitsForTheSecondKeep(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &store{calls: backend.Calls{Most: 1}}
+		var sends, in atomic.Int32
+		s.keepIn = func(context.Context) []error {
+			in.Add(1)
+			defer in.Add(-1)
+			sends.Add(1)
+			time.Sleep(600 * time.Millisecond) // it heeds its ctx late
+			return []error{nil}
+		}
+		s.close = func() {
+			if in.Load() > 0 {
+				t.Error("closed under a renewal")
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		c := core.Of(s)
+		hs := []*core.Hold{{Request: request("n", false)}}
+		want(t, "renew", c.Renew(ctx, hs)[0], nil)
+		want(t, "close", c.Close(), nil)
+		if sends.Load() != 2 {
+			t.Errorf("%d sends, want 2", sends.Load())
+		}
+	})
+}
+
+// TestSlowKeepIsTaken: an answer that takes most of the time is one.
+func TestSlowKeepIsTaken(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &store{calls: backend.Calls{Most: 1}}
+		s.keepIn = func(ctx context.Context) []error {
+			select {
+			case <-time.After(800 * time.Millisecond):
+				return []error{nil}
+			case <-ctx.Done():
+				return []error{ctx.Err()}
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		hs := []*core.Hold{{Request: request("n", false)}}
+		if err := core.Of(s).Renew(ctx, hs)[0]; err != nil {
+			t.Errorf("got %v, want nil", err)
+		}
+	})
+}
+
 // TestGatesOfSeveralPlaces: a gate is written in each place, the first one decides, and a migration
 // whose name begins another's is none of its business.
 func TestGatesOfSeveralPlaces(t *testing.T) {
 	s := &store{records: []backend.Record{{Place: "a"}, {Place: "b"}}}
-	d := core.NewMover(s)
+	d := core.Of(s).(*core.Mover)
 	gate := func(move string, epoch int64) backend.Gate {
 		return backend.Gate{
 			Move: move, Scope: backend.Scope{{Match: "x*"}}, State: backend.GateOpen, Epoch: epoch,
@@ -760,7 +869,7 @@ func TestGatesOfASilentPlace(t *testing.T) {
 	s := &store{records: []backend.Record{
 		has, {Key: backend.GateKey, Place: "b", Version: backend.UnknownVersion},
 	}}
-	d := core.NewMover(s)
+	d := core.Of(s).(*core.Mover)
 	gates, err := d.Gates(t.Context())
 	if err != nil || len(gates) != 1 || gates[0].Torn {
 		t.Errorf("got %v, %v, want the gate whole", gates, err)
@@ -783,7 +892,7 @@ func TestStoreSaysWhenToSendAgain(t *testing.T) {
 			}
 			grants(ctx, cs)
 		}
-		_, err := core.New(s).Acquire(t.Context(), request("n", false))
+		_, err := core.Of(s).Acquire(t.Context(), request("n", false))
 		want(t, "acquire", err, nil)
 		if took := time.Since(began); took != 3*time.Millisecond {
 			t.Errorf("took %v, want 3ms", took)
@@ -838,7 +947,7 @@ func TestOneOfTwoChangesAGate(t *testing.T) {
 		var mu sync.Mutex
 		var both sync.WaitGroup
 		for i, after := range [][2]time.Duration{{0, 10}, {2, 2}} {
-			d := core.NewMover(&twoPlaces{mu: &mu, shared: shared, after: after})
+			d := core.Of(&twoPlaces{mu: &mu, shared: shared, after: after}).(*core.Mover)
 			both.Go(func() {
 				errs[i] = d.SetGate(t.Context(), backend.Gate{
 					Move: "m", Scope: backend.Scope{{Match: "x"}}, State: backend.GateOpen, Epoch: int64(5 + i),
@@ -867,7 +976,7 @@ func TestGatesAreLearned(t *testing.T) {
 		}
 		grants(ctx, cs)
 	}
-	d := core.New(s)
+	d := core.Of(s)
 	_, err := d.Acquire(t.Context(), request("x", false))
 	want(t, "a closed name", err, backend.ErrUnsupported)
 	_, err = d.Acquire(t.Context(), request("y", false))
@@ -886,14 +995,14 @@ func TestSlowAskIsNoOutage(t *testing.T) {
 		began := time.Now()
 		s := &store{calls: backend.Calls{Most: 1}}
 		s.ask = func(ctx context.Context, cs []*backend.Claim) {
-			if time.Since(began) > 3*backend.Patience {
+			if time.Since(began) > 3*core.Patience {
 				grants(ctx, cs)
 				return
 			}
 			<-ctx.Done()
 			cs[0].Err = backend.Silence(time.Millisecond)
 		}
-		_, err := core.New(s).Acquire(t.Context(), request("n", true))
+		_, err := core.Of(s).Acquire(t.Context(), request("n", true))
 		want(t, "acquire", err, nil)
 	})
 }

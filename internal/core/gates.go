@@ -36,7 +36,7 @@ func (s *gateSet) judge(r *backend.Request) (of *backend.Record, gated bool, err
 }
 
 // learn takes in the gates that a store has shown: all gates of a place as one list.
-func (d *Driver) learn(rec *backend.Record) (*gateSet, error) {
+func (d *Client) learn(rec *backend.Record) (*gateSet, error) {
 	if rec == nil {
 		d.gates.Store(nil)
 		return nil, nil
@@ -55,7 +55,7 @@ func (d *Driver) learn(rec *backend.Record) (*gateSet, error) {
 
 // ask asks for a claim: the gates that the engine knows judge it, and where those of the store are
 // others, these do.
-func (d *Driver) ask(ctx context.Context, c *claim, most int) error {
+func (d *Client) ask(ctx context.Context, c *claim, most int) error {
 	known, fresh := d.gates.Load(), false
 	for range gateTries {
 		if err := c.land(ctx); err != nil {
@@ -89,14 +89,11 @@ func (d *Driver) ask(ctx context.Context, c *claim, most int) error {
 	return errGates
 }
 
-// Mover is a Driver over a backend.Mover: a backend.Gater.
+// Mover is the Gater of one store.
 type Mover struct {
-	*Driver
+	*Client
 	store backend.Mover
 }
-
-// NewMover returns the driver of a store that can take part in migrations.
-func NewMover(s backend.Mover) *Mover { return &Mover{New(s), s} }
 
 // place is what one place of a store has of gates.
 type place struct {
@@ -138,7 +135,7 @@ func (d *Mover) places(ctx context.Context) ([]*place, error) {
 	return all, nil
 }
 
-// Gates implements backend.Gater.
+// Gates implements Gater.
 func (d *Mover) Gates(ctx context.Context) ([]backend.Gate, error) {
 	all, err := d.places(ctx)
 	if err != nil {
@@ -153,7 +150,7 @@ func (d *Mover) Gates(ctx context.Context) ([]backend.Gate, error) {
 	return backend.MergeGates(parts), nil
 }
 
-// SetGate implements backend.Gater. Of several places the first decides between several who change
+// SetGate implements Gater. Of several places the first decides between several who change
 // a gate at once.
 func (d *Mover) SetGate(ctx context.Context, g backend.Gate, was int64) error {
 	if err := backend.CheckGate(g); err != nil {
@@ -221,7 +218,7 @@ func (p *place) swap(move string, data []byte) backend.Record {
 // undrainedMost is where Undrained stops.
 const undrainedMost = 100
 
-// Undrained implements backend.Gater.
+// Undrained implements Gater.
 func (d *Mover) Undrained(ctx context.Context, g backend.Gate) ([]backend.Info, error) {
 	var left []backend.Info
 	for i, err := range d.store.Look(ctx, backend.Range{Strict: true}) {
@@ -238,18 +235,18 @@ func (d *Mover) Undrained(ctx context.Context, g backend.Gate) ([]backend.Info, 
 	return left, nil
 }
 
-// Source implements backend.Gater.
+// Source implements Gater.
 func (d *Mover) Source(ctx context.Context) (backend.Token, error) {
 	return again(ctx, func() (backend.Token, error) { return d.store.Source(ctx) })
 }
 
-// Raise implements backend.Raiser.
+// Raise implements Gater.
 func (d *Mover) Raise(ctx context.Context, floor backend.Token) error {
 	return d.raise(ctx, floor, nil)
 }
 
-// RaiseHeld implements backend.Gater.
-func (d *Mover) RaiseHeld(ctx context.Context, h *backend.Hold, floor backend.Token) error {
+// RaiseHeld implements Gater.
+func (d *Mover) RaiseHeld(ctx context.Context, h *Hold, floor backend.Token) error {
 	return d.raise(ctx, floor, &d.held(h).Claim)
 }
 
@@ -260,7 +257,7 @@ func (d *Mover) raise(ctx context.Context, floor backend.Token, held *backend.Cl
 	return err
 }
 
-// Report implements backend.Gater.
+// Report implements Gater.
 func (d *Mover) Report(ctx context.Context, c backend.Client, keep time.Duration) error {
 	if err := backend.CheckName(c.Move); err != nil {
 		return err
@@ -272,7 +269,7 @@ func (d *Mover) Report(ctx context.Context, c backend.Client, keep time.Duration
 	return d.swap(ctx, backend.Record{Key: clientKey(c.Move, c.ID), Data: data}, keep)
 }
 
-// Withdraw implements backend.Gater.
+// Withdraw implements Gater.
 func (d *Mover) Withdraw(ctx context.Context, c backend.Client) error {
 	return d.swap(ctx, backend.Record{Key: clientKey(c.Move, c.ID)}, 0)
 }
@@ -286,7 +283,7 @@ func (d *Mover) swap(ctx context.Context, r backend.Record, keep time.Duration) 
 	return err
 }
 
-// Clients implements backend.Gater.
+// Clients implements Gater.
 func (d *Mover) Clients(ctx context.Context, move string) ([]backend.Client, error) {
 	if err := backend.CheckName(move); err != nil {
 		return nil, err

@@ -18,8 +18,8 @@ const (
 	// promptMost bounds the first send, which is made on the caller's own goroutine: a store may
 	// heed the deadline of a ctx at once, and its cancellation late.
 	promptMost = 700 * time.Millisecond
-	// sendMost bounds each further one.
-	sendMost = 2 * time.Second
+	// sendMost bounds each further one: by less than a look, which sends again then.
+	sendMost = 1900 * time.Millisecond
 	// leaveLeast is how long a release is sent again at least. After an outage a client may give the
 	// last error of a dial for a second, and who unlocks then is not to keep the lock for that.
 	leaveLeast = 1500 * time.Millisecond
@@ -29,7 +29,7 @@ const (
 
 // send sends a claim, at most so many times, until the store has answered. It returns when ctx
 // ends.
-func (d *Driver) send(ctx context.Context, c *claim, l *lane, most int) error {
+func (d *Client) send(ctx context.Context, c *claim, l *lane, most int) error {
 	pause, first := pauseFirst, time.Now()
 	var slow error // the store's word that it is that
 	for n := 1; ; n++ {
@@ -81,7 +81,7 @@ func final(err error) bool {
 }
 
 // sendAside sends a claim on a goroutine of its own, so that its caller can go when ctx ends.
-func (d *Driver) sendAside(ctx context.Context, c *claim, l *lane) error {
+func (d *Client) sendAside(ctx context.Context, c *claim, l *lane) error {
 	landed := make(chan bool, 1)
 	c.flight = landed
 	limited, cancel := context.WithTimeout(ctx, sendMost)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/release"
 )
 
 // An Answer is an error of a server that another try cannot mend, by its first words.
@@ -26,7 +27,20 @@ var answers = []Answer{
 	{"ERR invalid DB index", noDB},
 	{"ERR DB index is out of range", noDB},
 	{"ERR unknown command", "the server is too old or the command is disabled: " +
-		"Redis 6.2 or later is needed, 7.0 for a cluster"},
+		"Redis " + oldest + " or later is needed, 7.0 for a cluster"},
+}
+
+// oldest is the first Redis on which every rule is kept.
+const oldest = "6"
+
+// TooOld returns an error that matches ErrInvalid if the answer to INFO is of a server before the oldest.
+func TooOld(info string) error {
+	_, rest, _ := strings.Cut(info, "redis_version:")
+	is, _, _ := strings.Cut(rest, "\r")
+	if release.Numbers(is) == nil || !release.Older(is, oldest) {
+		return nil
+	}
+	return backend.Invalid("the server is Redis %s: %s or later is needed, 7.0 for a cluster", is, oldest)
 }
 
 // Meaning returns an error of a server as the contract has it: it matches ErrInvalid if it is one

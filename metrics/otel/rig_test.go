@@ -15,6 +15,7 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/memory"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/leaks"
 	"github.com/fencelock/fencelock/metrics/otel"
 	"github.com/fencelock/fencelock/metrics/prometheus"
@@ -28,7 +29,7 @@ var errStore = errors.New("connection reset by peer")
 
 // store is the memory backend, which may answer nothing.
 type store struct {
-	*memory.Driver
+	core.Composite
 	down atomic.Bool
 }
 
@@ -36,12 +37,12 @@ func (s *store) Acquire(ctx context.Context, r *backend.Request) (backend.Grant,
 	if s.down.Load() {
 		return backend.Grant{}, errStore
 	}
-	return s.Driver.Acquire(ctx, r)
+	return s.Caller.Acquire(ctx, r)
 }
 
-func (s *store) Renew(ctx context.Context, hs []*backend.Hold) []error {
+func (s *store) Renew(ctx context.Context, hs []*core.Hold) []error {
 	if !s.down.Load() {
-		return s.Driver.Renew(ctx, hs)
+		return s.Caller.Renew(ctx, hs)
 	}
 	errs := make([]error, len(hs))
 	for i := range errs {
@@ -70,7 +71,7 @@ func bubble(t *testing.T, fn func(t *testing.T, r *rig), options ...trace.Tracer
 			t.Fatal(err)
 		}
 		r := &rig{
-			store: &store{Driver: d}, spans: tracetest.NewSpanRecorder(),
+			store: &store{Composite: core.Composite{Caller: core.Of(d)}}, spans: tracetest.NewSpanRecorder(),
 			reader: sdkmetric.NewManualReader(), prom: prometheus.New(nil),
 		}
 		r.tracer = trace.NewTracerProvider(append(options, trace.WithSpanProcessor(r.spans))...)

@@ -380,7 +380,7 @@ func TestClockJumpsAreSeenAtTheScrape(t *testing.T) {
 
 func TestOneCollectorForManyLockers(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, l *fencelock.Locker, c *prometheus.Collector) {
-		second, err := s.Client("second:")
+		second, err := s.memory.Client("second:")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/memory"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/leaks"
 	"github.com/fencelock/fencelock/metrics/prometheus"
 )
@@ -29,7 +30,8 @@ var errStore = errors.New("connection reset by peer")
 
 // store is the memory backend with answers that a test chooses.
 type store struct {
-	*memory.Driver
+	core.Composite
+	memory *memory.Driver
 	down   atomic.Bool                    // nothing is answered
 	leaked atomic.Pointer[[]backend.Info] // listed besides
 	lose   atomic.Pointer[error]          // what the next holder hears
@@ -39,16 +41,16 @@ func (s *store) Acquire(ctx context.Context, r *backend.Request) (backend.Grant,
 	if s.down.Load() {
 		return backend.Grant{}, errStore
 	}
-	g, err := s.Driver.Acquire(ctx, r)
+	g, err := s.Caller.Acquire(ctx, r)
 	if lose := s.lose.Swap(nil); err == nil && lose != nil {
 		time.AfterFunc(time.Second, func() { r.Lost(*lose) })
 	}
 	return g, err
 }
 
-func (s *store) Renew(ctx context.Context, hs []*backend.Hold) []error {
+func (s *store) Renew(ctx context.Context, hs []*core.Hold) []error {
 	if !s.down.Load() {
-		return s.Driver.Renew(ctx, hs)
+		return s.Caller.Renew(ctx, hs)
 	}
 	errs := make([]error, len(hs))
 	for i := range errs {
@@ -57,11 +59,11 @@ func (s *store) Renew(ctx context.Context, hs []*backend.Hold) []error {
 	return errs
 }
 
-func (s *store) Release(ctx context.Context, h *backend.Hold) error {
+func (s *store) Release(ctx context.Context, h *core.Hold) error {
 	if s.down.Load() {
 		return errStore
 	}
-	return s.Driver.Release(ctx, h)
+	return s.Caller.Release(ctx, h)
 }
 
 func (s *store) List(ctx context.Context, prefix string) iter.Seq2[backend.Info, error] {
@@ -70,7 +72,7 @@ func (s *store) List(ctx context.Context, prefix string) iter.Seq2[backend.Info,
 			yield(backend.Info{}, errStore)
 			return
 		}
-		for info, err := range s.Driver.List(ctx, prefix) {
+		for info, err := range s.Caller.List(ctx, prefix) {
 			if !yield(info, err) {
 				return
 			}
@@ -93,7 +95,7 @@ func bubble(t *testing.T, fn func(t *testing.T, s *store, l *fencelock.Locker, c
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, c := &store{Driver: d}, prometheus.New(nil)
+		s, c := &store{Composite: core.Composite{Caller: core.Of(d)}, memory: d}, prometheus.New(nil)
 		l, err := fencelock.New(s, fencelock.WithTTL(ttl), fencelock.WithObserver(c))
 		if err != nil {
 			t.Fatal(err)

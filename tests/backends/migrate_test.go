@@ -16,6 +16,7 @@ import (
 	"github.com/fencelock/fencelock/backend/memory"
 	"github.com/fencelock/fencelock/backend/migrate"
 	"github.com/fencelock/fencelock/conformance"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 )
@@ -32,9 +33,12 @@ func moveAll(ctx context.Context, phase backend.Phase, from, to backend.Driver) 
 }
 
 // behind is a driver behind a link of calls, but for what it does as a Gater.
-type behind struct {
-	backend.Driver
-	backend.Gater
+func behind(d backend.Driver, l conformance.Link) backend.Driver {
+	type gates struct{ core.Gater }
+	return core.Composite{Caller: struct {
+		core.Caller // its methods are nearer than the same ones of gates
+		gates
+	}{core.Of(conformance.Wrap(d, l)), gates{core.Of(d).(core.Gater)}}}
 }
 
 // memoryMove holds phase both over two stores in memory to the suite. A fault is one of both.
@@ -56,7 +60,7 @@ func memoryMove(t *testing.T) conformance.Harness {
 				return nil, err
 			}
 			if d[i] = client; c.Link != nil {
-				d[i] = behind{conformance.Wrap(client, c.Link), client}
+				d[i] = behind(client, c.Link)
 			}
 		}
 		return moveAll(ctx, backend.PhaseBoth, d[0], d[1])

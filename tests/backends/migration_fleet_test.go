@@ -21,6 +21,7 @@ import (
 	_ "github.com/fencelock/fencelock/backend/file"
 	"github.com/fencelock/fencelock/backend/migrate"
 	"github.com/fencelock/fencelock/conformance/history"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
@@ -164,16 +165,16 @@ func (f *fleet) under(raw string) string {
 	return u.String()
 }
 
-// gated is a driver that can take part in a migration.
-type gated interface {
-	backend.Driver
-	backend.Gater
+// gated is a client of a store that can take part in a migration.
+type gated struct {
+	core.Gater
+	driver backend.Driver
 }
 
 // store returns a client of one store that knows of no migration.
 func (f *fleet) store(side backend.Phase) gated {
 	f.Helper()
-	if d := f.open[side]; d != nil {
+	if d, ok := f.open[side]; ok {
 		return d
 	}
 	d, err := backend.Open(f.Context(), map[backend.Phase]string{from: f.from, to: f.to}[side], nil)
@@ -181,7 +182,7 @@ func (f *fleet) store(side backend.Phase) gated {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { _ = d.Close() })
-	f.open[side] = d.(gated)
+	f.open[side] = gated{core.Of(d).(core.Gater), d}
 	return f.open[side]
 }
 
@@ -200,7 +201,11 @@ func (f *fleet) raise(side backend.Phase) {
 
 func (f *fleet) pair() migrate.Pair {
 	f.Helper()
-	return migrate.Pair{Move: "walk", Scope: moved, From: f.store(from), To: f.store(to)}
+	p, err := migrate.PairOf("walk", moved, f.store(from).driver, f.store(to).driver)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return p
 }
 
 // notBothOpen fails the test if both stores let clients of a single phase in.
@@ -331,7 +336,7 @@ func (f *fleet) check() []history.Event {
 		}
 		events = append(events, history.Event{Kind: history.Counted, Process: "parent", Name: name, Value: n})
 	}
-	if err := history.Check(events); err != nil {
+	if err := errors.Join(history.Check(events), history.FencedMutex(events, history.Options{})); err != nil {
 		f.Error(err)
 	}
 	f.Log(summary(events, len(parts)-1))

@@ -11,6 +11,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/memory"
 	"github.com/fencelock/fencelock/conformance"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
@@ -36,7 +37,7 @@ func TestMigrationBesideASilentStore(t *testing.T) {
 			}
 			// a network: nothing is sent once ctx has ended
 			for i, l := range []conformance.Link{conformance.NewCallLink(), link} {
-				d[i] = behind{conformance.Wrap(d[i], l), d[i].(backend.Gater)}
+				d[i] = behind(d[i], l)
 			}
 			both, err := moveAll(t.Context(), backend.PhaseBoth, d[0], d[1])
 			if err != nil {
@@ -69,7 +70,7 @@ func TestMigrationBesideASilentStore(t *testing.T) {
 				began = time.Now()
 			}
 			for {
-				i, err := stores[0].Inspect(t.Context(), "x")
+				i, err := core.Of(stores[0]).Inspect(t.Context(), "x")
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -24,6 +24,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/migrate"
 	"github.com/fencelock/fencelock/conformance/history"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // memberEnv makes the test binary a member of a fleet that moves: its assignment in JSON.
@@ -224,16 +225,19 @@ func (m *member) add(ctx context.Context, le *fencelock.Lease) (int64, error) {
 func (a assignment) switchAndDie() error {
 	ctx, cancel := context.WithTimeout(context.Background(), a.Patience)
 	defer cancel()
-	var stores [2]backend.Gater
+	var stores [2]backend.Driver
 	calls := 0
 	for i, url := range []string{a.From, a.To} {
 		d, err := backend.Open(ctx, url, nil)
 		if err != nil {
 			return err
 		}
-		stores[i] = mortal{d.(backend.Gater), &calls, a.DieAt}
+		stores[i] = core.Composite{Caller: mortal{core.Of(d).(core.Gater), &calls, a.DieAt}}
 	}
-	err := migrate.Pair{Move: "walk", Scope: moved, From: stores[0], To: stores[1]}.Open(ctx, a.Phase)
+	p, err := migrate.PairOf("walk", moved, stores[0], stores[1])
+	if err == nil {
+		err = p.Open(ctx, a.Phase)
+	}
 	if err == nil {
 		fmt.Println("survived", calls)
 	}
@@ -242,7 +246,7 @@ func (a assignment) switchAndDie() error {
 
 // mortal is a store whose client dies before its call number at.
 type mortal struct {
-	backend.Gater
+	core.Gater
 	calls *int
 	at    int
 }

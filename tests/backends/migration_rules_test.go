@@ -14,6 +14,7 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/conformance/history"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 const (
@@ -121,7 +122,7 @@ func rollBack(f *fleet) {
 			"want the old one as before", got, old, new)
 	}
 	f.deploy(n, both, both, from)
-	if err := straggler.Release(f.Context(), &backend.Hold{Request: r, Grant: g}); err != nil {
+	if err := straggler.Release(f.Context(), &core.Hold{Request: r, Grant: g}); err != nil {
 		f.Errorf("what was held all the time: %v", err)
 	}
 	f.deploy(n, both, both, both)
@@ -290,8 +291,8 @@ func (f *fleet) forget() {
 	if err != nil || len(cs) != 1 {
 		f.Fatalf("clients: got %v, %v, want one", cs, err)
 	}
-	if err := errors.Join(p.From.Withdraw(f.Context(), cs[0].Client),
-		p.To.Withdraw(f.Context(), cs[0].Client)); err != nil {
+	if err := errors.Join(f.store(from).Withdraw(f.Context(), cs[0].Client),
+		f.store(to).Withdraw(f.Context(), cs[0].Client)); err != nil {
 		f.Fatal(err)
 	}
 }

@@ -194,12 +194,18 @@ func (r *round) check(wrong bool, save string) error {
 	if r.plain {
 		err = found.Fenced()
 	}
+	opts := history.Options{Plain: r.plain, Brittle: r.brittle, Save: save}
 	if err = errors.Join(err, ghost); err == nil && !wrong { // the search takes long where the sweeps found something
-		return history.Verify(events, history.Options{Plain: r.plain, Brittle: r.brittle, Save: save})
+		return history.Verify(events, opts)
 	}
+	mutex := history.FencedMutex(events, opts)
+	if mutex == nil && !r.brittle && (len(found.Tokens) > 0 || !r.plain && len(found.Twice) > 0) {
+		mutex = fmt.Errorf("%w: the fenced mutex accepts what the sweeps found", history.ErrDisagree)
+	}
+	err = errors.Join(err, mutex)
 	if save != "" {
 		err = errors.Join(err, mishap(os.MkdirAll(save, 0o755)),
-			mishap(history.Save(filepath.Join(save, r.id+".jsonl"), events)))
+			mishap(history.Save(filepath.Join(save, r.id+".jsonl"), events, opts)))
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // patience is what a call may take on a server that refuses it. An outage is ridden out for less.
@@ -50,7 +51,7 @@ type task struct {
 // work is what the tasks share: two clients, and a driver of its own for what a migration does.
 type work struct {
 	a, b   *fencelock.Locker
-	d      backend.Driver
+	d      core.Gater
 	name   string
 	held   *fencelock.Lease
 	waiter chan got
@@ -174,7 +175,7 @@ var locking = []task{
 		if err != nil {
 			return err
 		}
-		h := &backend.Hold{Request: r, Grant: g}
+		h := &core.Hold{Request: r, Grant: g}
 		for range 2 {
 			if err := w.d.Release(ctx, h); err != nil {
 				return err
@@ -206,7 +207,7 @@ var remembering = []task{
 // moving is what a client does that takes part in a migration, and what runs one.
 var moving = []task{
 	{what: "close a gate", do: func(ctx context.Context, w *work) error {
-		return w.d.(backend.Gater).SetGate(ctx, w.gate(1, backend.GateBoth), 0)
+		return w.d.SetGate(ctx, w.gate(1, backend.GateBoth), 0)
 	}},
 	{what: "be refused by a gate", do: func(ctx context.Context, w *work) error {
 		_, err := w.a.Mutex("moving/x").TryLock(ctx)
@@ -221,39 +222,39 @@ var moving = []task{
 		if err != nil {
 			return err
 		}
-		h := &backend.Hold{Request: r, Grant: g}
-		if err := w.d.(backend.Gater).RaiseHeld(ctx, h, g.Token+1); err != nil {
+		h := &core.Hold{Request: r, Grant: g}
+		if err := w.d.RaiseHeld(ctx, h, g.Token+1); err != nil {
 			return err
 		}
 		return w.d.Release(ctx, h)
 	}},
 	{what: "drain", do: func(ctx context.Context, w *work) error {
-		_, err := w.d.(backend.Gater).Undrained(ctx, w.gate(1, backend.GateBoth))
+		_, err := w.d.Undrained(ctx, w.gate(1, backend.GateBoth))
 		return err
 	}},
 	{what: "source", do: func(ctx context.Context, w *work) error {
-		n, err := w.d.(backend.Gater).Source(ctx)
+		n, err := w.d.Source(ctx)
 		if err != nil {
 			return err
 		}
-		return w.d.(backend.Gater).Raise(ctx, n+1)
+		return w.d.Raise(ctx, n+1)
 	}},
 	{what: "gates", do: func(ctx context.Context, w *work) error {
-		_, err := w.d.(backend.Gater).Gates(ctx)
+		_, err := w.d.Gates(ctx)
 		return err
 	}},
 	{what: "report", do: func(ctx context.Context, w *work) error {
 		c := backend.Client{ID: "c", Move: "m"}
-		if err := w.d.(backend.Gater).Report(ctx, c, time.Minute); err != nil {
+		if err := w.d.Report(ctx, c, time.Minute); err != nil {
 			return err
 		}
-		if _, err := w.d.(backend.Gater).Clients(ctx, "m"); err != nil {
+		if _, err := w.d.Clients(ctx, "m"); err != nil {
 			return err
 		}
-		return w.d.(backend.Gater).Withdraw(ctx, c)
+		return w.d.Withdraw(ctx, c)
 	}},
 	{what: "open a gate", do: func(ctx context.Context, w *work) error {
-		return w.d.(backend.Gater).SetGate(ctx, w.gate(2, backend.GateOpen), 1)
+		return w.d.SetGate(ctx, w.gate(2, backend.GateOpen), 1)
 	}},
 }
 
@@ -293,9 +294,11 @@ func run(t *testing.T, url string, tasks []task, all bool) (what string, err err
 			return what, err
 		}
 	}
-	if w.d, err = backend.Open(ctx, url, nil); err != nil {
+	d, err := backend.Open(ctx, url, nil)
+	if err != nil {
 		return what, err
 	}
+	w.d = core.Of(d).(core.Gater)
 	waiting, cancel := context.WithCancel(t.Context()) // a wait outlives its task
 	defer cancel()
 	for _, task := range tasks {

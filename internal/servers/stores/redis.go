@@ -94,6 +94,9 @@ func (s *Server) prepareRESP(ctx context.Context, l Launcher, program string, li
 	}
 	s.probe = func(ctx context.Context) (string, error) {
 		info, err := s.ask(ctx, password, "INFO", "server")
+		if v := field(info, "valkey_version"); v != "" {
+			return v, err // the other is that of the Redis whose commands it has
+		}
 		return field(info, "redis_version"), err
 	}
 	return err

@@ -56,7 +56,12 @@ func StartZooKeeper(ctx context.Context, l Launcher, o ZooKeeperOptions) (*ZooKe
 // zooKeeperClasses finds the jars: of ZOOKEEPER_HOME, as the project's own archive has them, or of Debian.
 func zooKeeperClasses() (string, error) {
 	if home := os.Getenv("ZOOKEEPER_HOME"); home != "" {
-		return filepath.Join(home, "lib", "*"), nil
+		jars, err := filepath.Glob(filepath.Join(home, "lib", "*.jar"))
+		if err == nil && len(jars) == 0 {
+			err = fmt.Errorf("zookeeper is %w: ZOOKEEPER_HOME=%s has no jars in lib", ErrMissing, home)
+		}
+		// In order, and so ZooKeeper's own last: the jars that its manifest names may be another version's.
+		return strings.Join(jars, string(os.PathListSeparator)), err
 	}
 	const debian = "/usr/share/java/zookeeper.jar" // names the others it needs
 	if _, err := os.Stat(debian); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 	"github.com/fencelock/fencelock/config"
 )
@@ -179,8 +180,10 @@ func connectOne(ctx context.Context, c *config.Config, b *config.Backend) (kind 
 	}
 	defer d.Close()
 	kind = d.Traits().Name
-	if _, err := d.Inspect(ctx, "fencelock config check"); err != nil {
-		return kind, cli.Unanswered(err)
+	for _, err := range d.Look(ctx, backend.Range{Name: "fencelock config check"}) {
+		if err != nil {
+			return kind, cli.Unanswered(err)
+		}
 	}
 	for _, r := range c.Rules() {
 		if r.Backend == b {

@@ -56,7 +56,7 @@ func newExam() *exam {
 	return &exam{
 		kinds: Kinds(), now: time.Now, hold: time.Minute, script: mayScript,
 		least: map[string]string{
-			"redis": "6.2", "cluster": "7", "etcd": "3.4.31", "etcd-3.5": "3.5.13",
+			"redis": "6", "cluster": "7", "etcd": "3.4.31", "etcd-3.5": "3.5.13",
 			"zookeeper": "3.5.3", "postgres": "15",
 		},
 	}

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/release"
 	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
@@ -185,7 +186,7 @@ func (x *exam) etcdStates(answers []etcdAnswer) {
 		if strings.HasPrefix(a.Version, "3.5.") {
 			least = "etcd-3.5"
 		}
-		if older(a.Version, x.least[least]) {
+		if release.Older(a.Version, x.least[least]) {
 			x.add("etcd-version", a.where, a.Version)
 		}
 		for _, e := range a.Errors {
@@ -209,7 +210,7 @@ func (x *exam) etcdStates(answers []etcdAnswer) {
 	}
 	if len(versions) > 1 {
 		all := slices.SortedFunc(maps.Keys(versions), func(a, b string) int {
-			return cmp.Or(slices.Compare(numbers(a), numbers(b)), cmp.Compare(a, b))
+			return cmp.Or(slices.Compare(release.Numbers(a), release.Numbers(b)), cmp.Compare(a, b))
 		})
 		x.add("etcd-versions", "", strings.Join(all, ", "))
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/release"
 )
 
 const (
@@ -162,7 +163,7 @@ func (x *exam) postgresSettings(ctx context.Context, db *database) error {
 		wrong             func(v string) bool
 	}{
 		{"server_version", "postgres-version", "", func(v string) bool {
-			return older(v, x.least["postgres"])
+			return release.Older(v, x.least["postgres"])
 		}},
 		{"default_transaction_read_only", "postgres-read-only", "", func(v string) bool {
 			return v == "on" && recovering != "true"

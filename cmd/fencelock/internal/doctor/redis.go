@@ -12,6 +12,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/release"
 )
 
 // crowded and brimming are the parts of a limit from which on it is near.
@@ -125,7 +126,7 @@ func (n *redisServer) setting(name, inInfo string) string {
 
 // redisServer checks a server by what it says of itself.
 func (x *exam) redisServer(n *redisServer) {
-	if v := n.info["redis_version"]; v != "" && older(v, x.least["redis"]) {
+	if v := n.info["redis_version"]; v != "" && release.Older(v, x.least["redis"]) {
 		x.add("redis-version", n.where, v)
 	}
 	x.redisMemory(n)
@@ -250,7 +251,7 @@ func (x *exam) redisCluster(ctx context.Context, o *goredis.UniversalOptions) er
 			x.add("redis-cluster-node", m.Options().Addr, "no answer")
 			continue
 		}
-		if v := n.info["redis_version"]; v != "" && older(v, x.least["cluster"]) {
+		if v := n.info["redis_version"]; v != "" && release.Older(v, x.least["cluster"]) {
 			x.add("redis-version", n.where, v+", in a cluster")
 		}
 		x.redisDurability(n)

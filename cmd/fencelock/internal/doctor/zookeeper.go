@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/release"
 	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
@@ -77,7 +78,7 @@ func (x *exam) zooServer(ctx context.Context, host string) (up bool, err error) 
 	case fields["Mode"] == "":
 		hidden = append(hidden, "srvr")
 	default:
-		if v := fields["Zookeeper version"]; older(v, x.least["zookeeper"]) {
+		if v := fields["Zookeeper version"]; release.Older(v, x.least["zookeeper"]) {
 			number, _, _ := strings.Cut(v, "-")
 			x.add("zookeeper-version", host, number)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 const (
@@ -176,7 +177,7 @@ func (f *finder) gates(ctx context.Context) ([]leak, error) {
 	open := map[string]bool{}
 	var closed []leak
 	for _, s := range f.sites {
-		g, ok := s.driver.(backend.Gater)
+		g, ok := core.Of(s.driver).(core.Gater)
 		if !ok {
 			continue
 		}

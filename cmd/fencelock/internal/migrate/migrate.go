@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/migrate"
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
@@ -287,24 +286,19 @@ func connected(
 			if err != nil {
 				return err
 			}
-			m.stores = migrate.Pair{Move: m.name, Scope: m.scope}
-			for _, side := range []struct {
-				b    *config.Backend
-				into *backend.Gater
-			}{{m.from, &m.stores.From}, {m.to, &m.stores.To}} {
+			var sides [2]backend.Driver
+			for i, b := range []*config.Backend{m.from, m.to} {
 				limited, cancel := context.WithTimeout(ctx, cli.OpenMost)
-				d, err := side.b.Driver(limited)
+				d, err := b.Driver(limited)
 				cancel()
 				if err != nil {
-					return fmt.Errorf("backend %s: %w", cli.Safe(side.b.Name), storeError(err))
+					return fmt.Errorf("backend %s: %w", cli.Safe(b.Name), storeError(err))
 				}
 				defer d.Close()
-				g, ok := d.(backend.Gater)
-				if !ok {
-					return fmt.Errorf("%w: backend %s cannot take part in a migration",
-						fencelock.ErrUnsupported, cli.Safe(side.b.Name))
-				}
-				*side.into = g
+				sides[i] = d
+			}
+			if m.stores, err = migrate.PairOf(m.name, m.scope, sides[0], sides[1]); err != nil {
+				return err
 			}
 			return storeError(do(ctx, m))
 		})

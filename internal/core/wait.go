@@ -1,13 +1,14 @@
-package backend
+package core
 
 import (
 	"context"
-	crand "crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"time"
+
+	"github.com/fencelock/fencelock/backend"
 )
 
 // Patience is how long a waiter rides out an outage of the store before its
@@ -34,17 +35,17 @@ const lookLeast = time.Second
 //
 // look asks the store, and returns done when the lock is ours. Otherwise next says when to look
 // again at the latest, counted from the answer; after 5 s Wait looks again whatever it says. Wait
-// adds up to a tenth, and 100 ms at most, so that waiters do not march in step. An error of look that
-// is [Final] ends the wait. Any other is an outage: it is ridden out for [Patience], counted from the
-// start of the first look that failed, with growing pauses; then Wait returns it, and [Outlasted]
-// tells it from others. Each look gets a ctx that ends after 2 s at most; see [Silence] for one that
-// goes on.
+// adds up to a tenth, and 100 ms at most, drawn from the nonce, so that waiters do not march in step.
+// An error of look that is backend.Final ends the wait. Any other is an outage: it is ridden out for
+// [Patience], counted from the start of the first look that failed, with growing pauses; then Wait
+// returns it, and [Outlasted] tells it from others. Each look gets a ctx that ends after 2 s at most;
+// backend.Silence is the error of one that went on.
 //
-// When ctx ends, so does Wait, with an error that matches ctx.Err(), and
-// ErrLocked if the last answer was "not yet", and ErrUnavailable if the last look failed.
-// wake may be nil; a value on it means "look now".
+// When ctx ends, so does Wait, with an error that matches ctx.Err(), and ErrLocked if the last answer
+// was "not yet", and ErrUnavailable if the last look failed. wake may be nil; a value on it means
+// "look now".
 func Wait(
-	ctx context.Context, wake <-chan struct{},
+	ctx context.Context, nonce string, wake <-chan struct{},
 	look func(ctx context.Context) (done bool, next time.Duration, err error),
 ) error {
 	var (
@@ -53,9 +54,8 @@ func Wait(
 		failed time.Time
 		pause  time.Duration
 	)
-	var seed [8]byte
-	_, _ = crand.Read(seed[:]) // never fails; a test that seeds it repeats everything
-	dice := rand.New(rand.NewPCG(binary.NativeEndian.Uint64(seed[:]), 0))
+	seed, _ := strconv.ParseUint(nonce[:min(16, len(nonce))], 16, 64) // a nonce of a test may be no number
+	dice := rand.New(rand.NewPCG(seed, 0))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	<-timer.C
@@ -80,7 +80,7 @@ func Wait(
 			next += time.Duration(dice.Int64N(int64(min(next/10, maxJitter)) + 1))
 		case ctx.Err() != nil:
 			return Ended(ctx, locked, last)
-		case Final(err):
+		case backend.Final(err):
 			return err
 		default:
 			if errors.Is(err, context.DeadlineExceeded) {
@@ -90,7 +90,7 @@ func Wait(
 			if failed.IsZero() {
 				failed = began
 			}
-			if s := Silence(0); errors.As(err, &s) {
+			if s := backend.Silence(0); errors.As(err, &s) {
 				if since := time.Now().Add(-time.Duration(s)); since.After(failed) {
 					failed = since
 				}
@@ -111,16 +111,9 @@ func Wait(
 	}
 }
 
-// Silence is the error of a look that went on after the end of its ctx, because the store was slow and
-// answered other requests of the process, until it had said nothing for so long. [Wait] counts the
-// outage from the last answer.
-type Silence time.Duration
-
-func (s Silence) Error() string { return fmt.Sprintf("no answer for %v", time.Duration(s)) }
-
 // Outlast returns the error of a wait that an outage has outlasted: it matches [ErrUnavailable] and
 // wraps the last error of the store.
-func Outlast(last error) error { return Unavailable(&outlasted{last}) }
+func Outlast(last error) error { return backend.Unavailable(&outlasted{last}) }
 
 // Outlasted reports whether err is such a one. Who waits behind this waiter need not begin a [Patience] of their own.
 func Outlasted(err error) bool {
@@ -139,10 +132,10 @@ func (o *outlasted) Unwrap() error { return o.last }
 func Ended(ctx context.Context, locked bool, outage error) error {
 	err := ctx.Err()
 	if locked {
-		err = fmt.Errorf("%w (%w)", err, ErrLocked)
+		err = fmt.Errorf("%w (%w)", err, backend.ErrLocked)
 	}
 	if outage != nil && !errors.Is(outage, context.Canceled) && !errors.Is(outage, context.DeadlineExceeded) {
-		err = fmt.Errorf("%w (%w)", err, Unavailable(outage))
+		err = fmt.Errorf("%w (%w)", err, backend.Unavailable(outage))
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package backend_test
+package core_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 var errStore = errors.New("connection reset by peer")
@@ -66,7 +67,7 @@ func matchesNot(t *testing.T, what string, got error, not ...error) {
 func TestWaitLooksAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := looks{script: []answer{{done: true}}}
-		if err := backend.Wait(t.Context(), nil, l.look); err != nil || len(l.at) != 1 || l.at[0] != 0 {
+		if err := core.Wait(t.Context(), "1", nil, l.look); err != nil || len(l.at) != 1 || l.at[0] != 0 {
 			t.Errorf("got %v after looks at %v, want one look at once", err, l.at)
 		}
 	})
@@ -91,7 +92,7 @@ func TestWaitFloorTimer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := looks{script: []answer{{next: tt.next}, {done: true}}}
-				if err := backend.Wait(t.Context(), make(chan struct{}), l.look); err != nil {
+				if err := core.Wait(t.Context(), "1", make(chan struct{}), l.look); err != nil {
 					t.Fatal(err)
 				}
 				if got := l.at[1]; got < tt.least || got > tt.most {
@@ -109,7 +110,7 @@ func TestWaitWake(t *testing.T) {
 		for i := range 3 {
 			time.AfterFunc(time.Duration(i+1)*time.Second, func() { wake <- struct{}{} })
 		}
-		if err := backend.Wait(t.Context(), wake, l.look); err != nil {
+		if err := core.Wait(t.Context(), "1", wake, l.look); err != nil {
 			t.Fatal(err)
 		}
 		for i, got := range l.at {
@@ -125,7 +126,7 @@ func TestWaitSpreadsItsLooks(t *testing.T) {
 		l := looks{script: []answer{{next: time.Second}}}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		_ = backend.Wait(ctx, nil, l.look)
+		_ = core.Wait(ctx, "1", nil, l.look)
 		gaps := map[time.Duration]bool{}
 		for i := range len(l.at) - 1 {
 			gaps[l.at[i+1]-l.at[i]] = true
@@ -140,7 +141,7 @@ func TestWaitRidesOutAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var tries int
-		err := backend.Wait(t.Context(), nil, func(context.Context) (bool, time.Duration, error) {
+		err := core.Wait(t.Context(), "1", nil, func(context.Context) (bool, time.Duration, error) {
 			tries++
 			if time.Since(start) < 4900*time.Millisecond {
 				return false, 0, errStore
@@ -162,20 +163,20 @@ func TestWaitGivesUp(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
 				l := looks{script: []answer{a}}
-				err := backend.Wait(t.Context(), nil, l.look)
+				err := core.Wait(t.Context(), "1", nil, l.look)
 				matches(t, name, err, backend.ErrUnavailable)
-				if !backend.Outlasted(err) || !strings.Contains(err.Error(), "for 5s now") {
+				if !core.Outlasted(err) || !strings.Contains(err.Error(), "for 5s now") {
 					t.Errorf("got %v, want an outage that outlasted the wait, and how long it was", err)
 				}
-				if got := time.Since(start); got < backend.Patience || got > backend.Patience+2*time.Second {
-					t.Errorf("gave up after %v, want %v and one look", got, backend.Patience)
+				if got := time.Since(start); got < core.Patience || got > core.Patience+2*time.Second {
+					t.Errorf("gave up after %v, want %v and one look", got, core.Patience)
 				}
 			})
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
 		l := looks{script: []answer{{err: errStore}}}
-		matches(t, "the cause", backend.Wait(t.Context(), nil, l.look), errStore)
+		matches(t, "the cause", core.Wait(t.Context(), "1", nil, l.look), errStore)
 	})
 }
 
@@ -184,7 +185,7 @@ func TestWaitCountsFromTheLastAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var tries int
-		err := backend.Wait(t.Context(), nil, func(context.Context) (bool, time.Duration, error) {
+		err := core.Wait(t.Context(), "1", nil, func(context.Context) (bool, time.Duration, error) {
 			if tries++; tries > 1 {
 				return false, 0, errStore
 			}
@@ -192,7 +193,7 @@ func TestWaitCountsFromTheLastAnswer(t *testing.T) {
 			return false, 0, backend.Silence(2 * time.Second)
 		})
 		matches(t, "after the outage", err, backend.ErrUnavailable, errStore)
-		if got, least := time.Since(start), 8*time.Second+backend.Patience; got < least || got > least+time.Second {
+		if got, least := time.Since(start), 8*time.Second+core.Patience; got < least || got > least+time.Second {
 			t.Errorf("gave up after %v, want %v", got, least)
 		}
 	})
@@ -202,9 +203,9 @@ func TestWaitCountsFromTheLastAnswer(t *testing.T) {
 func TestOutlastedIsNoOtherError(t *testing.T) {
 	for _, err := range []error{
 		nil, errStore, backend.ErrLost, backend.Unavailable(errStore),
-		backend.Ended(t.Context(), true, errStore),
+		core.Ended(t.Context(), true, errStore),
 	} {
-		if backend.Outlasted(err) {
+		if core.Outlasted(err) {
 			t.Errorf("%v: got true, want false", err)
 		}
 	}
@@ -216,7 +217,7 @@ func TestWaitHearsFromTheStore(t *testing.T) {
 		start := time.Now()
 		var last time.Time
 		down := time.Time{}
-		err := backend.Wait(t.Context(), nil, func(context.Context) (bool, time.Duration, error) {
+		err := core.Wait(t.Context(), "1", nil, func(context.Context) (bool, time.Duration, error) {
 			if time.Since(start) > time.Minute {
 				if down.IsZero() {
 					down = last // at the latest just after the look before
@@ -230,7 +231,7 @@ func TestWaitHearsFromTheStore(t *testing.T) {
 			return false, time.Hour, nil
 		})
 		matches(t, "an outage in the queue", err, backend.ErrUnavailable)
-		if took := time.Since(down); took < backend.Patience || took > 11*time.Second {
+		if took := time.Since(down); took < core.Patience || took > 11*time.Second {
 			t.Errorf("gave up %v after the last answer, want 5 to 11 s", took)
 		}
 	})
@@ -240,7 +241,7 @@ func TestWaitHearsFromTheStore(t *testing.T) {
 func TestWaitThroughManyOutages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		err := backend.Wait(t.Context(), nil, func(context.Context) (bool, time.Duration, error) {
+		err := core.Wait(t.Context(), "1", nil, func(context.Context) (bool, time.Duration, error) {
 			switch since := time.Since(start); {
 			case since > time.Minute:
 				return true, 0, nil
@@ -259,7 +260,7 @@ func TestWaitThroughManyOutages(t *testing.T) {
 func TestWaitBoundsALook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := looks{script: []answer{{took: time.Hour}, {done: true}}}
-		if err := backend.Wait(t.Context(), nil, l.look); err != nil {
+		if err := core.Wait(t.Context(), "1", nil, l.look); err != nil {
 			t.Fatal(err)
 		}
 		if got := l.at[1]; got < 2*time.Second || got > 3*time.Second {
@@ -275,7 +276,7 @@ func TestWaitFinalErrors(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := looks{script: []answer{{next: time.Second}, {err: final}}}
-			err := backend.Wait(t.Context(), nil, l.look)
+			err := core.Wait(t.Context(), "1", nil, l.look)
 			matches(t, "wait", err, final)
 			matchesNot(t, "wait", err, backend.ErrUnavailable)
 			if len(l.at) != 2 {
@@ -326,7 +327,7 @@ func TestWaitEndedByContext(t *testing.T) {
 				defer cancel()
 				start := time.Now()
 				l := looks{script: tt.script}
-				err := backend.Wait(ctx, nil, l.look)
+				err := core.Wait(ctx, "1", nil, l.look)
 				matches(t, name, err, append(tt.want, context.DeadlineExceeded)...)
 				matchesNot(t, name, err, tt.not...)
 				if got := time.Since(start); got != bound {
@@ -341,7 +342,7 @@ func TestWaitWithADoneContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	l := looks{script: []answer{{done: true}}}
-	err := backend.Wait(ctx, nil, l.look)
+	err := core.Wait(ctx, "1", nil, l.look)
 	matches(t, "wait", err, context.Canceled)
 	if len(l.at) != 0 {
 		t.Errorf("got %d looks, want none", len(l.at))
@@ -364,7 +365,7 @@ func TestEnded(t *testing.T) {
 		"unavailable once": {false, backend.Unavailable(errStore), []error{backend.ErrUnavailable}, nil},
 	}
 	for name, tt := range tests {
-		err := backend.Ended(ctx, tt.locked, tt.outage)
+		err := core.Ended(ctx, tt.locked, tt.outage)
 		matches(t, name, err, append(tt.want, context.Canceled)...)
 		matchesNot(t, name, err, tt.not...)
 	}

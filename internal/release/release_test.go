@@ -1,4 +1,4 @@
-package doctor
+package release
 
 import "testing"
 
@@ -18,8 +18,8 @@ func TestOlder(t *testing.T) {
 		{"14.9", "15", true},
 		{"", "15", true},
 	} {
-		if got := older(tt.a, tt.b); got != tt.want {
-			t.Errorf("older(%q, %q) = %v", tt.a, tt.b, got)
+		if got := Older(tt.a, tt.b); got != tt.want {
+			t.Errorf("Older(%q, %q) = %v", tt.a, tt.b, got)
 		}
 	}
 }

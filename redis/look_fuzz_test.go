@@ -1,0 +1,41 @@
+package redis
+
+import (
+	"testing"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Whatever value a lock's key has, it is read as a holder of ours or as a stranger's.
+func FuzzParse(f *testing.F) {
+	id := "0123456789abcdef0123456789abcdef"
+	for _, s := range []string{
+		"", id, id + ":1:", id + ":7:owner", id + ":7:owner\x00", id + ":7:owner\x00move", id + ":7:owner\x00move\x00",
+		id + ":-7:owner", id + ":99999999999999999999:owner", "1:2:3", id + "::",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		var i backend.Info
+		parse(s, &i)
+		if i.Token < 0 || i.Token == 0 && i.Owner != "" {
+			t.Errorf("%q: read as token %d of %q", s, i.Token, i.Owner)
+		}
+	})
+}
+
+// Whatever a look is answered, it is an error or what a lock can be.
+func FuzzInfo(f *testing.F) {
+	f.Add("", int64(1), int64(-1), int64(0), int64(1), 5)
+	f.Add("x", int64(1), int64(-2), int64(3), int64(0), 5)
+	f.Add("x", int64(1), int64(9223372036854), int64(3), int64(0), 5)
+	f.Add("x", int64(1), int64(9223372036855), int64(3), int64(0), 5)
+	f.Add("x", int64(0), int64(1<<40), int64(-3), int64(0), 4)
+	f.Fuzz(func(t *testing.T, text string, there, left, waiters, shaped int64, n int) {
+		reply := []any{text, there, left, waiters, shaped}
+		i, _, err := info("n", reply[:min(max(n, 0), len(reply))])
+		if err == nil && (i.ExpiresIn < 0 || i.Token < 0) {
+			t.Errorf("%v: read as %+v", reply, i)
+		}
+	})
+}
