@@ -2,6 +2,7 @@ package stores
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -94,7 +95,7 @@ func (z *ZooKeeperEnsemble) server(
 	ctx context.Context, l Launcher, s *Server, o ZooKeeperOptions, classes string, i int, all [][]int,
 ) (err error) {
 	s.url = "zookeeper://" + s.addr
-	s.ready = func(ctx context.Context) error { return z.ready(ctx, s) }
+	s.ready = func(ctx context.Context) error { return z.ready(ctx, s, i) }
 	s.probe = zooKeeperVersion(s)
 	data := filepath.Join(s.dir, "data")
 	config := zooConfig(o, data, i, all)
@@ -191,7 +192,7 @@ func zooKeeperSpec(dir, data, classes, id string, ports []int) Spec {
 }
 
 // ready returns nil if a server serves clients, or, while there is no majority that could, if it answers.
-func (z *ZooKeeperEnsemble) ready(ctx context.Context, s *Server) error {
+func (z *ZooKeeperEnsemble) ready(ctx context.Context, s *Server, i int) error {
 	answer, err := fourLetters(ctx, s, "srvr")
 	if err == nil && field(answer, "Mode") == "" {
 		err = fmt.Errorf("it says %q", strings.TrimSpace(answer))
@@ -201,6 +202,14 @@ func (z *ZooKeeperEnsemble) ready(ctx context.Context, s *Server) error {
 		if err == nil && answer != "imok" {
 			err = fmt.Errorf("it says %q", answer)
 		}
+	}
+	if err != nil || s.tls == nil {
+		return err
+	}
+	// A JVM's first handshake takes seconds where the machine is slow.
+	conn, err := (&tls.Dialer{Config: s.tls}).DialContext(ctx, "tcp", z.secure[i])
+	if err == nil {
+		err = conn.Close()
 	}
 	return err
 }
