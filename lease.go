@@ -210,6 +210,9 @@ func (h *hold) accept(g backend.Grant, began backend.Instant) (*Lease, bool) {
 	}
 	h.mu.Lock()
 	h.span = h.trust(h.asked)
+	if h.Short > 0 {
+		h.span = min(h.span, h.Short-margin(h.Short, h.route.traits))
+	}
 	left := h.span - now.Sub(h.asked)
 	if left <= 0 || h.told != nil {
 		h.mu.Unlock()
@@ -319,7 +322,10 @@ func (h *hold) endLocked(err error) {
 func (h *hold) ended() {
 	defer h.l.forget(h)
 	h.mu.Lock()
-	err, asked, cancels := h.err, h.asked, h.cancels
+	err, asked, cancels, kept := h.err, h.asked, h.cancels, h.TTL+h.Grace
+	if h.Short > 0 {
+		kept = h.Short
+	}
 	h.cancels = nil
 	h.unclean = h.asking // an Abandon may not overtake a Release
 	clean := !h.unclean
@@ -339,7 +345,7 @@ func (h *hold) ended() {
 	e := h.event(Lost)
 	e.Took, e.Reason, e.Err = now.Time().Sub(h.granted), lost.Reason, err
 	if lost.Reason == Expired || lost.Reason == MaxHold {
-		e.Margin = h.TTL + h.Grace - now.Sub(asked)
+		e.Margin = kept - now.Sub(asked)
 	}
 	h.tell(e)
 	if clean {

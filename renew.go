@@ -120,7 +120,7 @@ func (h *hold) renewed(asked backend.Instant, answer error) (Event, error) {
 		// Too late, whatever the store said: the deadline is moved only before it.
 		answer = h.err
 	case answer == nil:
-		h.asked, h.span, h.overdue = asked, h.trust(asked), false
+		h.asked, h.span, h.overdue, h.Short = asked, h.trust(asked), false, 0
 		ended = h.lookAtLocked(now) || ended
 		answer = h.err
 		if !ended {

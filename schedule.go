@@ -12,6 +12,9 @@ import (
 	"github.com/fencelock/fencelock/internal/core"
 )
 
+// shortWait is when a hold with a short grant is renewed: what is unlocked before need not be.
+const shortWait = 10 * time.Millisecond
+
 // maxBatch is how many holds one call of the driver is about at most.
 const maxBatch = 2000
 
@@ -73,6 +76,8 @@ func (s *schedule) next(h *hold, now backend.Instant, failed bool) bool {
 		// A few tries fit into what is left, whatever that is.
 		pause := min(max((h.span-now.Sub(h.asked))/6, 10*time.Millisecond), time.Second)
 		h.due.at, h.due.early = now.Time().Add(h.dice.jitter(pause)), pause/4
+	} else if h.Short > 0 {
+		h.due.at, h.due.early = h.granted.Add(shortWait), 0
 	} else {
 		every := h.TTL / 3
 		h.due.at, h.due.early = h.asked.Time().Add(h.dice.jitter(every)), every/8
@@ -200,7 +205,15 @@ func alikeSpan(h *hold) int {
 }
 
 // callMost bounds a call about h in the background: a third of its TTL, so that there is time for another try.
-func callMost(h *hold) time.Duration { return max(h.TTL/3, 100*time.Millisecond) }
+func callMost(h *hold) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	span := h.TTL
+	if h.Short > 0 {
+		span = min(span, h.Short)
+	}
+	return max(span/3, 100*time.Millisecond)
+}
 
 // woken makes up for a sleep of the machine: what is due is due so much earlier.
 func (s *schedule) woken(slept time.Duration) {

@@ -82,6 +82,10 @@ type Grant struct {
 	// Max bounds what may be trusted after Asked where the store trusts less
 	// than the TTL (a session, a validity computed from several nodes); 0: TTL.
 	Max time.Duration
+	// Short, where it is not 0, stands for TTL + Grace after Asked until the engine has renewed, which
+	// it does soon: a store that pushes a grant may keep it for a waiter who may be dead no longer
+	// than that.
+	Short time.Duration
 	// Ungated: the request takes part in a migration, and the store has no gate of
 	// that migration for the name. It never had one, or has lost it.
 	Ungated bool

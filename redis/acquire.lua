@@ -32,9 +32,8 @@ local function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
   local n = mine and tonumber(string.match(value, '^%x+:(%d+):'))
   if mine and not claimed then return granted(n) end
 
-  local stands = redis.pcall('GET', KEYS[queues])
-  if type(stands) == 'table' or (stands or '-') ~= version then
-    local now, all = gates(KEYS[queues])
+  if not judged(version) then
+    local now, all = gates(GATES)
     return now and {'gates', now, listed(all)} or {'badgate'}
   end
   if claimed then return granted(n) end
@@ -60,7 +59,9 @@ local function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
   local look = left
   if look < 0 or look > 5000 then look = 5000 end
   local alive = look + tonumber(slack)
-  call('HSET', WAITERS, nonce, num(ms + alive) .. ' ' .. process .. ' ' .. owner)
+  local ask = string.match(kind, '^w(%d+)')
+  local said = ask and ask .. '/' .. version or '-'
+  call('HSET', WAITERS, nonce, num(ms + alive) .. ' ' .. process .. ' ' .. said .. ' ' .. owner)
   if call('PTTL', QUEUE) < alive then
     call('PEXPIRE', QUEUE, alive)
     call('PEXPIRE', WAITERS, alive)

@@ -26,8 +26,12 @@ type place struct {
 	ctx                              lazyContext
 
 	ticket   int64 // the place in the queue, kept if the server forgets it
-	again    bool  // a release of it went unanswered
-	released bool  // the server has confirmed its release
+	asks     int64 // how many were sent
+	answered int64 // the one whose answer was the last "queued"
+	since    backend.Instant
+	given    atomic.Pointer[given]
+	again    bool // a release of it went unanswered
+	released bool // the server has confirmed its release
 
 	hub     *hub // nil while no push reaches it
 	placed  *hub // the one with which the server had its place in the queue last
@@ -36,6 +40,29 @@ type place struct {
 
 	reply any
 	err   error
+}
+
+// given is what a push grants: the lock, by an ask that the server had answered with "queued". So
+// the grant came after that ask was sent, and lasts for claim.
+type given struct {
+	ask   int64
+	token backend.Token
+}
+
+// freshest is how old an ask may be for a push to grant by it: the rest of the claim is what the
+// holder has for its first renewal.
+const freshest = claim / 2
+
+// taken takes the lock that a push has given the claim, and reports whether it has one. A push that
+// tells of another ask is old or early: what it gave, the next ask finds.
+func (p *place) taken() bool {
+	g := p.given.Swap(nil)
+	if g == nil || g.ask != p.answered || p.since.Elapsed() > freshest {
+		return false
+	}
+	p.claim.Grant = backend.Grant{Token: g.token, Asked: p.since, Short: claim}
+	p.leave()
+	return true
 }
 
 func (s *store) place(c *backend.Claim) *place {
@@ -70,10 +97,18 @@ func (s *store) prepare(c *backend.Claim) bool {
 		if c.Wait && p.hub == nil {
 			s.hubs.hear(p)
 		}
+		if p.taken() {
+			return false
+		}
 		p.millis, p.released = millis(c.TTL+c.Grace), false
 		switch {
 		case p.hub != nil:
-			p.kind = fmt.Sprintf("w:%d:%d:%d", p.ticket, c.Floor, c.Reserve)
+			ask := ""
+			if c.Auto && c.Floor == 0 && c.Reserve == 0 && c.Move == "" {
+				p.asks++
+				ask = strconv.FormatInt(p.asks, 10)
+			}
+			p.kind = fmt.Sprintf("w%s:%d:%d:%d", ask, p.ticket, c.Floor, c.Reserve)
 		case c.Floor > 0 || c.Reserve > 0:
 			p.kind = fmt.Sprintf("t:0:%d:%d", c.Floor, c.Reserve)
 		default:
@@ -115,16 +150,19 @@ func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 		return
 	}
 	all := make([]*backend.Claim, 0, len(cs))
+	var asks, others []*backend.Claim
 	for _, c := range cs {
-		if s.prepare(c) && c.Leaving {
+		switch {
+		case !s.prepare(c):
+		case c.Leaving:
 			all = append(all, c)
+		default:
+			asks = append(asks, c)
 		}
 	}
 	r := len(all)
-	var others []*backend.Claim
-	for _, c := range cs {
+	for _, c := range asks {
 		switch {
-		case c.Leaving:
 		case len(all) > r && version(all[r]) != version(c):
 			others = append(others, c)
 		default:
@@ -195,14 +233,12 @@ func (s *store) command(ctx context.Context, cs []*backend.Claim, r int, byText 
 		args = append(args, &of(i).keys.lock)
 	}
 	known := &ungated
-	if len(cs) > r {
-		for i := r; i < len(cs); i++ {
-			args = append(args, &of(i).counter)
-		}
-		args = append(args, s.gatesIn(of(r).keys.tag))
-		if g := cs[r].Gates; g != nil {
-			known = &g.Version
-		}
+	for i := r; i < len(cs); i++ {
+		args = append(args, &of(i).counter)
+	}
+	args = append(args, s.gatesIn(of(0).keys.tag))
+	if len(cs) > r && cs[r].Gates != nil {
+		known = &cs[r].Gates.Version
 	}
 	for i := range cs {
 		args = append(args, &of(i).queue)
@@ -304,7 +340,7 @@ func (s *store) asked(c *backend.Claim, p *place, res []any, asked backend.Insta
 	case "floor":
 		return tooFar(c.Floor, res)
 	case "queued":
-		return p.queued(res)
+		return p.queued(res, asked)
 	}
 	return unexpected(p.reply)
 }
@@ -353,7 +389,7 @@ func tooFar(floor backend.Token, res []any) error {
 // queued reads {"queued", ticket, pttl, foreign, dropped}. If the place in the queue was gone that
 // the claim had with this very hub, then whoever took it away found that nobody listens: the hub
 // hears nothing without knowing it, so it ends, and all its waiters look again, with the next one.
-func (p *place) queued(res []any) error {
+func (p *place) queued(res []any, asked backend.Instant) error {
 	if len(res) != 5 {
 		return unexpected(res)
 	}
@@ -365,7 +401,7 @@ func (p *place) queued(res []any) error {
 	if !ok1 || !ok2 || !ok3 || !ok4 || err != nil || p.hub == nil {
 		return unexpected(res)
 	}
-	p.ticket = n
+	p.ticket, p.answered, p.since = n, p.asks, asked
 	look := floor
 	if left >= 0 {
 		look = min(look, time.Duration(min(left, floor.Milliseconds()))*time.Millisecond+5*time.Millisecond)

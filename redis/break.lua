@@ -1,6 +1,6 @@
 -- Frees the lock whoever holds it, and hands it on. What is no lock is left alone. Follows
 -- shape.lua, clock.lua and queue.lua.
--- KEYS  1 lock, then on a cluster those that it may use
+-- KEYS  1 lock  2 version of the gates, then on a cluster those that it may use
 -- ARGV  1 base, as in run.lua  2 claim ms  3 PUBLISH or SPUBLISH  4 as in shape.lua
 --       5 nonce of this Break: a copy that comes later would free the next holder's lock
 -- Reply 1 free | {what}: what the key holds instead of a lock
@@ -12,6 +12,7 @@ if not call('SET', TOMB, 'break', 'PX', 60000, 'NX') then return 1 end
 local value = redis.pcall('GET', KEYS[1]) -- a lock of Redisson is no string
 local nonce = type(value) == 'string' and string.match(value, '^(%x+):%d+:') or ''
 of(KEYS[1], ARGV[1], nonce)
+GATES = KEYS[2]
 call('DEL', LOCK)
 if #nonce == 32 then mark(TOMB, 0) end
 grant(ARGV[3], '', ARGV[2])

@@ -18,7 +18,8 @@
 //
 //	fl\0{tag}c          counter of the slot: the last token drawn
 //	fl\0{tag}q<lock>    queue: nonce by ticket
-//	fl\0{tag}m<lock>    its waiters: until when each counts as alive, its process, its owner
+//	fl\0{tag}m<lock>    its waiters: until when each counts as alive, its process, its last ask and the
+//	                    gates that it was judged by then, its owner
 //	fl\0{tag}x<nonce>   tombstone of an acquisition of which a copy may come yet: a request of it
 //	                    went unanswered, even if another copy was answered. Or the mark that
 //	                    its lock was taken away, for a release that is sent again; or that
@@ -58,12 +59,19 @@
 //
 // A waiter subscribes to its process's channel, then joins the queue with its acquire. A release
 // grants the lock in the same script to the first waiter to whom a push finds a listener, and
-// pushes to that one alone. Such a grant is a claim of 2 s; it lasts for the TTL only once the
-// waiter has sent its own acquire again, which is also what its Deadline is counted from. A waiter
-// looks again when the holder's key would expire, every 5 s at the latest (1 s while a program that
-// knows no queue holds the key), when the claim of the one before it would be over, and after every
-// re-subscription. A process that died is skipped at once, since nobody listens; a host that
-// vanished costs one claim. A waiter whose place in the queue is gone was dropped although it
+// pushes to that one alone. Such a grant lasts for 2 s, and the holder renews it soon.
+//
+// The push names the ask by which the waiter stood in the queue. Where that is the last one that
+// the server has answered, it was sent before the grant: so the waiter has the lock, asks nothing,
+// and counts its Deadline from then (package internal/model has the proof). A waiter sends its
+// acquire again before it has the lock, and what was granted is a claim until then, if that ask is
+// older than a second, if the gates have changed since, if it wants tokens for others of its
+// process, or if the hold has a Grace, a floor, or a bound, or is renewed by hand.
+//
+// A waiter looks again when the holder's key would expire, every 5 s at the latest (1 s while a
+// program that knows no queue holds the key), when the 2 s of the one before it would be over, and
+// after every re-subscription. A process that died is skipped at once, since nobody listens; a host
+// that vanished costs 2 s. A waiter whose place in the queue is gone was dropped although it
 // lives: its process's subscription is closed and opened anew, and it takes its place again.
 //
 // # Tokens

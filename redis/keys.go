@@ -36,8 +36,8 @@ func (k keys) inspect() []string {
 }
 
 // all returns every key that break.lua may use.
-func (k keys) all() []string {
-	return append(k.inspect(), k.ours()+"c")
+func (k keys) all(gates string) []string {
+	return []string{k.lock, gates, k.ours() + "q" + k.lock, k.ours() + "m" + k.lock, k.ours() + "c"}
 }
 
 // slot returns the hash slot of a key: CRC16 of its hash tag, as the Redis

@@ -408,7 +408,8 @@ func (h *hub) read() {
 	}
 }
 
-// push is one message: "g nonce", it is yours, or "w<ms> nonce", look in that time.
+// push is one message: "h<ask>:<token> nonce", it is yours, by that ask; "g nonce", it is yours if
+// you ask; or "w<ms> nonce", look in that time.
 func (h *hub) push(payload string) {
 	what, nonce, _ := strings.Cut(payload, " ")
 	h.mu.Lock()
@@ -417,6 +418,17 @@ func (h *hub) push(payload string) {
 	switch {
 	case w == nil: // it has left; its Abandon passes the grant on
 	case what == "g":
+		w.claim.Wake(0)
+	case strings.HasPrefix(what, "h"):
+		ask, token, _ := strings.Cut(what[1:], ":")
+		g := &given{}
+		var bad error
+		if g.ask, bad = strconv.ParseInt(ask, 10, 64); bad == nil {
+			g.token, bad = strconv.ParseInt(token, 10, 64)
+		}
+		if bad == nil && g.token > 0 {
+			w.given.Store(g)
+		}
 		w.claim.Wake(0)
 	case strings.HasPrefix(what, "w"):
 		if ms, err := strconv.Atoi(what[1:]); err == nil && ms >= 0 {

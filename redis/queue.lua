@@ -1,7 +1,7 @@
 -- The queue of a lock: what acquire.lua, release.lua and break.lua share. Its order is the ticket,
--- drawn from the counter. A waiter is alive if its "until" has not passed and a push to its process
--- finds a listener.
-local LOCK, QUEUE, WAITERS, COUNTER, TOMB
+-- drawn from the counter. A waiter is "until process said owner", and alive if its "until" has not
+-- passed and a push to its process finds a listener.
+local LOCK, QUEUE, WAITERS, COUNTER, TOMB, GATES
 local function of(lock, base, nonce)
   LOCK, QUEUE, WAITERS = lock, base .. 'q' .. lock, base .. 'm' .. lock
   COUNTER, TOMB = base .. 'c', base .. 'x' .. nonce
@@ -29,18 +29,22 @@ end
 
 local function head() return call('ZRANGE', QUEUE, 0, 0)[1] end
 
--- Sends a message to a waiter; returns its owner if it lives.
-local function tell(pub, nonce, message)
-  local w = call('HGET', WAITERS, nonce)
-  if not w then return nil end
-  local till, process, owner = string.match(w, '^(%d+) (%S+) (.*)$')
+-- Whether the gates have this version, - for none.
+local function judged(version)
+  local v = redis.pcall('GET', GATES)
+  return type(v) ~= 'table' and (v or '-') == version
+end
+
+-- The channel of a waiter, what it has said, and its owner; nil if it does not live.
+local function waiter(pub, nonce)
+  local till, process, said, owner =
+    string.match(call('HGET', WAITERS, nonce) or '', '^(%d+) (%S+) (%S+) (.*)$')
   if not till or tonumber(till) < ms then return nil end
   local to = channel(pub, process)
   -- PUBLISH counts those too who listen to every channel. To a shard's nobody can by a pattern. A
   -- user without the right to PUBSUB has the count of PUBLISH alone.
   if pub == 'PUBLISH' and redis.pcall('PUBSUB', 'NUMSUB', to)[2] == 0 then return nil end
-  if call(pub, to, message .. ' ' .. nonce) == 0 then return nil end
-  return owner
+  return to, said, owner
 end
 
 -- Leaves a mark that the lock was taken away from the nonce whose tombstone this is. Without memory
@@ -50,19 +54,25 @@ local function mark(tomb, keep)
   if reply.err and not string.find(reply.err, 'OOM', 1, true) then error(reply) end
 end
 
--- Hands the free lock to the first live waiter. The grant is a claim, marked by a NUL at the end:
--- it lasts for the TTL only once the waiter has sent its own acquire again, which the gates may
--- refuse. The waiter after it is told to look when the claim is over. Stops at the waiter self, who
--- takes the lock himself.
+-- Hands the free lock to the first live waiter, for as long as a claim lasts. If the waiter has said
+-- by which of its asks it takes that, and the gates are those that it was judged by then, it holds
+-- the lock from now on, and hears so. Otherwise it must send its acquire again, which the gates may
+-- refuse; a NUL at the end tells such a claim. The waiter after it is told to look when the time is
+-- over. Stops at the waiter self, who takes the lock himself.
 local function grant(pub, self, claim)
   local h = head()
   while h and h ~= self do
-    local owner = tell(pub, h, 'g')
+    local to, said, owner = waiter(pub, h)
+    local n, word, mark = to and num(draw(0)), 'g', '\0'
+    local ask, version = string.match(said or '', '^(%d+)/(%S+)$')
+    if ask and judged(version) then word, mark = 'h' .. ask .. ':' .. n, '' end
     drop(h)
-    if owner then
-      call('SET', LOCK, h .. ':' .. num(draw(0)) .. ':' .. owner .. '\0', 'PX', claim)
+    if to and call(pub, to, word .. ' ' .. h) > 0 then
+      call('SET', LOCK, h .. ':' .. n .. ':' .. owner .. mark, 'PX', claim)
       h = head()
-      while h and not tell(pub, h, 'w' .. claim) do
+      while h do
+        to = waiter(pub, h)
+        if to and call(pub, to, 'w' .. claim .. ' ' .. h) > 0 then break end
         drop(h)
         h = head()
       end

@@ -6,7 +6,8 @@
 -- then, as does break.lua. A release that is sent again, since no answer came to the first one, and
 -- finds neither lock nor mark, finds what the first one did.
 local function release(nonce, keep, kind, claim, pub)
-  if call('ZREM', QUEUE, nonce) == 1 then call('HDEL', WAITERS, nonce) end
+  -- Whoever holds the lock has left the queue.
+  if kind == '0' and call('ZREM', QUEUE, nonce) == 1 then call('HDEL', WAITERS, nonce) end
   local value = redis.pcall('GET', LOCK) -- a key of another type is not ours
   local ours = type(value) == 'string' and sub(value, 1, 33) == nonce .. ':'
   if ours then call('DEL', LOCK) end -- first: a server without memory still deletes, and then it writes too

@@ -1,5 +1,6 @@
 -- What run.lua has left to do, one by one. What goes wrong with one is no other's business.
 if a == 0 then clock() end
+GATES = KEYS[queues]
 local claim, slack, process, pub = string.match(ARGV[3], '^(%d+) (%d+) (%S+) (%S+)$')
 for i = 1, r + a do
   if not replies[i] then

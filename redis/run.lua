@@ -4,7 +4,7 @@
 -- clock.lua.
 --
 -- KEYS  of r releases and a acquires:
---       r locks  a counters  1 version of the gates, if there are acquires
+--       r locks  a counters  1 version of the gates
 --       r+a queues: zset nonce -> ticket  a tombstones  a locks
 --       on a cluster, where one goes alone, then those that it may need besides
 -- ARGV  1 r
@@ -13,7 +13,8 @@
 --       of each release: "nonce:", how long to keep a tombstone in ms or 0, its kind: 1 released,
 --         2 released again, since no answer came to an earlier one, 0 abandoned
 --       of each acquire: "nonce:", owner with its marks (keys.go), TTL in ms, its kind: t to try, w
---         to wait, and of some :ticket:floor:reserve, where ticket is the one drawn before, or 0
+--         to wait, with the number of the ask if a push may grant by it (queue.lua), and of some
+--         :ticket:floor:reserve, where ticket is the one drawn before, or 0
 -- Reply, of each release and acquire
 --   1 released, now or before | 0 not ours
 --   token, or {token, reserved} if some were asked for: granted
@@ -23,7 +24,7 @@
 --   {"err", message}
 local r, version = tonumber(ARGV[1]), ARGV[2]
 local a = (#ARGV - 3 - 3 * r) / 4
-local queues = a > 0 and r + a + 1 or r -- what is before them
+local queues = r + a + 1 -- what is before them
 local tombs, locks = queues + r + a, queues + r + 2 * a
 local asked = 3 + 3 * r -- what is before the arguments of the acquires
 
@@ -34,7 +35,7 @@ if a > 0 and version ~= '-' then
   calm = call('EXISTS', unpack(KEYS, queues + 1, locks)) == 0
 else
   values = call('MGET', unpack(KEYS, 1, r + a))
-  calm = call('EXISTS', unpack(KEYS, r + a + 1, locks)) == 0
+  calm = call('EXISTS', unpack(KEYS, a > 0 and queues or queues + 1, locks)) == 0
 end
 local replies, rest = {}, false
 
