@@ -59,3 +59,51 @@ func TestSlowServerKeepsThePlace(t *testing.T) {
 	unlock(t, got)
 	unlock(t, second.granted(t, 10*time.Second))
 }
+
+// A server that crashed with nothing of a transaction in its log gives that number to another one,
+// whose COMMIT is no answer to ours.
+func TestCommitAfterACrash(t *testing.T) {
+	t.Parallel()
+	for _, written := range []bool{true, false} {
+		s := servers.Postgres(t, servers.PostgresOptions{Config: []string{"wal_writer_delay=10s"}})
+		p := pool(t, s, "")
+		run(t, p, "CREATE TABLE notes (what text)")
+		proxy := proxied(t, s)
+		l := open(t, at(proxy.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
+		unlock(t, lock(t, l.Mutex("x"))) // the schema is there
+		le := lock(t, l.Mutex("x"))
+		var number, given string
+		if written {
+			_, err := txOf(t, le).Exec(t.Context(), note, "a")
+			must(t, err)
+		}
+		must(t, p.QueryRow(t.Context(), "SELECT backend_xid::text FROM pg_stat_activity WHERE backend_xid IS NOT NULL").
+			Scan(&number))
+		proxy.Set(faultproxy.Mode{HoldRequests: true})
+		done := make(chan error, 1)
+		go func() { done <- le.Unlock(t.Context()) }()
+		must(t, proxy.Await(within(t, 5*time.Second), func(c faultproxy.Counts) bool { return c.HeldRequests > 0 }))
+		must(t, s.Kill())
+		proxy.Set(faultproxy.Mode{Refuse: true})
+		proxy.Cut()
+		must(t, s.Start())
+		again := pool(t, s, "")
+		for range 1000 {
+			must(t, again.QueryRow(t.Context(), "SELECT pg_current_xact_id()::text").Scan(&given))
+			if given == number {
+				break
+			}
+		}
+		if given != number {
+			t.Errorf("the number %s was not given to another transaction, the last is %s", number, given)
+		}
+		proxy.Set(faultproxy.Mode{})
+		err := <-done
+		t.Logf("written: %v: Unlock: %v", written, err)
+		if written {
+			want(t, "Unlock of what was written", err, fencelock.ErrUnavailable)
+		} else {
+			want(t, "Unlock of a lock that the crash ended", err, fencelock.ErrLost)
+		}
+	}
+}

@@ -194,17 +194,19 @@ func (s *session) resolve(ctx context.Context) error {
 	return nil
 }
 
-// status asks what the server knows of the session's transaction. One that was promoted since may
-// have given its number to another.
+// status asks what the server knows of the session's transaction. One that was promoted since, or
+// has crashed, may have given its number to another.
 func (s *session) status(ctx context.Context) (string, error) {
 	var status *string
 	var now string
+	var another bool // may have the number
 	text, id := s.row.progress(), s.id
 	if xid := s.number(); xid != "" {
 		text, id = xactStatus, xid
 	}
-	err := s.row.query(ctx, "SELECT "+text+", "+timeline, []any{id},
-		func(row scanner) error { return row.Scan(&status, &now) })
+	since := (s.made.Elapsed() + time.Second).Milliseconds()
+	err := s.row.query(ctx, "SELECT "+text+", "+timeline+", "+crashed, []any{id, since},
+		func(row scanner) error { return row.Scan(&status, &now, &another) })
 	switch {
 	case codeOf(err) == "22023": // in the server's future: its data is another
 		return "", nil
@@ -212,6 +214,11 @@ func (s *session) status(ctx context.Context) (string, error) {
 		return "", errPromoted
 	case err != nil || status == nil && text == xactStatus:
 		return "", err
+	case another && text == xactStatus:
+		if *status != "committed" || !s.tx.isUsed() { // not ours, or nothing was written
+			return "", nil
+		}
+		return "", errCrashed
 	case status != nil:
 		return *status, nil
 	case s.number() != "": // its COMMIT was sent meanwhile
@@ -223,6 +230,10 @@ func (s *session) status(ctx context.Context) (string, error) {
 		[]any{nonceOf(s.req)}, func(row scanner) error { return row.Scan(&committed) })
 	return committed, err
 }
+
+// errCrashed: likewise.
+var errCrashed = errors.New("the server has recovered from a crash since the COMMIT was sent: whether " +
+	"it was done cannot be told")
 
 // errPromoted: what became of a COMMIT is not known here.
 var errPromoted = errors.New("another server was promoted since the COMMIT was sent: whether it " +

@@ -45,6 +45,7 @@ type session struct {
 	conn *pgxpool.Conn // nil once it has gone back; mu guards it
 	pg   *pgx.Conn     // the same, for whoever has the turn
 	at   server
+	made backend.Instant
 	tag  string // names the session in pg_stat_activity
 
 	ctx    context.Context // ends with the session
@@ -75,7 +76,7 @@ type session struct {
 func newSession(r *row, c *backend.Claim, conn *pgxpool.Conn) *session {
 	s := &session{
 		row: r, req: c.Request, conn: conn, pg: conn.Conn(), at: server{pid: conn.Conn().PgConn().PID()},
-		tag: c.Nonce[:6], turn: make(chan struct{}, 1),
+		made: backend.Now(), tag: c.Nonce[:6], turn: make(chan struct{}, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.tx.root.s = s
@@ -361,6 +362,11 @@ func (r *row) progress() string {
 }
 
 const xactStatus = "pg_xact_status($1::text::xid8)"
+
+// crashed is whether the server has recovered from a crash within the last $2 ms, in SQL: it begins
+// its statistics anew then (PostgreSQL 13 to 17), and gives the numbers of transactions of which
+// nothing had reached its log to others.
+const crashed = "(SELECT COALESCE(stats_reset>clock_timestamp()-$2::bigint*interval'1ms',true) FROM pg_stat_bgwriter)"
 
 // survived takes in how a statement on a held session went, and returns the loss if it ended the
 // session, or the transaction. The caller has the turn.
