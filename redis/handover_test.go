@@ -24,7 +24,7 @@ func TestPushGrants(t *testing.T) {
 		var seen events
 		wait := queue(t, c, open(t, url, fencelock.WithObserver(&seen)), "x", 1)
 		<-time.After(50 * time.Millisecond) // it has heard that it stands in the queue
-		p.Set(faultproxy.BlackHole) // the push comes late
+		p.Set(faultproxy.BlackHole)         // the push comes late
 		unlock(t, le)
 		<-time.After(300 * time.Millisecond)
 		p.Set(faultproxy.Mode{HoldRequests: true})

@@ -20,7 +20,7 @@ func TestGrantByReleaseIsAClaimUntilConfirmed(t *testing.T) {
 	const ttl = 20 * time.Second
 	le := lock(t, open(t, s.URL()).Mutex("x"))
 	p, url := proxied(t, s)
-	wait := queue(t, c, open(t, url, fencelock.WithTTL(ttl)), "x", 1)
+	wait := queue(t, c, open(t, url, fencelock.WithTTL(ttl), fencelock.WithManualRenew()), "x", 1)
 
 	p.Set(faultproxy.Mode{HoldRequests: true}) // the push gets through, the confirmation does not
 	released := time.Now()

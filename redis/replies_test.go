@@ -74,7 +74,7 @@ func TestLostReplyOfWaitersConfirmation(t *testing.T) {
 	c := foreign(t, s)
 	le := lock(t, open(t, s.URL()).Mutex("x"))
 	p, url := proxied(t, s)
-	wait := queue(t, c, open(t, url), "x", 1)
+	wait := queue(t, c, open(t, url, fencelock.WithManualRenew()), "x", 1)
 	p.LoseReplyTo(1, acquiring("x"))
 	unlock(t, le)
 	got := wait.granted(t, 2*time.Second)

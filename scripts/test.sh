@@ -93,7 +93,7 @@ else
 	# The questions of the rules, put to other libraries: half a minute.
 	go test -count=1 -timeout 5m ./tests/peers || status=$?
 	# The search of the protocols' states needs the speed that the race detector costs.
-	go test -count=1 -v "$@" ./redlock/internal/model ./backend/migrate/internal/model | grep -v '^=== ' || status=$?
+	go test -count=1 -v "$@" ./redis/internal/model ./redlock/internal/model ./backend/migrate/internal/model | grep -v '^=== ' || status=$?
 fi
 program pgbouncer || echo "test: NOT RUN: Postgres behind a pooler (no pgbouncer; see scripts/setup-tests.sh)"
 program prometheus || echo "test: NOT RUN: the alert rules and the dashboard (no prometheus and promtool; see scripts/setup-tests.sh)"

@@ -20,7 +20,7 @@ const (
 	clients = 3
 	claim   = 3 // units of the clock that a grant lasts
 	fresh   = 1 // how old an ask may be by which a push grants
-	asksMax = 3
+	asksMax = 2
 )
 
 // Config is what may happen, and which safeguards are left out.
@@ -92,11 +92,16 @@ type machine struct {
 
 // Search visits every state that can be reached, nearest first, until there are more than most.
 func Search(c Config, most int) explore.Result {
-	return explore.Search(state{holder: -1},
+	first := state{holder: 0, sure: true, kept: claim}
+	first.clients[0] = client{phase: holding, left: claim}
+	return explore.Search(first,
 		func(tells bool) explore.Machine[state] { return &machine{Config: c, named: tells} }, most)
 }
 
 func (m *machine) add(s state, format string, args ...any) {
+	for i := range s.clients {
+		s.clients[i].tidy()
+	}
 	if s.version == 1 && (s.holder < 0 || !s.sure || s.kind == 1) {
 		s.drained = true
 	}
@@ -117,6 +122,28 @@ func (m *machine) add(s state, format string, args ...any) {
 		action = fmt.Sprintf(format, args...)
 	}
 	m.out = append(m.out, explore.Step[state]{Next: s, Action: action, Broken: broken})
+}
+
+// tidy forgets what does not matter any more, which makes states fewer.
+func (c *client) tidy() {
+	if c.phase != asking {
+		c.asks, c.answered, c.since, c.sent, c.judged, c.waits, c.pushed = 0, 0, 0, 0, 0, false, message{}
+		if c.asked.answer {
+			c.asked = message{}
+		}
+	}
+	if c.phase != holding {
+		c.left, c.held = 0, 0
+		if c.renewal.answer {
+			c.renewal = message{}
+		}
+	}
+	if c.answered == 0 {
+		c.since = 0
+	}
+	if c.asks == 0 {
+		c.sent = 0
+	}
 }
 
 // Holds reports whether somebody holds.
@@ -194,7 +221,7 @@ func (m *machine) client(s state, i int) {
 		s.gaveUp--
 	}
 	if was.phase == holding {
-		if !was.renewal.there {
+		if !was.renewal.there && was.left < claim {
 			c.renewal = message{there: true}
 			step("%c renews", 'A'+i)
 		}
