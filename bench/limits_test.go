@@ -20,7 +20,7 @@ var limits = map[string]map[string]counts{ // writes, commands, allocations, gor
 	},
 	"redis": {
 		"cycle":    {2, 12, 30, 0},
-		"handover": {5, 59, no, 0},
+		"handover": {4, 45, no, 0},
 		"renew":    {1, 201, 458, no},
 		"held":     {no, no, no, 0},
 	},

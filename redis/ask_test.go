@@ -60,8 +60,8 @@ func TestLateCopyOfABreak(t *testing.T) {
 		if _, err := core.Of(d).Acquire(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := d.store.run(t.Context(), breakScript, k.all(*d.gatesIn(k.tag)), k.ours(), claimMillis, d.store.publish,
-			d.store.plain(), "one"); err != nil {
+		if _, err := d.store.run(t.Context(), breakScript, k.all(*d.gatesIn(k.tag)), k.ours(), claimMillis,
+			d.store.publish, d.store.plain(), "one"); err != nil {
 			t.Fatal(err)
 		}
 		if i, err := core.Of(d).Inspect(t.Context(), "n"); err != nil || i.Held == want {

@@ -331,7 +331,8 @@ func (s *store) masters(ctx context.Context) []node {
 // Break implements backend.Driver. A key that holds no lock is left alone, with ErrInvalid.
 func (s *store) Break(ctx context.Context, name string) error {
 	k := keysOf(s.prefix + name)
-	reply, err := s.run(ctx, breakScript, k.all(*s.gatesIn(k.tag)), k.ours(), claimMillis, s.publish, s.plain(), rand.Text())
+	reply, err := s.run(ctx, breakScript, k.all(*s.gatesIn(k.tag)), k.ours(), claimMillis, s.publish,
+		s.plain(), rand.Text())
 	if err != nil {
 		return err
 	}
