@@ -426,7 +426,7 @@ func (h *hub) push(payload string) {
 		if g.ask, bad = strconv.ParseInt(ask, 10, 64); bad == nil {
 			g.token, bad = strconv.ParseInt(token, 10, 64)
 		}
-		if bad == nil && g.token > 0 {
+		if bad == nil && g.ask > 0 && g.token > 0 {
 			w.given.Store(g)
 		}
 		w.claim.Wake(0)
