@@ -364,7 +364,7 @@ func (r *row) progress() string {
 const xactStatus = "pg_xact_status($1::text::xid8)"
 
 // crashed is whether the server has recovered from a crash within the last $2 ms, in SQL: it begins
-// its statistics anew then (PostgreSQL 13 to 17), and gives the numbers of transactions of which
+// its statistics anew then (seen in PostgreSQL 15, 17 and 18), and gives the numbers of transactions of which
 // nothing had reached its log to others.
 const crashed = "(SELECT COALESCE(stats_reset>clock_timestamp()-$2::bigint*interval'1ms',true) FROM pg_stat_bgwriter)"
 
