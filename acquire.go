@@ -108,17 +108,22 @@ func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease
 	// The wait ends with ctx, with the Locker, and for TryLock after a while.
 	limited := &limit{Context: ctx, l: m.l}
 	defer limited.end()
+	var p *place // nil: none, it does not wait
+	granted := false
 	if !wait {
 		if m.l.lined(m.name) {
 			return nil, false, ErrLocked
 		}
 		limited.most, limited.why = began.Add(tryMost), errTryMost
 	} else {
-		p, err := m.l.queue(limited, m)
-		if err != nil {
+		if p, err = m.l.queue(limited, m); err != nil {
 			return nil, false, m.why(ctx, limited, err)
 		}
-		defer m.l.leave(m.name)
+		defer func() {
+			if !granted { // else it has left the line as the hold was taken in, and p may be another's
+				m.l.leave(m.name)
+			}
+		}()
 		if le := m.l.await(limited, m.name, p); le != nil {
 			return le, false, nil
 		}
@@ -126,24 +131,26 @@ func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease
 			return nil, false, m.why(ctx, limited, ctxError(limited, true, nil))
 		}
 	}
-	le, err = m.ask(limited, wait)
+	le, err = m.ask(limited, p)
 	if err != nil {
 		if wait && core.Outlasted(err) {
 			m.l.turnAway(m.name, err)
 		}
 		return nil, false, m.why(ctx, limited, err)
 	}
+	granted = true
 	return le, false, nil
 }
 
 // ask asks the store until there is a grant that may be handed out.
-func (m *mutex) ask(ctx context.Context, wait bool) (*Lease, error) {
+func (m *mutex) ask(ctx context.Context, p *place) (*Lease, error) {
+	wait := p != nil
 	var (
 		since time.Time // when the first answer came that was neither a lease nor final
 		pause time.Duration
 	)
 	for {
-		h := m.request(wait)
+		h := m.request(p)
 		asked := backend.Now()
 		g, err := m.route.caller.Acquire(ctx, h.Request)
 		if err == nil || errors.Is(err, ErrLocked) {
@@ -162,7 +169,7 @@ func (m *mutex) ask(ctx context.Context, wait bool) (*Lease, error) {
 			err = fmt.Errorf("the store has dropped the request: %v", err)
 			pause = min(max(2*pause, firstPause), patientPause)
 		} else {
-			le, ok := h.accept(g, asked)
+			le, ok := h.accept(g, asked, p)
 			if ok {
 				return le, nil
 			}
@@ -196,7 +203,7 @@ func (m *mutex) ask(ctx context.Context, wait bool) (*Lease, error) {
 }
 
 // request makes the hold of a new acquisition, with its Request.
-func (m *mutex) request(wait bool) *hold {
+func (m *mutex) request(p *place) *hold {
 	h := &hold{l: m.l, route: m.route, set: m.set}
 	h.own.request = backend.Request{
 		Name:  m.name,
@@ -205,12 +212,12 @@ func (m *mutex) request(wait bool) *hold {
 		TTL:   m.set.ttl,
 		Grace: m.set.grace,
 		Floor: m.set.floor,
-		Wait:  wait,
+		Wait:  p != nil,
 		Auto:  !m.set.manual && m.set.maxHold == 0 && m.set.grace == 0 && m.set.minHold == 0,
 		Lost:  h.lost,
 	}
-	if wait {
-		h.own.request.Reserve = m.l.reserve(m.name)
+	if p != nil {
+		h.own.request.Reserve = p.reserve
 	}
 	h.Request, h.bh = &h.own.request, &h.own.hold
 	h.bh.Request = h.Request

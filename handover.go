@@ -22,26 +22,6 @@ const (
 	settleLooks = 4
 )
 
-// reserve is how many tokens the first in line asks for: some if others of this process will want the lock
-// soon after it, for which the holder and who stands behind are the sign.
-func (l *Locker) reserve(name string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if q := l.lines[name]; q.holder != nil || len(q.behind) > 0 {
-		return passOnMost
-	}
-	return 0
-}
-
-// inheritLocked makes the first in line the heir of the holder, if there is one that may pass the
-// lock on. l.mu is held.
-func (l *Locker) inheritLocked(q *line) {
-	if q.holder == nil || q.holder.heirs(time.Now()) <= 0 {
-		return
-	}
-	q.first.heir, q.first.passed = true, make(chan *Lease, 1)
-}
-
 // disinherit sends the heir of h, if it has one, to the store: h may not be passed on any more.
 func (l *Locker) disinherit(h *hold) {
 	if h.Reserved == 0 {
@@ -173,10 +153,11 @@ func (l *Locker) heir(h *hold) *place {
 }
 
 // passLocked ends le, the last lease on h, by giving the lock to the next in line of this process. It returns the lease
-// of that one and its place, for passed; nil if the store is to be asked. h.mu is held, and the caller has the claim.
+// of that one and its place, for passed; nil: ask the store. h.mu is held, and the turn to unlock is the caller's.
 func (h *hold) passLocked(le *Lease) (*Lease, *place) {
 	now := backend.Now()
-	if h.flying || !h.passable() || now.Sub(h.fresh) >= passOnFor || now.Sub(h.asked) >= h.span {
+	if h.state != held || h.renewing.taken || !h.passable() ||
+		now.Sub(h.fresh) >= passOnFor || now.Sub(h.asked) >= h.span {
 		return nil, nil
 	}
 	p := h.l.heir(h)
@@ -184,7 +165,7 @@ func (h *hold) passLocked(le *Lease) (*Lease, *place) {
 		return nil, nil
 	}
 	next := h.successor(p, now)
-	h.next, h.leaving, le.released = next.h, true, true
+	h.next, le.released = next.h, true
 	h.endLocked(ErrReleased)
 	return next, p
 }
@@ -202,13 +183,13 @@ func (h *hold) successor(p *place, now backend.Instant) *Lease {
 		Request: h.Request, Grant: h.Grant, bh: h.bh,
 		l: h.l, route: h.route, set: p.set,
 		granted: now.Time(), fresh: h.fresh,
-		asked: h.asked, span: h.span, held: true,
+		asked: h.asked, span: h.span, state: held,
 	}
 	next.Token, next.Reserved = h.Token+1, h.Reserved-1
 	le := next.first()
 	next.mu.Lock() // the timer may fire at once
 	defer next.mu.Unlock()
-	h.l.remember(next)
+	h.l.remember(next, nil)
 	next.timer = time.AfterFunc(next.span-now.Sub(next.asked), next.tick)
 	return le
 }

@@ -2,13 +2,7 @@ package fencelock
 
 import (
 	"context"
-	"errors"
-	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/internal/core"
 )
 
 // Lease is one hold of a lock, until Unlock or until it is lost. Its methods
@@ -46,25 +40,6 @@ func (le *Lease) Handle() any {
 		le.h.l.disinherit(le.h)
 	}
 	return le.h.handle()
-}
-
-// handle is the driver's own handle of the hold.
-func (h *hold) handle() any {
-	if of, ok := h.Handle.(backend.Handler); ok { // a driver over drivers: its hold has theirs
-		return of.Handle()
-	}
-	return h.Handle
-}
-
-// undo makes the release roll back what was written through the handle, if anybody has asked for
-// that.
-func (h *hold) undo(cause error) {
-	if !h.handled.Load() {
-		return
-	}
-	if u, ok := h.handle().(backend.Undoer); ok {
-		u.Undo(cause)
-	}
 }
 
 // Deadline returns until when this process may trust the lease: the moment before the last granted
@@ -137,272 +112,136 @@ func (le *Lease) Unlock(ctx context.Context) error {
 	return h.unlock(ctx, le, began)
 }
 
-// hold is what all leases on one grant share.
-type hold struct {
-	*backend.Request
-	backend.Grant
-	bh *core.Hold // what the driver is given: as the store granted it
+// leaseKey is the key under which a leaseCtx finds itself.
+type leaseKey struct{}
 
-	own struct { // of the first hold on a grant; those to whom it was passed on share it
-		request backend.Request
-		hold    core.Hold
-	}
-
-	l       *Locker
-	route   *route
-	set     *settings
-	granted time.Time       // when the grant was seen, or the hold passed on
-	fresh   backend.Instant // when the store's grant was seen
-	handled atomic.Bool     // Lease.Handle was called
-	kept    atomic.Bool     // it is about to be broken, and not passed on
-	capped  time.Duration
-	due     due  // the schedule's
-	dice    dice // likewise
-	// The Locker's mutex guards these.
-	place    int           // in the Locker's holds, from 1
-	wanted   chan struct{} // of Wanted; nil until it is asked for
-	isWanted bool          // it is closed
-
-	lead Lease // the first one on it
-
-	mu        sync.Mutex
-	done      chan struct{}   // closed at its end; nil until it is asked for
-	asked     backend.Instant // the request that set the present deadline
-	span      time.Duration   // the deadline, counted from asked
-	err       error           // why it ended; nil while held
-	told      error           // a loss that the driver reported before the grant was accepted
-	held      bool            // the grant was accepted
-	claimed   bool            // an Unlock is with the store, or Close
-	unclaimed chan struct{}   // closed when it is done; nil while nobody waits for that
-	leaving   bool            // Unlock was called: no renewal any more
-	asking    bool            // the store is being asked to release
-	unclean   bool            // lost while it was being asked: to be abandoned after that
-	next      *hold           // to which this one was passed on
-	refs      int             // leases that are not unlocked
-	leases    []*Lease        // all of them, for their contexts
-	room      [1]*Lease       // theirs, mostly
-	cancels   []func()        // what ended still has to call
-	flying    bool            // a renewal or a look is with the driver
-	landed    chan struct{}   // closed when that is done; nil while nobody waits for it
-	renewal   time.Time       // when the schedule renews it next; zero if it does not
-	overdue   bool            // a renewal waits to be tried again: no looks until one is confirmed
-	timer     *time.Timer
-	shown     bool    // the observer has seen Acquired
-	early     []Event // what waits for that
+// leaseCtx is a context that ends with a lease and carries it. Its Done channel
+// is that of the cancelCtx inside, so that contexts derived from it cost no goroutine.
+type leaseCtx struct {
+	context.Context
+	lease *Lease
+	outer *leaseCtx // the next one outwards
 }
 
-// accept makes h the lease of a grant whose request was called for at began, and
-// reports whether it may be handed out: not if its deadline has passed or it
-// was taken away already.
-func (h *hold) accept(g backend.Grant, began backend.Instant) (*Lease, bool) {
-	now := backend.Now()
-	h.Grant, h.bh.Grant = g, g
-	h.granted, h.fresh = now.Time(), now
-	h.asked = g.Asked
-	if h.asked.IsZero() {
-		h.asked = began
+// Value finds the context itself for leaseKey.
+func (c *leaseCtx) Value(key any) any {
+	if key == (leaseKey{}) {
+		return c
 	}
-	if now.Sub(h.asked)-g.Sent >= passOnWord {
-		h.Reserved = 0
+	return c.Context.Value(key)
+}
+
+// Done looks at the clock first.
+func (c *leaseCtx) Done() <-chan struct{} {
+	c.lease.h.look()
+	return c.Context.Done()
+}
+
+// Err looks at the clock first. If the lease has just ended, it waits for the
+// goroutine that is cancelling its contexts.
+func (c *leaseCtx) Err() error {
+	if c.lease.Err() != nil {
+		<-c.Context.Done()
 	}
-	if h.set.maxHold > 0 {
-		h.capped = h.set.maxHold
+	return c.Context.Err()
+}
+
+// Context returns a context that ends when parent ends, when the returned function is called, and
+// when the lease ends: then its Err is context.Canceled and its cause the lease's Err(). Of a lease
+// that has ended, also by Close, it has ended already. It carries the lease for LeaseFrom and for
+// re-entry (see WithoutLease), and costs no goroutine. Like Err it looks at the clock first.
+func (le *Lease) Context(parent context.Context) (context.Context, context.CancelFunc) {
+	inner, cancel := context.WithCancelCause(parent)
+	outer, _ := parent.Value(leaseKey{}).(*leaseCtx)
+	c := &leaseCtx{inner, le, outer}
+	h := le.h
+	drop := func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(le.ctxs, c)
 	}
+	stop := func() bool { return true }
+	if parent.Done() != nil {
+		stop = context.AfterFunc(parent, drop)
+	}
+	// Package context is never called with h.mu held: it may look at this lease.
+	h.look()
 	h.mu.Lock()
-	h.span = h.trust(h.asked)
-	if h.Short > 0 {
-		h.span = min(h.span, h.Short-margin(h.Short, h.route.traits))
+	err := le.errLocked()
+	if err == nil {
+		if le.ctxs == nil {
+			le.ctxs = map[*leaseCtx]context.CancelCauseFunc{}
+		}
+		le.ctxs[c] = func(err error) { stop(); cancel(err) }
 	}
-	left := h.span - now.Sub(h.asked)
-	if left <= 0 || h.told != nil {
-		h.mu.Unlock()
+	h.mu.Unlock()
+	if err != nil {
+		stop()
+		cancel(err)
+	}
+	return c, func() { stop(); drop(); cancel(context.Canceled) }
+}
+
+// cancelsLocked returns what ends the contexts of a handle that has ended with
+// err, to be called without h.mu.
+func (le *Lease) cancelsLocked(err error) []func() {
+	cancels := make([]func(), 0, len(le.ctxs))
+	for _, cancel := range le.ctxs {
+		cancels = append(cancels, func() { cancel(err) })
+	}
+	le.ctxs = nil
+	return cancels
+}
+
+// LeaseFrom returns the innermost lease that ctx carries (see Lease.Context), live or not; false
+// without one, also below WithoutLease.
+func LeaseFrom(ctx context.Context) (*Lease, bool) {
+	c, ok := ctx.Value(leaseKey{}).(*leaseCtx)
+	if !ok {
 		return nil, false
 	}
-	le := h.first()
-	h.held = true
-	h.l.remember(h) // before the timer can end it
-	h.timer = time.AfterFunc(left, h.tick)
-	h.mu.Unlock()
-	h.l.schedule.plan(false, h)
-	return le, true
+	return c.lease, true
 }
 
-// first makes the first lease on h.
-func (h *hold) first() *Lease {
-	h.lead.h = h
-	h.dice.seed(h.Nonce, uint64(h.Token))
-	h.refs, h.leases = 1, append(h.room[:0], &h.lead)
-	return &h.lead
+// WithoutLease returns a ctx that carries no lease, for work that is started under a lease and is
+// not part of it: its Lock of the same name waits its turn, where it would get ErrDeadlock, or
+// share the hold with WithReentrancy. It still ends when ctx does, and so with the lease: a job
+// that outlives the lease takes context.WithoutCancel of it. A holder that waits for such a Lock
+// waits for ever.
+func WithoutLease(ctx context.Context) context.Context {
+	return context.WithValue(ctx, leaseKey{}, nil)
 }
 
-// ending returns what is closed when h ends.
-func (h *hold) ending() <-chan struct{} {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.done == nil {
-		h.done = make(chan struct{})
-		if h.err != nil {
-			close(h.done)
+// carried returns the live hold of this name and Locker that ctx carries, or nil.
+func (l *Locker) carried(ctx context.Context, name string) *hold {
+	c, _ := ctx.Value(leaseKey{}).(*leaseCtx)
+	for ; c != nil; c = c.outer {
+		h := c.lease.h
+		if h.l != l || h.Name != name {
+			continue
+		}
+		if c.lease.Err() == nil {
+			return h
 		}
 	}
-	return h.done
+	return nil
 }
 
-// trust returns how long after asked the hold may be trusted, if the store
-// applied what was asked then.
-func (h *hold) trust(asked backend.Instant) time.Duration {
-	span := h.TTL
-	if h.Max > 0 {
-		span = min(span, h.Max)
-	}
-	span -= margin(h.TTL, h.route.traits)
-	if h.capped > 0 {
-		span = min(span, h.granted.Add(h.capped).Sub(asked.Time()))
-	}
-	return span
-}
-
-// tick runs on the timer: at the deadline, or at what was the deadline before a renewal moved it.
-func (h *hold) tick() {
-	h.look()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.err == nil {
-		h.timer.Reset(max(h.span-h.asked.Elapsed(), time.Millisecond))
-	}
-}
-
-// look ends the hold if its deadline has passed.
-func (h *hold) look() {
-	h.mu.Lock()
-	ended := h.lookLocked()
-	h.mu.Unlock()
-	if ended {
-		h.ended()
-	}
-}
-
-// lookLocked reports whether it ended the hold: then the caller calls ended
-// once h.mu is free.
-func (h *hold) lookLocked() bool {
-	return h.err == nil && h.held && h.lookAtLocked(backend.Now())
-}
-
-// lookAtLocked is lookLocked for a caller that knows the time.
-func (h *hold) lookAtLocked(now backend.Instant) bool {
-	if h.err != nil || !h.held {
-		return false
-	}
-	if now.Sub(h.asked) < h.span {
-		return false
-	}
-	reason := Expired
-	if h.capped > 0 && !now.Time().Before(h.granted.Add(h.capped)) {
-		reason = MaxHold
-	}
-	h.endLocked(&LostError{Reason: reason})
-	return true
-}
-
-// endLocked ends the hold. Its caller calls ended once h.mu is free.
-func (h *hold) endLocked(err error) {
-	h.err = err
-	h.timer.Stop()
-	if h.done != nil {
-		close(h.done)
-	}
-	for _, le := range h.leases {
-		h.cancels = append(h.cancels, le.cancelsLocked(err)...)
-	}
-	h.leases = nil
-}
-
-// ended does what follows the end of a hold, outside its lock: the contexts
-// first, for package context may look at this or another lease while it cancels.
-func (h *hold) ended() {
-	defer h.l.forget(h)
-	h.mu.Lock()
-	err, asked, cancels, kept := h.err, h.asked, h.cancels, h.TTL+h.Grace
-	if h.Short > 0 {
-		kept = h.Short
-	}
-	h.cancels = nil
-	h.unclean = h.asking // an Abandon may not overtake a Release
-	clean := !h.unclean
-	h.mu.Unlock()
-	for _, cancel := range cancels {
-		cancel()
-	}
-	h.l.schedule.remove(h)
-	if err == ErrReleased {
-		return
-	}
-	var lost *LostError
-	if !errors.As(err, &lost) {
-		return
-	}
-	now := backend.Now()
-	e := h.event(Lost)
-	e.Took, e.Reason, e.Err = now.Time().Sub(h.granted), lost.Reason, err
-	if lost.Reason == Expired || lost.Reason == MaxHold {
-		e.Margin = kept - now.Sub(asked)
-	}
-	h.tell(e)
-	if clean {
-		h.route.janitor.addLost(h.Request, h.minLeft())
-	}
-}
-
-// lost is Request.Lost: the driver knows that the lock is no longer ours. Once Unlock was called it
-// is no news: the release may have been applied, and its answer lost. Unlock asks the store what
-// became of it.
-func (h *hold) lost(err error) {
-	h.mu.Lock()
-	for h.next != nil {
-		next := h.next
-		h.mu.Unlock()
-		h = next
+// unlocked waits until no Unlock of h is with the store, or for the end of ctx, and reports whether
+// h has ended, or ctx. That may be a context of h, which is never asked with h.mu held.
+func (h *hold) unlocked(ctx context.Context) bool {
+	for ctx.Err() == nil {
 		h.mu.Lock()
+		if !h.unlocking.taken || h.state == finished {
+			defer h.mu.Unlock()
+			return h.state == finished
+		}
+		free := h.unlocking.freeLocked()
+		h.mu.Unlock()
+		select {
+		case <-free:
+		case <-ctx.Done():
+		}
 	}
-	if !h.held && h.told == nil {
-		h.told = asLost(err)
-	}
-	ended := h.held && h.err == nil && !h.leaving
-	if ended {
-		h.endLocked(asLost(err))
-	}
-	h.mu.Unlock()
-	if ended {
-		h.ended()
-	}
-}
-
-// taken reports whether the lock was taken away before the grant was accepted.
-func (h *hold) taken() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.told != nil
-}
-
-// asLost makes a *LostError of what a driver said.
-func asLost(err error) error {
-	var lost *LostError
-	if errors.As(err, &lost) {
-		return lost
-	}
-	return &LostError{Reason: Revoked}
-}
-
-// join returns another lease on a live hold, or nil.
-func (h *hold) join() *Lease {
-	h.look()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.err != nil || h.leaving {
-		return nil
-	}
-	le := &Lease{h: h, place: len(h.leases)}
-	h.refs++
-	h.leases = append(h.leases, le)
-	return le
+	return true
 }

@@ -31,6 +31,8 @@ type Locker struct {
 	events   events
 
 	closing  atomic.Bool
+	calls    atomic.Int64  // calls under way
+	idle     chan struct{} // of size 1: gets a value when the last call after Close is over
 	limits   limits
 	ctx      context.Context // ends when Close gives up waiting for the store
 	cancel   context.CancelFunc
@@ -38,9 +40,7 @@ type Locker struct {
 	gone     chan struct{} // closed when Close is done
 
 	mu     sync.Mutex
-	closed bool
-	calls  int           // calls under way
-	idle   chan struct{} // closed when closed and calls is 0
+	closed bool // closing, for those who begin something under mu
 	lines  map[string]*line
 	holds  []*hold  // in no order
 	looks  []*looks // one for each driver that is asked
@@ -107,7 +107,7 @@ func New(d backend.Driver, opts ...Option) (*Locker, error) {
 		set:      routes[0].set,
 		released: make(chan struct{}),
 		gone:     make(chan struct{}),
-		idle:     make(chan struct{}),
+		idle:     make(chan struct{}, 1),
 		lines:    map[string]*line{},
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -336,23 +336,18 @@ func (l *Locker) Traits() Traits { return l.traits }
 // and closes the driver; a client that the caller gave to a driver stays open. The error joins what
 // went wrong, of ten leases at most. A second Close waits for the first and returns nil.
 func (l *Locker) Close() error {
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
+	if l.closing.Swap(true) {
 		<-l.gone
 		return nil
 	}
+	defer close(l.gone)
+	l.mu.Lock()
 	l.closed = true
 	for _, k := range l.looks {
 		k.stopLocked()
 	}
 	l.sleeps.stopLocked()
-	if l.calls == 0 {
-		close(l.idle)
-	}
 	l.mu.Unlock()
-	defer close(l.gone)
-	l.closing.Store(true)
 	l.limits.look() // before the first release, which might grant a lock to one that waits
 
 	// Whatever still waits for the store after this is ended.
@@ -361,9 +356,11 @@ func (l *Locker) Close() error {
 	defer end.Stop()
 	l.schedule.stop()
 	err := l.releaseAll()
-	select {
-	case <-l.idle:
-	case <-l.ctx.Done():
+	for l.calls.Load() > 0 && l.ctx.Err() == nil {
+		select {
+		case <-l.idle:
+		case <-l.ctx.Done():
+		}
 	}
 	err = errors.Join(err, l.releaseAll()) // what was granted meanwhile
 	close(l.released)
@@ -427,37 +424,41 @@ func (l *Locker) releaseAll() error {
 
 // enter counts a call in; ErrClosed after Close.
 func (l *Locker) enter() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
+	l.calls.Add(1)
+	if l.closing.Load() {
+		l.exit()
 		return ErrClosed
 	}
-	l.calls++
 	return nil
 }
 
 // exit counts it out.
 func (l *Locker) exit() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.calls--
-	if l.closed && l.calls == 0 {
-		close(l.idle)
+	if l.calls.Add(-1) == 0 && l.closing.Load() {
+		select {
+		case l.idle <- struct{}{}:
+		default:
+		}
 	}
 }
 
-// remember takes a new hold in, for Close and Break.
-func (l *Locker) remember(h *hold) {
+// remember takes a new hold in, for Close and Break. p is the place in line of the caller that has
+// got it, which gives its turn to the next one; nil if it has none, or leaves by itself.
+func (l *Locker) remember(h *hold, p *place) {
 	l.live.Add(1)
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.holds = append(l.holds, h)
 	h.place = len(l.holds)
 	if k := h.route.looks; k != nil {
 		k.armLocked()
 	}
 	l.sleeps.armLocked()
-	l.lineLocked(h.Name).holder = h
-	l.mu.Unlock()
+	q := l.lineLocked(h.Name)
+	q.holder = h
+	if p != nil {
+		l.nextLocked(h.Name, q)
+	}
 }
 
 // forget lets it go.

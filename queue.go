@@ -3,6 +3,7 @@ package fencelock
 import (
 	"context"
 	"slices"
+	"time"
 )
 
 // line is what goes on with one name inside this process. The first caller of Lock is with the store, or waits
@@ -17,24 +18,24 @@ type line struct {
 
 // place is a caller's place in a line.
 type place struct {
-	set  *settings
-	turn chan struct{} // closed when it is first, or
-	err  error         // has been turned away
+	set     *settings
+	turn    chan struct{} // closed when it is first, or
+	err     error         // has been turned away
+	reserve int           // how many tokens it asks for
 
 	passed chan *Lease // of size 1, if there was a holder who may pass the lock on when it became first
 	heir   bool        // the holder still may
 }
 
 // queue takes a place in the line of m's name and returns when it is first, or
-// with ctx's error. After a nil error, which does not mean that ctx goes on, leave must be called once.
+// with ctx's error. After a nil error, which does not mean that ctx goes on, it leaves once: with
+// remember if it is granted the lock, else with leave.
 func (l *Locker) queue(ctx context.Context, m *mutex) (*place, error) {
 	l.mu.Lock()
 	q := l.lineLocked(m.name)
 	if q.first == nil {
 		q.lead = place{set: m.set}
-		q.first = &q.lead
-		q.wantLocked()
-		l.inheritLocked(q)
+		q.firstLocked(&q.lead)
 		l.mu.Unlock()
 		return &q.lead, nil
 	}
@@ -84,18 +85,36 @@ func (l *Locker) giveUp(q *line, p *place) bool {
 	return i >= 0
 }
 
-// leave gives the turn to the next in line.
+// leave gives the turn of the first in line to the next one.
 func (l *Locker) leave(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	q := l.lines[name]
+	l.nextLocked(name, l.lines[name])
+}
+
+// nextLocked gives the turn to the next in line. l.mu is held.
+func (l *Locker) nextLocked(name string, q *line) {
 	q.first = nil
 	if len(q.behind) > 0 {
-		q.first, q.behind = q.behind[0], q.behind[1:]
-		l.inheritLocked(q)
-		close(q.first.turn)
+		p := q.behind[0]
+		q.behind = q.behind[1:]
+		q.firstLocked(p)
+		close(p.turn)
 	}
 	l.forgetLineLocked(name, q)
+}
+
+// firstLocked makes p the first in line: the heir of the holder, if there is one that may pass the
+// lock on. Locker.mu is held.
+func (q *line) firstLocked(p *place) {
+	q.first = p
+	if q.holder != nil || len(q.behind) > 0 { // the sign that others will want the lock soon after it
+		p.reserve = passOnMost
+	}
+	q.wantLocked()
+	if q.holder != nil && q.holder.heirs(time.Now()) > 0 {
+		p.heir, p.passed = true, make(chan *Lease, 1)
+	}
 }
 
 // lined reports whether somebody in this process is locking name or waits for it.
@@ -121,4 +140,89 @@ func (l *Locker) forgetLineLocked(name string, q *line) {
 	if q.first == nil && q.holder == nil {
 		delete(l.lines, name)
 	}
+}
+
+// wantedEvery is the pause between looks at who waits elsewhere.
+const wantedEvery = time.Second
+
+// Wanted returns a channel that is closed when somebody waits for the lock: in this process at once,
+// in others within about a second. A holder whose work can be interrupted lets go then. It says
+// nothing of what they want, and stays closed if they give up; a TryLock does not wait. Once asked
+// for, it costs a look at the store each second while the lease is held. It stays open after the end
+// of the lease, and where the store cannot tell who waits (Info.Waiters is -1).
+func (le *Lease) Wanted() <-chan struct{} {
+	h, l := le.h, le.h.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h.wanted != nil {
+		return h.wanted
+	}
+	h.wanted = make(chan struct{})
+	if q := l.lines[h.Name]; q != nil && q.holder == h {
+		q.wantLocked()
+	}
+	if !h.isWanted {
+		l.wants = append(l.wants, h)
+		l.armWantsLocked()
+	}
+	return h.wanted
+}
+
+// wantLocked tells the holder if somebody of this process wants the lock. Locker.mu is held.
+func (q *line) wantLocked() {
+	if h := q.holder; h != nil && q.first != nil {
+		h.wantLocked()
+	}
+}
+
+// wantLocked closes what Wanted has returned. Locker.mu is held.
+func (h *hold) wantLocked() {
+	if h.wanted != nil && !h.isWanted {
+		h.isWanted = true
+		close(h.wanted)
+	}
+}
+
+// armWantsLocked plans the next look, unless one is planned or under way. l.mu is held.
+func (l *Locker) armWantsLocked() {
+	l.wants = slices.DeleteFunc(l.wants, func(h *hold) bool { return h.isWanted || !l.hasLocked(h) })
+	if l.wanting || l.closed || len(l.wants) == 0 {
+		return
+	}
+	l.wanting = true
+	time.AfterFunc(wantedEvery, l.lookWanted)
+}
+
+// hasLocked reports whether h has not ended. l.mu is held.
+func (l *Locker) hasLocked(h *hold) bool {
+	return h.place <= len(l.holds) && l.holds[h.place-1] == h
+}
+
+// lookWanted asks the store who waits for what Wanted was called for.
+func (l *Locker) lookWanted() {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return
+	}
+	asked := slices.Clone(l.wants)
+	l.schedule.flying.Add(1)
+	l.mu.Unlock()
+	defer l.schedule.flying.Done()
+	ctx, cancel := context.WithTimeout(l.ctx, 2*wantedEvery)
+	defer cancel()
+	waited := make([]bool, len(asked))
+	atOnce(len(asked), func(i int) {
+		info, err := asked[i].route.caller.Inspect(ctx, asked[i].Name)
+		waited[i] = err == nil && info.Waiters > 0
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, h := range asked {
+		if waited[i] {
+			h.wantLocked()
+		}
+	}
+	l.wanting = false
+	l.armWantsLocked()
 }

@@ -1,9 +1,12 @@
 package fencelock
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
+	"sync"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -32,7 +35,7 @@ func (h *hold) renew(ctx context.Context, le *Lease) error {
 		}
 	}
 	if err := h.l.enter(); err != nil {
-		h.land()
+		h.give(&h.renewing)
 		return err
 	}
 	defer h.l.exit()
@@ -69,36 +72,13 @@ func (h *hold) fly(le *Lease) (<-chan struct{}, error) {
 		return nil, ErrReleased
 	case h.err != nil:
 		return nil, h.err
-	case h.leaving:
+	case h.state != held:
 		return nil, ErrReleased
-	case h.flying:
-		return h.landedLocked(), nil
+	case h.renewing.taken:
+		return h.renewing.freeLocked(), nil
 	}
-	h.flying = true
+	h.renewing.taken = true
 	return nil, nil
-}
-
-// landedLocked returns what is closed when the call that is with the driver is done. h.mu is held.
-func (h *hold) landedLocked() <-chan struct{} {
-	if h.landed == nil {
-		h.landed = make(chan struct{})
-	}
-	return h.landed
-}
-
-// land ends what fly or lookable began.
-func (h *hold) land() {
-	h.mu.Lock()
-	h.landLocked()
-	h.mu.Unlock()
-}
-
-func (h *hold) landLocked() {
-	h.flying = false
-	if h.landed != nil {
-		close(h.landed)
-		h.landed = nil
-	}
 }
 
 // left is what is left until the deadline.
@@ -113,7 +93,7 @@ func (h *hold) left() time.Duration {
 func (h *hold) renewed(asked backend.Instant, answer error) (Event, error) {
 	now := backend.Now()
 	h.mu.Lock()
-	h.landLocked()
+	h.renewing.giveLocked()
 	ended := h.lookAtLocked(now)
 	switch {
 	case h.err != nil:
@@ -126,7 +106,7 @@ func (h *hold) renewed(asked backend.Instant, answer error) (Event, error) {
 		if !ended {
 			h.timer.Reset(h.span - now.Sub(asked))
 		}
-	case errors.Is(answer, ErrLost) && h.leaving:
+	case errors.Is(answer, ErrLost) && h.state != held:
 		answer = ErrReleased // Unlock overtook the renewal
 	case errors.Is(answer, ErrLost):
 		answer = asLost(answer)
@@ -173,4 +153,255 @@ func own(cause, err error) error {
 		return mine
 	}
 	return fmt.Errorf("%w: %v", mine, err)
+}
+
+// shortWait is when a hold with a short grant is renewed: what is unlocked before need not be.
+const shortWait = 10 * time.Millisecond
+
+// maxBatch is how many holds one call of the driver is about at most.
+const maxBatch = 2000
+
+// schedule renews every hold of a Locker. It has one timer and, while
+// a batch is with the driver, a goroutine for that batch: none per hold. Holds that come
+// due close to each other go into one batch.
+type schedule struct {
+	l *Locker
+
+	mu     sync.Mutex
+	holds  dueHeap
+	timer  *time.Timer
+	at     time.Time // what the timer is set to; zero when it is not
+	closed bool
+	flying sync.WaitGroup
+}
+
+// due is a hold's place in the schedule; the schedule's mutex guards it.
+type due struct {
+	at    time.Time
+	early time.Duration // how much before at it may go into a batch
+	index int           // in the heap, from 1; 0 when not in it
+}
+
+// plan puts holds into the schedule: their next renewal, counted from the last one
+// that was confirmed. failed: a renewal was not answered, or could not be sent yet, and is tried again.
+func (s *schedule) plan(failed bool, hs ...*hold) {
+	if len(hs) == 0 {
+		return
+	}
+	var now backend.Instant
+	if failed {
+		now = backend.Now()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	for _, h := range hs {
+		if h.due.index == 0 && s.next(h, now, failed) {
+			heap.Push(&s.holds, h)
+		}
+	}
+	s.arm()
+}
+
+// next says when h is to be renewed; false if it is not. s.mu is held.
+func (s *schedule) next(h *hold, now backend.Instant, failed bool) bool {
+	if h.set.manual {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.state != held {
+		return false
+	}
+	if failed {
+		// A few tries fit into what is left, whatever that is.
+		pause := min(max((h.span-now.Sub(h.asked))/6, 10*time.Millisecond), time.Second)
+		h.due.at, h.due.early = now.Time().Add(h.dice.jitter(pause)), pause/4
+	} else if h.Short > 0 {
+		h.due.at, h.due.early = h.granted.Add(shortWait), 0
+	} else {
+		every := h.TTL / 3
+		h.due.at, h.due.early = h.asked.Time().Add(h.dice.jitter(every)), every/8
+	}
+	h.renewal, h.overdue = h.due.at, failed
+	return true
+}
+
+// remove takes h out.
+func (s *schedule) remove(h *hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.due.index != 0 {
+		heap.Remove(&s.holds, h.due.index-1)
+	}
+	// The timer stays as it is: it fires at most once for nothing, and a program that
+	// locks and unlocks does not pay for it each time.
+}
+
+// arm sets the timer to the first hold; s.mu is held.
+func (s *schedule) arm() {
+	if len(s.holds) == 0 || s.closed {
+		return
+	}
+	first := s.holds[0].due.at
+	if !s.at.IsZero() && !first.Before(s.at) {
+		return
+	}
+	s.at = first
+	wait := max(time.Until(first), 0)
+	if s.timer == nil {
+		s.timer = time.AfterFunc(wait, s.fire)
+	} else {
+		s.timer.Reset(wait)
+	}
+}
+
+// fire sends off what is due.
+func (s *schedule) fire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at = time.Time{}
+	now := time.Now()
+	type alike struct{ lot, span int }
+	batches := map[alike][]*hold{}
+	for len(s.holds) > 0 && !s.closed {
+		h := s.holds[0]
+		if now.Before(h.due.at.Add(-h.due.early)) {
+			break
+		}
+		heap.Pop(&s.holds)
+		a := alike{h.route.lot, alikeSpan(h)}
+		batches[a] = append(batches[a], h)
+		if len(batches[a]) == maxBatch {
+			s.send(batches[a])
+			delete(batches, a)
+		}
+	}
+	for _, hs := range batches {
+		s.send(hs)
+	}
+	s.arm()
+}
+
+// send gives a batch to a goroutine of its own, so that a store which does not
+// answer for one holds up no other.
+func (s *schedule) send(hs []*hold) { s.flying.Go(func() { s.renew(hs) }) }
+
+// renew renews a batch and plans what comes next.
+func (s *schedule) renew(hs []*hold) {
+	hs, bhs, limit := s.board(hs)
+	if len(hs) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeoutCause(s.l.ctx, limit, noAnswer(limit))
+	defer cancel()
+	asked := backend.Now()
+	var failed []*hold
+	confirmed := hs[:0]
+	for i, err := range hs[0].route.caller.Renew(ctx, bhs) {
+		h := hs[i]
+		e, err := h.renewed(asked, own(context.Cause(ctx), err))
+		h.tell(e)
+		switch {
+		case err == nil:
+			confirmed = append(confirmed, h)
+		case !errors.Is(err, ErrLost) && !errors.Is(err, ErrReleased):
+			failed = append(failed, h)
+		}
+	}
+	if len(confirmed) > 0 {
+		confirmed[0].route.janitor.heard()
+	}
+	s.plan(false, confirmed...)
+	s.plan(true, failed...)
+}
+
+// board keeps of hs those that may fly now, as the driver sees them, and says
+// how long the call may take.
+func (s *schedule) board(hs []*hold) ([]*hold, []*core.Hold, time.Duration) {
+	limit := core.Patience
+	bhs := make([]*core.Hold, 0, len(hs))
+	fly := hs[:0]
+	var later []*hold
+	for _, h := range hs {
+		flying, err := h.fly(nil)
+		if err != nil {
+			continue
+		}
+		if flying != nil { // it is being looked at, or the program is renewing it by hand
+			later = append(later, h)
+			continue
+		}
+		fly, bhs = append(fly, h), append(bhs, h.bh)
+		limit = min(limit, callMost(h))
+	}
+	s.plan(true, later...)
+	return fly, bhs, limit
+}
+
+// alikeSpan is the same number for holds whose calls may take about as long: the shortest bounds a
+// call about many, and must not make it too short for the others.
+func alikeSpan(h *hold) int {
+	return bits.Len64(uint64(min(callMost(h), core.Patience)))
+}
+
+// callMost bounds a call about h in the background: a third of its TTL, so that there is time for another try.
+func callMost(h *hold) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	span := h.TTL
+	if h.Short > 0 {
+		span = min(span, h.Short)
+	}
+	return max(span/3, 100*time.Millisecond)
+}
+
+// woken makes up for a sleep of the machine: what is due is due so much earlier.
+func (s *schedule) woken(slept time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.holds { // all by the same, so that the heap stays one
+		h.due.at = h.due.at.Add(-slept)
+		h.mu.Lock()
+		h.renewal = h.due.at
+		h.mu.Unlock()
+	}
+	s.arm()
+}
+
+// stop ends the schedule; batches that are under way go on.
+func (s *schedule) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
+
+// dueHeap orders holds by when they are due.
+type dueHeap []*hold
+
+func (q dueHeap) Len() int           { return len(q) }
+func (q dueHeap) Less(i, j int) bool { return q[i].due.at.Before(q[j].due.at) }
+func (q dueHeap) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].due.index, q[j].due.index = i+1, j+1
+}
+
+func (q *dueHeap) Push(x any) {
+	h := x.(*hold)
+	h.due.index = len(*q) + 1
+	*q = append(*q, h)
+}
+
+func (q *dueHeap) Pop() any {
+	old := *q
+	h := old[len(old)-1]
+	old[len(old)-1] = nil
+	*q = old[:len(old)-1]
+	h.due.index = 0
+	return h
 }

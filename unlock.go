@@ -49,10 +49,10 @@ func (h *hold) unlock(ctx context.Context, le *Lease, began time.Time) error {
 // NotReleased.
 func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, error) {
 	// One Unlock asks the store; another of the same hold waits for its answer.
-	if !h.claim(limited) {
+	if !h.take(limited, &h.unlocking) {
 		return NotReleased, backend.Unavailable(errors.New("another Unlock of this lease is waiting for the store"))
 	}
-	defer h.unclaim()
+	defer h.give(&h.unlocking)
 	h.look()
 	h.mu.Lock()
 	switch {
@@ -75,7 +75,7 @@ func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, 
 		h.passed(next, p)
 		return Released, nil
 	}
-	h.leaving = true
+	h.state = releasing
 	h.mu.Unlock()
 	h.l.schedule.remove(h)
 	err := h.release(limited, limited.Cause)
@@ -91,51 +91,9 @@ func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, 
 	return NotReleased, err
 }
 
-// claim makes its caller the one who may ask the store to release; false if ctx ended while another was.
-func (h *hold) claim(ctx context.Context) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for h.claimed {
-		free := h.unclaimedLocked()
-		h.mu.Unlock()
-		ended := false
-		select {
-		case <-free:
-		case <-ctx.Done():
-			ended = true
-		}
-		h.mu.Lock()
-		if ended {
-			return false
-		}
-	}
-	h.claimed = true
-	return true
-}
-
-// unclaimedLocked returns what is closed when the claim that somebody has is free. h.mu is held.
-func (h *hold) unclaimedLocked() <-chan struct{} {
-	if h.unclaimed == nil {
-		h.unclaimed = make(chan struct{})
-	}
-	return h.unclaimed
-}
-
-func (h *hold) unclaim() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.claimed = false
-	if h.unclaimed != nil {
-		close(h.unclaimed)
-		h.unclaimed = nil
-	}
-}
-
-// release asks the store, and takes in its answer. cause is of ctx. Its caller has the claim.
+// release asks the store to free the lock of a hold that is releasing, and takes in its answer.
+// cause is of ctx. Its caller has the turn to unlock.
 func (h *hold) release(ctx context.Context, cause func() error) error {
-	h.mu.Lock()
-	h.asking = true
-	h.mu.Unlock()
 	var answer error
 	least := h.minLeft()
 	if least > 0 {
@@ -147,11 +105,13 @@ func (h *hold) release(ctx context.Context, cause func() error) error {
 		answer = own(cause(), answer)
 	}
 	h.mu.Lock()
-	h.asking = false
 	unclean := h.unclean
+	if h.state == releasing {
+		h.state = unrenewed
+	}
 	ended := h.lookLocked()
 	switch {
-	case h.err != nil: // the deadline passed meanwhile
+	case h.state == finished: // the deadline passed meanwhile
 		answer = h.err
 	case answer == nil || undone(answer):
 		h.endLocked(ErrReleased)
@@ -187,20 +147,10 @@ func (h *hold) minLeft() time.Duration {
 // stay is a release that leaves the lock in the store: a renewal. It tells whether the lock was ours
 // until now, as a release does.
 func (h *hold) stay(ctx context.Context) error {
-	h.mu.Lock()
-	for h.flying { // one call about a request at a time
-		landed := h.landedLocked()
-		h.mu.Unlock()
-		select {
-		case <-landed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		h.mu.Lock()
+	if !h.take(ctx, &h.renewing) { // one call about a request at a time
+		return ctx.Err()
 	}
-	h.flying = true
-	h.mu.Unlock()
-	defer h.land()
+	defer h.give(&h.renewing)
 	return h.route.caller.Renew(ctx, []*core.Hold{h.bh})[0]
 }
 
@@ -209,7 +159,7 @@ func (le *Lease) discard() {
 	h := le.h
 	h.mu.Lock()
 	switch {
-	case le.released || h.err != nil || h.claimed: // it was lost, or Close has it
+	case le.released || h.state != held || h.unlocking.taken: // it was lost, or Close has it
 		h.mu.Unlock()
 		return
 	case h.refs > 1:
@@ -220,7 +170,7 @@ func (le *Lease) discard() {
 		}
 		return
 	}
-	le.released, h.leaving = true, true
+	le.released = true
 	h.endLocked(ErrReleased)
 	h.mu.Unlock()
 	h.ended()
@@ -258,16 +208,16 @@ func (l *Locker) outlive(ctx context.Context) *limit {
 // close releases the hold for Locker.Close. Without an answer of the store the
 // lease counts as taken away.
 func (h *hold) close(ctx context.Context) error {
-	h.claim(context.Background()) // an Unlock that has it ends with the Locker's ctx at the latest
-	defer h.unclaim()
+	h.take(context.Background(), &h.unlocking) // an Unlock that has it ends with the Locker's ctx at the latest
+	defer h.give(&h.unlocking)
 	h.look()
 	h.mu.Lock()
-	over := h.err != nil
-	h.leaving = true
-	h.mu.Unlock()
-	if over {
+	if h.state == finished {
+		h.mu.Unlock()
 		return nil
 	}
+	h.state = releasing
+	h.mu.Unlock()
 	h.undo(ErrClosed) // whoever is done with what it writes calls Unlock
 	err := h.release(ctx, func() error { return context.Cause(ctx) })
 	if err == nil || undone(err) {
@@ -277,7 +227,7 @@ func (h *hold) close(ctx context.Context) error {
 		return nil
 	}
 	h.mu.Lock()
-	ended := h.err == nil
+	ended := h.state != finished
 	if ended {
 		h.endLocked(&LostError{Reason: Revoked})
 	}

@@ -82,84 +82,50 @@ var basics = []Rule{
 }
 
 func oneHolder(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
-	if err := held(ctx, b, name, "held by the first client"); err != nil {
-		return err
-	}
-	if err := held(ctx, a, name, "held by the same client"); err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
+	check(held(ctx, b, name, "held by the first client"))
+	check(held(ctx, a, name, "held by the same client"))
 	if le.Token() <= 0 && e.traits.Fencing != backend.NoFencing {
 		return fmt.Errorf("token: got %d, want a positive one", le.Token())
 	}
 	if err := le.Err(); err != nil {
 		return fmt.Errorf("the Err of a held lease: got %w, want nil", err)
 	}
-	if err := unlock(ctx, le, "the first client"); err != nil {
-		return err
-	}
-	le, err = try(ctx, b, name, "after the unlock")
-	if err != nil {
-		return err
-	}
+	check(unlock(ctx, le, "the first client"))
+	le = must(try(ctx, b, name, "after the unlock"))
 	return unlock(ctx, le, "the second client")
 }
 
 func independentNames(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx))
 	for _, l := range []*fencelock.Locker{a, b, a, b} {
-		le, err := try(ctx, l, e.Name(), "a name of its own")
-		if err != nil {
-			return err
-		}
+		le := must(try(ctx, l, e.Name(), "a name of its own"))
 		defer func() { _ = le.Unlock(ctx) }()
 	}
 	return nil
 }
 
 func tenTimes(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx))
 	name := e.Name()
 	for i := range 10 {
-		if _, err := cycle(ctx, a, name, fmt.Sprintf("round %d", i+1)); err != nil {
-			return err
-		}
+		must(cycle(ctx, a, name, fmt.Sprintf("round %d", i+1)))
 	}
-	_, err = cycle(ctx, b, name, "another client after ten rounds")
+	_, err := cycle(ctx, b, name, "another client after ten rounds")
 	return err
 }
 
 func reentry(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
 	inside, cancel := le.Context(ctx)
 	defer cancel()
 	began := time.Now()
-	_, err = a.Mutex(name).Lock(inside)
-	if err := want(err, fencelock.ErrDeadlock, "Lock inside"); err != nil {
-		return err
-	}
+	_, err := a.Mutex(name).Lock(inside)
+	check(want(err, fencelock.ErrDeadlock, "Lock inside"))
 	if took := time.Since(began); took > e.Slack() {
 		return fmt.Errorf("ErrDeadlock took %v, want at once", took)
 	}
@@ -170,37 +136,22 @@ func reentry(ctx context.Context, e *Env) error {
 	if again.Token() != le.Token() {
 		return fmt.Errorf("token of the second lease: got %d, want %d", again.Token(), le.Token())
 	}
-	if err := unlock(ctx, le, "the first lease"); err != nil {
-		return err
-	}
-	if err := held(ctx, b, name, "one of two leases unlocked"); err != nil {
-		return err
-	}
-	if err := unlock(ctx, again, "the second lease"); err != nil {
-		return err
-	}
-	if err := want(again.Unlock(ctx), fencelock.ErrReleased, "Unlock once more"); err != nil {
-		return err
-	}
+	check(unlock(ctx, le, "the first lease"))
+	check(held(ctx, b, name, "one of two leases unlocked"))
+	check(unlock(ctx, again, "the second lease"))
+	check(want(again.Unlock(ctx), fencelock.ErrReleased, "Unlock once more"))
 	_, err = try(ctx, b, name, "both unlocked")
 	return err
 }
 
 func promptTry(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx))
 	name := e.Name()
-	if _, err := try(ctx, a, name, "a free lock"); err != nil {
-		return err
-	}
+	must(try(ctx, a, name, "a free lock"))
 	least := time.Hour // of several: what a busy machine adds is not the backend's
 	for range 5 {
 		began := time.Now()
-		if err := held(ctx, b, name, "held"); err != nil {
-			return err
-		}
+		check(held(ctx, b, name, "held"))
 		least = min(least, time.Since(began))
 	}
 	if least > e.Slack() {
@@ -215,9 +166,7 @@ func boundedWait(ctx context.Context, e *Env) error {
 		return err
 	}
 	name := e.Name()
-	if _, err := try(ctx, a, name, "a free lock"); err != nil {
-		return err
-	}
+	must(try(ctx, a, name, "a free lock"))
 	why := errors.New("the caller's own reason")
 	const bound = time.Second
 	least := time.Hour // of several, as for A5
@@ -228,9 +177,7 @@ func boundedWait(ctx context.Context, e *Env) error {
 		took := time.Since(began)
 		cancel()
 		for _, target := range []error{context.DeadlineExceeded, why, fencelock.ErrLocked} {
-			if err := want(err, target, "a wait whose ctx ended"); err != nil {
-				return err
-			}
+			check(want(err, target, "a wait whose ctx ended"))
 		}
 		if took < bound {
 			return fmt.Errorf("a wait bounded by %v ended after %v", bound, took)
@@ -244,34 +191,22 @@ func boundedWait(ctx context.Context, e *Env) error {
 }
 
 func doneCtx(ctx context.Context, e *Env) error {
-	l, link, err := e.OpenThrough(ctx)
-	if err != nil {
-		return err
-	}
+	l, link := must2(e.OpenThrough(ctx))
 	name := e.Name()
-	if _, err := cycle(ctx, l, name, "before"); err != nil {
-		return err
-	}
+	must(cycle(ctx, l, name, "before"))
 	done, cancel := context.WithCancel(ctx)
 	cancel()
-	before, err := settled(ctx, link)
-	if err != nil {
-		return err
-	}
+	before := must(settled(ctx, link))
 	for range 2 * idle {
 		for _, lock := range []func(context.Context) (*fencelock.Lease, error){
 			l.Mutex(name).Lock, l.Mutex(name).TryLock,
 		} {
 			_, err := lock(done)
-			if err := want(err, context.Canceled, "with a ctx that is done"); err != nil {
-				return err
-			}
+			check(want(err, context.Canceled, "with a ctx that is done"))
 		}
 	}
-	if err := e.quiet(ctx, link, before, e.TTL()/4); err != nil {
-		return err
-	}
-	_, err = try(ctx, l, name, "afterwards")
+	check(e.quiet(ctx, link, before, e.TTL()/4))
+	_, err := try(ctx, l, name, "afterwards")
 	return err
 }
 
@@ -307,29 +242,18 @@ func (e *Env) quiet(ctx context.Context, link Link, before int64, d time.Duratio
 }
 
 func cancelledWaiter(ctx context.Context, e *Env) error {
-	a, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	a := must(e.Open(ctx))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
 	const n = 5
 	var line [n]<-chan result
 	var giveUp [n]context.CancelFunc
 	for i := range line {
-		l, err := e.Open(ctx)
-		if err != nil {
-			return err
-		}
+		l := must(e.Open(ctx))
 		impatient, cancel := context.WithCancel(ctx)
 		defer cancel()
 		line[i], giveUp[i] = locking(impatient, l, name), cancel
-		if err := waiting(ctx, a, name, i+1); err != nil {
-			return err
-		}
+		check(waiting(ctx, a, name, i+1))
 	}
 	left := n
 	for _, i := range []int{0, n / 2, n - 1} { // the first, one in the middle, the last
@@ -338,48 +262,29 @@ func cancelledWaiter(ctx context.Context, e *Env) error {
 		began := time.Now()
 		giveUp[i]()
 		r := <-line[i]
-		if err := want(r.err, context.Canceled, who); err != nil {
-			return err
-		}
+		check(want(r.err, context.Canceled, who))
 		if took := r.at.Sub(began); took > time.Second {
 			return fmt.Errorf("%s came back after %v, want within 1s", who, took)
 		}
-		if err := until(ctx, time.Second+e.Slack(), who+" has left the queue", func() (bool, error) {
+		check(until(ctx, time.Second+e.Slack(), who+" has left the queue", func() (bool, error) {
 			info, err := a.Inspect(ctx, name)
 			return info.Waiters <= left, err
-		}); err != nil {
-			return err
-		}
+		}))
 	}
-	if err := unlock(ctx, le, "the holder"); err != nil {
-		return err
-	}
+	check(unlock(ctx, le, "the holder"))
 	rest := merged(line[1], line[3])
 	for i := range left {
-		r, err := granted(ctx, rest, time.Second+e.Slack()+e.traits.DeadWaiter,
-			fmt.Sprintf("waiter %d of the %d that are left", i+1, left))
-		if err != nil {
-			return err
-		}
-		if err := unlock(ctx, r.lease, "a waiter that was left"); err != nil {
-			return err
-		}
+		r := must(granted(ctx, rest, time.Second+e.Slack()+e.traits.DeadWaiter,
+			fmt.Sprintf("waiter %d of the %d that are left", i+1, left)))
+		check(unlock(ctx, r.lease, "a waiter that was left"))
 	}
 	return nil
 }
 
 func badArguments(ctx context.Context, e *Env) error {
-	l, link, err := e.OpenThrough(ctx)
-	if err != nil {
-		return err
-	}
-	if _, err := cycle(ctx, l, e.Name(), "before"); err != nil {
-		return err
-	}
-	before, err := settled(ctx, link)
-	if err != nil {
-		return err
-	}
+	l, link := must2(e.OpenThrough(ctx))
+	must(cycle(ctx, l, e.Name(), "before"))
+	before := must(settled(ctx, link))
 	for _, bad := range []fencelock.Mutex{
 		l.Mutex(""), l.Mutex("a\x00b"), l.Mutex("\xff"), l.Mutex(strings.Repeat("x", 513)),
 		l.Mutex("n", fencelock.WithTTL(-1)), l.Mutex("n", fencelock.WithTTL(1)),
@@ -389,9 +294,7 @@ func badArguments(ctx context.Context, e *Env) error {
 		for range idle {
 			for _, lock := range []func(context.Context) (*fencelock.Lease, error){bad.Lock, bad.TryLock} {
 				_, err := lock(ctx)
-				if err := want(err, fencelock.ErrInvalid, fmt.Sprintf("name %.20q", bad.Name())); err != nil {
-					return err
-				}
+				check(want(err, fencelock.ErrInvalid, fmt.Sprintf("name %.20q", bad.Name())))
 			}
 		}
 	}
@@ -404,10 +307,7 @@ func exactCounter(ctx context.Context, e *Env) error {
 	var counter, inside atomic.Int64 // loads and stores, no Add: an update can be lost
 	done := make(chan error, contenders)
 	for range clients {
-		l, err := e.Open(ctx, fencelock.WithTTL(30*time.Second))
-		if err != nil {
-			return err
-		}
+		l := must(e.Open(ctx, fencelock.WithTTL(30*time.Second)))
 		for range contenders / clients {
 			go func() {
 				done <- l.Do(ctx, name, func(ctx context.Context, _ *fencelock.Lease) error {
@@ -429,9 +329,7 @@ func exactCounter(ctx context.Context, e *Env) error {
 	for range contenders {
 		errs = append(errs, <-done)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
+	check(errors.Join(errs...))
 	if got := counter.Load(); got != contenders {
 		return fmt.Errorf("counter: got %d, want %d", got, contenders)
 	}
@@ -448,21 +346,10 @@ func deadLockByTry(ctx context.Context, e *Env) error {
 		return err
 	}
 	name := e.Name()
-	if _, err := try(ctx, a, name, "a free lock"); err != nil {
-		return err
-	}
+	must(try(ctx, a, name, "a free lock"))
 	link.Set(blackHole) // the holder is never heard of again
 	began := time.Now()
-	err = until(ctx, 2*e.TTL()+e.Slack(), "a TryLock takes the dead lock", func() (bool, error) {
-		le, err := b.Mutex(name).TryLock(ctx)
-		if errors.Is(err, fencelock.ErrLocked) {
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-		return true, le.Unlock(ctx)
-	})
+	err = until(ctx, 2*e.TTL()+e.Slack(), "a TryLock takes the dead lock", freeFor(ctx, b, name))
 	e.Notef("taken by TryLock %v after the holder went silent (TTL %v)",
 		time.Since(began).Round(time.Millisecond), e.TTL())
 	return err

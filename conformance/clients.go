@@ -164,9 +164,7 @@ func clientUsedUp(ctx context.Context, e *Env) error {
 	}
 	giveBack()
 	for _, le := range extra {
-		if err := unlock(ctx, le, "a lock taken while the client was used up"); err != nil {
-			return err
-		}
+		check(unlock(ctx, le, "a lock taken while the client was used up"))
 	}
 	return c.whole(ctx, e, "after the client was used up")
 }
@@ -182,32 +180,17 @@ func keep(all *[]*fencelock.Lease) func(*fencelock.Lease, error) error {
 }
 
 func clientUsedUpForLong(ctx context.Context, e *Env) error {
-	client, a, err := e.shared(ctx, e.kept())
-	if err != nil {
-		return err
-	}
-	c, err := e.contended(ctx, a)
-	if err != nil {
-		return err
-	}
-	other, err := try(ctx, a, e.Name(), "a free lock")
-	if err != nil {
-		return err
-	}
+	client, a := must2(e.shared(ctx, e.kept()))
+	c := must(e.contended(ctx, a))
+	other := must(try(ctx, a, e.Name(), "a free lock"))
 	giveBack, err := client.UseUp(ctx)
 	if err != nil {
 		return fmt.Errorf("use the client up: %w", err)
 	}
 	defer giveBack()
-	if err := sleep(ctx, 3*e.Kept()); err != nil {
-		return err
-	}
-	if err := unlock(ctx, other, "while the client is used up"); err != nil {
-		return err
-	}
-	if err := freeAtOnce(ctx, c.b, other.Name()); err != nil {
-		return err
-	}
+	check(sleep(ctx, 3*e.Kept()))
+	check(unlock(ctx, other, "while the client is used up"))
+	check(freeAtOnce(ctx, c.b, other.Name()))
 	return c.whole(ctx, e, "while the client is used up")
 }
 
@@ -238,14 +221,12 @@ func clientClosed(ctx context.Context, e *Env) error {
 		"Inspect": func() error { _, err := a.Inspect(ctx, c.ours.Name()); return err },
 		"Unlock":  func() error { return c.ours.Unlock(ctx) },
 	} {
-		if err := inTime(what+" after the program has closed its client", most, func() { err = call() }); err != nil {
-			return err
-		}
+		check(inTime(
+			what+" after the program has closed its client", most, func() { err = call() },
+		))
 		e.Notef("%s after the client was closed: %v", what, err)
 	}
-	if err := inTime("Close after the program has closed its client", most, func() { _ = a.Close() }); err != nil {
-		return err
-	}
+	check(inTime("Close after the program has closed its client", most, func() { _ = a.Close() }))
 	select {
 	case r := <-c.wait:
 		if r.err == nil {
@@ -264,42 +245,22 @@ func clientClosed(ctx context.Context, e *Env) error {
 }
 
 func clientShared(ctx context.Context, e *Env) error {
-	client, a, err := e.shared(ctx)
-	if err != nil {
-		return err
-	}
-	b, err := e.over(client)
-	if err != nil {
-		return err
-	}
+	client, a := must2(e.shared(ctx))
+	b := must(e.over(client))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
-	if err := held(ctx, b, name, "by another Locker over the same client"); err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
+	check(held(ctx, b, name, "by another Locker over the same client"))
 	wait := locking(ctx, b, name)
-	if err := waiting(ctx, a, name, 1); err != nil {
-		return err
-	}
-	if err := unlock(ctx, le, "the holder"); err != nil {
-		return err
-	}
-	r, err := granted(ctx, wait, 2*time.Second+e.Slack(), "the other Locker")
-	if err != nil {
-		return err
-	}
+	check(waiting(ctx, a, name, 1))
+	check(unlock(ctx, le, "the holder"))
+	r := must(granted(ctx, wait, 2*time.Second+e.Slack(), "the other Locker"))
 	if err := a.Close(); err != nil {
 		return fmt.Errorf("Close of the first: got %w, want nil", err)
 	}
 	if err := r.lease.Renew(ctx); err != nil {
 		return fmt.Errorf("Renew after the other Locker was closed: got %w, want nil", err)
 	}
-	if err := unlock(ctx, r.lease, "after the other Locker was closed"); err != nil {
-		return err
-	}
-	_, err = cycle(ctx, b, name, "after the other Locker was closed")
+	check(unlock(ctx, r.lease, "after the other Locker was closed"))
+	_, err := cycle(ctx, b, name, "after the other Locker was closed")
 	return err
 }

@@ -26,10 +26,7 @@ var hostileDeaths = []Rule{
 }
 
 func diesAtWork(ctx context.Context, e *Env) error {
-	b, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	b := must(e.Open(ctx))
 	for _, way := range []struct {
 		how    string
 		unread bool
@@ -41,51 +38,35 @@ func diesAtWork(ctx context.Context, e *Env) error {
 		{how: "stopped at work", stop: true, bound: 2*e.TTL() + time.Second},
 		{how: "stopped with an answer that it has not read", unread: true, stop: true, bound: 2*e.TTL() + time.Second},
 	} {
-		p, err := e.Process(ctx)
-		if err != nil {
-			return err
-		}
+		p := must(e.Process(ctx))
 		name := e.Name()
 		key := strings.TrimRight(e.prefix, ":") + "-" + name
-		old, err := p.Lock(ctx, name, e.TTL())
-		if err != nil {
-			return err
-		}
-		if _, err := p.Ask(ctx, "busy", name, key, strconv.FormatBool(way.unread)); err != nil {
-			return err
-		}
-		if err := until(ctx, 10*time.Second, "the store is at work", func() (bool, error) {
+		old := must(p.Lock(ctx, name, e.TTL()))
+		must(p.Ask(ctx, "busy", name, key, strconv.FormatBool(way.unread)))
+		check(until(ctx, 10*time.Second, "the store is at work", func() (bool, error) {
 			return e.h.Busy.Working(ctx, key, way.unread)
-		}); err != nil {
-			return err
-		}
+		}))
 		began := time.Now()
 		if way.stop {
-			if err := p.Stop(); err != nil {
-				return err
-			}
+			check(p.Stop())
 		} else {
 			p.Kill()
 		}
-		r, err := granted(ctx, locking(ctx, b, name), way.bound+e.Slack(), "the next, after the holder was "+way.how)
-		if err != nil {
-			return err
-		}
+		r := must(granted(
+			ctx, locking(ctx, b, name), way.bound+e.Slack(),
+			"the next, after the holder was "+way.how,
+		))
 		e.Notef("%s: free after %v (TTL %v)", way.how, time.Since(began).Round(time.Millisecond), e.TTL())
 		if r.lease.Token() <= old {
 			return fmt.Errorf("%s: token: got %d after %d", way.how, r.lease.Token(), old)
 		}
 		if way.stop {
-			if err := p.Continue(); err != nil {
-				return err
-			}
+			check(p.Continue())
 			if said, err := p.Ask(ctx, "err", name); err != nil || said == "held" {
 				return fmt.Errorf("%s, and continued: its first look says %q, %w; want a loss", way.how, said, err)
 			}
 		}
-		if err := unlock(ctx, r.lease, "the next"); err != nil {
-			return err
-		}
+		check(unlock(ctx, r.lease, "the next"))
 	}
 	return nil
 }

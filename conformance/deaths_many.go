@@ -51,31 +51,19 @@ func manyLongNames(ctx context.Context, e *Env) error {
 	case e.traits.LeasePerConn:
 		n = 20
 	}
-	b, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
-	p, err := e.Process(ctx)
-	if err != nil {
-		return err
-	}
+	b := must(e.Open(ctx))
+	p := must(e.Process(ctx))
 	began := time.Now()
 	ms := strconv.FormatInt(ttl.Milliseconds(), 10)
-	if _, err := p.Ask(ctx, "many", strconv.Itoa(n), ms); err != nil {
-		return err
-	}
+	must(p.Ask(ctx, "many", strconv.Itoa(n), ms))
 	took := time.Since(began)
-	if err := held(ctx, b, longName(n-1), "one of many"); err != nil {
-		return err
-	}
+	check(held(ctx, b, longName(n-1), "one of many"))
 	p.Kill()
 	began = time.Now()
 	for i := range n { // in turn: a name is looked at when most others are free already
 		bound := ttl + time.Second + e.Slack() + e.traits.Resolution - time.Since(began)
 		what := fmt.Sprintf("name %d of %d, of 512 bytes, of a process that was killed", i+1, n)
-		if err := until(ctx, max(bound, time.Second), what, e.freeAgain(ctx, b, longName(i))); err != nil {
-			return err
-		}
+		check(until(ctx, max(bound, time.Second), what, e.freeAgain(ctx, b, longName(i))))
 	}
 	e.Notef("%d locks with names of 512 bytes, taken in %v: free %v after the death of their process (TTL %v)",
 		n, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), ttl)

@@ -11,29 +11,15 @@ import (
 
 func firstCome(ctx context.Context, e *Env) error {
 	const n = 6
-	holder, stranger, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
-	newcomer, err := e.Open(ctx) // not one who tries: a process that waits tries nothing
-	if err != nil {
-		return err
-	}
+	holder, stranger := must2(e.Two(ctx))
+	newcomer := must(e.Open(ctx)) // not one who tries: a process that waits tries nothing
 	name := e.Name()
-	le, err := try(ctx, holder, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, holder, name, "a free lock"))
 	var line []<-chan result
 	for i := range n {
-		l, err := e.Open(ctx)
-		if err != nil {
-			return err
-		}
+		l := must(e.Open(ctx))
 		line = append(line, locking(ctx, l, name))
-		if err := waiting(ctx, holder, name, i+1); err != nil {
-			return err
-		}
+		check(waiting(ctx, holder, name, i+1))
 	}
 	var late []<-chan result // Locks of newcomers, each called just when the lock is freed for others
 	for i, ch := range line {
@@ -43,25 +29,16 @@ func firstCome(ctx context.Context, e *Env) error {
 			return errors.Join(err, pushed())
 		}
 		r, err := granted(ctx, ch, 2*time.Second+e.Slack(), fmt.Sprintf("waiter %d of %d, in its turn", i+1, n))
-		if err := errors.Join(pushed(), err); err != nil {
-			return err
-		}
-		if err := held(ctx, holder, name, "a newcomer's try while others wait"); err != nil {
-			return err
-		}
+		check(errors.Join(pushed(), err))
+		check(held(ctx, holder, name, "a newcomer's try while others wait"))
 		le = r.lease
 	}
-	if err := unlock(ctx, le, "the last"); err != nil {
-		return err
-	}
+	check(unlock(ctx, le, "the last"))
 	for rest := merged(late...); len(late) > 0; late = late[1:] {
-		r, err := granted(ctx, rest, 2*time.Second+e.Slack(), "a newcomer, after all who waited before it")
-		if err != nil {
-			return err
-		}
-		if err := unlock(ctx, r.lease, "a newcomer"); err != nil {
-			return err
-		}
+		r := must(granted(
+			ctx, rest, 2*time.Second+e.Slack(), "a newcomer, after all who waited before it",
+		))
+		check(unlock(ctx, r.lease, "a newcomer"))
 	}
 	return firstComeInside(ctx, e, holder, stranger)
 }
@@ -69,23 +46,16 @@ func firstCome(ctx context.Context, e *Env) error {
 // firstComeInside is the same for one who waits in the holder's own process.
 func firstComeInside(ctx context.Context, e *Env, holder, stranger *fencelock.Locker) error {
 	name := e.Name()
-	le, err := try(ctx, holder, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, holder, name, "a free lock"))
 	for range 6 {
 		ch := locking(ctx, holder, name)
-		if err := waiting(ctx, stranger, name, 1); err != nil {
-			return err
-		}
+		check(waiting(ctx, stranger, name, 1))
 		pushed := e.push(ctx, name, holder, stranger)
 		if err := unlock(ctx, le, "the holder"); err != nil {
 			return errors.Join(err, pushed())
 		}
 		r, err := granted(ctx, ch, 2*time.Second+e.Slack(), "a waiter of the holder's process")
-		if err := errors.Join(pushed(), err); err != nil {
-			return err
-		}
+		check(errors.Join(pushed(), err))
 		le = r.lease
 	}
 	return unlock(ctx, le, "the last of the holder's process")

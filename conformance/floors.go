@@ -22,15 +22,9 @@ var hostileFloors = []Rule{
 const farFloor = 2 * backend.FloorAhead
 
 func farFloorsRefused(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx))
 	name := e.Name()
-	t, err := cycle(ctx, a, name, "a round")
-	if err != nil {
-		return err
-	}
+	t := must(cycle(ctx, a, name, "a round"))
 	near := max(t, time.Now().UnixMicro()) // wherever the store's own number is between the two
 	for _, floor := range []fencelock.Token{near + farFloor, 1<<53 - 2} {
 		bad := fencelock.WithFloor(floor)
@@ -42,10 +36,7 @@ func farFloorsRefused(ctx context.Context, e *Env) error {
 			if i > 0 {
 				other = e.Name()
 			}
-			got, err := cycle(ctx, b, other, "after a floor that was refused")
-			if err != nil {
-				return err
-			}
+			got := must(cycle(ctx, b, other, "after a floor that was refused"))
 			if got >= near+farFloor {
 				return fmt.Errorf("token of another name after a floor of %d was refused: "+
 					"got %d, want one near %d", floor, got, near)

@@ -22,16 +22,12 @@ func hostile() []string {
 }
 
 func hostileNames(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx, fencelock.WithTTL(30*time.Second))
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx, fencelock.WithTTL(30*time.Second)))
 	leases := map[string]*fencelock.Lease{}
 	for _, name := range hostile() {
-		le, err := try(ctx, a, name, fmt.Sprintf("name %.40q (with %d others held)", name, len(leases)))
-		if err != nil {
-			return err
-		}
+		le := must(try(
+			ctx, a, name, fmt.Sprintf("name %.40q (with %d others held)", name, len(leases)),
+		))
 		leases[name] = le
 	}
 	listed := map[string]bool{}
@@ -42,9 +38,7 @@ func hostileNames(ctx context.Context, e *Env) error {
 		listed[info.Name] = true
 	}
 	for name, le := range leases {
-		if err := held(ctx, b, name, fmt.Sprintf("name %.40q", name)); err != nil {
-			return err
-		}
+		check(held(ctx, b, name, fmt.Sprintf("name %.40q", name)))
 		info, err := b.Inspect(ctx, name)
 		if err != nil || !info.Held || info.Name != name || info.Token != le.Token() {
 			return fmt.Errorf("Inspect of %.40q: got %+v, %v; want it held with token %d", name, info, err, le.Token())
@@ -52,9 +46,7 @@ func hostileNames(ctx context.Context, e *Env) error {
 		if !listed[name] {
 			return fmt.Errorf("List does not name %.40q", name)
 		}
-		if err := unlock(ctx, le, fmt.Sprintf("name %.40q", name)); err != nil {
-			return err
-		}
+		check(unlock(ctx, le, fmt.Sprintf("name %.40q", name)))
 		if info, err := b.Inspect(ctx, name); err != nil || info.Held {
 			return fmt.Errorf("Inspect of %.40q after Unlock: got %+v, %v; want it free", name, info, err)
 		}
@@ -63,23 +55,11 @@ func hostileNames(ctx context.Context, e *Env) error {
 }
 
 func prefixesIsolate(ctx context.Context, e *Env) error {
-	a, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
-	b, err := e.open(ctx, Client{Prefix: e.prefix + "other:"})
-	if err != nil {
-		return err
-	}
+	a := must(e.Open(ctx))
+	b := must(e.open(ctx, Client{Prefix: e.prefix + "other:"}))
 	name := e.Name()
-	one, err := try(ctx, a, name, "the first prefix")
-	if err != nil {
-		return err
-	}
-	two, err := try(ctx, b, name, "the second prefix")
-	if err != nil {
-		return err
-	}
+	one := must(try(ctx, a, name, "the first prefix"))
+	two := must(try(ctx, b, name, "the second prefix"))
 	for info, err := range b.List(ctx, "") {
 		if err != nil || info.Name != name {
 			return fmt.Errorf("List under the second prefix: got %q, %v; want %q only", info.Name, err, name)

@@ -116,14 +116,8 @@ func countsFromSend(ctx context.Context, e *Env) error {
 	ttl := max(6*time.Second, e.Kept())
 	results := make(chan error, len(lateWays))
 	for _, way := range lateWays {
-		a, link, err := e.OpenThrough(ctx, fencelock.WithTTL(ttl))
-		if err != nil {
-			return err
-		}
-		b, err := e.Open(ctx)
-		if err != nil {
-			return err
-		}
+		a, link := must2(e.OpenThrough(ctx, fencelock.WithTTL(ttl)))
+		b := must(e.Open(ctx))
 		c := &lateClient{a, link, b, e.Name(), e.Name(), e.late()}
 		go func() {
 			left, err := c.cutOff(ctx, way.take, 2*ttl+e.traits.DeadWaiter+e.Slack())

@@ -96,24 +96,15 @@ var leases = []Rule{
 }
 
 func expires(ctx context.Context, e *Env) error {
-	d, err := e.caller(ctx)
-	if err != nil {
-		return err
-	}
-	l, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	d := must(e.caller(ctx))
+	l := must(e.Open(ctx))
 	r := e.Request(e.Name(), false)
 	r.Auto = false
 	began := time.Now()
 	if _, err := d.Acquire(ctx, r); err != nil { // and never heard of again
 		return fmt.Errorf("Acquire: %w", err)
 	}
-	got, err := granted(ctx, locking(ctx, l, r.Name), 2*e.TTL()+time.Second+e.Slack(), "a waiter")
-	if err != nil {
-		return err
-	}
+	got := must(granted(ctx, locking(ctx, l, r.Name), 2*e.TTL()+time.Second+e.Slack(), "a waiter"))
 	took := got.at.Sub(began)
 	if took < e.TTL()-e.traits.Resolution-time.Millisecond {
 		return fmt.Errorf("granted %v after the acquire, want no sooner than the TTL, %v", took, e.TTL())
@@ -123,26 +114,16 @@ func expires(ctx context.Context, e *Env) error {
 }
 
 func renewedLong(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx, e.kept())
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx, e.kept()))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
 	token := le.Token()
 	for range 8 {
-		if err := sleep(ctx, e.Kept()/2); err != nil {
-			return err
-		}
+		check(sleep(ctx, e.Kept()/2))
 		if err := le.Err(); err != nil {
 			return fmt.Errorf("a renewed lease: got %w, want it held", err)
 		}
-		if err := held(ctx, b, name, "renewed"); err != nil {
-			return err
-		}
+		check(held(ctx, b, name, "renewed"))
 	}
 	if le.Token() != token {
 		return fmt.Errorf("token after renewals: got %d, want %d", le.Token(), token)
@@ -151,19 +132,11 @@ func renewedLong(ctx context.Context, e *Env) error {
 }
 
 func renewedByHand(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx, e.kept(), fencelock.WithManualRenew())
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx, e.kept(), fencelock.WithManualRenew()))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
 	for i := range 3 {
-		if err := sleep(ctx, e.Kept()*6/10); err != nil {
-			return err
-		}
+		check(sleep(ctx, e.Kept()*6/10))
 		before := le.Deadline()
 		if err := le.Renew(ctx); err != nil {
 			return fmt.Errorf("Renew %d: got %w, want nil", i+1, err)
@@ -172,9 +145,7 @@ func renewedByHand(ctx context.Context, e *Env) error {
 			return fmt.Errorf("Renew %d did not move the Deadline", i+1)
 		}
 	}
-	if err := held(ctx, b, name, "renewed by hand"); err != nil {
-		return err
-	}
+	check(held(ctx, b, name, "renewed by hand"))
 	if _, err := ended(ctx, le, e.Kept()+e.Slack()); err != nil {
 		return fmt.Errorf("without a renewal: %w", err)
 	}
@@ -182,103 +153,61 @@ func renewedByHand(ctx context.Context, e *Env) error {
 }
 
 func renewTooLate(ctx context.Context, e *Env) error {
-	d, err := e.caller(ctx)
-	if err != nil {
-		return err
-	}
-	b, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	d := must(e.caller(ctx))
+	b := must(e.Open(ctx))
 	// Released.
 	one := e.Request(e.Name(), false)
-	g, err := d.Acquire(ctx, one)
-	if err != nil {
-		return fmt.Errorf("Acquire: %w", err)
-	}
-	h := &core.Hold{Request: one, Grant: g}
-	if err := d.Release(ctx, h); err != nil {
-		return fmt.Errorf("Release: %w", err)
-	}
-	if err := want(d.Renew(ctx, []*core.Hold{h})[0], backend.ErrLost, "Renew after Release"); err != nil {
-		return err
-	}
+	h := must(acquire(ctx, d, one, "the first"))
+	check(release(ctx, d, h, "the first"))
+	check(want(d.Renew(ctx, []*core.Hold{h})[0], backend.ErrLost, "Renew after Release"))
 	if info, err := b.Inspect(ctx, one.Name); err != nil || info.Held {
 		return fmt.Errorf("Renew after Release: Inspect: got %+v, %v; want it free", info, err)
 	}
 	// Expired, and granted again.
 	two := e.Request(e.Name(), false)
 	two.Auto = false
-	if g, err = d.Acquire(ctx, two); err != nil {
-		return fmt.Errorf("Acquire: %w", err)
-	}
-	h = &core.Hold{Request: two, Grant: g}
-	if err := sleep(ctx, e.TTL()+e.Slack()); err != nil {
-		return err
-	}
-	if err := want(d.Renew(ctx, []*core.Hold{h})[0], backend.ErrLost, "Renew after expiry"); err != nil {
-		return err
-	}
-	le, err := try(ctx, b, two.Name, "after the expiry and a late renewal")
-	if err != nil {
-		return err
-	}
-	if err := want(d.Renew(ctx, []*core.Hold{h})[0], backend.ErrLost, "Renew after a re-grant"); err != nil {
-		return err
-	}
+	h = must(acquire(ctx, d, two, "the second"))
+	check(sleep(ctx, e.TTL()+e.Slack()))
+	check(want(d.Renew(ctx, []*core.Hold{h})[0], backend.ErrLost, "Renew after expiry"))
+	le := must(try(ctx, b, two.Name, "after the expiry and a late renewal"))
+	check(want(d.Renew(ctx, []*core.Hold{h})[0], backend.ErrLost, "Renew after a re-grant"))
 	return unlock(ctx, le, "the next holder, after a stranger's renewal")
 }
 
 func rideOutFaults(ctx context.Context, e *Env) error {
-	a, link, err := e.OpenThrough(ctx, e.kept())
-	if err != nil {
-		return err
-	}
+	a, link := must2(e.OpenThrough(ctx, e.kept()))
 	held := e.heldThroughFaults
 	if e.traits.LeasePerConn {
 		held = e.endedByCut
 	}
-	if err := held(ctx, a, link); err != nil {
-		return err
-	}
+	check(held(ctx, a, link))
 	// An acquire and a release whose replies were lost.
 	link.LoseReplies(1)
 	name := e.Name()
-	got, err := granted(ctx, locking(ctx, a, name), 5*time.Second, "Lock with its reply lost")
-	if err != nil {
-		return err
-	}
+	got := must(granted(ctx, locking(ctx, a, name), 5*time.Second, "Lock with its reply lost"))
 	link.LoseReplies(1)
 	if err := got.lease.Unlock(ctx); err != nil {
 		if !errors.Is(err, fencelock.ErrUnavailable) {
 			return fmt.Errorf("an Unlock with its reply lost: got %w, want nil or ErrUnavailable", err)
 		}
-		if err := unlock(ctx, got.lease, "again, after a lost reply"); err != nil {
-			return err
-		}
+		check(unlock(ctx, got.lease, "again, after a lost reply"))
 	}
 	return e.sentAgain(ctx)
 }
 
 // heldThroughFaults checks that leases outlive lost replies, cut connections and a short outage.
 func (e *Env) heldThroughFaults(ctx context.Context, a *fencelock.Locker, link Link) error {
-	le, err := try(ctx, a, e.Name(), "a free lock")
-	if err != nil {
-		return err
-	}
-	hand, err := try(ctx, a, e.Name(), "a free lock", fencelock.WithManualRenew(), fencelock.WithTTL(ample))
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, e.Name(), "a free lock"))
+	hand := must(try(
+		ctx, a, e.Name(), "a free lock", fencelock.WithManualRenew(), fencelock.WithTTL(ample),
+	))
 	for round, fault := range []func(){
 		func() { link.LoseReplies(1) },
 		link.Cut,
 		func() { down(link); time.AfterFunc(e.Kept()/4, func() { link.Set(passAll) }) },
 	} {
 		fault()
-		if err := sleep(ctx, e.Kept()*8/10); err != nil {
-			return err
-		}
+		check(sleep(ctx, e.Kept()*8/10))
 		if err := le.Err(); err != nil {
 			return fmt.Errorf("after fault %d of 3: got %w, want the lease held", round+1, err)
 		}
@@ -297,77 +226,43 @@ func (e *Env) heldThroughFaults(ctx context.Context, a *fencelock.Locker, link L
 // endedByCut checks, for a backend whose lease is a connection, that its end is told at once and frees the lock, that
 // replies which are only late keep it, and that the end of one touches no other.
 func (e *Env) endedByCut(ctx context.Context, a *fencelock.Locker, link Link) error {
-	b, err := e.Open(ctx, e.kept())
-	if err != nil {
-		return err
-	}
-	bystander, err := try(ctx, b, e.Name(), "a free lock")
-	if err != nil {
-		return err
-	}
+	b := must(e.Open(ctx, e.kept()))
+	bystander := must(try(ctx, b, e.Name(), "a free lock"))
 	for what, fault := range map[string]func(Link){
 		"a lost reply":     func(l Link) { l.LoseReplies(1) },
 		"a cut connection": Link.Cut,
 	} {
 		// A client for each: what one still tidies after its loss would be whose reply is lost.
-		c, own, err := e.OpenThrough(ctx, e.kept())
-		if err != nil {
-			return err
-		}
-		le, err := try(ctx, c, e.Name(), "a free lock")
-		if err != nil {
-			return err
-		}
+		c, own := must2(e.OpenThrough(ctx, e.kept()))
+		le := must(try(ctx, c, e.Name(), "a free lock"))
 		fault(own) // and the next renewal, or the connection's own end, shows it
 		if _, err := ended(ctx, le, e.Kept()/2+e.Slack()); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		if err := lostBy(le, what, fencelock.SessionLost); err != nil {
-			return err
-		}
-		next, err := granted(ctx, locking(ctx, b, le.Name()), time.Second+e.Slack(), "the next, after "+what)
-		if err != nil {
-			return err
-		}
-		if err := unlock(ctx, next.lease, "the next, after "+what); err != nil {
-			return err
-		}
+		check(lostBy(le, what, fencelock.SessionLost))
+		next := must(granted(
+			ctx, locking(ctx, b, le.Name()), time.Second+e.Slack(), "the next, after "+what,
+		))
+		check(unlock(ctx, next.lease, "the next, after "+what))
 	}
-	le, err := try(ctx, a, e.Name(), "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, e.Name(), "a free lock"))
 	late := passAll
 	late.HoldReplies = true
 	link.Set(late)
 	time.AfterFunc(e.Kept()/4, func() { link.Set(passAll) })
-	if err := sleep(ctx, e.Kept()*8/10); err != nil {
-		return err
-	}
+	check(sleep(ctx, e.Kept()*8/10))
 	return errors.Join(unlock(ctx, le, "after late replies"), unlock(ctx, bystander, "the bystander"))
 }
 
 func noRenewalAfterUnlock(ctx context.Context, e *Env) error {
-	a, link, err := e.OpenThrough(ctx, e.kept())
-	if err != nil {
-		return err
-	}
+	a, link := must2(e.OpenThrough(ctx, e.kept()))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
-	if err := sleep(ctx, e.Kept()/2); err != nil {
-		return err
-	}
-	if err := unlock(ctx, le, "the holder"); err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
+	check(sleep(ctx, e.Kept()/2))
+	check(unlock(ctx, le, "the holder"))
 	before := link.Counts().Requests
 	for range 6 {
-		if err := sleep(ctx, e.Kept()/2); err != nil {
-			return err
-		}
+		check(sleep(ctx, e.Kept()/2))
 		if held, _, err := e.h.Store.Look(ctx, e.prefix, name); err != nil || held {
 			return fmt.Errorf("after Unlock the store says held=%v (%v), want free", held, err)
 		}
@@ -382,15 +277,9 @@ func noRenewalAfterUnlock(ctx context.Context, e *Env) error {
 }
 
 func deadlineFirst(ctx context.Context, e *Env) error {
-	a, err := e.Open(ctx, e.kept())
-	if err != nil {
-		return err
-	}
+	a := must(e.Open(ctx, e.kept()))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
 	for i := range 6 {
 		left := time.Until(le.Deadline())
 		looked := time.Now()
@@ -403,9 +292,7 @@ func deadlineFirst(ctx context.Context, e *Env) error {
 			return fmt.Errorf("look %d: the Deadline is %v away, the store's expiry "+
 				"%v: trusted for too long", i+1, trust, expires)
 		}
-		if err := sleep(ctx, e.Kept()/4); err != nil {
-			return err
-		}
+		check(sleep(ctx, e.Kept()/4))
 	}
 	return unlock(ctx, le, "the holder")
 }

@@ -25,10 +25,7 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 	if e.traits.LeasePerConn {
 		n = 20 // and a wait too
 	}
-	a, b, err := e.Two(ctx, fencelock.WithTTL(time.Minute))
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx, fencelock.WithTTL(time.Minute)))
 	name := e.Name()
 	held := make([]*fencelock.Lease, n)
 	errs := make([]error, n)
@@ -59,9 +56,7 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 		if seen > queued {
 			queued, since = seen, time.Now()
 		}
-		if err := sleep(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
+		check(sleep(ctx, 20*time.Millisecond))
 	}
 	const first = 3
 	for i := n - 1; i >= n-first; i-- {
@@ -74,13 +69,8 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 		if errs[i] != nil {
 			return errs[i]
 		}
-		r, err := granted(ctx, waits[i], 10*time.Second, fmt.Sprintf("wait %d of %d", i+1, n))
-		if err != nil {
-			return err
-		}
-		if err := unlock(ctx, r.lease, "a waiter of many"); err != nil {
-			return err
-		}
+		r := must(granted(ctx, waits[i], 10*time.Second, fmt.Sprintf("wait %d of %d", i+1, n)))
+		check(unlock(ctx, r.lease, "a waiter of many"))
 	}
 	return nil
 }

@@ -69,43 +69,28 @@ func cannotStop(backend.Traits) string {
 }
 
 func noFalseLoss(ctx context.Context, e *Env) error {
-	a, err := e.Open(ctx, e.kept())
-	if err != nil {
-		return err
-	}
+	a := must(e.Open(ctx, e.kept()))
 	for range 5 {
-		le, err := try(ctx, a, e.Name(), "a free lock")
-		if err != nil {
-			return err
-		}
-		if err := sleep(ctx, e.Kept()/3); err != nil {
-			return err
-		}
+		le := must(try(ctx, a, e.Name(), "a free lock"))
+		check(sleep(ctx, e.Kept()/3))
 		select {
 		case <-le.Done():
 			return fmt.Errorf("the lease was done before Unlock: %w", le.Err())
 		default:
 		}
-		if err := unlock(ctx, le, "the holder"); err != nil {
-			return err
-		}
+		check(unlock(ctx, le, "the holder"))
 		select {
 		case <-le.Done():
 		default:
 			return errors.New("after Unlock Done is open")
 		}
-		if err := want(le.Err(), fencelock.ErrReleased, "Err after Unlock"); err != nil {
-			return err
-		}
+		check(want(le.Err(), fencelock.ErrReleased, "Err after Unlock"))
 	}
 	return nil
 }
 
 func revoked(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx, fencelock.WithTTL(30*e.TTL()))
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx, fencelock.WithTTL(30*e.TTL())))
 	take := map[string]func(name string) error{
 		"Break by another client": func(name string) error { return b.Break(ctx, name) },
 		"Break by the same":       func(name string) error { return a.Break(ctx, name) },
@@ -120,9 +105,7 @@ func revoked(ctx context.Context, e *Env) error {
 				how   string
 				after time.Duration
 			}{{how + " right after the grant", 0}, {how + " some time after it", e.traits.Revoked + e.Slack()}} {
-				if err := e.revokedOnce(ctx, a, b, when.how, when.after, do, opts); err != nil {
-					return err
-				}
+				check(e.revokedOnce(ctx, a, b, when.how, when.after, do, opts))
 			}
 		}
 	}
@@ -175,29 +158,15 @@ func toldFirst(ctx context.Context, e *Env) error {
 	worst := time.Duration(1<<63 - 1)
 	for range 3 {
 		told := make(chan time.Time, 1)
-		a, link, err := e.OpenThrough(ctx, e.short(), fencelock.WithObserver(lossAt(told)))
-		if err != nil {
-			return err
-		}
-		b, err := e.Open(ctx)
-		if err != nil {
-			return err
-		}
+		a, link := must2(e.OpenThrough(ctx, e.short(), fencelock.WithObserver(lossAt(told))))
+		b := must(e.Open(ctx))
 		name := e.Name()
-		le, err := try(ctx, a, name, "a free lock")
-		if err != nil {
-			return err
-		}
+		le := must(try(ctx, a, name, "a free lock"))
 		next := locking(ctx, b, name)
-		if err := waiting(ctx, b, name, 1); err != nil {
-			return err
-		}
+		check(waiting(ctx, b, name, 1))
 		link.Set(blackHole)
 		witness := atDeadline(le)
-		r, err := granted(ctx, next, 2*e.TTL()+time.Second+e.Slack(), "the next")
-		if err != nil {
-			return err
-		}
+		r := must(granted(ctx, next, 2*e.TTL()+time.Second+e.Slack(), "the next"))
 		var at time.Time
 		select { // an event takes its way through the observer's goroutine; its time is that of the loss
 		case at = <-told:
@@ -218,13 +187,9 @@ func toldFirst(ctx context.Context, e *Env) error {
 		if margin <= 0 {
 			return fmt.Errorf("the old holder was told %v after the next was granted the lock", -margin)
 		}
-		if err := lostBy(le, "black-holed", fencelock.Expired, fencelock.SessionLost); err != nil {
-			return err
-		}
+		check(lostBy(le, "black-holed", fencelock.Expired, fencelock.SessionLost))
 		link.Set(passAll)
-		if err := unlock(ctx, r.lease, "the next"); err != nil {
-			return err
-		}
+		check(unlock(ctx, r.lease, "the next"))
 	}
 	e.Notef("the black-holed holder was told %v before the takeover, the worst of 3 (TTL %v)",
 		worst.Round(time.Millisecond), e.TTL())
@@ -258,30 +223,18 @@ func (ch lossAt) Observe(_ context.Context, e fencelock.Event) {
 
 func shortSilence(ctx context.Context, e *Env) error {
 	ttl := 2 * e.Kept() // a quarter of it is what a stalled machine may take
-	a, link, err := e.OpenThrough(ctx, fencelock.WithTTL(ttl))
-	if err != nil {
-		return err
-	}
-	le, err := try(ctx, a, e.Name(), "a free lock")
-	if err != nil {
-		return err
-	}
+	a, link := must2(e.OpenThrough(ctx, fencelock.WithTTL(ttl)))
+	le := must(try(ctx, a, e.Name(), "a free lock"))
 	silence := ttl * 3 / 8 // longer than from one renewal to the next
 	for round := range 3 {
-		if err := sleep(ctx, ttl/3); err != nil {
-			return err
-		}
+		check(sleep(ctx, ttl/3))
 		link.Set(blackHole)
-		if err := sleep(ctx, silence); err != nil {
-			return err
-		}
+		check(sleep(ctx, silence))
 		if round == 1 && !e.traits.LeasePerConn { // what was on its way is lost
 			link.Cut()
 		}
 		link.Set(passAll)
-		if err := sleep(ctx, ttl/2); err != nil {
-			return err
-		}
+		check(sleep(ctx, ttl/2))
 		if err := le.Err(); err != nil {
 			return fmt.Errorf("after a silence of %v: got %w, want the lease held", silence, err)
 		}
@@ -290,38 +243,17 @@ func shortSilence(ctx context.Context, e *Env) error {
 }
 
 func stoppedHolder(ctx context.Context, e *Env) error {
-	p, err := e.Process(ctx)
-	if err != nil {
-		return err
-	}
-	b, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	p := must(e.Process(ctx))
+	b := must(e.Open(ctx))
 	name := e.Name()
-	old, err := p.Lock(ctx, name, e.TTL())
-	if err != nil {
-		return err
-	}
-	if err := p.Stop(); err != nil {
-		return err
-	}
+	old := must(p.Lock(ctx, name, e.TTL()))
+	check(p.Stop())
 	stopped := time.Now()
-	r, err := granted(ctx, locking(ctx, b, name), 2*e.TTL()+time.Second+e.Slack(), "the next")
-	if err != nil {
-		return err
-	}
-	if err := sleep(ctx, 2*e.TTL()-time.Since(stopped)); err != nil {
-		return err
-	}
+	r := must(granted(ctx, locking(ctx, b, name), 2*e.TTL()+time.Second+e.Slack(), "the next"))
+	check(sleep(ctx, 2*e.TTL()-time.Since(stopped)))
 	answer := p.Send("err", name)
-	if err := p.Continue(); err != nil {
-		return err
-	}
-	first, err := p.await(ctx, answer, "err")
-	if err != nil {
-		return err
-	}
+	check(p.Continue())
+	first := must(p.await(ctx, answer, "err"))
 	if !strings.Contains(first, backend.ErrLost.Error()) {
 		return fmt.Errorf("the first look of a holder that was stopped for two TTLs: got %q, want a loss", first)
 	}
@@ -332,14 +264,8 @@ func stoppedHolder(ctx context.Context, e *Env) error {
 }
 
 func monotonicDeadline(ctx context.Context, e *Env) error {
-	a, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
-	le, err := try(ctx, a, e.Name(), "a free lock")
-	if err != nil {
-		return err
-	}
+	a := must(e.Open(ctx))
+	le := must(try(ctx, a, e.Name(), "a free lock"))
 	for _, when := range []string{"granted", "renewed"} {
 		// A time with a monotonic reading is compared by it alone, and prints it. (In virtual time none has.)
 		if m := " m="; strings.Contains(time.Now().String(), m) && !strings.Contains(le.Deadline().String(), m) {
@@ -353,10 +279,7 @@ func monotonicDeadline(ctx context.Context, e *Env) error {
 }
 
 func lockAfterLoss(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx))
 	name := e.Name()
 	m := a.Mutex(name)
 	for range 3 {
@@ -364,19 +287,12 @@ func lockAfterLoss(ctx context.Context, e *Env) error {
 		if err != nil {
 			return fmt.Errorf("Lock: got %w, want a lease", err)
 		}
-		if err := b.Break(ctx, name); err != nil {
-			return err
-		}
-		if _, err := ended(ctx, le, e.traits.Revoked+e.Slack()); err != nil {
-			return err
-		}
-		again, err := granted(ctx, locking(ctx, a, name), time.Second+e.Slack(), "the same Mutex after a loss")
-		if err != nil {
-			return err
-		}
-		if err := unlock(ctx, again.lease, "the same Mutex after a loss"); err != nil {
-			return err
-		}
+		check(b.Break(ctx, name))
+		must(ended(ctx, le, e.traits.Revoked+e.Slack()))
+		again := must(granted(
+			ctx, locking(ctx, a, name), time.Second+e.Slack(), "the same Mutex after a loss",
+		))
+		check(unlock(ctx, again.lease, "the same Mutex after a loss"))
 	}
 	return nil
 }

@@ -19,10 +19,7 @@ var hostileNodes = []Rule{
 }
 
 func memberHangs(ctx context.Context, e *Env) error {
-	b, err := e.Open(ctx, e.kept())
-	if err != nil {
-		return err
-	}
+	b := must(e.Open(ctx, e.kept()))
 	link, member, err := e.h.Member(ctx)
 	if err != nil {
 		return fmt.Errorf("a way to one member: %w", err)
@@ -30,10 +27,7 @@ func memberHangs(ctx context.Context, e *Env) error {
 	e.onClose(link.Close)
 	for i := range e.count(3, 5, 10) {
 		// Another client each time: what it does not know yet is part of it.
-		a, err := e.open(ctx, Client{Prefix: e.prefix, Link: link}, e.kept())
-		if err != nil {
-			return err
-		}
+		a := must(e.open(ctx, Client{Prefix: e.prefix, Link: link}, e.kept()))
 		if err := e.memberHangs(ctx, a, b, link, member); err != nil {
 			return fmt.Errorf("trial %d: %w", i+1, err)
 		}

@@ -71,14 +71,11 @@ func observerMisbehaves(ctx context.Context, e *Env) error {
 		if r.blocks {
 			o.blocks = make(chan struct{})
 		}
-		b, err := e.open(ctx, Client{Prefix: prefix}, e.kept())
-		if err != nil {
-			return err
-		}
-		l, err := e.open(ctx, Client{Prefix: prefix}, e.kept(), fencelock.WithObserver(o), fencelock.WithReentrancy())
-		if err != nil {
-			return err
-		}
+		b := must(e.open(ctx, Client{Prefix: prefix}, e.kept()))
+		l := must(e.open(
+			ctx, Client{Prefix: prefix}, e.kept(), fencelock.WithObserver(o),
+			fencelock.WithReentrancy(),
+		))
 		wg.Go(func() {
 			c := &observed{e: e, l: l, other: b}
 			if err := c.check(ctx, r.kinds, o.blocks); err != nil {

@@ -12,47 +12,28 @@ import (
 func serverRestarts(ctx context.Context, e *Env) error {
 	s := e.h.Server
 	for _, wipe := range []bool{false, true} {
-		a, b, err := e.Two(ctx, fencelock.WithTTL(max(15*time.Second, 5*e.TTL())))
-		if err != nil {
-			return err
-		}
+		a, b := must2(e.Two(ctx, fencelock.WithTTL(max(15*time.Second, 5*e.TTL()))))
 		name := e.Name()
-		le, err := try(ctx, a, name, "a free lock")
-		if err != nil {
-			return err
-		}
-		if err := restart(s, wipe); err != nil {
-			return err
-		}
+		le := must(try(ctx, a, name, "a free lock"))
+		check(restart(s, wipe))
 		kept := s.KeepsData() && !wipe
 		if kept {
-			if err := sleep(ctx, 2*e.TTL()); err != nil {
-				return err
-			}
+			check(sleep(ctx, 2*e.TTL()))
 			if err := le.Err(); err != nil {
 				return fmt.Errorf("a restart with all data: got %w, want the lease held", err)
 			}
-			if err := held(ctx, b, name, "after a restart with all data"); err != nil {
-				return err
-			}
-			if err := unlock(ctx, le, "after a restart with all data"); err != nil {
-				return err
-			}
+			check(held(ctx, b, name, "after a restart with all data"))
+			check(unlock(ctx, le, "after a restart with all data"))
 		} else if _, err := ended(ctx, le, e.traits.Revoked+5*time.Second+e.Slack()); err != nil {
 			return fmt.Errorf("a restart without the data: %w", err)
 		}
 		// Either way the lock works on, with a higher token.
-		r, err := granted(ctx, locking(ctx, b, name), 10*time.Second, "after the restart")
-		if err != nil {
-			return err
-		}
+		r := must(granted(ctx, locking(ctx, b, name), 10*time.Second, "after the restart"))
 		if r.lease.Token() <= le.Token() {
 			return fmt.Errorf("token after a restart (data lost: %v): got %d, want more than %d",
 				!kept, r.lease.Token(), le.Token())
 		}
-		if err := unlock(ctx, r.lease, "after the restart"); err != nil {
-			return err
-		}
+		check(unlock(ctx, r.lease, "after the restart"))
 	}
 	return nil
 }
@@ -66,32 +47,16 @@ func restart(s Server, wipe bool) error {
 }
 
 func waiterCutOff(ctx context.Context, e *Env) error {
-	a, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	a := must(e.Open(ctx))
 	ttl := 2 * e.TTL() // of the waiter, whose place and session may end while it is cut off
-	b, link, err := e.OpenThrough(ctx, fencelock.WithTTL(ttl))
-	if err != nil {
-		return err
-	}
-	c, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	b, link := must2(e.OpenThrough(ctx, fencelock.WithTTL(ttl)))
+	c := must(e.Open(ctx))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
 	waiter := locking(ctx, b, name)
-	if err := waiting(ctx, a, name, 1); err != nil {
-		return err
-	}
+	check(waiting(ctx, a, name, 1))
 	link.Set(blackHole)
-	if err := sleep(ctx, 2*ttl); err != nil {
-		return err
-	}
+	check(sleep(ctx, 2*ttl))
 	link.Set(passAll)
 	link.Cut()
 	told := false
@@ -106,9 +71,7 @@ func waiterCutOff(ctx context.Context, e *Env) error {
 	if err := le.Err(); err != nil {
 		return fmt.Errorf("the holder: got %w, want it held", err)
 	}
-	if err := unlock(ctx, le, "the holder"); err != nil {
-		return err
-	}
+	check(unlock(ctx, le, "the holder"))
 	var lease *fencelock.Lease
 	if !told {
 		select {
@@ -119,15 +82,10 @@ func waiterCutOff(ctx context.Context, e *Env) error {
 		}
 	}
 	if lease != nil {
-		if err := held(ctx, c, name, "granted to the waiter that was cut off"); err != nil {
-			return err
-		}
+		check(held(ctx, c, name, "granted to the waiter that was cut off"))
 		return unlock(ctx, lease, "the waiter that was cut off")
 	}
-	r, err := granted(ctx, locking(ctx, c, name), e.traits.DeadWaiter+time.Second+e.Slack(),
-		"the next, after a waiter that was cut off")
-	if err != nil {
-		return err
-	}
+	r := must(granted(ctx, locking(ctx, c, name), e.traits.DeadWaiter+time.Second+e.Slack(),
+		"the next, after a waiter that was cut off"))
 	return unlock(ctx, r.lease, "the next")
 }

@@ -31,10 +31,7 @@ type passing struct {
 }
 
 func passedOnAndBroken(ctx context.Context, e *Env) error {
-	here, there, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
+	here, there := must2(e.Two(ctx))
 	orders := map[string]func(context.Context, *passing) error{
 		"broken by another client, handed out, unlocked": func(ctx context.Context, p *passing) error {
 			return p.broken(ctx, there, true)

@@ -38,65 +38,37 @@ var processes = []Rule{
 
 func twoProcesses(ctx context.Context, e *Env) error {
 	const procs, times = 3, 20
-	dir, err := os.MkdirTemp("", "conformance")
-	if err != nil {
-		return err
-	}
+	dir := must(os.MkdirTemp("", "conformance"))
 	e.onClose(func() error { return os.RemoveAll(dir) })
 	name, file := e.Name(), filepath.Join(dir, "counter")
 	var answers []<-chan string
 	var ps []*Process
 	for range procs {
-		p, err := e.Process(ctx)
-		if err != nil {
-			return err
-		}
+		p := must(e.Process(ctx))
 		// it is up
-		if _, err := p.Ask(ctx, "lock", e.Name(),
-			strconv.FormatInt(e.TTL().Milliseconds(), 10)); err != nil {
-			return err
-		}
+		must(p.Ask(ctx, "lock", e.Name(),
+			strconv.FormatInt(e.TTL().Milliseconds(), 10)))
 		ps = append(ps, p)
 	}
 	for _, p := range ps {
 		answers = append(answers, p.Send("add", name, file, strconv.Itoa(times)))
 	}
 	for i, ch := range answers {
-		if _, err := ps[i].await(ctx, ch, "add"); err != nil {
-			return err
-		}
+		must(ps[i].await(ctx, ch, "add"))
 	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
+	text := must(os.ReadFile(file))
 	if got, want := string(text), strconv.Itoa(procs*times); got != want {
 		return fmt.Errorf("the counter of %d processes: got %s, want %s", procs, got, want)
 	}
 	// Hand over between processes.
-	b, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
-	old, err := ps[0].Lock(ctx, name, e.TTL())
-	if err != nil {
-		return err
-	}
-	if err := held(ctx, b, name, "held by another process"); err != nil {
-		return err
-	}
+	b := must(e.Open(ctx))
+	old := must(ps[0].Lock(ctx, name, e.TTL()))
+	check(held(ctx, b, name, "held by another process"))
 	ch := locking(ctx, b, name)
-	if err := waiting(ctx, b, name, 1); err != nil {
-		return err
-	}
+	check(waiting(ctx, b, name, 1))
 	began := time.Now()
-	if _, err := ps[0].Ask(ctx, "unlock", name); err != nil {
-		return err
-	}
-	r, err := granted(ctx, ch, time.Second+e.Slack(), "the waiter in this process")
-	if err != nil {
-		return err
-	}
+	must(ps[0].Ask(ctx, "unlock", name))
+	r := must(granted(ctx, ch, time.Second+e.Slack(), "the waiter in this process"))
 	e.Notef("handed over between processes in %v, the unlock included", r.at.Sub(began).Round(10*time.Microsecond))
 	if r.lease.Token() <= old {
 		return fmt.Errorf("token handed over: got %d after %d", r.lease.Token(), old)
@@ -114,35 +86,21 @@ func killedHolder(ctx context.Context, e *Env) error {
 
 // holderGone checks that a lock whose process is gone comes free in time, to a waiter and to a try.
 func (e *Env) holderGone(ctx context.Context, how string, end func(*Process)) error {
-	b, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	b := must(e.Open(ctx))
 	for _, way := range []string{"a waiter", "a try"} {
-		p, err := e.Process(ctx)
-		if err != nil {
-			return err
-		}
+		p := must(e.Process(ctx))
 		name := e.Name()
-		old, err := p.Lock(ctx, name, e.TTL())
-		if err != nil {
-			return err
-		}
+		old := must(p.Lock(ctx, name, e.TTL()))
 		bound := e.TTL() + time.Second + e.Slack()
 		began := time.Now()
 		end(p)
 		if way == "a waiter" {
-			r, err := granted(ctx, locking(ctx, b, name), bound, "a waiter, after the holder "+how)
-			if err != nil {
-				return err
-			}
+			r := must(granted(ctx, locking(ctx, b, name), bound, "a waiter, after the holder "+how))
 			e.Notef("%s: free for a waiter after %v (TTL %v)", how, time.Since(began).Round(time.Millisecond), e.TTL())
 			if r.lease.Token() <= old {
 				return fmt.Errorf("token after the holder %s: got %d after %d", how, r.lease.Token(), old)
 			}
-			if err := unlock(ctx, r.lease, "the next"); err != nil {
-				return err
-			}
+			check(unlock(ctx, r.lease, "the next"))
 			continue
 		}
 		if err := until(ctx, bound, "a try, after the holder "+how, func() (bool, error) {
@@ -164,26 +122,17 @@ func (e *Env) holderGone(ctx context.Context, how string, end func(*Process)) er
 // killedAtWork: two processes lock and unlock the same names as fast as they can, and are killed in the middle of that.
 func killedAtWork(ctx context.Context, e *Env) error {
 	const names = 32
-	b, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	b := must(e.Open(ctx))
 	bound := e.TTL() + e.traits.DeadWaiter + time.Second + e.Slack()
 	for range e.count(1, 3, 10) {
 		name := e.Name()
 		var ps [2]*Process
 		for i := range ps {
-			if ps[i], err = e.Process(ctx); err != nil {
-				return err
-			}
+			ps[i] = must(e.Process(ctx))
 			ttl := strconv.FormatInt(e.TTL().Milliseconds(), 10)
-			if _, err := ps[i].Ask(ctx, "churn", strconv.Itoa(names), ttl, name); err != nil {
-				return err
-			}
+			must(ps[i].Ask(ctx, "churn", strconv.Itoa(names), ttl, name))
 		}
-		if err := sleep(ctx, time.Duration(rand.Int64N(int64(100*time.Millisecond)))); err != nil {
-			return err
-		}
+		check(sleep(ctx, time.Duration(rand.Int64N(int64(100*time.Millisecond)))))
 		var kills sync.WaitGroup
 		for _, p := range ps {
 			kills.Go(p.Kill)
@@ -195,14 +144,9 @@ func killedAtWork(ctx context.Context, e *Env) error {
 		}
 		end := time.Now().Add(bound)
 		for i := range free {
-			r, err := granted(ctx, free[i], time.Until(end),
-				fmt.Sprintf("name %d of two processes that were killed at work", i))
-			if err != nil {
-				return err
-			}
-			if err := unlock(ctx, r.lease, "after the kill"); err != nil {
-				return err
-			}
+			r := must(granted(ctx, free[i], time.Until(end),
+				fmt.Sprintf("name %d of two processes that were killed at work", i)))
+			check(unlock(ctx, r.lease, "after the kill"))
 		}
 	}
 	return nil

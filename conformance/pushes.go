@@ -21,26 +21,16 @@ var hostilePushes = []Rule{
 
 func pushesComeBack(ctx context.Context, e *Env) error {
 	const names = 3
-	a, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
-	b, link, err := e.OpenThrough(ctx)
-	if err != nil {
-		return err
-	}
+	a := must(e.Open(ctx))
+	b, link := must2(e.OpenThrough(ctx))
 	name := e.Name()
 	for round := range 3 {
 		var held [names]*fencelock.Lease
 		var waits [names]<-chan result
 		for i := range names {
-			if held[i], err = try(ctx, a, name+strconv.Itoa(i), "a free lock"); err != nil {
-				return err
-			}
+			held[i] = must(try(ctx, a, name+strconv.Itoa(i), "a free lock"))
 			waits[i] = locking(ctx, b, held[i].Name())
-			if err := waiting(ctx, a, held[i].Name(), 1); err != nil {
-				return err
-			}
+			check(waiting(ctx, a, held[i].Name(), 1))
 		}
 		most := time.Second + e.Slack()
 		if round == 1 { // what is pushed now is lost, and a timer makes up for it
@@ -48,16 +38,12 @@ func pushesComeBack(ctx context.Context, e *Env) error {
 			most = 5*time.Second + e.traits.DeadWaiter + e.Slack()
 		}
 		for i := range names {
-			if err := unlock(ctx, held[i], "the holder"); err != nil {
-				return err
-			}
-			r, err := granted(ctx, waits[i], most, fmt.Sprintf("round %d (the cut is in 2), waiter %d", round+1, i+1))
-			if err != nil {
-				return err
-			}
-			if err := unlock(ctx, r.lease, "the waiter"); err != nil {
-				return err
-			}
+			check(unlock(ctx, held[i], "the holder"))
+			r := must(granted(
+				ctx, waits[i], most,
+				fmt.Sprintf("round %d (the cut is in 2), waiter %d", round+1, i+1),
+			))
+			check(unlock(ctx, r.lease, "the waiter"))
 		}
 	}
 	return nil

@@ -70,32 +70,15 @@ var queues = []Rule{
 }
 
 func waitedForIsKept(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx, fencelock.WithManualRenew())
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx, fencelock.WithManualRenew()))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
 	wait := locking(ctx, b, name)
-	if err := waiting(ctx, a, name, 1); err != nil {
-		return err
-	}
-	if err := unlock(ctx, le, "the holder"); err != nil {
-		return err
-	}
-	r, err := granted(ctx, wait, 2*time.Second+e.Slack(), "the waiter")
-	if err != nil {
-		return err
-	}
-	if err := sleep(ctx, 5*time.Second); err != nil { // longer than any claim
-		return err
-	}
-	if err := held(ctx, a, name, "5 s after a grant that was waited for, with a TTL of 30 s"); err != nil {
-		return err
-	}
+	check(waiting(ctx, a, name, 1))
+	check(unlock(ctx, le, "the holder"))
+	r := must(granted(ctx, wait, 2*time.Second+e.Slack(), "the waiter"))
+	check(sleep(ctx, 5*time.Second)) // longer than any claim
+	check(held(ctx, a, name, "5 s after a grant that was waited for, with a TTL of 30 s"))
 	return unlock(ctx, r.lease, "the waiter, within its TTL")
 }
 
@@ -124,10 +107,7 @@ func (e *Env) startWaiter(
 
 func deadWaiter(ctx context.Context, e *Env) error {
 	const long = time.Minute // what is promised does not grow with the TTL of the dead
-	a, err := e.Open(ctx, fencelock.WithTTL(10*e.TTL()))
-	if err != nil {
-		return err
-	}
+	a := must(e.Open(ctx, fencelock.WithTTL(10*e.TTL())))
 	for _, way := range []struct {
 		how string
 		ttl time.Duration
@@ -202,27 +182,13 @@ func (e *Env) behindDeadWaiter(
 }
 
 func nextInLineDies(ctx context.Context, e *Env) error {
-	a, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	a := must(e.Open(ctx))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
-	p, err := e.startWaiter(ctx, a, name, e.TTL(), 1)
-	if err != nil {
-		return err
-	}
-	c, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
+	p := must(e.startWaiter(ctx, a, name, e.TTL(), 1))
+	c := must(e.Open(ctx))
 	behind := locking(ctx, c, name)
-	if err := waiting(ctx, a, name, 2); err != nil {
-		return err
-	}
+	check(waiting(ctx, a, name, 2))
 	p.Kill()
 	select {
 	case r := <-behind:
@@ -232,68 +198,42 @@ func nextInLineDies(ctx context.Context, e *Env) error {
 	if err := le.Err(); err != nil {
 		return fmt.Errorf("the holder: got %w, want it held", err)
 	}
-	if err := unlock(ctx, le, "the holder"); err != nil {
-		return err
-	}
-	r, err := granted(ctx, behind, e.skipped(), "the waiter behind a killed one")
-	if err != nil {
-		return err
-	}
+	check(unlock(ctx, le, "the holder"))
+	r := must(granted(ctx, behind, e.skipped(), "the waiter behind a killed one"))
 	return unlock(ctx, r.lease, "the waiter behind a killed one")
 }
 
 func lostWakeUp(ctx context.Context, e *Env) error {
-	a, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
-	b, link, err := e.OpenThrough(ctx)
-	if err != nil {
-		return err
-	}
+	a := must(e.Open(ctx))
+	b, link := must2(e.OpenThrough(ctx))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
 	waiter := locking(ctx, b, name)
-	if err := waiting(ctx, a, name, 1); err != nil {
-		return err
-	}
+	check(waiting(ctx, a, name, 1))
 	// What the store pushes now never arrives: it is held, and then its connection is reset.
 	m := faultproxy.Mode{HoldReplies: true}
 	link.Set(m)
 	began := time.Now()
-	if err := unlock(ctx, le, "the holder"); err != nil {
-		return err
-	}
-	if err := sleep(ctx, 100*time.Millisecond); err != nil {
-		return err
-	}
+	check(unlock(ctx, le, "the holder"))
+	check(sleep(ctx, 100*time.Millisecond))
 	link.Cut()
 	link.Set(passAll)
-	r, err := granted(ctx, waiter, 5*time.Second+e.traits.DeadWaiter+e.Slack(), "the waiter whose wake-up was lost")
-	if err != nil {
-		return err
-	}
+	r := must(granted(
+		ctx, waiter, 5*time.Second+e.traits.DeadWaiter+e.Slack(),
+		"the waiter whose wake-up was lost",
+	))
 	e.Notef("after a lost wake-up: granted after %v", r.at.Sub(began).Round(time.Millisecond))
 	return unlock(ctx, r.lease, "the waiter")
 }
 
 func constantHandOver(ctx context.Context, e *Env) error {
-	few, err := e.handOverCost(ctx, 3)
-	if err != nil {
-		return err
-	}
+	few := must(e.handOverCost(ctx, 3))
 	// A busy machine adds looks of the floor timers, more of them the longer a hand-over takes. A
 	// crowd that is woken for each release shows in every measurement, so the least of three
 	// counts.
 	many := math.Inf(1)
 	for range 3 {
-		cost, err := e.handOverCost(ctx, 24)
-		if err != nil {
-			return err
-		}
+		cost := must(e.handOverCost(ctx, 24))
 		if many = min(many, cost); many <= 2*few+2 {
 			break
 		}
@@ -360,37 +300,25 @@ func (e *Env) handOverCost(ctx context.Context, n int) (float64, error) {
 
 func thousandWaiters(ctx context.Context, e *Env) error {
 	n := e.count(200, 1000, 1000)
-	a, b, err := e.Two(ctx, fencelock.WithTTL(30*time.Second))
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx, fencelock.WithTTL(30*time.Second)))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
 	done := make(chan error, n)
 	for range n {
 		go func() {
 			done <- b.Do(ctx, name, func(context.Context, *fencelock.Lease) error { return nil })
 		}()
 	}
-	if err := waiting(ctx, a, name, 1); err != nil {
-		return err
-	}
+	check(waiting(ctx, a, name, 1))
 	for range 10 {
 		info, err := a.Inspect(ctx, name)
 		if err != nil || info.Waiters > 1 {
 			return fmt.Errorf("with %d goroutines waiting: got %d waiters "+
 				"at the store (%v), want 1", n, info.Waiters, err)
 		}
-		if err := sleep(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
+		check(sleep(ctx, 20*time.Millisecond))
 	}
-	if err := unlock(ctx, le, "the holder"); err != nil {
-		return err
-	}
+	check(unlock(ctx, le, "the holder"))
 	for range n {
 		select {
 		case err := <-done:
@@ -410,23 +338,12 @@ func thousandWaiters(ctx context.Context, e *Env) error {
 
 func outageEndsWaits(ctx context.Context, e *Env) error {
 	long := fencelock.WithTTL(time.Minute)
-	a, err := e.Open(ctx, long)
-	if err != nil {
-		return err
-	}
-	b, link, err := e.OpenThrough(ctx, long)
-	if err != nil {
-		return err
-	}
+	a := must(e.Open(ctx, long))
+	b, link := must2(e.OpenThrough(ctx, long))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
 	waiters := []<-chan result{locking(ctx, b, name)}
-	if err := waiting(ctx, a, name, 1); err != nil {
-		return err
-	}
+	check(waiting(ctx, a, name, 1))
 	for range 5 {
 		waiters = append(waiters, locking(ctx, b, name))
 	}
@@ -434,9 +351,7 @@ func outageEndsWaits(ctx context.Context, e *Env) error {
 	// the store falls silent.
 	for n := int64(-1); n != link.Counts().Requests; {
 		n = link.Counts().Requests
-		if err := sleep(ctx, 200*time.Millisecond); err != nil {
-			return err
-		}
+		check(sleep(ctx, 200*time.Millisecond))
 	}
 	began := time.Now()
 	link.Set(blackHole)
@@ -444,10 +359,8 @@ func outageEndsWaits(ctx context.Context, e *Env) error {
 	for i, waiter := range waiters {
 		select {
 		case r := <-waiter:
-			if err := want(r.err, fencelock.ErrUnavailable,
-				fmt.Sprintf("waiter %d of a process whose store is silent", i+1)); err != nil {
-				return err
-			}
+			check(want(r.err, fencelock.ErrUnavailable,
+				fmt.Sprintf("waiter %d of a process whose store is silent", i+1)))
 			took := r.at.Sub(began)
 			if took < least-e.Slack() || took > most+e.Slack() {
 				return fmt.Errorf("waiter %d of a process whose store is silent: got %w after "+

@@ -84,10 +84,14 @@ func crowdRepeated(ctx context.Context, e *Env) error {
 			return fmt.Errorf("Acquire %d of %d: %w", i+1, n, err)
 		}
 	}
-	released := make(chan error, n)
+	start, released := make(chan struct{}), make(chan error, n)
 	for _, h := range holds {
-		go func() { released <- d.Release(ctx, h) }()
+		go func() {
+			<-start
+			released <- d.Release(ctx, h)
+		}()
 	}
+	close(start)
 	for range holds {
 		err = errors.Join(err, <-released)
 	}
@@ -112,107 +116,54 @@ func crowdRepeated(ctx context.Context, e *Env) error {
 }
 
 func secondUnlock(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx))
 	name := e.Name()
-	old, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
-	if err := unlock(ctx, old, "first"); err != nil {
-		return err
-	}
-	next, err := try(ctx, b, name, "after the unlock")
-	if err != nil {
-		return err
-	}
-	if err := want(old.Unlock(ctx), fencelock.ErrReleased, "second Unlock"); err != nil {
-		return err
-	}
-	if err := want(old.Err(), fencelock.ErrReleased, "Err after Unlock"); err != nil {
-		return err
-	}
-	if err := held(ctx, a, name, "after the second Unlock of the old lease"); err != nil {
-		return err
-	}
+	old := must(try(ctx, a, name, "a free lock"))
+	check(unlock(ctx, old, "first"))
+	next := must(try(ctx, b, name, "after the unlock"))
+	check(want(old.Unlock(ctx), fencelock.ErrReleased, "second Unlock"))
+	check(want(old.Err(), fencelock.ErrReleased, "Err after Unlock"))
+	check(held(ctx, a, name, "after the second Unlock of the old lease"))
 	return unlock(ctx, next, "the next holder")
 }
 
 func lateUnlock(ctx context.Context, e *Env) error {
-	a, link, err := e.OpenThrough(ctx, e.short())
-	if err != nil {
-		return err
-	}
-	b, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	a, link := must2(e.OpenThrough(ctx, e.short()))
+	b := must(e.Open(ctx))
 	name := e.Name()
-	old, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	old := must(try(ctx, a, name, "a free lock"))
 	// The release of the old holder is held up until the next one holds.
 	link.Set(blackHole)
 	late := make(chan error, 1)
 	go func() { late <- old.Unlock(ctx) }()
-	next, err := granted(ctx, locking(ctx, b, name), 3*e.TTL()+e.Slack(), "the next holder")
-	if err != nil {
-		return err
-	}
+	next := must(granted(ctx, locking(ctx, b, name), 3*e.TTL()+e.Slack(), "the next holder"))
 	link.Set(passAll)
-	err = <-late
+	err := <-late
 	if !errors.Is(err, fencelock.ErrLost) && !errors.Is(err, fencelock.ErrUnavailable) {
 		return fmt.Errorf("the late Unlock: got %v, want ErrLost or ErrUnavailable", err)
 	}
 	_ = old.Unlock(ctx)
-	if err := sleep(ctx, e.Slack()); err != nil {
-		return err
-	}
-	c, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
-	if err := held(ctx, c, name, "after the late Unlock"); err != nil {
-		return err
-	}
+	check(sleep(ctx, e.Slack()))
+	c := must(e.Open(ctx))
+	check(held(ctx, c, name, "after the late Unlock"))
 	return unlock(ctx, next.lease, "the next holder")
 }
 
 func unlockDoneCtx(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
 	done, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := unlock(done, le, "with a cancelled ctx"); err != nil {
-		return err
-	}
-	le, err = try(ctx, b, name, "after an Unlock with a cancelled ctx")
-	if err != nil {
-		return err
-	}
+	check(unlock(done, le, "with a cancelled ctx"))
+	le = must(try(ctx, b, name, "after an Unlock with a cancelled ctx"))
 	return unlock(ctx, le, "the next holder")
 }
 
 func storeShowsFree(ctx context.Context, e *Env) error {
-	a, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	a := must(e.Open(ctx))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
 	look := func(want bool, when string) error {
 		got, _, err := e.h.Store.Look(ctx, e.prefix, name)
 		if err != nil || got != want {
@@ -220,99 +171,54 @@ func storeShowsFree(ctx context.Context, e *Env) error {
 		}
 		return nil
 	}
-	if err := look(true, "while it is held,"); err != nil {
-		return err
-	}
-	if err := unlock(ctx, le, "the holder"); err != nil {
-		return err
-	}
+	check(look(true, "while it is held,"))
+	check(unlock(ctx, le, "the holder"))
 	return look(false, "after Unlock,")
 }
 
 func unlockWhileDown(ctx context.Context, e *Env) error {
-	a, link, err := e.OpenThrough(ctx, fencelock.WithTTL(10*e.TTL()))
-	if err != nil {
-		return err
-	}
-	b, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	a, link := must2(e.OpenThrough(ctx, fencelock.WithTTL(10*e.TTL())))
+	b := must(e.Open(ctx))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
 	if e.traits.LeasePerConn {
 		link.Set(blackHole) // a cut would end the lease: C5 has that
 	} else {
 		down(link)
 	}
-	if err := want(le.Unlock(ctx), fencelock.ErrUnavailable, "Unlock while the store is out of reach"); err != nil {
-		return err
-	}
+	check(want(le.Unlock(ctx), fencelock.ErrUnavailable, "Unlock while the store is out of reach"))
 	link.Set(passAll)
-	if err := unlock(ctx, le, "once it is back"); err != nil {
-		return err
-	}
-	le, err = try(ctx, b, name, "after the second Unlock")
-	if err != nil {
-		return err
-	}
+	check(unlock(ctx, le, "once it is back"))
+	le = must(try(ctx, b, name, "after the second Unlock"))
 	return unlock(ctx, le, "the next holder")
 }
 
 func releaseRepeated(ctx context.Context, e *Env) error {
-	d, err := e.caller(ctx)
-	if err != nil {
-		return err
-	}
+	d := must(e.caller(ctx))
 	name := e.Name()
 	first := e.Request(name, false)
-	g, err := d.Acquire(ctx, first)
-	if err != nil {
-		return fmt.Errorf("Acquire: %w", err)
-	}
-	h := &core.Hold{Request: first, Grant: g}
-	if err := d.Release(ctx, h); err != nil {
-		return fmt.Errorf("Release: got %w, want nil", err)
-	}
-	if err := d.Release(ctx, h); err != nil {
-		return fmt.Errorf("Release sent again: got %w, want nil", err)
-	}
-	second := e.Request(name, false)
-	g2, err := d.Acquire(ctx, second)
-	if err != nil {
-		return fmt.Errorf("Acquire by the next: %w", err)
-	}
-	if err := d.Release(ctx, h); err != nil {
-		return fmt.Errorf("Release sent again after the next grant: got %w, want nil", err)
-	}
+	h := must(acquire(ctx, d, first, "the first"))
+	check(release(ctx, d, h, "the first"))
+	check(release(ctx, d, h, "the first, sent again"))
+	next := must(acquire(ctx, d, e.Request(name, false), "the next"))
+	check(release(ctx, d, h, "the first, sent again after the next grant"))
 	if err := d.Abandon(ctx, first); err != nil && !errors.Is(err, backend.ErrLost) {
 		return fmt.Errorf("Abandon of a released request: got %w, want nil or ErrLost", err)
 	}
 	if _, err := d.Acquire(ctx, e.Request(name, false)); !errors.Is(err, backend.ErrLocked) {
 		return fmt.Errorf("after the repeated Release: Acquire by a third: got %v, want ErrLocked", err)
 	}
-	if err := d.Release(ctx, &core.Hold{Request: second, Grant: g2}); err != nil {
-		return fmt.Errorf("Release by the next: got %w, want nil", err)
-	}
-	return nil
+	return release(ctx, d, next, "the next")
 }
 
 func closeFrees(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx, fencelock.WithTTL(30*time.Second))
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx, fencelock.WithTTL(30*time.Second)))
 	const n = 20
 	names := make([]string, n)
 	leases := make([]*fencelock.Lease, n)
 	for i := range names {
 		names[i] = e.Name()
-		if leases[i], err = try(ctx, a, names[i], "a free lock"); err != nil {
-			return err
-		}
+		leases[i] = must(try(ctx, a, names[i], "a free lock"))
 	}
 	// One of them is gone already: its release cannot succeed.
 	if err := b.Break(ctx, names[n/2]); err != nil {
@@ -327,55 +233,30 @@ func closeFrees(ctx context.Context, e *Env) error {
 		if leases[i].Err() == nil {
 			return fmt.Errorf("lease %d of %d is still held after Close", i+1, n)
 		}
-		le, err := try(ctx, b, name, fmt.Sprintf("lock %d of %d after Close", i+1, n))
-		if err != nil {
-			return err
-		}
-		if err := unlock(ctx, le, "the next holder"); err != nil {
-			return err
-		}
+		le := must(try(ctx, b, name, fmt.Sprintf("lock %d of %d after Close", i+1, n)))
+		check(unlock(ctx, le, "the next holder"))
 	}
-	_, err = a.Mutex(e.Name()).TryLock(ctx)
+	_, err := a.Mutex(e.Name()).TryLock(ctx)
 	return want(err, fencelock.ErrClosed, "TryLock after Close")
 }
 
 func unlockAfterLoss(ctx context.Context, e *Env) error {
-	a, link, err := e.OpenThrough(ctx, e.short())
-	if err != nil {
-		return err
-	}
-	b, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	a, link := must2(e.OpenThrough(ctx, e.short()))
+	b := must(e.Open(ctx))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
 	link.Set(blackHole)
-	if _, err := ended(ctx, le, e.TTL()+e.Slack()); err != nil {
-		return err
-	}
+	must(ended(ctx, le, e.TTL()+e.Slack()))
 	link.Set(passAll)
-	if err := want(le.Unlock(ctx), fencelock.ErrLost, "Unlock after the deadline"); err != nil {
-		return err
-	}
+	check(want(le.Unlock(ctx), fencelock.ErrLost, "Unlock after the deadline"))
 	// The same at the store: a driver that is asked to release what it has lost.
-	d, err := e.caller(ctx)
-	if err != nil {
-		return err
-	}
+	d := must(e.caller(ctx))
 	r := e.Request(e.Name(), false)
-	g, err := d.Acquire(ctx, r)
-	if err != nil {
-		return fmt.Errorf("Acquire: %w", err)
-	}
+	h := must(acquire(ctx, d, r, "the holder"))
 	if err := b.Break(ctx, r.Name); err != nil {
 		return fmt.Errorf("Break: %w", err)
 	}
-	return want(d.Release(ctx, &core.Hold{Request: r, Grant: g}), backend.ErrLost,
-		"Release of a lock that was broken")
+	return want(d.Release(ctx, h), backend.ErrLost, "Release of a lock that was broken")
 }
 
 // down makes the store unreachable: what is open is cut, what is new is refused.
@@ -406,53 +287,36 @@ func (e *Env) noGhost(ctx context.Context, a, b *fencelock.Locker, link Link) er
 // sentAgain checks at the driver that a request which is sent again has the effect of
 // once, and of one that has ended none.
 func (e *Env) sentAgain(ctx context.Context) error {
-	d, err := e.caller(ctx)
-	if err != nil {
-		return err
-	}
+	d := must(e.caller(ctx))
 	name := e.Name()
 	holder, waiter := e.Request(name, false), e.Request(name, true)
 	holder.TTL, waiter.TTL = 10*e.TTL(), 10*e.TTL()
-	g, err := d.Acquire(ctx, holder)
-	if err != nil {
-		return fmt.Errorf("Acquire: %w", err)
-	}
-	if again, err := d.Acquire(ctx, holder); err != nil || again.Token != g.Token {
+	h := must(acquire(ctx, d, holder, "the holder"))
+	if again, err := d.Acquire(ctx, holder); err != nil || again.Token != h.Token {
 		return fmt.Errorf("Acquire sent again: got token %d, %w; want its own grant, token %d",
-			again.Token, err, g.Token)
+			again.Token, err, h.Token)
 	}
 	for range 2 { // it leaves its place behind, and finds it again
 		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 		_, err := d.Acquire(short, waiter)
 		cancel()
-		if err := want(err, context.DeadlineExceeded, "Acquire of a held lock, with Wait"); err != nil {
-			return err
-		}
+		check(want(err, context.DeadlineExceeded, "Acquire of a held lock, with Wait"))
 	}
 	if info, err := d.Inspect(ctx, name); err != nil || info.Waiters > 1 {
 		return fmt.Errorf("a waiter that asked again: got %d waiters (%v), want 1", info.Waiters, err)
 	}
-	if err := d.Release(ctx, &core.Hold{Request: holder, Grant: g}); err != nil {
-		return fmt.Errorf("Release: %w", err)
-	}
+	check(release(ctx, d, h, "the holder"))
 	soon, cancel := context.WithTimeout(ctx, time.Second+e.Slack())
 	defer cancel()
-	if g, err = d.Acquire(soon, waiter); err != nil {
-		return fmt.Errorf("Acquire by the waiter, again: got %w, want a grant", err)
-	}
-	if err := d.Release(ctx, &core.Hold{Request: waiter, Grant: g}); err != nil {
-		return fmt.Errorf("Release by the waiter: %w", err)
-	}
+	h = must(acquire(soon, d, waiter, "the waiter, again"))
+	check(release(ctx, d, h, "the waiter"))
 	return e.arrivesLate(ctx)
 }
 
 // arrivesLate checks at the driver that a request which got lost on its way, was abandoned, and arrives after that is
 // not granted.
 func (e *Env) arrivesLate(ctx context.Context) error {
-	d, link, err := e.callerThrough(ctx)
-	if err != nil {
-		return err
-	}
+	d, link := must2(e.callerThrough(ctx))
 	lost := e.Request(e.Name(), false)
 	lost.TTL = 10 * e.TTL()
 	if _, err := d.Inspect(ctx, lost.Name); err != nil { // it is connected
@@ -460,7 +324,7 @@ func (e *Env) arrivesLate(ctx context.Context) error {
 	}
 	link.Set(blackHole)
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-	_, err = d.Acquire(short, lost)
+	_, err := d.Acquire(short, lost)
 	cancel()
 	if err == nil {
 		return errors.New("Acquire through a dead link: got a grant, want an error")
@@ -470,12 +334,10 @@ func (e *Env) arrivesLate(ctx context.Context) error {
 	cancel()
 	link.Cut()
 	link.Set(passAll)
-	if err := until(ctx, 5*time.Second, "Abandon once the store is back", func() (bool, error) {
+	check(until(ctx, 5*time.Second, "Abandon once the store is back", func() (bool, error) {
 		err := d.Abandon(ctx, lost)
 		return err == nil || errors.Is(err, backend.ErrLost), nil
-	}); err != nil {
-		return err
-	}
+	}))
 	_, err = d.Acquire(ctx, lost)
 	return want(err, backend.ErrLost, "Acquire that arrives after its Abandon")
 }

@@ -35,10 +35,7 @@ var hostileResends = []Rule{
 }
 
 func resentIsKept(ctx context.Context, e *Env) error {
-	d, err := e.caller(ctx)
-	if err != nil {
-		return err
-	}
+	d := must(e.caller(ctx))
 	name := e.Name()
 	first, waiter := e.Request(name, false), e.Request(name, true)
 	first.TTL, waiter.TTL = 10*e.TTL(), 10*e.TTL()
@@ -52,12 +49,8 @@ func resentIsKept(ctx context.Context, e *Env) error {
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	_, err = d.Acquire(short, waiter)
 	cancel()
-	if err := want(err, context.DeadlineExceeded, "Acquire of a held lock, with Wait"); err != nil {
-		return err
-	}
-	if err := d.Release(ctx, &core.Hold{Request: first, Grant: g}); err != nil {
-		return fmt.Errorf("Release: %w", err)
-	}
+	check(want(err, context.DeadlineExceeded, "Acquire of a held lock, with Wait"))
+	check(release(ctx, d, &core.Hold{Request: first, Grant: g}, "the holder"))
 	soon, cancel := context.WithTimeout(ctx, time.Second+e.Slack())
 	g, err = d.Acquire(soon, waiter)
 	cancel()
@@ -179,22 +172,12 @@ func (e *Env) lateCopy(ctx context.Context, end string) error {
 // sentTwiceByItself delays the first copy of a try, and no later one. A driver that waits for that
 // copy instead is not caught, which is no mistake.
 func sentTwiceByItself(ctx context.Context, e *Env) error {
-	d, link, err := e.callerThrough(ctx)
-	if err != nil {
-		return err
-	}
-	other, err := e.caller(ctx)
-	if err != nil {
-		return err
-	}
-	warm := e.Request(e.Name(), false)
-	g, err := d.Acquire(ctx, warm) // it is connected, and the store knows its scripts
-	if err == nil {
-		err = d.Release(ctx, &core.Hold{Request: warm, Grant: g})
-	}
-	if err != nil {
-		return fmt.Errorf("Acquire and Release: %w", err)
-	}
+	d, link := must2(e.callerThrough(ctx))
+	other := must(e.caller(ctx))
+	// It is connected, and the store knows its scripts.
+	check(release(
+		ctx, d, must(acquire(ctx, d, e.Request(e.Name(), false), "the first")), "the first",
+	))
 	const late = 4 * time.Second
 	r := e.Request(e.Name(), false)
 	r.TTL = ample
@@ -211,9 +194,7 @@ func sentTwiceByItself(ctx context.Context, e *Env) error {
 		g, err := d.Acquire(soon, r)
 		got <- answer{g, err}
 	}()
-	if err := sleep(ctx, 250*time.Millisecond); err != nil { // its first copy is on its way
-		return err
-	}
+	check(sleep(ctx, 250*time.Millisecond)) // its first copy is on its way
 	link.Set(passAll)
 	a := <-got
 	if a.err != nil {
@@ -223,12 +204,8 @@ func sentTwiceByItself(ctx context.Context, e *Env) error {
 			return err == nil || errors.Is(err, backend.ErrLost), nil
 		})
 	}
-	if err := d.Release(ctx, &core.Hold{Request: r, Grant: a.g}); err != nil {
-		return fmt.Errorf("Release: %w", err)
-	}
-	if err := sleep(ctx, time.Until(began.Add(late+500*time.Millisecond+e.Slack()))); err != nil {
-		return err
-	}
+	check(release(ctx, d, &core.Hold{Request: r, Grant: a.g}, "the holder"))
+	check(sleep(ctx, time.Until(began.Add(late+500*time.Millisecond+e.Slack()))))
 	e.Notef("requests that arrived: %d", link.Counts().Requests-before)
 	if info, err := other.Inspect(ctx, r.Name); err != nil || info.Held {
 		return fmt.Errorf("after the late first copy: got %+v, %v; want the lock free", info, err)

@@ -40,20 +40,10 @@ func isLocked(err error) bool { return errors.Is(err, fencelock.ErrLocked) }
 func nothingLeft(ctx context.Context, e *Env) error {
 	rounds := e.count(50, 1000, 1000)
 	// Leave out of the count what a first use starts.
-	if err := e.busy(ctx, 10); err != nil {
-		return err
-	}
-	before, err := e.settled(ctx)
-	if err != nil {
-		return err
-	}
-	if err := e.busy(ctx, rounds); err != nil {
-		return err
-	}
-	after, err := e.settled(ctx)
-	if err != nil {
-		return err
-	}
+	check(e.busy(ctx, 10))
+	before := must(e.settled(ctx))
+	check(e.busy(ctx, rounds))
+	after := must(e.settled(ctx))
 	if after > before+5 {
 		return fmt.Errorf("goroutines after %d cycles: got %d, had %d before", rounds, after, before)
 	}
@@ -62,38 +52,23 @@ func nothingLeft(ctx context.Context, e *Env) error {
 
 // busy opens two clients, cycles locks with waiting, cancelling and failing tries, and closes them.
 func (e *Env) busy(ctx context.Context, rounds int) error {
-	a, b, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx))
 	defer func() { _ = a.Close(); _ = b.Close() }()
 	for i := range rounds {
 		name := e.Name()
-		le, err := try(ctx, a, name, "a free lock")
-		if err != nil {
-			return err
-		}
+		le := must(try(ctx, a, name, "a free lock"))
 		if i%10 == 0 {
-			if err := held(ctx, b, name, "held"); err != nil {
-				return err
-			}
+			check(held(ctx, b, name, "held"))
 			impatient, cancel := context.WithCancel(ctx)
 			given := locking(impatient, b, name)
 			ch := locking(ctx, b, name)
 			cancel()
 			<-given
-			if err := unlock(ctx, le, "the holder"); err != nil {
-				return err
-			}
-			r, err := granted(ctx, ch, 5*time.Second, "the waiter")
-			if err != nil {
-				return err
-			}
+			check(unlock(ctx, le, "the holder"))
+			r := must(granted(ctx, ch, 5*time.Second, "the waiter"))
 			le = r.lease
 		}
-		if err := unlock(ctx, le, "a cycle"); err != nil {
-			return err
-		}
+		check(unlock(ctx, le, "a cycle"))
 	}
 	return nil
 }
@@ -119,28 +94,19 @@ func thousandLeases(ctx context.Context, e *Env) error {
 	}
 	// A TTL that is long enough to take them all on a busy machine.
 	ttl := max(e.TTL(), 3*time.Second)
-	a, b, err := e.Two(ctx, fencelock.WithTTL(ttl))
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx, fencelock.WithTTL(ttl)))
 	all := make([]*fencelock.Lease, n)
 	for i := range all {
-		if all[i], err = try(ctx, a, e.Name(), fmt.Sprintf("lease %d", i+1)); err != nil {
-			return err
-		}
+		all[i] = must(try(ctx, a, e.Name(), fmt.Sprintf("lease %d", i+1)))
 	}
-	if err := sleep(ctx, ttl*3/2); err != nil {
-		return err
-	}
+	check(sleep(ctx, ttl*3/2))
 	for i, le := range all {
 		if err := le.Err(); err != nil {
 			return fmt.Errorf("lease %d of %d, renewed: got %w, want it held", i+1, n, err)
 		}
 	}
 	for _, i := range []int{0, n / 2, n - 1} {
-		if err := held(ctx, b, all[i].Name(), "one of many"); err != nil {
-			return err
-		}
+		check(held(ctx, b, all[i].Name(), "one of many"))
 	}
 	began := time.Now()
 	if err := a.Close(); err != nil {
@@ -148,18 +114,13 @@ func thousandLeases(ctx context.Context, e *Env) error {
 	}
 	e.Notef("Close released %d leases in %v", n, time.Since(began).Round(time.Millisecond))
 	for _, i := range []int{0, n / 2, n - 1} {
-		if _, err := try(ctx, b, all[i].Name(), "after Close"); err != nil {
-			return err
-		}
+		must(try(ctx, b, all[i].Name(), "after Close"))
 	}
 	return nil
 }
 
 func brokenConnections(ctx context.Context, e *Env) error {
-	a, link, err := e.OpenThrough(ctx)
-	if err != nil {
-		return err
-	}
+	a, link := must2(e.OpenThrough(ctx))
 	for range 3 {
 		// Several connections are in the pool when they break.
 		done := make(chan error, 8)
@@ -174,38 +135,21 @@ func brokenConnections(ctx context.Context, e *Env) error {
 		}
 		link.Cut()
 		for i := range 20 {
-			if _, err := cycle(ctx, a, e.Name(), fmt.Sprintf("lock %d after the break", i+1)); err != nil {
-				return err
-			}
+			must(cycle(ctx, a, e.Name(), fmt.Sprintf("lock %d after the break", i+1)))
 		}
 	}
 	return nil
 }
 
 func givenClient(ctx context.Context, e *Env) error {
-	d, intact, err := e.h.Given(ctx)
-	if err != nil {
-		return err
-	}
-	l, err := fencelock.New(d, fencelock.WithTTL(ample))
-	if err != nil {
-		return err
-	}
+	d, intact := must2(e.h.Given(ctx))
+	l := must(fencelock.New(d, fencelock.WithTTL(ample)))
 	name := e.Name()
-	le, err := try(ctx, l, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, l, name, "a free lock"))
 	ch := locking(ctx, l, name)
-	if err := waiting(ctx, l, name, 1); err != nil {
-		return err
-	}
-	if err := unlock(ctx, le, "the holder"); err != nil {
-		return err
-	}
-	if _, err := granted(ctx, ch, time.Second+e.Slack(), "the waiter"); err != nil {
-		return err
-	}
+	check(waiting(ctx, l, name, 1))
+	check(unlock(ctx, le, "the holder"))
+	must(granted(ctx, ch, time.Second+e.Slack(), "the waiter"))
 	if err := l.Close(); err != nil {
 		return fmt.Errorf("Close: got %w, want nil", err)
 	}

@@ -52,10 +52,14 @@ type Needs struct {
 // Rules returns the table of rules, in order. The groups H (histories under faults) and
 // I (migration) are not part of this version.
 func Rules() []Rule {
-	return slices.Concat(basics, releases, leases, losses, tokens, queues, processes, resources,
+	rules := slices.Concat(basics, releases, leases, losses, tokens, queues, processes, resources,
 		hostileNodes, hostileKeyspaces, hostileDeaths, hostileClients, hostileStores, hostileLimits,
 		hostileFloors, hostilePushes, hostilePassing, hostileResends, hostileTransactions, hostileObservers,
 		hostileStalls)
+	for i, r := range rules {
+		rules[i].Check = stopping(r.Check)
+	}
+	return rules
 }
 
 // exempt says why the rule does not apply to the backend or cannot be checked

@@ -68,37 +68,22 @@ func lined(
 }
 
 func turnMissed(ctx context.Context, e *Env) error {
-	a, c, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
+	a, c := must2(e.Two(ctx))
 	ttl := 2 * e.TTL() // a grant of its last look is not too late to be believed
-	b, link, err := e.OpenThrough(ctx, fencelock.WithTTL(ttl))
-	if err != nil {
-		return err
-	}
+	b, link := must2(e.OpenThrough(ctx, fencelock.WithTTL(ttl)))
 	name := e.Name()
-	le, line, err := lined(ctx, a, name, b, c)
-	if err != nil {
-		return err
-	}
+	le, line := must2(lined(ctx, a, name, b, c))
 	second, third := line[0], line[1]
 	// the push arrives, and what the waiter asks for then does not
 	link.Set(faultproxy.Mode{HoldRequests: true})
-	if err := sleep(ctx, 300*time.Millisecond); err != nil { // what it had asked for before is answered
-		return err
-	}
-	if err := unlock(ctx, le, "the holder"); err != nil {
-		return err
-	}
+	check(sleep(ctx, 300*time.Millisecond)) // what it had asked for before is answered
+	check(unlock(ctx, le, "the holder"))
 	most := 3*e.traits.DeadWaiter + ttl + 10*time.Second + e.Slack()
 	var next result
 	select {
 	case s := <-second: // its wait is one request, which was there already, or its patience is over
 		link.Set(passAll)
-		if err := unlockIf(ctx, s.lease); err != nil { // an error is allowed
-			return err
-		}
+		check(unlockIf(ctx, s.lease)) // an error is allowed
 		r, err := granted(ctx, third, most, "the third")
 		return errors.Join(err, unlockIf(ctx, r.lease))
 	case next = <-third:
@@ -125,9 +110,7 @@ func turnMissed(ctx context.Context, e *Env) error {
 	if err := next.lease.Err(); err != nil {
 		return fmt.Errorf("the third: got %w, want it held", err)
 	}
-	if err := held(ctx, a, name, "the third has it"); err != nil {
-		return err
-	}
+	check(held(ctx, a, name, "the third has it"))
 	if err := unlock(ctx, next.lease, "the third"); err != nil || told {
 		return err
 	}
@@ -148,15 +131,9 @@ func unlockIf(ctx context.Context, le *fencelock.Lease) error {
 }
 
 func stallOfWaiter(ctx context.Context, e *Env) error {
-	a, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	a := must(e.Open(ctx))
 	for _, cut := range []bool{false, true} {
-		b, link, err := e.OpenThrough(ctx)
-		if err != nil {
-			return err
-		}
+		b, link := must2(e.OpenThrough(ctx))
 		stop := func() error { link.Set(blackHole); return nil }
 		resume := func() error {
 			if cut {
@@ -173,14 +150,8 @@ func stallOfWaiter(ctx context.Context, e *Env) error {
 }
 
 func stallOfStore(ctx context.Context, e *Env) error {
-	a, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
-	b, c, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
+	a := must(e.Open(ctx))
+	b, c := must2(e.Two(ctx))
 	return e.stall(ctx, e.h.Server.Pause, e.h.Server.Resume, a, b, c)
 }
 
@@ -223,42 +194,21 @@ func (e *Env) stall(
 }
 
 func fullStore(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
-	through, link, err := e.OpenThrough(ctx)
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx))
+	through, link := must2(e.OpenThrough(ctx))
 	names := []string{e.Name(), e.Name(), e.Name(), e.Name(), e.Name()}
-	old, err := try(ctx, a, names[0], "a free lock")
-	if err != nil {
-		return err
-	}
+	old := must(try(ctx, a, names[0], "a free lock"))
 	if err := old.Renew(ctx); err != nil {
 		return fmt.Errorf("Renew: %w", err)
 	}
-	unrenewed, err := try(ctx, a, names[1], "a free lock")
-	if err != nil {
-		return err
-	}
-	fresh, err := try(ctx, a, names[2], "a free lock", e.kept())
-	if err != nil {
-		return err
-	}
-	waited, line, err := lined(ctx, a, names[3], b)
-	if err != nil {
-		return err
-	}
-	if _, err := cycle(ctx, through, e.Name(), "before"); err != nil { // the reply to lose is the grant's
-		return err
-	}
+	unrenewed := must(try(ctx, a, names[1], "a free lock"))
+	fresh := must(try(ctx, a, names[2], "a free lock", e.kept()))
+	waited, line := must2(lined(ctx, a, names[3], b))
+	must(cycle(ctx, through, e.Name(), "before")) // the reply to lose is the grant's
 	link.LoseReplies(1)
-	twice, err := granted(ctx, locking(ctx, through, names[4]), 5*time.Second, "Lock with its reply lost")
-	if err != nil {
-		return err
-	}
+	twice := must(granted(
+		ctx, locking(ctx, through, names[4]), 5*time.Second, "Lock with its reply lost",
+	))
 	empty, err := e.h.Fill(ctx)
 	if err != nil {
 		return fmt.Errorf("the harness: %w", err)
@@ -270,29 +220,19 @@ func fullStore(ctx context.Context, e *Env) error {
 		}
 		return nil
 	})
-	if err := unlock(ctx, waited, "the store is full, and another waits"); err != nil {
-		return err
-	}
+	check(unlock(ctx, waited, "the store is full, and another waits"))
 	for _, le := range []*fencelock.Lease{old, unrenewed, twice.lease} {
-		if err := unlock(ctx, le, "the store is full"); err != nil {
-			return err
-		}
+		check(unlock(ctx, le, "the store is full"))
 		if info, err := b.Inspect(ctx, le.Name()); err != nil || info.Held {
 			return fmt.Errorf("Inspect after an Unlock, the store is full: got %+v, %v; want it free", info, err)
 		}
 	}
-	if err := e.fewRequests(ctx, through, link); err != nil {
-		return err
-	}
-	if err := sleep(ctx, 2*e.Kept()); err != nil {
-		return err
-	}
+	check(e.fewRequests(ctx, through, link))
+	check(sleep(ctx, 2*e.Kept()))
 	if err := fresh.Err(); err != nil {
 		return fmt.Errorf("a lease that was granted just before the store was full: got %w, want it held", err)
 	}
-	if err := unlock(ctx, fresh, "the store is full"); err != nil {
-		return err
-	}
+	check(unlock(ctx, fresh, "the store is full"))
 	full = false
 	if err := empty(ctx); err != nil {
 		return fmt.Errorf("the harness: %w", err)
@@ -300,23 +240,17 @@ func fullStore(ctx context.Context, e *Env) error {
 	select {
 	case r := <-line[0]: // its patience may be over
 		if r.err != nil {
-			err = want(r.err, fencelock.ErrUnavailable, "Lock while the store was full")
+			check(want(r.err, fencelock.ErrUnavailable, "Lock while the store was full"))
 		}
-		err = errors.Join(err, unlockIf(ctx, r.lease))
+		check(unlockIf(ctx, r.lease))
 	case <-time.After(5*time.Second + e.traits.DeadWaiter):
-		err = errors.New("who waited while the store was full got neither the lock nor an error")
-	}
-	if err != nil {
-		return err
+		return errors.New("who waited while the store was full got neither the lock nor an error")
 	}
 	for _, name := range names {
-		r, err := granted(ctx, locking(ctx, b, name), 5*time.Second, "once the store has space again")
-		if err == nil {
-			err = unlock(ctx, r.lease, "once the store has space again")
-		}
-		if err != nil {
-			return err
-		}
+		r := must(granted(
+			ctx, locking(ctx, b, name), 5*time.Second, "once the store has space again",
+		))
+		check(unlock(ctx, r.lease, "once the store has space again"))
 	}
 	if e.h.Store == nil {
 		return nil
@@ -350,42 +284,22 @@ func (e *Env) fewRequests(ctx context.Context, l *fencelock.Locker, link Link) e
 
 func longWaits(ctx context.Context, e *Env) error {
 	const n, apart, wait = 4, 800 * time.Millisecond, 7 * time.Second // the first has waited for so long at the end
-	holder, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	holder := must(e.Open(ctx))
 	name := e.Name()
-	le, err := try(ctx, holder, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, holder, name, "a free lock"))
 	began := time.Now()
 	var line []<-chan result
 	for i := range n {
-		l, err := e.Open(ctx)
-		if err != nil {
-			return err
-		}
+		l := must(e.Open(ctx))
 		line = append(line, locking(ctx, l, name))
-		if err := waiting(ctx, holder, name, i+1); err != nil {
-			return err
-		}
-		if err := sleep(ctx, apart); err != nil {
-			return err
-		}
+		check(waiting(ctx, holder, name, i+1))
+		check(sleep(ctx, apart))
 	}
-	if err := sleep(ctx, wait-time.Since(began)); err != nil {
-		return err
-	}
+	check(sleep(ctx, wait-time.Since(began)))
 	for i, ch := range line {
-		if err := unlock(ctx, le, "the one before"); err != nil {
-			return err
-		}
-		r, err := granted(ctx, ch, 2*time.Second+e.Slack(),
-			fmt.Sprintf("waiter %d of %d, in its turn after a long wait", i+1, n))
-		if err != nil {
-			return err
-		}
+		check(unlock(ctx, le, "the one before"))
+		r := must(granted(ctx, ch, 2*time.Second+e.Slack(),
+			fmt.Sprintf("waiter %d of %d, in its turn after a long wait", i+1, n)))
 		le = r.lease
 	}
 	return unlock(ctx, le, "the last")

@@ -43,15 +43,9 @@ func storeOutOfReach(ctx context.Context, e *Env) error {
 		if e.traits.LeasePerConn && kind.what == "refuses" {
 			continue // a cut ends such leases: C5 has that
 		}
-		a, link, err := e.OpenThrough(ctx)
-		if err != nil {
-			return err
-		}
-		c, err := e.contended(ctx, a)
-		if err != nil {
-			return err
-		}
-		err = e.hiccup(ctx, c, func() error { kind.fail(link); return nil }, func() error {
+		a, link := must2(e.OpenThrough(ctx))
+		c := must(e.contended(ctx, a))
+		err := e.hiccup(ctx, c, func() error { kind.fail(link); return nil }, func() error {
 			link.Set(passAll)
 			return nil
 		})
@@ -63,14 +57,8 @@ func storeOutOfReach(ctx context.Context, e *Env) error {
 }
 
 func serverStandsStill(ctx context.Context, e *Env) error {
-	a, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
-	c, err := e.contended(ctx, a)
-	if err != nil {
-		return err
-	}
+	a := must(e.Open(ctx))
+	c := must(e.contended(ctx, a))
 	return e.hiccup(ctx, c, e.h.Server.Pause, e.h.Server.Resume)
 }
 

@@ -70,10 +70,7 @@ func noTokens(t backend.Traits) string {
 }
 
 func tokensRise(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx))
 	name := e.Name()
 	last := fencelock.Token(0)
 	rise := func(t fencelock.Token, how string) error {
@@ -88,134 +85,71 @@ func tokensRise(ctx context.Context, e *Env) error {
 		if i%2 == 1 {
 			l = b
 		}
-		t, err := cycle(ctx, l, name, "a round")
-		if err != nil {
-			return err
-		}
-		if err := rise(t, "after a release"); err != nil {
-			return err
-		}
+		t := must(cycle(ctx, l, name, "a round"))
+		check(rise(t, "after a release"))
 	}
 	for range 3 {
-		le, err := try(ctx, a, name, "a free lock", fencelock.WithManualRenew())
-		if err != nil {
-			return err
-		}
-		if err := rise(le.Token(), "after a release"); err != nil {
-			return err
-		}
-		if err := b.Break(ctx, name); err != nil {
-			return err
-		}
-		t, err := cycle(ctx, b, name, "after Break")
-		if err != nil {
-			return err
-		}
-		if err := rise(t, "after Break"); err != nil {
-			return err
-		}
+		le := must(try(ctx, a, name, "a free lock", fencelock.WithManualRenew()))
+		check(rise(le.Token(), "after a release"))
+		check(b.Break(ctx, name))
+		t := must(cycle(ctx, b, name, "after Break"))
+		check(rise(t, "after Break"))
 	}
 	// A try that fails must not disturb.
-	le, err := try(ctx, a, name, "a free lock", fencelock.WithManualRenew())
-	if err != nil {
-		return err
-	}
-	if err := rise(le.Token(), "after Break"); err != nil {
-		return err
-	}
-	if err := held(ctx, b, name, "a try that fails"); err != nil {
-		return err
-	}
-	if err := unlock(ctx, le, "the holder"); err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock", fencelock.WithManualRenew()))
+	check(rise(le.Token(), "after Break"))
+	check(held(ctx, b, name, "a try that fails"))
+	check(unlock(ctx, le, "the holder"))
 	for _, l := range []*fencelock.Locker{a, b} {
-		t, err := cycle(ctx, l, name, "after a try that failed")
-		if err != nil {
-			return err
-		}
-		if err := rise(t, "after a try that failed"); err != nil {
-			return err
-		}
+		t := must(cycle(ctx, l, name, "after a try that failed"))
+		check(rise(t, "after a try that failed"))
 	}
-	if le, err = try(ctx, a, name, "a free lock", fencelock.WithManualRenew(), e.short()); err != nil {
-		return err
-	}
-	if err := rise(le.Token(), "after a release"); err != nil {
-		return err
-	}
-	r, err := granted(ctx, locking(ctx, b, name), 2*e.TTL()+time.Second+e.Slack(), "after expiry")
-	if err != nil {
-		return err
-	}
-	if err := rise(r.lease.Token(), "after expiry"); err != nil {
-		return err
-	}
+	le = must(try(ctx, a, name, "a free lock", fencelock.WithManualRenew(), e.short()))
+	check(rise(le.Token(), "after a release"))
+	r := must(granted(ctx, locking(ctx, b, name), 2*e.TTL()+time.Second+e.Slack(), "after expiry"))
+	check(rise(r.lease.Token(), "after expiry"))
 	return unlock(ctx, r.lease, "after expiry")
 }
 
 func tokensAfterLoss(ctx context.Context, e *Env) error {
-	l, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	l := must(e.Open(ctx))
 	names := []string{e.Name(), e.Name(), e.Name()}
 	last := map[string]fencelock.Token{}
 	for round := range 3 {
 		for _, name := range names {
-			r, err := granted(ctx, locking(ctx, l, name), 10*time.Second, "after the loss of all data")
-			if err != nil {
-				return err
-			}
+			r := must(granted(
+				ctx, locking(ctx, l, name), 10*time.Second, "after the loss of all data",
+			))
 			if r.lease.Token() <= last[name] {
 				return fmt.Errorf("token after loss %d of all data: got %d after %d",
 					round, r.lease.Token(), last[name])
 			}
 			last[name] = r.lease.Token()
-			if err := unlock(ctx, r.lease, "a round"); err != nil {
-				return err
-			}
+			check(unlock(ctx, r.lease, "a round"))
 		}
-		if err := restart(e.h.Server, true); err != nil {
-			return err
-		}
+		check(restart(e.h.Server, true))
 	}
 	return nil
 }
 
 func tokenFixed(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx, e.kept())
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx, e.kept()))
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
 	token := le.Token()
 	if err := le.Renew(ctx); err != nil {
 		return fmt.Errorf("Renew: got %w, want nil", err)
 	}
-	if err := sleep(ctx, e.Kept()); err != nil { // and in the background
-		return err
-	}
+	check(sleep(ctx, e.Kept())) // and in the background
 	if le.Token() != token {
 		return fmt.Errorf("token after renewals: got %d, want %d", le.Token(), token)
 	}
 	if info, err := b.Inspect(ctx, name); err != nil || info.Token != token {
 		return fmt.Errorf("Inspect: got token %d (%v), want %d", info.Token, err, token)
 	}
-	if err := b.Break(ctx, name); err != nil {
-		return err
-	}
-	next, err := granted(ctx, locking(ctx, b, name), time.Second+e.Slack(), "after Break")
-	if err != nil {
-		return err
-	}
-	if _, err := ended(ctx, le, e.traits.Revoked+e.Slack()); err != nil {
-		return err
-	}
+	check(b.Break(ctx, name))
+	next := must(granted(ctx, locking(ctx, b, name), time.Second+e.Slack(), "after Break"))
+	must(ended(ctx, le, e.traits.Revoked+e.Slack()))
 	if le.Token() != token || next.lease.Token() == token {
 		return fmt.Errorf("after the loss: the old lease says %d, the new one %d; "+
 			"want %d and a higher one", le.Token(), next.lease.Token(), token)
@@ -227,14 +161,8 @@ func tokenFixed(ctx context.Context, e *Env) error {
 }
 
 func tokensSmall(ctx context.Context, e *Env) error {
-	l, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
-	t, err := cycle(ctx, l, e.Name(), "a round")
-	if err != nil {
-		return err
-	}
+	l := must(e.Open(ctx))
+	t := must(cycle(ctx, l, e.Name(), "a round"))
 	if t <= 0 || t >= 1<<53 {
 		return fmt.Errorf("token: got %d, want one from 1 to below 2^53", t)
 	}
@@ -242,10 +170,7 @@ func tokensSmall(ctx context.Context, e *Env) error {
 }
 
 func constantState(ctx context.Context, e *Env) error {
-	l, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	l := must(e.Open(ctx))
 	n := e.count(2_000, 5_000, 100_000)
 	if e.h.tiny {
 		n = 200
@@ -274,10 +199,7 @@ func constantState(ctx context.Context, e *Env) error {
 			return err
 		}
 	}
-	left, err := e.h.Store.Left(ctx, e.prefix)
-	if err != nil {
-		return err
-	}
+	left := must(e.h.Store.Left(ctx, e.prefix))
 	if len(left) > 0 {
 		return fmt.Errorf("%d names locked and unlocked left %d things in the "+
 			"store, such as %q; want none", n, len(left), left[0])
@@ -286,49 +208,27 @@ func constantState(ctx context.Context, e *Env) error {
 }
 
 func floorRespected(ctx context.Context, e *Env) error {
-	l, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	l := must(e.Open(ctx))
 	name := e.Name()
-	t, err := cycle(ctx, l, name, "a round")
-	if err != nil {
-		return err
-	}
+	t := must(cycle(ctx, l, name, "a round"))
 	floor := t + 1_000_000_000
-	le, err := try(ctx, l, name, "with a floor", fencelock.WithFloor(floor))
-	if err != nil {
-		return err
-	}
+	le := must(try(ctx, l, name, "with a floor", fencelock.WithFloor(floor)))
 	if le.Token() <= floor {
 		return fmt.Errorf("token: got %d, want more than the floor %d", le.Token(), floor)
 	}
 	high := le.Token()
-	if err := unlock(ctx, le, "with a floor"); err != nil {
-		return err
-	}
-	if t, err = cycle(ctx, l, name, "after a floor"); err != nil {
-		return err
-	}
+	check(unlock(ctx, le, "with a floor"))
+	t = must(cycle(ctx, l, name, "after a floor"))
 	if t <= high {
 		return fmt.Errorf("token after a floor: got %d after %d", t, high)
 	}
 	// A waiter's too.
-	if le, err = try(ctx, l, name, "a free lock"); err != nil {
-		return err
-	}
+	le = must(try(ctx, l, name, "a free lock"))
 	floor = le.Token() + 1_000_000_000
 	ch := locking(ctx, l, name, fencelock.WithFloor(floor))
-	if err := waiting(ctx, l, name, 1); err != nil {
-		return err
-	}
-	if err := unlock(ctx, le, "the holder"); err != nil {
-		return err
-	}
-	r, err := granted(ctx, ch, time.Second+e.Slack(), "the waiter")
-	if err != nil {
-		return err
-	}
+	check(waiting(ctx, l, name, 1))
+	check(unlock(ctx, le, "the holder"))
+	r := must(granted(ctx, ch, time.Second+e.Slack(), "the waiter"))
 	if r.lease.Token() <= floor {
 		return fmt.Errorf("a waiter's token: got %d, want more than its floor %d", r.lease.Token(), floor)
 	}
@@ -341,15 +241,9 @@ func floorRespected(ctx context.Context, e *Env) error {
 func tokensPassedOn(ctx context.Context, e *Env) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute) // a driver may never grant again
 	defer cancel()
-	a, b, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx))
 	name := e.Name()
-	t, err := cycle(ctx, a, name, "a round")
-	if err != nil {
-		return err
-	}
+	t := must(cycle(ctx, a, name, "a round"))
 	// First as it is, and then with a source that is ahead of the store's clock and moves by nothing but grants.
 	for _, floor := range []fencelock.Token{0, t + 1_000_000_000} {
 		var mu sync.Mutex
@@ -383,9 +277,7 @@ func tokensPassedOn(ctx context.Context, e *Env) error {
 			})
 		}
 		wg.Wait()
-		if err := errors.Join(errs...); err != nil {
-			return err
-		}
+		check(errors.Join(errs...))
 	}
 	return nil
 }

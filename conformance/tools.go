@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // The modes of a sound link and of a dead one.
@@ -17,6 +19,43 @@ var (
 	passAll   = faultproxy.Mode{}
 	blackHole = faultproxy.BlackHole
 )
+
+// failed is what check panics with. A rule that fails stops there.
+type failed struct{ err error }
+
+// check ends the rule with err, unless that is nil. Only the rule's own goroutine may call it.
+func check(err error) {
+	if err != nil {
+		panic(failed{err})
+	}
+}
+
+// must is check for a call with a result, and must2 for one with two.
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+func must2[T, U any](v T, w U, err error) (T, U) {
+	check(err)
+	return v, w
+}
+
+// stopping returns f, which returns what check ends it with.
+func stopping(f func(context.Context, *Env) error) func(context.Context, *Env) error {
+	return func(ctx context.Context, e *Env) (err error) {
+		defer func() {
+			switch r := recover().(type) {
+			case nil:
+			case failed:
+				err = r.err
+			default:
+				panic(r)
+			}
+		}()
+		return f(ctx, e)
+	}
+}
 
 func nonce() string {
 	var raw [16]byte
@@ -62,6 +101,22 @@ func unlock(ctx context.Context, le *fencelock.Lease, when string) error {
 		return fmt.Errorf("%s: Unlock: got %w, want nil", when, err)
 	}
 	return nil
+}
+
+// acquire acquires once at the driver, and says what was expected if that failed.
+func acquire(
+	ctx context.Context, d core.Caller, r *backend.Request, who string,
+) (*core.Hold, error) {
+	g, err := d.Acquire(ctx, r)
+	if err != nil {
+		return nil, fmt.Errorf("Acquire by %s: got %w, want a grant", who, err)
+	}
+	return &core.Hold{Request: r, Grant: g}, nil
+}
+
+// release releases once at the driver, and says what was expected if that failed.
+func release(ctx context.Context, d core.Caller, h *core.Hold, who string) error {
+	return want(d.Release(ctx, h), nil, "Release by "+who)
 }
 
 // cycle locks and unlocks.

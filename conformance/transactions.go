@@ -125,15 +125,9 @@ var endings = []ending{
 }
 
 func commitsWhatWasMeant(ctx context.Context, e *Env) error {
-	other, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	other := must(e.Open(ctx))
 	for _, way := range endings {
-		l, err := e.Open(ctx)
-		if err != nil {
-			return err
-		}
+		l := must(e.Open(ctx))
 		name := e.prefix + e.Name()
 		switch err := way.end(ctx, e, l, name); {
 		case !errors.Is(err, way.want), way.want == nil && err != nil:
@@ -141,9 +135,7 @@ func commitsWhatWasMeant(ctx context.Context, e *Env) error {
 		case way.as && err != way.want: // it must be the very error
 			return fmt.Errorf("%s: got %v, want %v as it is", way.what, err, way.want)
 		}
-		if _, err := cycle(ctx, other, name, way.what+": the next holder"); err != nil {
-			return err
-		}
+		must(cycle(ctx, other, name, way.what+": the next holder"))
 		switch written, err := e.h.Writes.Written(ctx, name); {
 		case err != nil:
 			return fmt.Errorf("%s: what was written: %w", way.what, err)

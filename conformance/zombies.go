@@ -14,53 +14,35 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/fence"
-	"github.com/fencelock/fencelock/internal/core"
 )
 
 // tokenOfTheGrant checks that a token comes with its grant: one that is read by a second
 // request, when the lock was lost in between, is the next holder's.
 func (e *Env) tokenOfTheGrant(ctx context.Context) error {
-	d, link, err := e.callerThrough(ctx)
-	if err != nil {
-		return err
-	}
-	b, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	d, link := must2(e.callerThrough(ctx))
+	b := must(e.Open(ctx))
 	first := e.Request(e.Name(), false)
-	first.TTL = 10 * e.TTL()        // as below: what the driver has for this TTL is there already
-	g, err := d.Acquire(ctx, first) // it is connected, and a held reply is that of the grant
-	if err != nil {
-		return fmt.Errorf("Acquire: %w", err)
-	}
-	if err := d.Release(ctx, &core.Hold{Request: first, Grant: g}); err != nil {
-		return fmt.Errorf("Release: %w", err)
-	}
+	first.TTL = 10 * e.TTL() // as below: what the driver has for this TTL is there already
+	// It is connected, and a held reply is that of the grant.
+	check(release(ctx, d, must(acquire(ctx, d, first, "the first")), "the first"))
 	r := e.Request(first.Name, false) // of a store of several nodes, it is at the same one
 	r.TTL = 10 * e.TTL()
 	m := passAll
 	m.HoldReplies = true
 	link.Set(m)
 	late := make(chan error, 1)
+	var g backend.Grant
 	go func() {
 		var err error
 		g, err = d.Acquire(ctx, r)
 		late <- err
 	}()
-	if err := until(ctx, time.Second+e.Slack(), "the grant whose reply is held", func() (bool, error) {
+	check(until(ctx, time.Second+e.Slack(), "the grant whose reply is held", func() (bool, error) {
 		info, err := b.Inspect(ctx, r.Name)
 		return info.Held, err
-	}); err != nil {
-		return err
-	}
-	if err := b.Break(ctx, r.Name); err != nil {
-		return err
-	}
-	next, err := try(ctx, b, r.Name, "after Break")
-	if err != nil {
-		return err
-	}
+	}))
+	check(b.Break(ctx, r.Name))
+	next := must(try(ctx, b, r.Name, "after Break"))
 	link.Set(passAll)
 	if err := <-late; err == nil && g.Token >= next.Token() {
 		return fmt.Errorf("a grant that was lost before its reply came: "+
@@ -70,17 +52,11 @@ func (e *Env) tokenOfTheGrant(ctx context.Context) error {
 }
 
 func guardRefuses(ctx context.Context, e *Env) error {
-	l, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	l := must(e.Open(ctx))
 	name := e.Name()
 	var ts []fencelock.Token
 	for range 8 {
-		t, err := cycle(ctx, l, name, "a round")
-		if err != nil {
-			return err
-		}
+		t := must(cycle(ctx, l, name, "a round"))
 		ts = append(ts, t)
 	}
 	// Writers with all these tokens at once: the values that are accepted never go back.
@@ -97,10 +73,7 @@ func guardRefuses(ctx context.Context, e *Env) error {
 	}); err != nil {
 		return err
 	}
-	guards, err := e.guards(ctx)
-	if err != nil {
-		return err
-	}
+	guards := must(e.guards(ctx))
 	guards["fence.Memory after concurrent writes"] = &memory
 	for what, guard := range guards {
 		if err := guardOrders(ctx, guard, name, ts); err != nil {
@@ -216,22 +189,11 @@ func guardOrders(ctx context.Context, guard fence.Guard, name string, ts []fence
 }
 
 func zombieWriter(ctx context.Context, e *Env) error {
-	p, err := e.Process(ctx)
-	if err != nil {
-		return err
-	}
-	b, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	p := must(e.Process(ctx))
+	b := must(e.Open(ctx))
 	name := e.Name()
-	guards, err := e.guards(ctx)
-	if err != nil {
-		return err
-	}
-	if guards["fence.Handler"], err = e.overHTTP(); err != nil {
-		return err
-	}
+	guards := must(e.guards(ctx))
+	guards["fence.Handler"] = must(e.overHTTP())
 	// write is what the holder of a token does to every resource.
 	write := func(t fencelock.Token) (errs []error) {
 		for what, guard := range guards {
@@ -241,42 +203,28 @@ func zombieWriter(ctx context.Context, e *Env) error {
 		}
 		return errs
 	}
-	old, err := p.Lock(ctx, name, e.TTL())
-	if err != nil {
-		return err
-	}
+	old := must(p.Lock(ctx, name, e.TTL()))
 	if errs := write(old); errs != nil {
 		return fmt.Errorf("the first holder's write: %w", errors.Join(errs...))
 	}
-	if err := p.Stop(); err != nil {
-		return err
-	}
-	r, err := granted(ctx, locking(ctx, b, name), 2*e.TTL()+time.Second+e.Slack(), "the next")
-	if err != nil {
-		return err
-	}
+	check(p.Stop())
+	r := must(granted(ctx, locking(ctx, b, name), 2*e.TTL()+time.Second+e.Slack(), "the next"))
 	if errs := write(r.lease.Token()); errs != nil {
 		return fmt.Errorf("the next holder's write: %w", errors.Join(errs...))
 	}
-	if err := p.Continue(); err != nil {
-		return err
-	}
+	check(p.Continue())
 	refused := write(old)
 	if len(refused) != len(guards) {
 		return fmt.Errorf("the resumed holder's write: %d of %d guards refused it: %w",
 			len(refused), len(guards), errors.Join(refused...))
 	}
 	for _, err := range refused {
-		if err := want(err, fencelock.ErrStale, "the resumed holder's write"); err != nil {
-			return err
-		}
+		check(want(err, fencelock.ErrStale, "the resumed holder's write"))
 	}
 	// Its late Unlock frees nobody.
 	if _, err := p.Ask(ctx, "unlock", name); err == nil || !strings.Contains(err.Error(), backend.ErrLost.Error()) {
 		return fmt.Errorf("the resumed holder's Unlock: got %v, want a loss", err)
 	}
-	if err := held(ctx, b, name, "after the resumed holder's Unlock"); err != nil {
-		return err
-	}
+	check(held(ctx, b, name, "after the resumed holder's Unlock"))
 	return unlock(ctx, r.lease, "the next")
 }

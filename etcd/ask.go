@@ -9,7 +9,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -29,28 +28,33 @@ var errPlace = errors.New("the entry of this request is gone from the queue")
 
 // place is what the store remembers of a claim.
 type place struct {
+	c     *backend.Claim
 	queue string
-	key   string // "": none, or it may be another's
+	key   string // "": none, or it may be another's; the same for as long as the place listens
 	own   *lease // a lease of its own
 	hold  *hold  // what it was granted
 
-	rev, mod int64    // of the own entry, once it is there
-	holds    bool     // it is a holder's: an earlier send was granted the lock
-	entry    int64    // the lease that the own entry is under
-	front    []string // the entries in front of the own one at listed
-	listed   int64    // the revision of that
-	locked   bool     // the store has said that another holds it
+	rev, mod int64 // of the own entry, once it is there
+	holds    bool  // it is a holder's: an earlier send was granted the lock
+	locked   bool  // the store has said that another holds it
 
-	w        *waiter // once it listens to the queue
-	since    int64   // the revision after which it does
-	session  *lease  // that its entry waits under
+	watch    *watch // nil: it does not listen
+	session  *lease // that its entry waits under
 	requeued time.Time
+
+	// Guarded by push.mu:
+	listed int64            // the revision of the last list of the queue
+	front  map[string]bool  // the entries in front that are there yet; the own one: to be looked at
+	gone   map[string]int64 // the deletions that the list did not know of, with their revisions
 }
 
 func (s *store) place(c *backend.Claim) *place {
 	p, ok := c.Place.(*place)
 	if !ok {
-		p = &place{queue: s.keys.queue(c.Name)}
+		p = &place{c: c, queue: s.keys.queue(c.Name)}
+		if c.Leaving { // this driver was not asked for it: it is another's entry that is to go
+			p.key = p.queue + c.Nonce
+		}
 		c.Place = p
 	}
 	return p
@@ -62,8 +66,8 @@ func secs(r *backend.Request) int64 { return seconds(r.TTL + r.Grace) }
 // slotOf is the place of the lease that a lock shares, if it shares one.
 func slotOf(r *backend.Request) slotKey { return slotKey{kind: shared, secs: secs(r)} }
 
-// Ask implements backend.Driver: what needs no more than one transaction shares one, and all else
-// has requests of its own beside it.
+// Ask implements backend.Driver: claims that need no more than one transaction share one, and each
+// of the others has requests of its own beside it.
 func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	if len(cs) == 1 {
 		s.alone(ctx, cs[0])
@@ -71,46 +75,20 @@ func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	}
 	var wg sync.WaitGroup
 	var parts []*part
-	var bare []*backend.Claim // that have no lease yet
 	taken := make(map[string]bool, len(cs))
 	for _, c := range cs {
 		// All compares of a transaction are made before anything of it is done.
-		if queue := s.place(c).queue; s.simple(c) && !taken[queue] {
-			taken[queue] = true
-			if one := s.share(c); one != nil {
+		if p := s.place(c); !taken[p.queue] {
+			if one := s.share(c, p); one != nil {
+				taken[p.queue] = true
 				parts = append(parts, one)
-				continue
-			}
-			if !c.Leaving && !c.Auto {
-				bare = append(bare, c)
 				continue
 			}
 		}
 		wg.Go(func() { s.alone(ctx, c) })
 	}
-	if len(bare) > 0 {
-		wg.Go(func() { s.lend(ctx, bare) })
-	}
 	s.together(ctx, parts)
 	wg.Wait()
-}
-
-// lend asks for claims that need leases of their own first.
-func (s *store) lend(ctx context.Context, cs []*backend.Claim) {
-	var wg sync.WaitGroup
-	for _, c := range cs {
-		wg.Go(func() { _, c.Err = s.lease(ctx, c, s.place(c), 0) })
-	}
-	wg.Wait()
-	var parts []*part
-	for _, c := range cs {
-		if c.Err = word(c.Err); c.Err == nil {
-			p := s.place(c)
-			s.listen(c, p)
-			parts = append(parts, s.first(c, p, p.own))
-		}
-	}
-	s.together(ctx, parts)
 }
 
 // Leave implements backend.Driver. It is not called, since Ask takes leaves too.
@@ -125,23 +103,22 @@ func (s *store) alone(ctx context.Context, c *backend.Claim) {
 	c.Err = word(s.ask(ctx, c))
 }
 
-// simple reports whether one transaction is all that a claim needs, once it has a lease.
-func (s *store) simple(c *backend.Claim) bool {
-	p := s.place(c)
-	return !c.Unsure && (c.Leaving || p.hold == nil && p.rev == 0 && c.Floor == 0 && c.Reserve == 0)
-}
-
-// share returns that transaction, or nil if there is none, or the claim has no lease.
-func (s *store) share(c *backend.Claim) *part {
-	p := s.place(c)
-	l := p.own
+// share returns the transaction of a claim that needs nothing else, or nil.
+func (s *store) share(c *backend.Claim, p *place) *part {
 	switch {
+	case c.Unsure:
+		return nil
 	case c.Leaving:
 		return s.leaving(c, nil)
+	case p.hold != nil || p.rev != 0 || c.Floor != 0 || c.Reserve != 0:
+		return nil
+	}
+	l := p.own
+	switch {
 	case c.Auto:
 		l = s.leases.peek(slotOf(c.Request), c.TTL/8)
 	case l == nil:
-		l = s.leases.spare(secs(c.Request), true)
+		l = s.leases.left(secs(c.Request), true)
 		p.own = l
 	case !l.fresh():
 		l = nil
@@ -149,7 +126,6 @@ func (s *store) share(c *backend.Claim) *part {
 	if l == nil {
 		return nil
 	}
-	s.listen(c, p)
 	return s.first(c, p, l)
 }
 
@@ -168,24 +144,25 @@ func (s *store) ask(ctx context.Context, c *backend.Claim) error {
 			return err
 		}
 	}
-	s.listen(c, p)
 	if p.rev > 0 {
 		return s.look(ctx, c, p)
 	}
 	age := c.TTL / 8
-	if c.Unsure { // a member is silent: the fewer requests go out the better, and the engine renews at once
+	if c.Unsure { // a member is silent: the fewer requests the better, and the engine renews at once
 		age = c.TTL / 2
 	}
 	l, err := s.lease(ctx, c, p, age)
 	if err != nil {
 		return err
 	}
-	return s.single(ctx, s.first(c, p, l))
+	return s.send(ctx, s.first(c, p, l))
 }
 
 // lease returns the lease for the lock, confirmed at most age ago if it is a
 // shared one, and just now if not: the Deadline counts from that.
-func (s *store) lease(ctx context.Context, c *backend.Claim, p *place, age time.Duration) (*lease, error) {
+func (s *store) lease(
+	ctx context.Context, c *backend.Claim, p *place, age time.Duration,
+) (*lease, error) {
 	if c.Auto {
 		return s.leases.get(ctx, slotOf(c.Request), age)
 	}
@@ -203,20 +180,18 @@ func (s *store) first(c *backend.Claim, p *place, l *lease) *part {
 	if p.key == "" {
 		p.key = p.queue + s.ids.take(p.queue, c.Nonce)
 	}
+	s.listen(p)
 	k, pt, began := s.keys, s.history.now(), backend.Now()
 	tomb := clientv3.Compare(clientv3.CreateRevision(k.gone(c.Nonce)), "=", 0)
 	empty := clientv3.Compare(clientv3.CreateRevision(p.queue), "=", 0).WithPrefix()
-	one := &part{c: c, ifs: []clientv3.Cmp{tomb, empty}, els: s.looks(c, p), gated: true, base: true}
 	due := s.due(c.Request, pt)
-	if c.Floor == 0 && c.Reserve == 0 { // nothing that only the one who is granted the lock may ask for
-		one.anchor, due = pt.due, rise{}
+	one := &part{
+		c: c, ifs: []clientv3.Cmp{tomb, empty}, then: []clientv3.Op{p.putHeld(due, l)}, els: s.looks(c, p),
+		gated: true, due: due, rev: pt.rev, base: true,
 	}
-	one.then = s.grantOps(c, p, due, pt.rev, l)
-	session := p.session
-	if p.w == nil {
-		session = nil
-	}
-	if session != nil {
+	var session *lease
+	if p.watch != nil {
+		session = p.session
 		absent := clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0)
 		one.els = []clientv3.Op{clientv3.OpTxn(
 			[]clientv3.Cmp{tomb, absent, s.sameGates(c.Gates)},
@@ -226,12 +201,16 @@ func (s *store) first(c *backend.Claim, p *place, l *lease) *part {
 		switch {
 		case errors.Is(err, rpctypes.ErrLeaseNotFound):
 			// Nothing was done. A lease ended between its confirmation and now: see which.
-			return errors.Join(err, s.leases.verify(ctx, l, session))
+			if session != nil {
+				return errors.Join(err, s.leases.verify(ctx, l, session))
+			}
+			l.die()
+			return err
 		case err != nil:
 			return err
 		case resp.Succeeded:
 			p.rev, p.mod = resp.Header.Revision, resp.Header.Revision
-			return s.granted(ctx, c, p, l, pt, due, began, resp)
+			return s.granted(c, p, l, pt, due, began, resp)
 		}
 		s.history.see(pt, resp.Header)
 		answers := resp.Responses
@@ -239,9 +218,9 @@ func (s *store) first(c *backend.Claim, p *place, l *lease) *part {
 			inner := answers[0].GetResponseTxn()
 			answers = inner.Responses
 			if inner.Succeeded {
-				p.rev, p.mod, p.entry = resp.Header.Revision, resp.Header.Revision, int64(session.id)
-				p.listedAt(resp.Header.Revision, answers[1].GetResponseRange().GetKvs())
-				if !p.blocked() { // the watch has told of deletions since
+				p.rev, p.mod = resp.Header.Revision, resp.Header.Revision
+				s.push.list(p, p.rev, answers[1].GetResponseRange().GetKvs())
+				if !s.push.blocked(p) { // the watch has told of deletions since
 					c.Wake(0)
 				}
 				return queued(c, p)
@@ -264,20 +243,20 @@ func (s *store) refuse(c *backend.Claim, p *place) error {
 	case c.Wait:
 		c.Next = time.Nanosecond // it enters now
 	case !c.Unsure: // the entry was never there, and never will be
-		s.settle(c, p, p.own, true)
+		s.settle(p, p.own, true)
 	}
 	return backend.ErrLocked
 }
 
 // settle ends what a claim has of its own. sure: nothing of it is in the store, nor under way.
-func (s *store) settle(c *backend.Claim, p *place, own *lease, sure bool) {
-	if id := strings.TrimPrefix(p.key, p.queue); sure && id != "" && (p.hold != nil || id != c.Nonce) {
-		s.ids.give(p.queue, id)
+func (s *store) settle(p *place, own *lease, sure bool) {
+	if sure && p.key != "" {
+		s.ids.give(p.queue, strings.TrimPrefix(p.key, p.queue))
 	}
 	switch {
 	case own == nil:
 	case sure:
-		s.leases.give(secs(c.Request), own)
+		s.leases.give(own)
 	default:
 		s.leases.revoke(own) // and with it what a late request may still put under it
 	}
@@ -289,7 +268,7 @@ func queued(c *backend.Claim, p *place) error {
 	switch {
 	case !c.Wait: // it was put into an empty queue
 		return backend.Refusal(errPlace)
-	case p.w == nil:
+	case p.watch == nil:
 		c.Next = time.Nanosecond
 	default:
 		c.Queued, c.Next = true, floorTimer
@@ -326,11 +305,17 @@ func (s *store) looked(c *backend.Claim, p *place, rev int64, answers []*pb.Resp
 	if answers[2].GetResponseRange().GetCount() > 0 {
 		return fmt.Errorf("the request was abandoned: %w", backend.ErrLost)
 	}
-	p.found(rev, answers[0].GetResponseRange().GetKvs(), answers[1].GetResponseRange().GetKvs())
+	p.rev, p.mod, p.holds = 0, 0, false
+	if me := answers[0].GetResponseRange().GetKvs(); len(me) > 0 {
+		p.rev, p.mod = me[0].CreateRevision, me[0].ModRevision
+		v, _ := parse(string(me[0].Value))
+		p.holds = v.held
+	}
+	s.push.list(p, rev, answers[1].GetResponseRange().GetKvs())
 	if p.rev > 0 {
 		return nil
 	}
-	return s.shown(c, answers[3].GetResponseRange().GetKvs())
+	return shown(c, answers[3].GetResponseRange().GetKvs())
 }
 
 // put writes the own entry; where it is there already it moves to another lease and stays where it
@@ -339,93 +324,45 @@ func (p *place) put(v value, l *lease) clientv3.Op {
 	return clientv3.OpPut(p.key, v.String(), clientv3.WithLease(l.id))
 }
 
+// putHeld makes the own entry that of a holder, under the lock's lease.
+func (p *place) putHeld(due rise, l *lease) clientv3.Op {
+	v := holding(p.c.Request)
+	v.reserve = due.reserve
+	return p.put(v, l)
+}
+
 // list reads the queue's keys.
 func (p *place) list() clientv3.Op {
 	return clientv3.OpGet(p.queue, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 }
 
-// found takes in what is in the queue; me is the own entry, if it is there.
-func (p *place) found(rev int64, me, queue []*mvccpb.KeyValue) {
-	p.rev, p.mod, p.holds = 0, 0, false
-	if len(me) > 0 {
-		p.rev, p.mod, p.entry = me[0].CreateRevision, me[0].ModRevision, me[0].Lease
-		v, _ := parse(string(me[0].Value))
-		p.holds = v.held
-	}
-	p.listedAt(rev, queue)
-}
-
-// listedAt takes in which entries are in front of the own one.
-func (p *place) listedAt(rev int64, queue []*mvccpb.KeyValue) {
-	p.front, p.listed, p.locked = p.front[:0], rev, true
-	for _, kv := range queue {
-		if kv.CreateRevision < p.rev {
-			p.front = append(p.front, string(kv.Key))
-		}
-	}
-	if p.w != nil {
-		p.w.expect(p.key, rev, p.front)
-	}
-}
-
-// blocked reports whether somebody is in front of the own entry.
-func (p *place) blocked() bool {
-	if p.w != nil {
-		return p.w.blocked()
-	}
-	return len(p.front) > 0
-}
-
-// look looks at the queue if somebody is known to be in front of the own entry, or may be, and takes
-// the lock if nobody is.
+// look looks at the queue if somebody is known to be in front of the own entry, or may be, and
+// takes the lock if nobody is.
 func (s *store) look(ctx context.Context, c *backend.Claim, p *place) error {
 	// A holder's entry stays one: what was granted is not to be refused when it is sent again.
-	if p.w != nil && !p.holds && (p.listed < p.since || p.blocked()) {
-		if err := s.relist(ctx, c, p); err != nil {
+	if !p.holds && s.push.stale(p) {
+		pt := s.history.now()
+		resp, err := s.txn(ctx, nil, s.looks(c, p), nil)
+		if err != nil {
+			return err
+		}
+		s.history.see(pt, resp.Header)
+		if err := s.looked(c, p, resp.Header.Revision, resp.Responses); err != nil {
 			return err
 		}
 	}
-	for range 2 { // the second if the first finds that an answer was lost
-		if p.rev == 0 {
-			return requeue(c, p)
-		}
-		if p.blocked() {
-			return queued(c, p)
-		}
+	if p.rev > 0 && !s.push.blocked(p) {
 		if granted, err := s.turn(ctx, c, p); granted || err != nil {
 			return err
+		}
+		if p.rev > 0 && !s.push.blocked(p) {
+			c.Wake(0) // an answer was lost: take the turn from what was seen now
 		}
 	}
 	if p.rev == 0 {
 		return requeue(c, p)
 	}
-	c.Wake(0) // something is odd: look again
 	return queued(c, p)
-}
-
-// relist looks at the queue, and takes care that the own entry is under the waiters' lease.
-func (s *store) relist(ctx context.Context, c *backend.Claim, p *place) error {
-	var ifs []clientv3.Cmp
-	reads := []clientv3.Op{clientv3.OpGet(p.key), p.list()}
-	then := reads
-	if p.entry != int64(p.session.id) {
-		// Of an earlier send of this request, or of a session that was replaced.
-		ifs = []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(p.key), "=", p.mod)}
-		then = append([]clientv3.Op{p.put(value{owner: c.Owner}, p.session)}, reads...)
-	}
-	pt := s.history.now()
-	resp, err := s.txn(ctx, ifs, then, reads)
-	if err != nil {
-		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			p.session.die()
-		}
-		return err
-	}
-	s.history.see(pt, resp.Header)
-	n := len(resp.Responses)
-	p.found(resp.Header.Revision, resp.Responses[n-2].GetResponseRange().GetKvs(),
-		resp.Responses[n-1].GetResponseRange().GetKvs())
-	return nil
 }
 
 // turn moves the own entry under the lock's lease if it is first in the queue, which is the grant.
@@ -446,8 +383,11 @@ func (s *store) turn(ctx context.Context, c *backend.Claim, p *place) (bool, err
 		ifs = append(ifs, s.sameGates(c.Gates))
 	}
 	due := s.due(c.Request, pt)
-	then := append(s.grantOps(c, p, due, p.rev, l), clientv3.OpGet(s.keys.base()))
-	resp, err := s.txn(ctx, ifs, then, s.looks(c, p))
+	then := []clientv3.Op{p.putHeld(due, l)}
+	if due.least > 0 {
+		then = append(then, s.raiseBase(due, p.rev))
+	}
+	resp, err := s.txn(ctx, ifs, append(then, clientv3.OpGet(s.keys.base())), s.looks(c, p))
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		l.die()
@@ -456,49 +396,34 @@ func (s *store) turn(ctx context.Context, c *backend.Claim, p *place) (bool, err
 		return false, err
 	case resp.Succeeded:
 		p.mod = resp.Header.Revision
-		err := s.granted(ctx, c, p, l, pt, due, began, resp)
+		err := s.granted(c, p, l, pt, due, began, resp)
 		return err == nil, err
 	}
 	s.history.see(pt, resp.Header)
 	err = s.looked(c, p, resp.Header.Revision, resp.Responses)
-	if err == nil && !p.holds && !p.blocked() {
-		err = s.shown(c, resp.Responses[3].GetResponseRange().GetKvs())
+	if err == nil && !p.holds && !s.push.blocked(p) {
+		err = shown(c, resp.Responses[3].GetResponseRange().GetKvs())
 	}
 	return false, err
 }
 
-// grantOps are the operations of a grant: they put the own entry under lease l, and raise the base.
-// The base is to be read after that. rev is the create revision, or one below it.
-func (s *store) grantOps(c *backend.Claim, p *place, due rise, rev int64, l *lease) []clientv3.Op {
-	v := holding(c.Request)
-	v.reserve = due.reserve
-	ops := []clientv3.Op{p.put(v, l)}
-	if due.least > 0 {
-		ops = append(ops, s.raiseBase(due, rev))
-	}
-	return ops
-}
-
 // granted makes the grant of an entry that is first in the queue, under lease l.
 func (s *store) granted(
-	ctx context.Context, c *backend.Claim, p *place, l *lease, pt point, due rise,
-	began backend.Instant, resp *clientv3.TxnResponse,
+	c *backend.Claim, p *place, l *lease, pt point, due rise, began backend.Instant,
+	resp *clientv3.TxnResponse,
 ) error {
-	token, reserved, err := s.token(ctx, c, p, pt, due, began.Time(), resp)
-	switch {
-	case errors.Is(err, errPlace):
-		return requeue(c, p)
-	case err != nil:
+	token, reserved, err := s.token(c, p, pt, due, began.Time(), resp)
+	if err != nil {
 		return err
 	}
-	h := &hold{key: p.key, queue: p.queue, rev: p.rev, lease: l, value: holding(c.Request), reserved: reserved}
-	h.token = token
-	if p.own != nil {
-		h.secs = secs(c.Request)
+	h := &hold{
+		key: p.key, rev: p.rev, lease: l, own: p.own != nil, value: holding(c.Request),
+		reserved: reserved,
 	}
+	h.token = token
 	p.hold = h
 	c.Grant = h.grant(c.Request)
 	c.Sent = max(began.Sub(c.Asked), 0)
-	s.quiet(c)
+	s.push.remove(p)
 	return nil
 }

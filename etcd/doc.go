@@ -1,6 +1,6 @@
-// Package etcd is the etcd backend: a cluster of etcd or a single member, through clientv3. It needs
-// etcd 3.5.13 (of 3.4, 3.4.31), which has the fix of etcd-io/etcd#15247: without it a leader that
-// hung could renew or end leases after it had been replaced. A URL of an older one is refused.
+// Package etcd is the etcd backend: a cluster of etcd or a single member, through clientv3. It
+// needs etcd 3.5.13 (of 3.4, 3.4.31), which has the fix of etcd-io/etcd#15247: without it a leader
+// that hung could renew or end leases after it had been replaced. A URL of an older one is refused.
 //
 //	etcd://[user:password@]host[:2379][,host[:2379]…]     etcds:// with TLS
 //
@@ -11,17 +11,18 @@
 //
 // # What a lease is made of
 //
-// A lock is a queue of keys, one for each acquisition that holds it or waits for it. The one that was
-// created first holds it. Each is under an etcd lease: when that ends, etcd deletes the key, and the
-// next one is first. With the prefix "fencelock:" an operator sees
+// A lock is a queue of keys, one for each acquisition that holds it or waits for it. The one that
+// was created first holds it. Each is under an etcd lease: when that ends, etcd deletes the key,
+// and the next one is first. With the prefix "fencelock:" an operator sees
 //
-//	fencelock:~lock/orders%2F17/<id>       held:<token>:<owner> or wait::<owner>; both:<token>:<migration>:<owner>
-//	fencelock:~base                        what is added to a create revision to make a token
-//	fencelock:~last                        the nonce of the last release, or of those that shared a transaction
-//	fencelock:~gone/<nonce>                tombstone of an acquisition; ends by itself after two minutes
-//	fencelock:~token/<resource>            what a [Guard] remembers; kept for ever
-//	fencelock:~gates                       the gates of migrations; kept for ever
-//	fencelock:~client/<migration>/<id>     what a client of a migration has reported; ends with its lease
+//	fencelock:~lock/orders%2F17/<id>    held:<token>:<owner>, both:<token>:<migration>:<owner>
+//	                                    or wait::<owner>
+//	fencelock:~base                     what is added to a create revision to make a token
+//	fencelock:~last                     the nonce of the last release, or of those in one transaction
+//	fencelock:~gone/<nonce>             tombstone of an acquisition; ends after two minutes
+//	fencelock:~token/<resource>         what a [Guard] remembers; kept for ever
+//	fencelock:~gates                    the gates of migrations; kept for ever
+//	fencelock:~client/<migration>/<id>  what a client of a migration has reported, under a lease
 //
 // The id is the nonce of an acquisition; once that has been released and nothing of it can be under
 // way any more, a later one of the same name and process uses its key again: etcd keeps a key that
@@ -48,16 +49,16 @@
 //
 // An uncontended lock is one transaction: if the queue is empty, put the key and read the base.
 // While two of a process are under way, the locks and releases of other names that come share the
-// next one, 60 at most; but for locks with a floor or a reserve. It asks for all of them or nothing,
-// and, if one was not free, once more for each by itself. If the queue is not empty the waiter
-// watches it for deletions, those in front of it and its own, and puts its key under the waiters'
-// lease. When nobody is in front any more it moves its key under the lock's lease, in a transaction
-// that compares that this is so; that is the grant. First come, first served, by create revision. A
-// process has one watch for each name that it waits for, kept for ten seconds after. Each release
-// is told to every process that waits for the name; the one whose turn it is acts. A waiter looks
-// for itself every 5 s, in case a push is lost. A waiter whose entry is gone, because its process,
-// its network or the server stood still for 3 s or an operator deleted it, queues again behind the
-// others.
+// next one, 60 at most; but for locks with a floor or a reserve. It asks for all of them or
+// nothing, and, if one was not free, once more for each by itself. If the queue is not empty the
+// waiter watches it for deletions, those in front of it and its own, and puts its key under the
+// waiters' lease. When nobody is in front any more it moves its key under the lock's lease, in a
+// transaction that compares that this is so; that is the grant. First come, first served, by create
+// revision. A process has one watch for each name that it waits for, kept for ten seconds after.
+// Each release is told to every process that waits for the name; the one whose turn it is acts. A
+// waiter looks for itself every 5 s, in case a push is lost. A waiter whose entry is gone, because
+// its process, its network or the server stood still for 3 s or an operator deleted it, queues
+// again behind the others.
 //
 // # Tokens
 //
@@ -74,18 +75,19 @@
 // that too.
 //
 // A grant with a reserve (backend.Request.Reserve) raises the base, in its own transaction, to the
-// clock and by as many numbers more as it reserves: the last of them is the new base plus the create
-// revision, and whoever comes later has a greater revision and no lower base. Where the base is ahead
-// of the client's clock already, be it for another client's clock or for a floor, nothing is reserved.
+// clock and by as many numbers more as it reserves: the last of them is the new base plus the
+// create revision, and whoever comes later has a greater revision and no lower base. Where the base
+// is ahead of the client's clock already, be it for another client's clock or for a floor, nothing
+// is reserved.
 //
 // # Gates
 //
 // All gates of a keyspace are in the one key ~gates, as JSON. Every transaction that grants, to a
 // first asker or to a waiter whose turn has come, compares that key with what the process has seen
 // there: so a gate costs no request, but for one after each change of any gate. What is no list of
-// gates lets nobody in: ErrInvalid names the key. The entry of a holder in backend.PhaseBoth shows its
-// migration from the grant on, so that those who hold up a drain can be told from it. What a client
-// reports is under an etcd lease of its own, of whole seconds.
+// gates lets nobody in: ErrInvalid names the key. The entry of a holder in backend.PhaseBoth shows
+// its migration from the grant on, so that those who hold up a drain can be told from it. What a
+// client reports is under an etcd lease of its own, of whole seconds.
 //
 // # What is not promised
 //
@@ -100,12 +102,12 @@
 //
 // # What the server needs
 //
-// The default settings do: --max-txn-ops of 128 or more, an election timeout of 2 s or less (a longer
-// one makes the server grant waiters a longer lease, so that a dead one delays the others for longer
-// than 5 s). Auto-compaction on, as for any etcd: every lock and release is a revision. With
-// authentication: read and write on the range of keys that begin with the prefix. Each new connection
-// of a user with a password asks the server to check it, which is slow on purpose; certificates cost
-// nothing.
+// The default settings do: --max-txn-ops of 128 or more, an election timeout of 2 s or less (a
+// longer one makes the server grant waiters a longer lease, so that a dead one delays the others
+// for longer than 5 s). Auto-compaction on, as for any etcd: every lock and release is a revision.
+// With authentication: read and write on the range of keys that begin with the prefix. Each new
+// connection of a user with a password asks the server to check it, which is slow on purpose;
+// certificates cost nothing.
 //
 // The recipe of one key each, ordered by create revision, is that of etcd's own concurrency package
 // and of "ZooKeeper: Wait-free coordination for Internet-scale systems", section 2.4.

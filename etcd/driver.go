@@ -54,9 +54,7 @@ type store struct {
 	shut    func() error   // close, once
 	flying  sync.WaitGroup // goroutines of the store
 	leases  leases
-	hubs    hubs
-	keeper  keeper
-	closing chan struct{} // closed when Close begins
+	push    push
 	history history
 	ids     ids
 	slow    atomic.Int32 // how many batches go part by part yet
@@ -76,10 +74,12 @@ func New(client *clientv3.Client, opts *Options) (*Driver, error) {
 	}
 	s := &store{client: client, keys: keysOf(prefix)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.leases = leases{store: s, lc: clientv3.RetryLeaseClient(client), slots: map[slotKey]*slot{}}
-	s.hubs.s, s.hubs.byQueue = s, map[string]*hub{}
-	s.keeper = keeper{s: s, waiters: map[*waiter]slotKey{}}
-	s.closing = make(chan struct{})
+	s.leases = leases{
+		store: s, lc: clientv3.RetryLeaseClient(client),
+		slots: map[slotKey]*slot{}, spare: map[int64][]*lease{},
+	}
+	s.push.s, s.push.watches = s, map[string]*watch{}
+	s.push.ctx, s.push.cancel = context.WithCancel(s.ctx)
 	s.ids.free = map[string]string{}
 	s.shut = sync.OnceValue(s.close)
 	return &Driver{s}, nil
@@ -97,8 +97,7 @@ func (s *store) Calls() backend.Calls { return backend.Calls{Most: 60, Abreast: 
 func (s *store) Close() error { return s.shut() }
 
 func (s *store) close() error {
-	s.hubs.close()
-	close(s.closing)
+	s.push.close()
 	late := time.AfterFunc(closeMost, s.cancel)
 	defer late.Stop()
 	if conn := s.client.ActiveConnection(); conn == nil || conn.GetState() == connectivity.Ready {
@@ -118,17 +117,17 @@ func (s *store) close() error {
 
 // hold is the handle of a grant.
 type hold struct {
-	key, queue string
-	rev        int64 // its create revision: never another's
-	lease      *lease
-	secs       int64 // of a lease of its own; 0 if it shares one
+	key   string
+	rev   int64 // its create revision: never another's
+	lease *lease
+	own   bool // the lease is of no other lock
 
 	value                // what its entry holds once it was renewed
 	written  atomic.Bool // that stands in the entry
 	reserved int         // as in backend.Grant
 
 	// For Leave only:
-	sent     bool // a release went unanswered, or was answered that there is no space
+	sent     bool // a release was sent
 	bare     bool // one without a mark of its nonce went unanswered
 	released bool
 }

@@ -87,7 +87,8 @@ func (g *Guard) Do(
 	case err != nil:
 		return nil, meaning(ctx, err)
 	case !resp.Succeeded:
-		resp.Succeeded, resp.Responses = true, resp.Responses[1:] // the guard's own answer is none of the access
+		// The guard's own answer is none of the access.
+		resp.Succeeded, resp.Responses = true, resp.Responses[1:]
 		return resp, nil
 	}
 	kvs := resp.Responses[0].GetResponseRange().GetKvs()
@@ -132,10 +133,10 @@ func (g *Guard) Compare(resource string, t backend.Token) clientv3.Cmp {
 	return clientv3.Compare(clientv3.Value(g.keys.token(resource)), "=", number(t))
 }
 
-// Held returns the compare that is true as long as the lock of a lease is held by
-// that lease, for the If of a transaction of the program on the same etcd: it refuses from the moment at
-// which the lock is lost, before any other holder has done anything. h is a *fencelock.Lease; ok is
-// false if its lock is not in etcd.
+// Held returns the compare that is true as long as the lock of a lease is held by that lease, for
+// the If of a transaction of the program on the same etcd: it refuses from the moment at which the
+// lock is lost, before any other holder has done anything. h is a *fencelock.Lease; ok is false if
+// its lock is not in etcd.
 func Held(h backend.Handler) (cmp clientv3.Cmp, ok bool) {
 	hd, ok := h.Handle().(*hold)
 	if !ok {

@@ -3,145 +3,275 @@ package etcd
 import (
 	"context"
 	"errors"
+	"io"
+	"maps"
 	"slices"
 	"sync"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencelock/fencelock/backend"
 )
 
-// perTxn is how many entries one transaction is about: servers allow 128 operations by default.
-const perTxn = 120
+const (
+	// perTxn is how many entries one transaction is about: servers allow 128 operations by default.
+	perTxn = 120
+	// streams is how many streams a batch of keep-alives is spread over at most: the server answers
+	// those of one stream one after the other.
+	streams = 8
+	// perStream is how many leases are worth a stream of their own.
+	perStream = 16
+)
+
+// asked is a hold that is asked about, and the place of the answer.
+type asked struct {
+	*hold
+	err *error
+}
 
 // Keep implements backend.Driver: to extend, a keep-alive for each lease that the holds are under,
 // many over one stream; and beside that a look whether their entries are there: if the lease lives
 // after it, an entry that was there has been there all the time.
 func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
 	errs := make([]error, len(cs))
-	holds := make([]*hold, len(cs))
-	var written, fresh []int // those with a first renewal are to have their tokens written
+	var written, fresh []asked // the first renewal of a hold writes its token
 	for i, c := range cs {
-		holds[i], errs[i] = holdOf(c)
-		switch {
-		case errs[i] != nil:
-		case extend && !holds[i].written.Load():
-			fresh = append(fresh, i)
+		h, err := holdOf(c)
+		switch a := (asked{h, &errs[i]}); {
+		case err != nil:
+			errs[i] = err
+		case extend && !h.written.Load():
+			fresh = append(fresh, a)
 		default:
-			written = append(written, i)
+			written = append(written, a)
 		}
 	}
 	all := slices.Concat(written, fresh)
 	var extending sync.WaitGroup
-	var extended []error
+	var extended map[*lease]error
 	if extend {
-		some := make([]*hold, len(all))
-		for n, i := range all {
-			some[n] = holds[i]
-		}
-		extending.Go(func() { extended = s.extend(ctx, some) })
+		extending.Go(func() { extended = s.extend(ctx, all) })
 	}
-	s.each(ctx, holds, errs, written, s.lookAt)
-	s.each(ctx, holds, errs, fresh, s.writeAt)
+	for part := range slices.Chunk(written, perTxn) {
+		s.lookAt(ctx, part)
+	}
+	for part := range slices.Chunk(fresh, perTxn) {
+		s.writeAt(ctx, part)
+	}
 	extending.Wait()
-	for n, err := range extended {
-		if i := all[n]; err != nil && !errors.Is(errs[i], backend.ErrLost) {
-			errs[i] = err
+	for _, a := range all {
+		if err := extended[a.lease]; err != nil && !errors.Is(*a.err, backend.ErrLost) {
+			*a.err = err
 		}
 	}
 	return errs
 }
 
 // extend renews the leases of holds.
-func (s *store) extend(ctx context.Context, holds []*hold) []error {
-	var ls []*lease
-	at := map[*lease]int{}
-	for _, h := range holds {
-		if _, ok := at[h.lease]; !ok {
-			at[h.lease] = len(ls)
-			ls = append(ls, h.lease)
-		}
+func (s *store) extend(ctx context.Context, all []asked) map[*lease]error {
+	of := map[*lease]error{}
+	for _, a := range all {
+		of[a.lease] = nil
 	}
-	kept := s.leases.keepAlive(ctx, ls)
-	errs := make([]error, len(holds))
-	for i, h := range holds {
-		errs[i] = kept[at[h.lease]]
+	ls := slices.Collect(maps.Keys(of))
+	for i, err := range s.leases.keepAlive(ctx, ls) {
+		of[ls[i]] = err
 	}
-	return errs
+	return of
 }
 
-// each asks about the holds with these indexes, as many at a time as fit into one transaction.
-func (s *store) each(
-	ctx context.Context, holds []*hold, errs []error, which []int, ask func(context.Context, []*hold) []error,
-) {
-	for part := range slices.Chunk(which, perTxn) {
-		some := make([]*hold, len(part))
-		for n, i := range part {
-			some[n] = holds[i]
-		}
-		for n, err := range ask(ctx, some) {
-			errs[part[n]] = err
-		}
-	}
-}
-
-// lookAt returns ErrLost for the holds whose entry is gone.
-func (s *store) lookAt(ctx context.Context, holds []*hold) []error {
-	errs := make([]error, len(holds))
-	ifs, els := make([]clientv3.Cmp, len(holds)), make([]clientv3.Op, len(holds))
-	for n, h := range holds {
-		ifs[n] = h.same()
-		els[n] = clientv3.OpGet(h.key, clientv3.WithKeysOnly())
+// lookAt answers ErrLost for the holds whose entry is gone.
+func (s *store) lookAt(ctx context.Context, all []asked) {
+	ifs, els := make([]clientv3.Cmp, len(all)), make([]clientv3.Op, len(all))
+	for i, a := range all {
+		ifs[i] = a.same()
+		els[i] = clientv3.OpGet(a.key, clientv3.WithKeysOnly())
 	}
 	p := s.history.now()
 	resp, err := s.commit(ctx, ifs, nil, els)
-	if err != nil {
-		return allOf(errs, err)
+	if err == nil {
+		s.history.see(p, resp.Header)
 	}
-	s.history.see(p, resp.Header)
-	if resp.Succeeded {
-		return errs
-	}
-	for n, h := range holds {
-		if kvs := resp.Responses[n].GetResponseRange().GetKvs(); len(kvs) == 0 || kvs[0].CreateRevision != h.rev {
-			errs[n] = backend.ErrLost
+	for i, a := range all {
+		switch {
+		case err != nil:
+			*a.err = err
+		case !resp.Succeeded:
+			kvs := resp.Responses[i].GetResponseRange().GetKvs()
+			if len(kvs) == 0 || kvs[0].CreateRevision != a.rev {
+				*a.err = backend.ErrLost
+			}
 		}
 	}
-	return errs
 }
 
 // writeAt is lookAt for holds that are renewed for the first time: it also writes
 // the token into each entry, where Inspect finds it however long the lock is held.
-func (s *store) writeAt(ctx context.Context, holds []*hold) []error {
-	errs := make([]error, len(holds))
-	ops := make([]clientv3.Op, len(holds))
-	for n, h := range holds {
-		ops[n] = clientv3.OpTxn([]clientv3.Cmp{h.same()},
-			[]clientv3.Op{clientv3.OpPut(h.key, h.value.String(), clientv3.WithIgnoreLease())}, nil)
+func (s *store) writeAt(ctx context.Context, all []asked) {
+	ops := make([]clientv3.Op, len(all))
+	for i, a := range all {
+		put := clientv3.OpPut(a.key, a.value.String(), clientv3.WithIgnoreLease())
+		ops[i] = clientv3.OpTxn([]clientv3.Cmp{a.same()}, []clientv3.Op{put}, nil)
 	}
 	p := s.history.now()
 	resp, err := s.commit(ctx, nil, ops, nil)
-	switch {
-	case errors.Is(err, rpctypes.ErrNoSpace): // the lock is kept; Inspect reads its token from the store's history
-		return s.lookAt(ctx, holds)
-	case err != nil:
-		return allOf(errs, err)
+	if errors.Is(err, rpctypes.ErrNoSpace) { // Inspect reads the token from the store's history
+		s.lookAt(ctx, all)
+		return
 	}
-	s.history.see(p, resp.Header)
-	for n, h := range holds {
-		if !resp.Responses[n].GetResponseTxn().GetSucceeded() {
-			errs[n] = backend.ErrLost
-			continue
+	if err == nil {
+		s.history.see(p, resp.Header)
+	}
+	for i, a := range all {
+		switch {
+		case err != nil:
+			*a.err = err
+		case !resp.Responses[i].GetResponseTxn().GetSucceeded():
+			*a.err = backend.ErrLost
+		default:
+			a.written.Store(true)
 		}
-		h.written.Store(true)
 	}
+}
+
+// errLeaseOver says that the server does not know a lease any more.
+var errLeaseOver error = &backend.LostError{Reason: backend.SessionLost}
+
+// stream is an open stream of keep-alives. It is kept because opening one asks the
+// server to check the password of a user that has one, which is slow on purpose.
+type stream struct {
+	pb.Lease_LeaseKeepAliveClient
+	cancel context.CancelFunc
+}
+
+// keepAlive sets the expiry of leases to their TTL from now. Result i is for
+// lease i: nil, ErrLost if the server does not know it, or another error, unknown.
+func (s *leases) keepAlive(ctx context.Context, ls []*lease) []error {
+	errs := make([]error, len(ls))
+	each := max((len(ls)+streams-1)/streams, perStream)
+	var wg sync.WaitGroup
+	for at := 0; at < len(ls); at += each {
+		end := min(at+each, len(ls))
+		send := func() {
+			answers, err := do(ctx, func(ctx context.Context) ([]error, error) {
+				return s.exchange(ctx, ls[at:end])
+			})
+			if err != nil {
+				answers = slices.Repeat([]error{err}, end-at)
+			}
+			copy(errs[at:end], answers)
+		}
+		if end == len(ls) { // the last one, mostly the only one, on this goroutine
+			send()
+			break
+		}
+		wg.Go(send)
+	}
+	wg.Wait()
 	return errs
 }
 
-func allOf(errs []error, err error) []error {
-	for i := range errs {
-		errs[i] = err
+// exchange renews leases over a stream that is open already, else over a new one.
+func (s *leases) exchange(ctx context.Context, ls []*lease) ([]error, error) {
+	for {
+		st, old, err := s.stream(ctx)
+		if err != nil {
+			return nil, err
+		}
+		stop := context.AfterFunc(ctx, st.cancel)
+		answers, err := st.exchange(ls)
+		if !stop() && err == nil {
+			err = ctx.Err() // it is cut off, whatever has come
+		}
+		if err == nil {
+			s.putBack(st)
+			return answers, nil
+		}
+		st.cancel()
+		if old && !errors.Is(ctx.Err(), context.Canceled) {
+			s.hangUp() // the others will have met the same fate
+		}
+		if !old || ctx.Err() != nil {
+			return nil, clientv3.ContextError(ctx, err)
+		}
 	}
-	return errs
+}
+
+// stream takes an open stream, or opens one.
+func (s *leases) stream(ctx context.Context) (st *stream, old bool, err error) {
+	s.mu.Lock()
+	if last := len(s.open) - 1; last >= 0 {
+		st, s.open = s.open[last], s.open[:last]
+	}
+	s.mu.Unlock()
+	if st != nil {
+		return st, true, nil
+	}
+	own, cancel := context.WithCancel(s.store.ctx)
+	stop := context.AfterFunc(ctx, cancel)
+	keep, err := s.lc.LeaseKeepAlive(own)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		cancel()
+		return nil, false, clientv3.ContextError(ctx, err)
+	}
+	return &stream{keep, cancel}, false, nil
+}
+
+// putBack keeps a stream for the next batch.
+func (s *leases) putBack(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.open) < streams && s.store.ctx.Err() == nil {
+		s.open = append(s.open, st)
+		return
+	}
+	st.cancel()
+}
+
+// hangUp ends the open streams.
+func (s *leases) hangUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, st := range s.open {
+		st.cancel()
+	}
+	s.open = nil
+}
+
+// exchange asks for each lease, and reads the answers.
+func (st *stream) exchange(ls []*lease) ([]error, error) {
+	asked := backend.Now()
+	answers, left := make([]error, len(ls)), map[int64]int{}
+	for i, l := range ls {
+		left[int64(l.id)] = i
+		if err := st.Send(&pb.LeaseKeepAliveRequest{ID: int64(l.id)}); err != nil {
+			break // Recv has the reason
+		}
+	}
+	for len(left) > 0 {
+		resp, err := st.Recv()
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF // the server has ended the stream early
+		}
+		if err != nil {
+			return nil, err
+		}
+		i, ok := left[resp.ID]
+		if !ok {
+			continue
+		}
+		delete(left, resp.ID)
+		if resp.TTL <= 0 {
+			ls[i].die()
+			answers[i] = errLeaseOver
+			continue
+		}
+		ls[i].renewed(asked)
+	}
+	return answers, nil
 }

@@ -17,8 +17,8 @@ func keysOf(prefix string) keys { return keys{strings.ReplaceAll(prefix, "~", "~
 // locks is what the keys of all locks begin with.
 func (k keys) locks() string { return k.prefix + "~lock/" }
 
-// queue is what the keys of one lock begin with: its holder's and its waiters', each with an id. The
-// encoded name has no slash, so no queue lies in another.
+// queue is what the keys of one lock begin with: its holder's and its waiters', each with an id.
+// The encoded name has no slash, so no queue lies in another.
 func (k keys) queue(name string) string { return k.locks() + encode(name) + "/" }
 
 // base is the number that is added to a create revision to make a token.
@@ -30,7 +30,8 @@ func (k keys) last() string { return k.prefix + "~last" }
 // gates is the key of all gates of the keyspace.
 func (k keys) gates() string { return k.prefix + "~gates" }
 
-// clients is what the keys of a migration's clients begin with. The id of a client follows, encoded.
+// clients is what the keys of a migration's clients begin with. The id of a client follows,
+// encoded.
 func (k keys) clients(move string) string { return k.prefix + "~client/" + encode(move) + "/" }
 
 // gone is the tombstone of an acquisition.

@@ -16,26 +16,26 @@ import (
 const (
 	// waitTTL is the TTL of the lease that waiters share: what a dead one delays the others.
 	waitTTL = 3 * time.Second
-	// tombTTL is the least TTL of a tombstone; it stands for at least half of it.
+	// sessionAge is how old the last confirmation of the waiters' lease may be when a waiter relies
+	// on it.
+	sessionAge = waitTTL / 2
+	// tombTTL is the least TTL of a tombstone. Its lease is never renewed, and may be as old as
+	// tombAge.
 	tombTTL = 2 * time.Minute
-	// deathPause is how long a lease that follows a dead one is waited with, after the second death
-	// in a row; it doubles up to deathMost. So does the pause after a lease that the server has no
-	// space for.
-	deathPause = 50 * time.Millisecond
-	deathMost  = 2 * time.Second
+	tombAge = tombTTL / 2
+	// pauseLeast is the first pause of a pace, and pauseMost the longest.
+	pauseLeast = 50 * time.Millisecond
+	pauseMost  = 2 * time.Second
 	// spareMost is how many leases of one lock each are kept for the next locks. They are not renewed.
 	spareMost = 512
+	// revokeMost bounds the revocation of a lease.
+	revokeMost = 2 * time.Second
 )
-
-// sessionAge is how old the last confirmation of the waiters' lease may be when a
-// waiter relies on it; the keeper renews it at once.
-const sessionAge = waitTTL / 2
-
-var waitSlot = slotKey{kind: waits, secs: int64(waitTTL / time.Second)}
 
 // lease is one etcd lease of this driver.
 type lease struct {
 	id      clientv3.LeaseID
+	secs    int64         // as it was asked for
 	granted time.Duration // as the server granted it
 	born    time.Time
 
@@ -57,6 +57,9 @@ func (l *lease) within(age time.Duration) bool {
 	defer l.mu.Unlock()
 	return !l.dead && l.asked.Elapsed() <= age
 }
+
+// fresh reports whether the lease of one lock was confirmed just now.
+func (l *lease) fresh() bool { return l.within(l.granted / 50) }
 
 // isDead reports whether the server said that the lease is over.
 func (l *lease) isDead() bool {
@@ -85,26 +88,41 @@ type kind string
 
 const (
 	shared kind = "shared" // by the auto-renewed locks of one TTL
-	own    kind = "own"    // of one lock
 	waits  kind = "waits"  // by all waiters
 	tombs  kind = "tombs"  // by tombstones; it is never renewed
 	report kind = "report" // of what one client of a migration has reported
 )
 
-// slotKey tells the leases of a driver apart.
+// slotKey tells the leases of a driver apart that have more than one user.
 type slotKey struct {
 	kind kind
 	secs int64
 	of   string // the key of a report
 }
 
+var waitSlot = slotKey{kind: waits, secs: int64(waitTTL / time.Second)}
+
+// tombSlot is the place of the lease that the tombstone of a request is under.
+func tombSlot(r *backend.Request) slotKey {
+	return slotKey{kind: tombs, secs: max(seconds(tombTTL), 2*secs(r))}
+}
+
 // slot is the place of the lease that the next user gets.
 type slot struct {
-	cur    *lease
-	spare  []*lease      // of locks that had one of their own, the latest last
-	busy   chan struct{} // closed when the one who renews or replaces it is done
-	deaths int           // in a row
-	died   time.Time
+	cur  *lease
+	turn chan struct{} // full while somebody renews or replaces cur
+	pace pace          // of leases that died soon; of whose turn it is
+}
+
+// pace makes what fails again and again slower.
+type pace struct {
+	pause time.Duration
+	until time.Time
+}
+
+func (p *pace) slower() {
+	p.pause = min(max(2*p.pause, pauseLeast), pauseMost)
+	p.until = time.Now().Add(p.pause)
 }
 
 // leases are the leases of a driver.
@@ -114,45 +132,19 @@ type leases struct {
 
 	mu    sync.Mutex
 	slots map[slotKey]*slot
-	open  []*stream // that nobody uses just now
-	full  fullness
-}
-
-// fullness is what a driver does while the server has no space for leases: it asks for one now and then.
-type fullness struct {
-	err   error // of the last one that was refused; nil: there is space
-	pause time.Duration
-	until time.Time // the next one is asked for
-}
-
-// refused returns the last refusal for lack of space, for as long as another lease is not worth a request.
-func (s *leases) refused() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.full.err != nil && time.Now().Before(s.full.until) {
-		return s.full.err
-	}
-	return nil
-}
-
-// hear takes in what became of a lease that was asked for.
-func (s *leases) hear(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !errors.Is(err, rpctypes.ErrNoSpace) {
-		s.full = fullness{}
-		return
-	}
-	pause := min(max(2*s.full.pause, deathPause), deathMost)
-	s.full = fullness{err, pause, time.Now().Add(pause)}
+	spare map[int64][]*lease // of locks that had one of their own, by secs, the latest last
+	open  []*stream          // that nobody uses just now
+	full  error              // the last refusal for lack of space; nil: there is space
+	pace  pace               // of what is asked for while there is none
 }
 
 // seconds rounds up: the store may keep a lock longer, never shorter.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
+// slot returns a slot; s.mu is held.
 func (s *leases) slot(k slotKey) *slot {
 	if s.slots[k] == nil {
-		s.slots[k] = &slot{}
+		s.slots[k] = &slot{turn: make(chan struct{}, 1)}
 	}
 	return s.slots[k]
 }
@@ -172,9 +164,8 @@ func (s *leases) aging(slots map[slotKey]bool) (ls []*lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k := range slots {
-		if sl := s.slots[k]; sl != nil && sl.cur != nil && sl.cur.within(sl.cur.granted) &&
-			!sl.cur.within(sl.cur.granted/4) {
-			ls = append(ls, sl.cur)
+		if l := s.slot(k).cur; l != nil && l.within(l.granted) && !l.within(l.granted/4) {
+			ls = append(ls, l)
 		}
 	}
 	return ls
@@ -183,128 +174,118 @@ func (s *leases) aging(slots map[slotKey]bool) (ls []*lease) {
 // get returns the lease of a slot, confirmed at most age ago: renewed or replaced
 // if need be, by one caller for all.
 func (s *leases) get(ctx context.Context, k slotKey, age time.Duration) (*lease, error) {
-	for {
-		s.mu.Lock()
-		sl := s.slot(k)
-		if sl.cur != nil && sl.cur.within(age) {
-			defer s.mu.Unlock()
-			return sl.cur, nil
-		}
-		busy := sl.busy
-		if busy == nil {
-			sl.busy = make(chan struct{})
-		}
-		s.mu.Unlock()
-		if busy == nil {
-			return s.refresh(ctx, k, sl)
-		}
-		select {
-		case <-busy:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	if l := s.peek(k, age); l != nil {
+		return l, nil
 	}
-}
-
-// refresh renews or replaces the lease of a slot that its caller has marked as busy.
-func (s *leases) refresh(ctx context.Context, k slotKey, sl *slot) (*lease, error) {
-	l, err := s.renewOrGrant(ctx, k, sl)
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(sl.busy)
-	sl.busy = nil
+	sl := s.slot(k)
+	s.mu.Unlock()
+	select {
+	case sl.turn <- struct{}{}:
+		defer func() { <-sl.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if l := s.peek(k, age); l != nil { // of the caller before
+		return l, nil
+	}
+	l, err := s.renewOrGrant(ctx, k, sl)
 	if err == nil {
+		s.mu.Lock()
 		sl.cur = l
+		s.mu.Unlock()
 	}
 	return l, err
 }
 
+// renewOrGrant renews or replaces the lease of a slot; it is the caller's turn.
 func (s *leases) renewOrGrant(ctx context.Context, k slotKey, sl *slot) (*lease, error) {
-	s.mu.Lock()
 	l := sl.cur
-	s.mu.Unlock()
 	if l != nil && k.kind != tombs && l.within(l.granted) {
-		switch err := s.keepAlive(ctx, []*lease{l})[0]; {
-		case err == nil:
-			return l, nil
-		case !errors.Is(err, backend.ErrLost):
-			return nil, err
+		if err := s.keepAlive(ctx, []*lease{l})[0]; !errors.Is(err, backend.ErrLost) {
+			return l, err
 		}
 	}
 	if l != nil && l.isDead() {
-		if err := s.backOff(ctx, sl, l); err != nil {
+		if time.Since(l.born) > 2*l.granted {
+			sl.pace = pace{}
+		}
+		if err := rest(ctx, time.Until(sl.pace.until)); err != nil {
 			return nil, err
 		}
+		sl.pace.slower()
 	}
 	return s.grant(ctx, k.secs)
 }
 
-// backOff waits before a lease that died is replaced, if the one before it had died too.
-func (s *leases) backOff(ctx context.Context, sl *slot, l *lease) error {
-	s.mu.Lock()
-	if time.Since(l.born) > 2*l.granted {
-		sl.deaths = 0
+// rest returns after a pause, or with ctx's error.
+func rest(ctx context.Context, pause time.Duration) error {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	sl.deaths++
-	pause := time.Duration(0)
-	if sl.deaths > 1 {
-		pause = min(deathPause<<min(sl.deaths-2, 10), deathMost) - time.Since(sl.died)
-	}
-	sl.died = time.Now()
-	s.mu.Unlock()
-	return rest(ctx, pause)
 }
 
-// grant makes a lease. One whose answer was lost ends by itself.
+// grant makes a lease. One whose answer was lost ends by itself. While the server has no space for
+// leases it is asked for one now and then.
 func (s *leases) grant(ctx context.Context, secs int64) (*lease, error) {
-	if err := s.refused(); err != nil {
-		return nil, err
+	s.mu.Lock()
+	full, until := s.full, s.pace.until
+	s.mu.Unlock()
+	if full != nil && time.Now().Before(until) {
+		return nil, full
 	}
-	p, l := s.store.history.now(), &lease{}
-	resp, err := do(ctx, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
-		l.asked = backend.Now()
-		return s.store.client.Grant(ctx, secs)
+	l, err := do(ctx, func(ctx context.Context) (*lease, error) {
+		p, asked := s.store.history.now(), backend.Now()
+		resp, err := s.store.client.Grant(ctx, secs)
+		if err != nil {
+			return nil, err
+		}
+		s.store.history.see(p, resp.ResponseHeader)
+		granted := time.Duration(resp.TTL) * time.Second
+		return &lease{id: resp.ID, secs: secs, granted: granted, born: time.Now(), asked: asked}, nil
 	})
-	s.hear(err)
-	if err != nil {
-		return nil, err
+	s.mu.Lock()
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		s.full = err
+		s.pace.slower()
+	} else {
+		s.full, s.pace = nil, pace{}
 	}
-	s.store.history.see(p, resp.ResponseHeader)
-	l.id, l.granted, l.born = resp.ID, time.Duration(resp.TTL)*time.Second, time.Now()
-	return l, nil
+	s.mu.Unlock()
+	return l, err
 }
 
-// fresh reports whether the lease of one lock was confirmed just now.
-func (l *lease) fresh() bool { return l.within(l.granted / 50) }
-
-// spare takes a lease for one lock that is left over, and if fresh, was confirmed just now; nil if
+// left takes a lease for one lock that is left over, and if fresh, was confirmed just now; nil if
 // there is none.
-func (s *leases) spare(secs int64, fresh bool) *lease {
+func (s *leases) left(secs int64, fresh bool) *lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sl := s.slot(slotKey{kind: own, secs: secs})
-	last := len(sl.spare) - 1
-	if last < 0 || fresh && !sl.spare[last].fresh() {
+	all := s.spare[secs]
+	last := len(all) - 1
+	if last < 0 || fresh && !all[last].fresh() {
 		return nil
 	}
-	l := sl.spare[last]
-	sl.spare = sl.spare[:last]
-	return l
+	s.spare[secs] = all[:last]
+	return all[last]
 }
 
 // take returns a lease for one lock, confirmed just now: mine, one that is left over, or a new one.
 func (s *leases) take(ctx context.Context, secs int64, mine *lease) (*lease, error) {
 	l := mine
 	if l == nil {
-		l = s.spare(secs, false)
+		l = s.left(secs, false)
 	}
 	switch {
 	case l == nil || !l.within(l.granted):
 	case l.fresh():
 		return l, nil
 	default:
-		err := s.keepAlive(ctx, []*lease{l})[0]
-		if err == nil || !errors.Is(err, backend.ErrLost) {
+		if err := s.keepAlive(ctx, []*lease{l})[0]; !errors.Is(err, backend.ErrLost) {
 			return l, err
 		}
 	}
@@ -312,14 +293,14 @@ func (s *leases) take(ctx context.Context, secs int64, mine *lease) (*lease, err
 }
 
 // give takes back a lease that nothing is attached to.
-func (s *leases) give(secs int64, l *lease) {
+func (s *leases) give(l *lease) {
 	s.mu.Lock()
-	sl := s.slot(slotKey{kind: own, secs: secs})
-	if len(sl.spare) < spareMost && !l.isDead() {
-		sl.spare, l = append(sl.spare, l), nil
+	keep := len(s.spare[l.secs]) < spareMost && !l.isDead()
+	if keep {
+		s.spare[l.secs] = append(s.spare[l.secs], l)
 	}
 	s.mu.Unlock()
-	if l != nil {
+	if !keep {
 		s.revoke(l)
 	}
 }
@@ -332,7 +313,7 @@ func (s *leases) revoke(l *lease) {
 	}
 	l.die()
 	s.store.flying.Go(func() {
-		ctx, cancel := context.WithTimeout(s.store.ctx, sendMost)
+		ctx, cancel := context.WithTimeout(s.store.ctx, revokeMost)
 		defer cancel()
 		_, _ = s.store.client.Revoke(ctx, l.id) // it would end by itself, only later
 	})
@@ -343,22 +324,17 @@ func (s *leases) drop(of string, but int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k, sl := range s.slots {
-		if k.kind != report || k.of != of || k.secs == but {
-			continue
+		if k.kind == report && k.of == of && k.secs != but {
+			if sl.cur != nil {
+				s.revoke(sl.cur)
+			}
+			delete(s.slots, k)
 		}
-		if sl.cur != nil {
-			s.revoke(sl.cur)
-		}
-		delete(s.slots, k)
 	}
 }
 
-// verify finds out which of two leases the server does not know any more; the second may be nil.
-func (s *leases) verify(ctx context.Context, l, session *lease) error {
-	ls := []*lease{l}
-	if session != nil {
-		ls = append(ls, session)
-	}
+// verify finds out which leases the server does not know any more.
+func (s *leases) verify(ctx context.Context, ls ...*lease) error {
 	for _, err := range s.keepAlive(ctx, ls) {
 		if err != nil && !errors.Is(err, backend.ErrLost) {
 			return err
@@ -367,19 +343,24 @@ func (s *leases) verify(ctx context.Context, l, session *lease) error {
 	return nil
 }
 
-// close revokes what no lock is under, if the server answers: the leases of one lock may be in their grace.
+// close revokes what no lock is under, if the server answers: the leases of one lock may be in
+// their grace.
 func (s *leases) close(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var wg sync.WaitGroup
+	var idle []*lease
 	for k, sl := range s.slots {
-		if k.kind == tombs || k.kind == report {
-			continue
+		if sl.cur != nil && (k.kind == shared || k.kind == waits) {
+			idle = append(idle, sl.cur)
 		}
-		for _, l := range append(sl.spare, sl.cur) {
-			if l != nil && l.within(l.granted) {
-				wg.Go(func() { _, _ = s.store.client.Revoke(ctx, l.id) })
-			}
+	}
+	for _, ls := range s.spare {
+		idle = append(idle, ls...)
+	}
+	var wg sync.WaitGroup
+	for _, l := range idle {
+		if l.within(l.granted) {
+			wg.Go(func() { _, _ = s.store.client.Revoke(ctx, l.id) })
 		}
 	}
 	wg.Wait()

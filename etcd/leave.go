@@ -14,118 +14,91 @@ import (
 
 // leave gives up a claim that shares no transaction.
 func (s *store) leave(ctx context.Context, c *backend.Claim) error {
-	var tomb []clientv3.Op
-	var l *lease  // that the tombstone is under
-	if c.Unsure { // a request that creates the entry may still be under way
-		if !c.Held && s.leases.peek(tombSlot(c.Request), tombAge) == nil {
-			// The deletion waits for nothing that a tombstone needs and a full server has not.
-			if err := s.delete(ctx, s.entry(c)); err != nil {
-				return err
-			}
-		}
-		var err error
-		l, err = s.leases.get(ctx, tombSlot(c.Request), tombAge)
-		switch {
-		case err == nil:
-			put := clientv3.OpPut(s.keys.gone(c.Nonce), "", clientv3.WithLease(l.id))
-			tomb = []clientv3.Op{put}
-		case !c.Held || !errors.Is(err, rpctypes.ErrNoSpace): // a server that is full refuses the late copy too
+	if !c.Unsure {
+		return s.send(ctx, s.leaving(c, nil))
+	}
+	// A request that creates the entry may still be under way: a tombstone is to refuse it.
+	if p := s.place(c); !c.Held && p.key != "" {
+		// The deletion waits for nothing that a tombstone needs and a full server has not.
+		if _, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(p.key)}, nil); err != nil {
 			return err
 		}
 	}
-	one := s.leaving(c, tomb)
-	if one == nil {
-		return nil
+	l, err := s.leases.get(ctx, tombSlot(c.Request), tombAge)
+	switch {
+	case c.Held && errors.Is(err, rpctypes.ErrNoSpace): // then the late copy is refused, too
+		return s.send(ctx, s.leaving(c, nil))
+	case err != nil:
+		return err
 	}
-	err := s.single(ctx, one)
-	if l != nil && errors.Is(err, rpctypes.ErrLeaseNotFound) {
+	put := clientv3.OpPut(s.keys.gone(c.Nonce), "", clientv3.WithLease(l.id))
+	err = s.send(ctx, s.leaving(c, []clientv3.Op{put}))
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		l.die() // somebody has revoked it: the engine sends again
 	}
 	return err
 }
 
-// leaving returns the transaction that gives up a claim, or nil if nothing of it is left. A release
-// compares the entry's create revision, so that it can touch no other holder, and leaves its nonce
-// at the key ~last, so that its repetition can tell whether it was applied.
+// leaving returns the transaction that gives up a claim, or nil if nothing of it is left.
 func (s *store) leaving(c *backend.Claim, tomb []clientv3.Op) *part {
-	s.quiet(c)
+	p := s.place(c)
+	s.push.remove(p)
 	if c.Held {
-		return s.releasing(c, tomb)
+		return s.releasing(c, p, tomb)
 	}
-	ops := slices.Concat(s.entry(c), tomb)
+	ops := tomb
+	if p.key != "" {
+		ops = append(ops, clientv3.OpDelete(p.key))
+	}
 	if len(ops) == 0 {
 		return nil
 	}
-	return &part{c: c, then: ops, take: func(ctx context.Context, _ *clientv3.TxnResponse, err error) error {
-		if errors.Is(err, rpctypes.ErrNoSpace) {
-			return errors.Join(err, s.delete(ctx, s.entry(c)))
-		}
+	one := &part{c: c, then: ops}
+	one.take = func(_ context.Context, _ *clientv3.TxnResponse, err error) error {
 		if err == nil {
-			p := s.place(c)
 			p.key = "" // the key is not used again: a copy of this may be under way
-			s.settle(c, p, p.own, !c.Unsure)
+			s.settle(p, p.own, !c.Unsure)
 		}
 		return err
-	}}
-}
-
-// entry returns the operation that deletes the entry of a claim, which may be there.
-func (s *store) entry(c *backend.Claim) []clientv3.Op {
-	_, known := c.Place.(*place)
-	p := s.place(c)
-	switch {
-	case p.key != "":
-		return []clientv3.Op{clientv3.OpDelete(p.key)}
-	case known:
-		return nil
 	}
-	return []clientv3.Op{clientv3.OpDelete(p.queue + c.Nonce)} // of whoever had the claim before
+	return one
 }
 
-// delete sends operations by themselves.
-func (s *store) delete(ctx context.Context, ops []clientv3.Op) error {
-	if len(ops) == 0 {
-		return nil
-	}
-	_, err := s.txn(ctx, nil, ops, nil)
-	return err
-}
-
-func (s *store) releasing(c *backend.Claim, tomb []clientv3.Op) *part {
-	one := &part{c: c, els: tomb, freed: c.Nonce}
+// releasing returns the transaction of a release. It compares the entry's create revision, so that
+// it can touch no other holder, and leaves its nonce at the key ~last, so that its repetition can
+// tell whether it was applied.
+func (s *store) releasing(c *backend.Claim, p *place, tomb []clientv3.Op) *part {
 	h, err := holdOf(c)
 	if err != nil {
-		one.freed, one.els = "", nil
-		one.take = func(context.Context, *clientv3.TxnResponse, error) error { return err }
-		return one
+		return &part{c: c, take: func(context.Context, *clientv3.TxnResponse, error) error { return err }}
 	}
 	if h.released {
 		return nil
 	}
-	one.ifs = []clientv3.Cmp{h.same()}
+	again := h.sent
+	h.sent = true
+	one := &part{c: c, ifs: []clientv3.Cmp{h.same()}, els: tomb, freed: c.Nonce}
 	one.then = append([]clientv3.Op{clientv3.OpDelete(h.key)}, tomb...)
-	one.unsure = func() { h.sent = true }
 	one.take = func(ctx context.Context, resp *clientv3.TxnResponse, err error) error {
-		if errors.Is(err, rpctypes.ErrNoSpace) {
+		if errors.Is(err, rpctypes.ErrNoSpace) { // which the server says of what it has done, too
+			again = true
 			resp, err = s.releaseBare(ctx, h)
 		}
 		if err != nil {
 			return err
 		}
 		ours := resp.Succeeded
-		if !ours && h.sent {
+		if !ours && again {
 			if ours, err = s.wasOurs(ctx, c.Nonce, h); err != nil {
 				return err
 			}
 		}
-		p := s.place(c)
-		p.key, p.hold = h.key, h
-		h.released = ours
-		own := h.lease
-		if h.secs == 0 {
-			own = nil
+		var own *lease
+		if h.own {
+			own = h.lease
 		}
-		s.settle(c, p, own, ours && !c.Unsure)
+		p.key, h.released = h.key, ours
+		s.settle(p, own, ours && !c.Unsure)
 		if !ours {
 			return backend.ErrLost
 		}
@@ -152,7 +125,7 @@ func (s *store) releaseBare(ctx context.Context, h *hold) (*clientv3.TxnResponse
 var errBare = errors.New("etcd was full when a release went unanswered: whether the lock was " +
 	"ours until then cannot be told")
 
-var errWatch = errors.New("the watch of the entry's history ended without an answer")
+var errHistory = errors.New("the watch of the entry's history ended without an answer")
 
 // wasOurs reports whether an entry that is gone was deleted by a release of ours
 // whose answer was lost: then, and only then, the key ~last was written with its
@@ -161,7 +134,8 @@ func (s *store) wasOurs(ctx context.Context, nonce string, h *hold) (bool, error
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
 	deleted := int64(0)
-	for resp := range s.client.Watch(watching, h.key, clientv3.WithRev(h.rev+1), clientv3.WithFilterPut()) {
+	for resp := range s.client.Watch(watching, h.key,
+		clientv3.WithRev(h.rev+1), clientv3.WithFilterPut()) {
 		if err := resp.Err(); err != nil {
 			return false, err
 		}
@@ -171,7 +145,7 @@ func (s *store) wasOurs(ctx context.Context, nonce string, h *hold) (bool, error
 		}
 	}
 	if deleted == 0 {
-		return false, errors.Join(ctx.Err(), errWatch)
+		return false, errors.Join(ctx.Err(), errHistory)
 	}
 	resp, err := s.get(ctx, s.keys.last(), clientv3.WithRev(deleted))
 	switch {
@@ -186,15 +160,8 @@ func (s *store) wasOurs(ctx context.Context, nonce string, h *hold) (bool, error
 	return false, nil
 }
 
-// tombAge is how old the lease of a tombstone may be, which is never renewed.
-const tombAge = tombTTL / 2
-
-// tombSlot is the place of the lease that the tombstone of a request is under.
-func tombSlot(r *backend.Request) slotKey {
-	return slotKey{kind: tombs, secs: max(seconds(tombTTL), 2*secs(r))}
-}
-
-// Break implements backend.Driver. A first waiter that has not taken the free lock yet is left alone.
+// Break implements backend.Driver. A first waiter that has not taken the free lock yet is left
+// alone.
 func (s *store) Break(ctx context.Context, name string) error {
 	resp, err := s.get(ctx, s.keys.queue(name), clientv3.WithFirstCreate()...)
 	if err != nil || len(resp.Kvs) == 0 {

@@ -14,22 +14,97 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// page is how many entries a step of List reads.
-const page = 1000
+const (
+	// page is how many entries a request for many reads.
+	page = 1000
+	// abreast is how many locks are described at a time: one that its holder has not renewed takes
+	// two requests.
+	abreast = 64
+)
 
 // Look implements backend.Driver. The token of a lock whose holder has not renewed it yet is read
 // from the base as it was at the grant; it is 0 if the store has compacted that moment.
+//
+// A grant that is under way compares the gates, so once a gate stands no entry becomes a holder's
+// that it would not admit, and the pages need not be of one moment to be strict.
 func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
-	if r.Name == "" {
-		return s.list(ctx, r)
-	}
 	return func(yield func(backend.Info, error) bool) {
-		resp, err := s.get(ctx, s.keys.queue(r.Name), clientv3.WithPrefix())
-		if err != nil {
-			yield(backend.Info{}, err)
+		var left remains
+		var some []queue
+		flush := func() bool {
+			infos, err := s.describeAll(ctx, r, some, &left)
+			if err != nil {
+				yield(backend.Info{}, err)
+				return false
+			}
+			some = some[:0]
+			for _, i := range infos {
+				if !yield(i, nil) {
+					return false
+				}
+			}
+			return true
+		}
+		for q, err := range s.queues(ctx, r) {
+			if err != nil {
+				yield(backend.Info{}, err)
+				return
+			}
+			if some = append(some, q); len(some) == abreast && !flush() {
+				return
+			}
+		}
+		flush()
+	}
+}
+
+// queue is what is in the queue of one name.
+type queue struct {
+	name string
+	kvs  []*mvccpb.KeyValue
+}
+
+// queues yields the queues of a range.
+func (s *store) queues(ctx context.Context, r backend.Range) iter.Seq2[queue, error] {
+	return func(yield func(queue, error) bool) {
+		if r.Name != "" {
+			resp, err := s.get(ctx, s.keys.queue(r.Name), clientv3.WithPrefix())
+			if err != nil {
+				yield(queue{}, err)
+				return
+			}
+			yield(queue{r.Name, resp.Kvs}, nil)
 			return
 		}
-		yield(s.describe(ctx, queue{r.Name, resp.Kvs}, &remains{}))
+		from := s.keys.locks() + encode(r.Prefix)
+		end := clientv3.GetPrefixRangeEnd(from)
+		var q queue
+		for more := true; more; {
+			resp, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page))
+			if err != nil {
+				yield(queue{}, err)
+				return
+			}
+			for _, kv := range resp.Kvs {
+				name, _, ok := s.keys.split(string(kv.Key))
+				if !ok {
+					continue // not an entry of ours
+				}
+				if name != q.name {
+					if len(q.kvs) > 0 && !yield(q, nil) {
+						return
+					}
+					q = queue{name: name}
+				}
+				q.kvs = append(q.kvs, kv)
+			}
+			if more = resp.More; more {
+				from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+			}
+		}
+		if len(q.kvs) > 0 {
+			yield(q, nil)
+		}
 	}
 }
 
@@ -101,47 +176,6 @@ func (s *store) left(ctx context.Context, id int64, known *remains) (time.Durati
 	return ask.(func() (time.Duration, error))()
 }
 
-// abreast is how many locks List describes at a time: one that its holder has not renewed takes two requests.
-const abreast = 64
-
-// list looks at all locks with a prefix. A grant that is under way compares the gates, so once a gate
-// stands no entry becomes a holder's that it would not admit, and the pages of the scan need not be
-// of one moment to be strict.
-func (s *store) list(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
-	return func(yield func(backend.Info, error) bool) {
-		var left remains
-		var some []queue
-		flush := func() (more bool, err error) {
-			infos, err := s.describeAll(ctx, r, some, &left)
-			some = some[:0]
-			for _, i := range infos {
-				if !yield(i, nil) {
-					return false, nil
-				}
-			}
-			return true, err
-		}
-		more, err := s.scan(ctx, r.Prefix, func(q queue) (bool, error) {
-			if some = append(some, q); len(some) < abreast {
-				return true, nil
-			}
-			return flush()
-		})
-		if err == nil && more {
-			_, err = flush()
-		}
-		if err != nil {
-			yield(backend.Info{}, err)
-		}
-	}
-}
-
-// queue is what is in the queue of one name.
-type queue struct {
-	name string
-	kvs  []*mvccpb.KeyValue
-}
-
 // describeAll describes queues at the same time.
 func (s *store) describeAll(
 	ctx context.Context, r backend.Range, qs []queue, left *remains,
@@ -182,38 +216,4 @@ func strictly(i *backend.Info, kvs []*mvccpb.KeyValue) {
 	if len(moves) == 1 {
 		i.Held, i.Both = true, moves[0]
 	}
-}
-
-// scan calls found with the queue of each name with this prefix until it says no.
-func (s *store) scan(ctx context.Context, prefix string, found func(queue) (bool, error)) (bool, error) {
-	from := s.keys.locks() + encode(prefix)
-	end := clientv3.GetPrefixRangeEnd(from)
-	var q queue
-	for {
-		resp, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page))
-		if err != nil {
-			return false, err
-		}
-		for _, kv := range resp.Kvs {
-			name, _, ok := s.keys.split(string(kv.Key))
-			if !ok {
-				continue // not an entry of ours
-			}
-			if name != q.name && len(q.kvs) > 0 {
-				if more, err := found(q); !more || err != nil {
-					return false, err
-				}
-				q.kvs = nil
-			}
-			q.name, q.kvs = name, append(q.kvs, kv)
-		}
-		if !resp.More {
-			break
-		}
-		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
-	}
-	if len(q.kvs) == 0 {
-		return true, nil
-	}
-	return found(q)
 }

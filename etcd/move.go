@@ -17,8 +17,8 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// All gates of the keyspace are in one key, as a list. The version of the list, and of each gate, is
-// its text.
+// All gates of the keyspace are in one key, as a list. The version of the list, and of each gate,
+// is its text.
 
 // version is that of what a claim was judged by.
 func version(r *backend.Record) string {
@@ -36,45 +36,38 @@ func (s *store) sameGates(r *backend.Record) clientv3.Cmp {
 	return clientv3.Compare(clientv3.Value(s.keys.gates()), "=", r.Version)
 }
 
+// readGates reads the key of the gates, and what they are by the engine. What is no list of gates
+// lets nobody in.
+func readGates(kvs []*mvccpb.KeyValue) ([]backend.Gate, *backend.Record, error) {
+	if len(kvs) == 0 {
+		return nil, nil, nil
+	}
+	gates, err := backend.DecodeGates(kvs[0].Value)
+	if err != nil {
+		return nil, nil, fmt.Errorf("the key %q: %w", kvs[0].Key, err)
+	}
+	return gates, &backend.Record{
+		Key: backend.GateKey, Data: kvs[0].Value, Version: string(kvs[0].Value),
+	}, nil
+}
+
 // shown takes in a read of the gates: ErrGates if they are not those of the claim.
-func (s *store) shown(c *backend.Claim, kvs []*mvccpb.KeyValue) error {
-	if _, err := readGates(kvs); err != nil {
+func shown(c *backend.Claim, kvs []*mvccpb.KeyValue) error {
+	_, is, err := readGates(kvs)
+	if err != nil || version(is) == version(c.Gates) {
 		return err
-	}
-	var is *backend.Record
-	if len(kvs) > 0 {
-		is = &backend.Record{Key: backend.GateKey, Data: kvs[0].Value, Version: string(kvs[0].Value)}
-	}
-	if version(is) == version(c.Gates) {
-		return nil
 	}
 	c.Gates = is
 	return backend.ErrGates
 }
 
-// readGates reads the key of the gates. What is no list of gates lets nobody in.
-func readGates(kvs []*mvccpb.KeyValue) ([]backend.Gate, error) {
-	if len(kvs) == 0 {
-		return nil, nil
-	}
-	gates, err := backend.DecodeGates(kvs[0].Value)
-	if err != nil {
-		return nil, fmt.Errorf("the key %q: %w", kvs[0].Key, err)
-	}
-	return gates, nil
-}
-
 // loadGates returns the gates, and what they are by the engine.
-func (s *store) loadGates(ctx context.Context) (gates []backend.Gate, by *backend.Record, err error) {
+func (s *store) loadGates(ctx context.Context) ([]backend.Gate, *backend.Record, error) {
 	resp, err := s.get(ctx, s.keys.gates())
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(resp.Kvs) > 0 {
-		by = &backend.Record{Version: string(resp.Kvs[0].Value)}
-	}
-	gates, err = readGates(resp.Kvs)
-	return gates, by, err
+	return readGates(resp.Kvs)
 }
 
 // Load implements backend.Mover. The keyspace is one place.
@@ -102,7 +95,8 @@ func (s *store) load(ctx context.Context, prefix string) (all []backend.Record, 
 		for _, kv := range resp.Kvs {
 			id, ok := decode(strings.TrimPrefix(string(kv.Key), s.keys.clients(move)))
 			if !ok {
-				return nil, backend.Invalid("the key %q is no client's: some other program has written it", kv.Key)
+				return nil, backend.Invalid(
+					"the key %q is no client's: some other program has written it", kv.Key)
 			}
 			all = append(all, backend.Record{
 				Key: prefix + id, Data: kv.Value, Version: string(kv.Value),
@@ -116,7 +110,9 @@ func (s *store) load(ctx context.Context, prefix string) (all []backend.Record, 
 	}
 	for _, g := range gates {
 		text := textOf(g)
-		all = append(all, backend.Record{Key: backend.GateKey + g.Move, Data: []byte(text), Version: text})
+		all = append(all, backend.Record{
+			Key: backend.GateKey + g.Move, Data: []byte(text), Version: text,
+		})
 	}
 	if all == nil {
 		all = []backend.Record{{Key: backend.GateKey}}
@@ -192,7 +188,8 @@ func (s *store) report(ctx context.Context, key string, data []byte, keep time.D
 		return err
 	}
 	put := clientv3.OpPut(key, string(data), clientv3.WithLease(l.id))
-	if _, err = s.commit(ctx, nil, []clientv3.Op{put}, nil); errors.Is(err, rpctypes.ErrLeaseNotFound) {
+	_, err = s.commit(ctx, nil, []clientv3.Op{put}, nil)
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		l.die() // it has just ended: the engine reports again
 	}
 	if err == nil {

@@ -47,7 +47,8 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 		return nil, err
 	}
 	if u.Path != "" && u.Path != "/" {
-		return nil, backend.Invalid("the path %q of the %s URL: want none; the keyspace is prefix=", u.Path, u.Scheme)
+		return nil, backend.Invalid("the path %q of the %s URL: want none; the keyspace is prefix=",
+			u.Path, u.Scheme)
 	}
 	ctx, cancel := context.WithTimeout(ctx, openMost)
 	defer cancel()
@@ -118,7 +119,9 @@ type named struct {
 }
 
 // ClientHandshake replaces the name.
-func (n named) ClientHandshake(ctx context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (n named) ClientHandshake(
+	ctx context.Context, _ string, conn net.Conn,
+) (net.Conn, credentials.AuthInfo, error) {
 	return n.TransportCredentials.ClientHandshake(ctx, n.name, conn)
 }
 
@@ -170,8 +173,8 @@ func (s *store) probe(ctx context.Context) error {
 	return tooOld(status.Version)
 }
 
-// tooOld returns an error for a version whose leader, once deposed, still ends leases that were kept alive
-// (etcd-io/etcd#15247). What stands in for etcd may have no version.
+// tooOld returns an error for a version whose leader, once deposed, still ends leases that were
+// kept alive (etcd-io/etcd#15247). What stands in for etcd may have no version.
 func tooOld(is string) error {
 	fixed := "3.5.13"
 	if release.Older(is, "3.5") {

@@ -84,7 +84,8 @@ func (p *picker) Pick(balancer.PickInfo) (balancer.PickResult, error) {
 	for i := range p.members {
 		o := p.members[(n+i)%len(p.members)]
 		since := o.silent.Load()
-		if since == 0 || int64(began)-since > int64(silentFor) && o.silent.CompareAndSwap(since, int64(began)) {
+		if since == 0 ||
+			int64(began)-since > int64(silentFor) && o.silent.CompareAndSwap(since, int64(began)) {
 			m = o
 			break
 		}

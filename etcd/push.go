@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -19,474 +18,368 @@ const (
 	idleFor = 10 * time.Second
 	// idleMost is how many such watches are kept.
 	idleMost = 64
+	// beginMost is how long a watch may take to begin, for its member may hang. One that follows such
+	// a watch has twice as long, which is less than a look of the engine has.
+	beginMost = 700 * time.Millisecond
+	// keepEvery is how often the watches, and the leases that waiters need, are looked at.
+	keepEvery = 500 * time.Millisecond
+	// keepMost bounds one such round.
+	keepMost = time.Second
 )
 
-// hubs are the watches of a driver: one for each queue that it has a waiter in. A
-// watch sees the deletions of the whole queue, so that the waiter ticks off those in
-// front of it, and its own.
-type hubs struct {
+// push is how a store hears of deletions: by a watch of each queue that a claim of this process
+// waits in. It sees the deletions of the whole queue, so that a waiter ticks off the entries in
+// front of it, and notices the end of its own. push also keeps the leases alive that waiters need.
+type push struct {
 	s      *store
-	idle   atomic.Int64 // how many have no waiter
-	silent atomic.Int64 // how many in a row did not begin in time
+	ctx    context.Context // ends when the store is closed
+	cancel context.CancelFunc
 
-	mu      sync.Mutex
-	byQueue map[string]*hub
-	stream  *watches // that new ones go over; nil: another
-	closed  bool
+	mu      sync.Mutex // guards what the watches and places of push say that it does
+	watches map[string]*watch
+	stream  *watcher // that new watches go over; nil: another
+	silent  bool     // the last watch did not begin in time
+	keeping bool     // keep runs
 }
 
-// watches are those of one stream, to one member.
-type watches struct {
+// watcher is a stream of watches, to one member.
+type watcher struct {
 	clientv3.Watcher
-	hubs int // that go over it
+	watches int // that go over it
 }
 
-// hub is the watch of one queue. It is opened at the store's present, not at a
-// revision of the past: the server sends what such a watch sees at once, where one that
-// has to catch up is served ten times a second.
-type hub struct {
-	hubs   *hubs
+// watch is the watch of one queue. It is opened at the store's present, not at a revision of the
+// past: the server sends what such a watch sees at once, where one that has to catch up is served
+// ten times a second (etcd 3.7).
+type watch struct {
 	queue  string
-	stream *watches
+	stream *watcher
 	born   time.Time
 	cancel context.CancelFunc
-	ready  chan struct{} // closed when since is set, or the hub is over
+	ready  chan struct{} // closed when the watch has begun, or is over
 
-	mu      sync.Mutex
-	since   int64 // what was deleted after this revision is seen
-	over    bool
-	waiters map[*waiter]struct{}
-	idle    *time.Timer // runs while nobody waits
+	// Guarded by push.mu:
+	since  int64 // the revision after which deletions are seen; 0: not begun yet, or over
+	places map[*place]bool
+	left   time.Time // when the last place went
 }
 
-var errHub = errors.New("the watch of the queue ended")
+var errWatch = errors.New("the watch of the queue ended")
 
-// open reports whether a queue is watched.
-func (hs *hubs) open(queue string) bool {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	h := hs.byQueue[queue]
-	return h != nil && h.isReady()
-}
-
-func (h *hub) isReady() bool {
-	select {
-	case <-h.ready:
-		return true
-	default:
-		return false
+// add makes a place listen to its queue. begun: only if the queue has a watch that has begun.
+func (u *push) add(p *place, begun bool) *watch {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	w := u.watches[p.queue]
+	if u.ctx.Err() != nil || begun && (w == nil || w.since == 0) {
+		return nil
 	}
+	if w == nil {
+		w = u.open(p.queue)
+	}
+	if p.watch != nil {
+		delete(p.watch.places, p)
+	}
+	w.places[p], p.watch = true, w
+	return w
 }
 
-// listensSince returns the revision after which a hub that is ready sees deletions, or 0 if it is over.
-func (h *hub) listensSince() int64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.over {
-		return 0
+// open begins to watch a queue; u.mu is held.
+func (u *push) open(queue string) *watch {
+	ctx, cancel := context.WithCancel(u.ctx)
+	if u.stream == nil {
+		u.stream = &watcher{Watcher: clientv3.NewWatcher(u.s.client)}
 	}
-	return h.since
+	u.stream.watches++
+	w := &watch{
+		queue: queue, stream: u.stream, born: time.Now(), cancel: cancel,
+		ready: make(chan struct{}), places: map[*place]bool{},
+	}
+	u.watches[queue] = w
+	u.s.flying.Go(func() { u.run(ctx, w) })
+	if !u.keeping {
+		u.keeping = true
+		u.s.flying.Go(u.keep)
+	}
+	return w
 }
 
-// get returns the hub of a queue with w among its waiters.
-func (hs *hubs) get(queue string, w *waiter) *hub {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	h := hs.byQueue[queue]
-	if h == nil {
-		if hs.closed {
-			return nil
-		}
-		ctx, cancel := context.WithCancel(hs.s.ctx)
-		if hs.stream == nil {
-			hs.stream = &watches{Watcher: clientv3.NewWatcher(hs.s.client)}
-		}
-		h = &hub{
-			hubs: hs, queue: queue, stream: hs.stream, born: time.Now(), cancel: cancel, ready: make(chan struct{}),
-			waiters: map[*waiter]struct{}{},
-		}
-		h.stream.hubs++
-		hs.byQueue[queue] = h
-		hs.s.flying.Go(func() { h.run(ctx) })
+// remove makes a place listen no more.
+func (u *push) remove(p *place) {
+	if p.watch == nil {
+		return
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.waiters[w] = struct{}{}
-	h.busy()
-	return h
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(p.watch.places, p)
+	p.watch.left = time.Now()
+	p.watch = nil
 }
 
-// close ends all watches.
-func (hs *hubs) close() {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	hs.closed = true
-	for _, h := range hs.byQueue {
-		h.cancel()
-	}
-	if hs.stream != nil && hs.stream.hubs == 0 { // otherwise the last of them does it
-		_ = hs.stream.Close()
-	}
-}
-
-// run watches until the hub is closed or the watch breaks off.
-func (h *hub) run(ctx context.Context) {
-	defer h.end()
+// run watches until the watch is given up or breaks off.
+func (u *push) run(ctx context.Context, w *watch) {
+	defer u.end(w)
 	// clientv3 goes on with another member by itself, without a gap, when a connection breaks. A
 	// member that has lost its leader ends the watch (ErrNoLeader, clientv3 3.7): the waiters look
 	// for themselves and open another.
-	for resp := range h.stream.Watch(clientv3.WithRequireLeader(ctx), h.queue,
+	for resp := range w.stream.Watch(clientv3.WithRequireLeader(ctx), w.queue,
 		clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithCreatedNotify()) {
 		if resp.Err() != nil {
 			return
 		}
-		if resp.Created && !h.isReady() {
-			h.hubs.silent.Store(0)
-			h.mu.Lock()
-			h.since = resp.Header.Revision
-			h.mu.Unlock()
-			close(h.ready)
+		u.mu.Lock()
+		if resp.Created && w.since == 0 {
+			w.since, u.silent = resp.Header.Revision, false
+			close(w.ready)
 		}
-		h.deliver(resp.Events)
+		for _, e := range resp.Events {
+			for p := range w.places {
+				if e.Type == mvccpb.DELETE {
+					p.deleted(string(e.Kv.Key), e.Kv.ModRevision)
+				}
+			}
+		}
+		u.mu.Unlock()
 	}
 }
 
-// most is how long a hub may take to begin: a member may hang, or be slow. It is less than a look has.
-func (hs *hubs) most() time.Duration { return firstMost << min(hs.silent.Load(), 1) }
-
-// forsake ends a hub that has not begun in time, and makes new ones go over another stream, and so to
-// another member.
-func (h *hub) forsake() {
-	h.hubs.mu.Lock()
-	if h.hubs.stream == h.stream {
-		h.hubs.stream = nil
-		h.hubs.silent.Add(1)
+// end takes a watch out of use; its waiters open another.
+func (u *push) end(w *watch) {
+	w.cancel()
+	u.mu.Lock()
+	u.forget(w)
+	w.stream.watches--
+	last := w.stream.watches == 0 && w.stream != u.stream
+	if w.since == 0 {
+		close(w.ready) // join sees that it is over
+	} else {
+		w.since = 0
+		for p := range w.places {
+			p.c.Wake(0)
+		}
 	}
-	if h.hubs.byQueue[h.queue] == h {
-		delete(h.hubs.byQueue, h.queue)
+	u.mu.Unlock()
+	if last { // the client keeps a stream that a watch has left before it began (clientv3 3.7)
+		_ = w.stream.Close()
 	}
-	h.hubs.mu.Unlock()
-	h.cancel()
 }
 
-// deliver hands deletions to the waiters.
-func (h *hub) deliver(events []*clientv3.Event) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, e := range events {
-		if e.Type == mvccpb.DELETE {
-			for w := range h.waiters {
-				w.deleted(string(e.Kv.Key), e.Kv.ModRevision)
+// forget makes the next place of the queue open another watch; u.mu is held.
+func (u *push) forget(w *watch) {
+	if u.watches[w.queue] == w {
+		delete(u.watches, w.queue)
+	}
+}
+
+// join makes a place listen to its queue, and returns when it does.
+func (u *push) join(ctx context.Context, p *place) error {
+	w := u.add(p, false)
+	if w == nil {
+		return context.Canceled
+	}
+	if u.begun(w) {
+		return nil
+	}
+	most := u.patience()
+	late := time.NewTimer(most - time.Since(w.born)) // others may have waited for it before
+	defer late.Stop()
+	select {
+	case <-w.ready:
+	case <-late.C:
+		u.forsake(w)
+		return fmt.Errorf("no answer within %v to a watch", most)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if !u.begun(w) {
+		return errWatch
+	}
+	return nil
+}
+
+// begun reports whether a watch has begun, and is not over.
+func (u *push) begun(w *watch) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return w.since > 0
+}
+
+// patience is how long a watch may take to begin now.
+func (u *push) patience() time.Duration {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.silent {
+		return 2 * beginMost
+	}
+	return beginMost
+}
+
+// forsake ends a watch that has not begun in time, and makes new ones go over another stream, and
+// so to another member.
+func (u *push) forsake(w *watch) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.stream == w.stream {
+		u.stream, u.silent = nil, true
+	}
+	u.forget(w)
+	w.cancel()
+}
+
+// close ends all watches, and begins no other.
+func (u *push) close() {
+	u.mu.Lock()
+	u.cancel()
+	stream := u.stream
+	u.mu.Unlock()
+	if stream != nil {
+		_ = stream.Close()
+	}
+}
+
+// keep ends idle watches, and renews the leases that waiters need: the one that their entries are
+// under, and those that they will need when they are granted the lock. The leases of held locks
+// are the engine's to renew.
+func (u *push) keep() {
+	tick := time.NewTicker(keepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-u.ctx.Done():
+		}
+		slots := u.sweep()
+		if slots == nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(u.ctx, keepMost)
+		for _, err := range u.s.leases.keepAlive(ctx, u.s.leases.aging(slots)) {
+			if err != nil { // a place may be gone, or the store down, which is for the waiters to find out
+				u.wakeAll()
+				break
+			}
+		}
+		cancel()
+	}
+}
+
+// sweep ends idle watches, and returns the slots of the leases that waiters need; nil when there is
+// no watch any more.
+func (u *push) sweep() map[slotKey]bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.keeping = len(u.watches) > 0 && u.ctx.Err() == nil; !u.keeping {
+		return nil
+	}
+	slots, idle := map[slotKey]bool{}, 0
+	for _, w := range u.watches {
+		if len(w.places) == 0 {
+			if idle++; idle > idleMost || time.Since(w.left) > idleFor {
+				u.forget(w)
+				w.cancel()
+			}
+			continue
+		}
+		slots[waitSlot] = true
+		for p := range w.places {
+			if p.c.Auto {
+				slots[slotOf(p.c.Request)] = true
 			}
 		}
 	}
+	return slots
 }
 
-// end takes the hub out of use; its waiters open another.
-func (h *hub) end() {
-	h.cancel()
-	h.hubs.mu.Lock()
-	if h.hubs.byQueue[h.queue] == h {
-		delete(h.hubs.byQueue, h.queue)
-	}
-	// The client keeps a stream that a watch has left before it began (clientv3 3.7).
-	h.stream.hubs--
-	left := h.stream.hubs == 0 && (h.hubs.closed || h.hubs.stream != h.stream)
-	h.hubs.mu.Unlock()
-	if left {
-		_ = h.stream.Close()
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.over = true
-	h.busy()
-	if !h.isReady() {
-		close(h.ready) // those who wait for it see that it is over
-		return
-	}
-	for w := range h.waiters {
-		w.c.Wake(0)
+// wakeAll makes all waiters look.
+func (u *push) wakeAll() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, w := range u.watches {
+		for p := range w.places {
+			p.c.Wake(0)
+		}
 	}
 }
 
-// busy ends the hub's idle time; h.mu is held.
-func (h *hub) busy() {
-	if h.idle != nil {
-		h.idle.Stop()
-		h.idle = nil
-		h.hubs.idle.Add(-1)
-	}
-}
-
-// remove takes a waiter out; the last one starts the time after which the hub
-// ends, or ends it at once if there are many idle ones.
-func (h *hub) remove(w *waiter) {
-	h.mu.Lock()
-	delete(h.waiters, w)
-	many := false
-	if len(h.waiters) == 0 && !h.over && h.idle == nil {
-		h.idle = time.AfterFunc(idleFor, h.retire)
-		many = h.hubs.idle.Add(1) > idleMost
-	}
-	h.mu.Unlock()
-	if many {
-		h.retire()
-	}
-}
-
-// retire ends the hub if still nobody waits.
-func (h *hub) retire() {
-	h.hubs.mu.Lock()
-	defer h.hubs.mu.Unlock()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.waiters) == 0 && h.hubs.byQueue[h.queue] == h {
-		delete(h.hubs.byQueue, h.queue)
-		h.cancel()
-	}
-}
-
-// Enter implements backend.Driver. A claim that no answer came to has nothing to listen for yet: the
-// lock may be free, and the watch go to a member that is silent.
+// Enter implements backend.Driver. A claim that no answer came to has nothing to listen for yet:
+// the lock may be free, and the watch go to a member that is silent.
 func (s *store) Enter(ctx context.Context, c *backend.Claim) error {
 	p := s.place(c)
 	if !p.locked {
 		return nil
-	}
-	if p.w == nil {
-		s.wait(c, p)
 	}
 	session, err := s.leases.get(ctx, waitSlot, sessionAge)
 	if err != nil {
 		return word(err)
 	}
 	p.session = session
-	p.since, err = p.w.join(ctx, p.queue)
-	return err
+	return s.push.join(ctx, p)
 }
 
 // listen makes a waiter listen at once where others of this process wait for the same name: then
 // its first request queues.
-func (s *store) listen(c *backend.Claim, p *place) {
-	if !c.Wait || p.w != nil || !s.hubs.open(p.queue) {
+func (s *store) listen(p *place) {
+	if !p.c.Wait || p.watch != nil {
 		return
 	}
-	session := s.leases.peek(waitSlot, sessionAge)
-	if session == nil {
+	if session := s.leases.peek(waitSlot, sessionAge); session != nil && s.push.add(p, true) != nil {
+		p.session = session
+	}
+}
+
+// list takes in which entries are in front of the own one, as listed at a revision.
+func (u *push) list(p *place, rev int64, queue []*mvccpb.KeyValue) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	p.locked, p.listed, p.front = true, rev, map[string]bool{}
+	for _, kv := range queue {
+		if key := string(kv.Key); kv.CreateRevision < p.rev && p.gone[key] <= rev {
+			p.front[key] = true
+		}
+	}
+	if p.gone[p.key] > rev {
+		p.ownGone()
+	}
+	clear(p.gone)
+}
+
+// deleted ticks off an entry. The waiter looks when nobody is in front any more, or when the entry
+// is its own. push.mu is held.
+func (p *place) deleted(key string, rev int64) {
+	if rev <= p.listed {
 		return
 	}
-	s.wait(c, p)
-	p.session = session
-	if p.w.hub = s.hubs.get(p.queue, p.w); p.w.hub != nil && p.w.hub.isReady() {
-		if p.since = p.w.hub.listensSince(); p.since > 0 {
-			return
+	if p.gone == nil {
+		p.gone = map[string]int64{}
+	}
+	p.gone[key] = rev // for the list that is on its way, if one is
+	if p.front[key] {
+		if delete(p.front, key); len(p.front) == 0 {
+			p.c.Wake(0)
 		}
 	}
-	s.quiet(c) // the watch has ended just now
-}
-
-// wait makes the waiter of a claim.
-func (s *store) wait(c *backend.Claim, p *place) {
-	p.w = &waiter{s: s, c: c, gone: map[string]int64{}}
-	if p.rev > 0 {
-		p.w.expect(p.key, p.listed, p.front)
-	}
-	var interest slotKey
-	if c.Auto {
-		interest = slotOf(c.Request)
-	}
-	s.keeper.add(p.w, interest)
-}
-
-// quiet ends listening.
-func (s *store) quiet(c *backend.Claim) {
-	if p := s.place(c); p.w != nil {
-		s.keeper.remove(p.w)
-		p.w.leave()
-		p.w = nil
+	if key == p.key {
+		p.ownGone()
 	}
 }
 
-// waiter is one wait of this process.
-type waiter struct {
-	s   *store
-	c   *backend.Claim
-	hub *hub // for Enter, Ask and Leave only
-
-	mu    sync.Mutex
-	me    string
-	front map[string]struct{} // the entries in front
-	gone  map[string]int64    // deletions seen, with their revisions
-	known int64               // the revision of the list that front was made from
+// ownGone makes the waiter look at the queue.
+func (p *place) ownGone() {
+	p.front = map[string]bool{p.key: true}
+	p.c.Wake(0)
 }
 
-// join makes w listen to its queue and returns the revision since when it does.
-func (w *waiter) join(ctx context.Context, queue string) (since int64, err error) {
-	if w.hub != nil && w.hub.isReady() && w.hub.listensSince() == 0 {
-		w.leave()
-	}
-	if w.hub == nil {
-		if w.hub = w.s.hubs.get(queue, w); w.hub == nil {
-			return 0, context.Canceled
-		}
-	}
-	if !w.hub.isReady() { // an old one is past its time to begin, too
-		most := w.s.hubs.most()
-		late := time.NewTimer(most - time.Since(w.hub.born))
-		defer late.Stop()
-		select {
-		case <-w.hub.ready:
-		case <-late.C:
-			w.hub.forsake()
-			w.leave()
-			return 0, fmt.Errorf("no answer within %v to a watch", most)
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		}
-	}
-	if since = w.hub.listensSince(); since == 0 {
-		return 0, errHub
-	}
-	return since, nil
+// blocked reports whether somebody is in front of the own entry.
+func (u *push) blocked(p *place) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(p.front) > 0
 }
 
-// leave ends listening.
-func (w *waiter) leave() {
-	if w.hub != nil {
-		w.hub.remove(w)
-		w.hub = nil
-	}
-}
-
-// expect sets who is in front, as listed at a revision.
-func (w *waiter) expect(me string, listed int64, front []string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.me, w.known = me, listed
-	w.front = make(map[string]struct{}, len(front))
-	for _, f := range front {
-		if w.gone[f] <= listed {
-			w.front[f] = struct{}{}
-		}
-	}
-	if w.gone[me] > listed {
-		w.front[me] = struct{}{} // look again
-		w.c.Wake(0)
-	}
-	clear(w.gone)
-}
-
-// deleted ticks off an entry. The waiter looks when nobody is in front any more, or
-// when the entry is its own.
-func (w *waiter) deleted(key string, rev int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.front == nil || rev > w.known {
-		w.gone[key] = rev
-	}
-	if _, ok := w.front[key]; ok && rev > w.known {
-		delete(w.front, key)
-		if len(w.front) == 0 {
-			w.c.Wake(0)
-		}
-	}
-	if key == w.me && rev > w.known {
-		w.front = map[string]struct{}{key: {}} // look at the queue
-		w.c.Wake(0)
-	}
-}
-
-// blocked reports whether somebody is in front.
-func (w *waiter) blocked() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.front) > 0
-}
-
-const (
-	// keepEvery is how often the leases that waiters need are looked at.
-	keepEvery = 500 * time.Millisecond
-	// keepMost bounds one round.
-	keepMost = time.Second
-)
-
-// keeper keeps the leases alive that this process's waiters need: the one that
-// their entries are under, and those that they will need when they are granted the lock. It has one
-// goroutine while anybody waits. The leases of held locks are the engine's to renew.
-type keeper struct {
-	s *store
-
-	mu      sync.Mutex
-	waiters map[*waiter]slotKey // the zero one stands for none but the waiters' own
-	running bool
-}
-
-// add begins to keep leases for w.
-func (k *keeper) add(w *waiter, of slotKey) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.waiters[w] = of
-	if !k.running {
-		k.running = true
-		k.s.flying.Go(k.run)
-	}
-}
-
-func (k *keeper) remove(w *waiter) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.waiters, w)
-}
-
-// run renews until nobody waits.
-func (k *keeper) run() {
-	tick := time.NewTicker(keepEvery)
-	defer tick.Stop()
-	for {
-		slots := k.slots()
-		if slots == nil {
-			return
-		}
-		k.renew(k.s.leases.aging(slots))
-		select {
-		case <-tick.C:
-		case <-k.s.closing:
-		}
-	}
-}
-
-// slots are the places of the leases that waiters need; nil when nobody waits any more.
-func (k *keeper) slots() map[slotKey]bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	select {
-	case <-k.s.closing:
-		clear(k.waiters)
-	default:
-	}
-	if k.running = len(k.waiters) > 0; !k.running {
-		return nil
-	}
-	slots := map[slotKey]bool{waitSlot: true}
-	for _, of := range k.waiters {
-		slots[of] = true
-	}
-	return slots
-}
-
-// renew renews leases. If that fails for one, the waiters look for themselves: their
-// places may be gone, or the store may be down, for which each has its own patience.
-func (k *keeper) renew(due []*lease) {
-	ctx, cancel := context.WithTimeout(k.s.ctx, keepMost)
-	defer cancel()
-	for _, err := range k.s.leases.keepAlive(ctx, due) {
-		if err != nil {
-			k.mu.Lock()
-			defer k.mu.Unlock()
-			for w := range k.waiters {
-				w.c.Wake(0)
-			}
-			return
-		}
-	}
+// stale reports whether the queue is to be looked at again: somebody is known to be in front of the
+// own entry, or the last list is from before the watch began.
+func (u *push) stale(p *place) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return p.watch != nil && (p.listed < p.watch.since || len(p.front) > 0)
 }

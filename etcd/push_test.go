@@ -38,21 +38,21 @@ func TestForsakenWatchLeavesNoStream(t *testing.T) {
 	}
 	for i := range 3 {
 		queue := d.store.keys.queue(fmt.Sprint(i))
-		w := &waiter{s: d.store, c: &backend.Claim{}, gone: map[string]int64{}}
+		place := &place{c: &backend.Claim{Request: &backend.Request{}}, queue: queue}
 		p.Set(faultproxy.Mode{HoldReplies: true})
-		if _, err := w.join(t.Context(), queue); err == nil {
+		if err := d.push.join(t.Context(), place); err == nil {
 			t.Fatal("a watch began without an answer")
 		}
 		p.Set(faultproxy.Mode{})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		_, err := w.join(ctx, queue)
+		err := d.push.join(ctx, place)
 		cancel()
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := w.hub
-		w.leave()
-		h.retire()
+		w := place.watch
+		d.push.remove(place)
+		w.cancel()
 	}
 	if err := d.Close(); err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -12,51 +11,39 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/fencelock/fencelock/backend"
 )
 
 const (
-	// firstMost bounds the first send of what is sent twice: the second goes to another member.
+	// firstMost bounds the first send of what is sent twice, as half of the time that is left does:
+	// the second goes to another member.
 	firstMost = 700 * time.Millisecond
-	// sendMost bounds every other one.
-	sendMost = 2 * time.Second
-	// sendPause is what lies between the two at least, so that a client connects again meanwhile.
-	sendPause = 100 * time.Millisecond
 	// slowly is how many batches go part by part after one in which a lock was not free, or a hold
 	// was gone.
 	slowly = 16
 )
 
-// do sends a request that is about no claim, and again if no answer came: send must have the same
-// effect sent twice as once.
+// do sends a request that is about no claim, and once more if no answer came: sent twice it must
+// have the effect of once.
 func do[T any](ctx context.Context, send func(context.Context) (T, error)) (T, error) {
 	most := firstMost
 	if end, ok := ctx.Deadline(); ok {
 		most = min(most, time.Until(end)/2)
 	}
-	began := time.Now()
-	res, err := once(ctx, most, send)
-	if unanswered(err) && rest(ctx, sendPause-time.Since(began)) == nil {
-		res, err = once(ctx, sendMost, send)
+	first, cancel := context.WithTimeout(ctx, most)
+	res, err := send(first)
+	cancel()
+	if err != nil && !answered(err) && ctx.Err() == nil {
+		res, err = send(ctx)
 	}
 	return res, meaning(ctx, err)
 }
 
-// once sends a request for a while.
-func once[T any](ctx context.Context, most time.Duration, send func(context.Context) (T, error)) (T, error) {
-	limited, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
-	res, err := send(limited)
-	if err != nil && ctx.Err() == nil && limited.Err() != nil {
-		err = fmt.Errorf("no answer within %v", most.Round(time.Millisecond))
-	}
-	return res, err
-}
-
 // txn sends a transaction once.
-func (s *store) txn(ctx context.Context, ifs []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
+func (s *store) txn(
+	ctx context.Context, ifs []clientv3.Cmp, then, els []clientv3.Op,
+) (*clientv3.TxnResponse, error) {
 	resp, err := s.client.Txn(ctx).If(ifs...).Then(then...).Else(els...).Commit()
 	return resp, meaning(ctx, err)
 }
@@ -71,7 +58,9 @@ func (s *store) commit(
 }
 
 // get is do of a read.
-func (s *store) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+func (s *store) get(
+	ctx context.Context, key string, opts ...clientv3.OpOption,
+) (*clientv3.GetResponse, error) {
 	return do(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) {
 		return s.client.Get(ctx, key, opts...)
 	})
@@ -83,47 +72,52 @@ type part struct {
 	ifs       []clientv3.Cmp
 	then, els []clientv3.Op
 	gated     bool   // the gates must be those of the claim
-	anchor    bool   // the base is to be compared with the clock first
+	due       rise   // what its grant asks of the base
+	rev       int64  // its create revision, or one below it
 	base      bool   // the last answer is to be the base
 	freed     string // the nonce that goes to the key ~last with it
-	unsure    func() // called when it may have been done, and nobody knows
 	take      func(context.Context, *clientv3.TxnResponse, error) error
 }
 
-// together sends parts in one transaction. Mostly each can be done, which is least work for the
-// server if it is asked for all or nothing; otherwise it is asked again, part by part. Where the
-// server refuses one of them each goes alone.
+// send sends a part alone; nil: there is nothing to do.
+func (s *store) send(ctx context.Context, one *part) error {
+	if one == nil {
+		return nil
+	}
+	ifs, then := s.flat(one)
+	resp, err := s.txn(ctx, ifs, then, one.els)
+	return one.take(ctx, resp, err)
+}
+
+// together sends parts in one transaction. Where the server refuses one of them each goes alone.
 func (s *store) together(ctx context.Context, parts []*part) {
-	if len(parts) == 0 {
+	switch len(parts) {
+	case 0:
+		return
+	case 1:
+		parts[0].c.Err = word(s.send(ctx, parts[0]))
 		return
 	}
 	resps, err := s.commitParts(ctx, parts)
 	var wg sync.WaitGroup
 	for i, p := range parts {
-		switch {
-		case err == nil:
-			p.c.Err = word(p.take(ctx, resps[i], nil))
-		case answered(err):
+		if err != nil && answered(err) {
 			wg.Go(func() { s.alone(ctx, p.c) })
-		default:
-			p.c.Err = p.take(ctx, nil, err)
+			continue
 		}
+		p.c.Err = word(p.take(ctx, resps[i], err))
 	}
 	wg.Wait()
 }
 
-// commitParts returns what became of each part.
+// commitParts returns what became of each part. Mostly each can be done, which is least work for
+// the server if it is asked for all or nothing; otherwise it is asked again, part by part.
 func (s *store) commitParts(ctx context.Context, parts []*part) ([]*clientv3.TxnResponse, error) {
 	resps := make([]*clientv3.TxnResponse, len(parts))
-	if len(parts) == 1 || s.slow.Add(-1) < 0 {
-		s.slow.Store(max(s.slow.Load(), 0))
+	if s.slow.Load() <= 0 {
 		ifs, then := s.flat(parts...)
-		var els []clientv3.Op
-		if len(parts) == 1 {
-			els = parts[0].els
-		}
-		resp, err := s.try(ctx, ifs, then, els, parts)
-		if err != nil || resp.Succeeded || len(parts) == 1 {
+		resp, err := s.txn(ctx, ifs, then, nil)
+		if err != nil || resp.Succeeded {
 			for i := range resps {
 				resps[i] = resp
 			}
@@ -131,21 +125,18 @@ func (s *store) commitParts(ctx context.Context, parts []*part) ([]*clientv3.Txn
 		}
 		s.slow.Store(slowly)
 	}
-	var ops []clientv3.Op
-	if slices.ContainsFunc(parts, func(p *part) bool { return p.anchor }) {
-		ops = append(ops, s.anchor())
-	}
+	s.slow.Add(-1)
+	ops := s.rises(parts)
 	first := len(ops)
 	for _, p := range parts {
 		own := *p
-		own.anchor, own.freed = false, ""
+		own.due, own.freed = rise{}, ""
 		ifs, then := s.flat(&own)
 		ops = append(ops, clientv3.OpTxn(ifs, then, p.els))
 	}
-	ops = append(ops, s.freed(parts)...)
-	resp, err := s.try(ctx, nil, ops, nil, parts)
+	resp, err := s.txn(ctx, nil, append(ops, s.freed(parts)...), nil)
 	if err != nil {
-		return nil, err
+		return resps, err
 	}
 	for i := range resps {
 		resps[i] = (*clientv3.TxnResponse)(resp.Responses[first+i].GetResponseTxn())
@@ -157,9 +148,7 @@ func (s *store) commitParts(ctx context.Context, parts []*part) ([]*clientv3.Txn
 // flat returns a transaction that does what all parts are to do, if it can do all of it. Its last
 // answer is the base if a part wants that.
 func (s *store) flat(parts ...*part) (ifs []clientv3.Cmp, then []clientv3.Op) {
-	if slices.ContainsFunc(parts, func(p *part) bool { return p.anchor }) {
-		then = append(then, s.anchor())
-	}
+	then = s.rises(parts)
 	var by *backend.Claim // whose gates are compared
 	base := false
 	for _, p := range parts {
@@ -177,7 +166,19 @@ func (s *store) flat(parts ...*part) (ifs []clientv3.Cmp, then []clientv3.Op) {
 	return ifs, then
 }
 
-// freed is the operation that leaves the nonces of releases at the key ~last; none if there is no release.
+// rises is the operation that raises the base, for the first part that asks for it: those that
+// share a transaction ask for no more than the clock.
+func (s *store) rises(parts []*part) []clientv3.Op {
+	for _, p := range parts {
+		if p.due.least > 0 {
+			return []clientv3.Op{s.raiseBase(p.due, p.rev)}
+		}
+	}
+	return nil
+}
+
+// freed is the operation that leaves the nonces of releases at the key ~last; none if there is no
+// release.
 func (s *store) freed(parts []*part) []clientv3.Op {
 	var nonces []string
 	for _, p := range parts {
@@ -191,66 +192,12 @@ func (s *store) freed(parts []*part) []clientv3.Op {
 	return []clientv3.Op{clientv3.OpPut(s.keys.last(), strings.Join(nonces, " "))}
 }
 
-// try sends the transaction of parts.
-func (s *store) try(
-	ctx context.Context, ifs []clientv3.Cmp, then, els []clientv3.Op, parts []*part,
-) (*clientv3.TxnResponse, error) {
-	resp, err := s.txn(ctx, ifs, then, els)
-	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) { // with that one nothing was done
-		for _, p := range parts {
-			if p.unsure != nil {
-				p.unsure()
-			}
-		}
-	}
-	return resp, err
-}
-
-// single sends one part.
-func (s *store) single(ctx context.Context, p *part) error {
-	resps, err := s.commitParts(ctx, []*part{p})
-	return p.take(ctx, resps[0], err)
-}
-
-// rest returns after a pause, or with ctx's error.
-func rest(ctx context.Context, pause time.Duration) error {
-	if pause <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // answered reports whether err is the server's word on a request: no copy of that send is under way
 // any more. With all of them but ErrNoSpace nothing was done: the request that finds the quota used
 // up is done, and answered with that.
 func answered(err error) bool {
 	known, ok := errors.AsType[rpctypes.EtcdError](err)
 	return ok && known.Code() != codes.Unavailable
-}
-
-// unanswered reports whether err leaves open what became of a request, and
-// another member or another moment may answer it.
-func unanswered(err error) bool {
-	if err == nil {
-		return false
-	}
-	if known, ok := errors.AsType[rpctypes.EtcdError](err); ok {
-		return known.Code() == codes.Unavailable
-	}
-	switch s, ok := status.FromError(err); {
-	case !ok:
-		return true // our own limit, or a connection's error
-	default:
-		return s.Code() == codes.Unavailable || s.Code() == codes.DeadlineExceeded ||
-			s.Code() == codes.Internal || s.Code() == codes.Unknown
-	}
 }
 
 // word returns the error of a claim's call as the engine has to know it.
@@ -284,7 +231,10 @@ func meaning(ctx context.Context, err error) error {
 		},
 		{rpctypes.ErrUserEmpty, "the server wants a user and a password"},
 		{rpctypes.ErrAuthFailed, "the server refuses the user or password"},
-		{rpctypes.ErrAuthNotEnabled, "the server has no authentication switched on: leave user and password out"},
+		{
+			rpctypes.ErrAuthNotEnabled,
+			"the server has no authentication switched on: leave user and password out",
+		},
 		{
 			rpctypes.ErrTooManyOps,
 			"the server allows fewer operations in a transaction than are needed: start it with " +

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -53,11 +54,6 @@ func (s *store) due(r *backend.Request, p point) rise {
 	return rise{least, backend.Reserve(r, least, now)}
 }
 
-// anchor returns the operation that compares the base with the clock for any grant from now on.
-func (s *store) anchor() clientv3.Op {
-	return s.raiseBase(rise{least: wanted(0, true, time.Now())}, s.history.now().rev)
-}
-
 // raiseBase returns the operation that sees to it that the create revision rev has no lower token
 // than c.least. If the base has to be raised for that, it is raised by c.reserve more. A base that
 // is missing, for the store is new or has lost it, is compared with the clock too.
@@ -73,11 +69,13 @@ func (s *store) raiseBase(c rise, rev int64) clientv3.Op {
 }
 
 // tokenAt returns the token that an entry with the create revision rev was given at the revision
-// at, by a grant that asked for reserve numbers more, and how many numbers after it are the entry's too; base is
-// the base as of that revision. If the grant has raised the base, the last of those numbers is the
-// one of that base. Every later grant of the name is to an entry with a greater revision, and finds
-// a base that is no lower.
-func tokenAt(base *mvccpb.KeyValue, rev, at int64, reserve int) (t backend.Token, reserved int, err error) {
+// at, by a grant that asked for reserve numbers more, and how many numbers after it are the entry's
+// too; base is the base as of that revision. If the grant has raised the base, the last of those
+// numbers is the one of that base. Every later grant of the name is to an entry with a greater
+// revision, and finds a base that is no lower.
+func tokenAt(
+	base *mvccpb.KeyValue, rev, at int64, reserve int,
+) (t backend.Token, reserved int, err error) {
 	n, err := readNumber(base)
 	if base.ModRevision == at {
 		return n + rev - int64(reserve), reserve, err
@@ -88,22 +86,21 @@ func tokenAt(base *mvccpb.KeyValue, rev, at int64, reserve int) (t backend.Token
 // history is what a driver knows of the store's revisions.
 type history struct {
 	mu       sync.Mutex
-	rev      int64  // the greatest seen
-	term     uint64 // the raft term of that time
-	anchored time.Time
+	last     point
+	anchored time.Time // when the base was last compared with the clock
 }
 
 // point is a moment of a history.
 type point struct {
-	rev  int64
-	term uint64
-	due  bool // the base is to be compared with the clock
+	rev  int64  // the greatest seen
+	term uint64 // the raft term of that time
+	due  bool   // the base is to be compared with the clock
 }
 
 func (h *history) now() point {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return point{h.rev, h.term, time.Since(h.anchored) > anchorEvery}
+	return point{h.last.rev, h.last.term, time.Since(h.anchored) > anchorEvery}
 }
 
 // see takes in the header of an answer to a request that was sent after before. It
@@ -112,18 +109,18 @@ func (h *history) see(before point, hd *pb.ResponseHeader) (back bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if hd.Revision < before.rev || hd.RaftTerm < before.term {
-		h.rev, h.term, h.anchored = hd.Revision, hd.RaftTerm, time.Time{}
+		h.last, h.anchored = point{rev: hd.Revision, term: hd.RaftTerm}, time.Time{}
 		return true
 	}
-	h.rev, h.term = max(h.rev, hd.Revision), max(h.term, hd.RaftTerm)
+	h.last.rev, h.last.term = max(h.last.rev, hd.Revision), max(h.last.term, hd.RaftTerm)
 	return false
 }
 
-// set notes that the base was compared with the clock at t.
-func (h *history) set(t time.Time) {
+// anchor notes that the base was compared with the clock at t; the zero time: that it is to be.
+func (h *history) anchor(t time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if t.After(h.anchored) {
+	if t.IsZero() || t.After(h.anchored) {
 		h.anchored = t
 	}
 }
@@ -138,60 +135,32 @@ func wanted(floor backend.Token, clock bool, at time.Time) backend.Token {
 	return w
 }
 
-// token makes the token of a grant from its answer, of which the base is the last. If the store has
-// gone back, or has no base, the base is raised first, as long as the lock is still ours.
+var errBase = errors.New("the base of the tokens is missing or too low, or the store has gone back")
+
+// token makes the token of a grant from its answer, of which the base is the last. Where that is no
+// good the grant does not count yet: the next Ask finds the entry, and raises the base.
 func (s *store) token(
-	ctx context.Context, c *backend.Claim, of *place, p point, due rise, began time.Time, resp *clientv3.TxnResponse,
-) (backend.Token, int, error) {
+	c *backend.Claim, of *place, p point, due rise, began time.Time, resp *clientv3.TxnResponse,
+) (t backend.Token, reserved int, err error) {
 	back := s.history.see(p, resp.Header)
-	kvs := resp.Responses[len(resp.Responses)-1].GetResponseRange().GetKvs()
-	if len(kvs) == 0 || back {
-		return s.raised(ctx, c, of)
+	if kvs := resp.Responses[len(resp.Responses)-1].GetResponseRange().GetKvs(); len(kvs) > 0 {
+		t, reserved, err = tokenAt(kvs[0], of.rev, resp.Header.Revision, due.reserve)
 	}
-	t, reserved, err := tokenAt(kvs[0], of.rev, resp.Header.Revision, due.reserve)
 	switch {
 	case err != nil:
 		return 0, 0, err
-	case t <= c.Floor:
-		return s.raised(ctx, c, of)
+	case back || t <= c.Floor:
+		s.history.anchor(time.Time{})
+		of.holds = true
+		return 0, 0, backend.Refusal(errBase)
 	case t+int64(reserved) >= maxToken:
-		return 0, 0, tooHigh(t)
+		return 0, 0, backend.Invalid("the token would be %d: it must stay below 2^53; "+
+			"a floor or a clock was far ahead", t)
 	}
 	if p.due {
-		s.history.set(began)
+		s.history.anchor(began)
 	}
 	return t, reserved, nil
-}
-
-// raised raises the base for an entry that is surely first in its queue, and
-// returns its token.
-func (s *store) raised(ctx context.Context, c *backend.Claim, of *place) (backend.Token, int, error) {
-	p, began := s.history.now(), time.Now()
-	due := rise{least: wanted(c.Floor, true, began)}
-	resp, err := s.commit(ctx,
-		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(of.key), "=", of.rev)},
-		[]clientv3.Op{s.raiseBase(due, of.rev), clientv3.OpGet(s.keys.base())}, nil)
-	switch {
-	case err != nil:
-		return 0, 0, err
-	case !resp.Succeeded: // it was taken away before anybody had it
-		of.rev = 0
-		return 0, 0, errPlace
-	}
-	s.history.see(p, resp.Header)
-	kvs := resp.Responses[1].GetResponseRange().GetKvs()
-	if len(kvs) == 0 {
-		return 0, 0, errUnexpected
-	}
-	t, _, err := tokenAt(kvs[0], of.rev, resp.Header.Revision, 0)
-	switch {
-	case err != nil:
-		return 0, 0, err
-	case t >= maxToken:
-		return 0, 0, tooHigh(t)
-	}
-	s.history.set(began)
-	return t, 0, nil
 }
 
 // checkFloor returns nil for a floor that a grant may obey. The base is compared with the clocks of
@@ -207,26 +176,34 @@ func (s *store) checkFloor(ctx context.Context, floor backend.Token) error {
 	return backend.CheckFloor(floor, source)
 }
 
-func tooHigh(t backend.Token) error {
-	return backend.Invalid("the token would be %d: it must stay below 2^53; a floor or a clock was far ahead", t)
-}
-
-// Raise implements backend.Mover. Every later grant of held's name is to an entry that was created
-// after that of held.
+// Raise implements backend.Mover. The token of an entry that is there already counts from its own
+// revision, that of a later one from a greater.
 func (s *store) Raise(ctx context.Context, floor backend.Token, held *backend.Claim) error {
 	if floor < 0 || floor >= maxToken {
 		return backend.Invalid("floor %d: want one from 0 to below 2^53", floor)
 	}
-	if held == nil {
-		return s.raiseAll(ctx, floor)
-	}
-	h, err := holdOf(held)
-	if err != nil {
-		return err
-	}
 	p := s.history.now()
-	resp, err := s.commit(ctx, []clientv3.Cmp{h.same()},
-		[]clientv3.Op{s.raiseBase(rise{least: floor}, h.rev)}, nil)
+	var rev int64
+	var ifs []clientv3.Cmp
+	if held != nil {
+		h, err := holdOf(held)
+		if err != nil {
+			return err
+		}
+		rev, ifs = h.rev, []clientv3.Cmp{h.same()}
+	} else {
+		opts := append(clientv3.WithFirstCreate(), clientv3.WithKeysOnly())
+		first, err := s.get(ctx, s.keys.locks(), opts...)
+		if err != nil {
+			return err
+		}
+		s.history.see(p, first.Header)
+		rev = first.Header.Revision
+		if len(first.Kvs) > 0 {
+			rev = first.Kvs[0].CreateRevision
+		}
+	}
+	resp, err := s.commit(ctx, ifs, []clientv3.Op{s.raiseBase(rise{least: floor + 1}, rev)}, nil)
 	if err != nil {
 		return err
 	}
@@ -235,23 +212,6 @@ func (s *store) Raise(ctx context.Context, floor backend.Token, held *backend.Cl
 		return backend.ErrLost
 	}
 	return nil
-}
-
-// raiseAll raises the base for all names. The token of an entry that is there already counts from
-// its own revision, that of a later one from a greater.
-func (s *store) raiseAll(ctx context.Context, floor backend.Token) error {
-	p := s.history.now()
-	first, err := s.get(ctx, s.keys.locks(), append(clientv3.WithFirstCreate(), clientv3.WithKeysOnly())...)
-	if err != nil {
-		return err
-	}
-	s.history.see(p, first.Header)
-	rev := first.Header.Revision
-	if len(first.Kvs) > 0 {
-		rev = first.Kvs[0].CreateRevision
-	}
-	_, err = s.commit(ctx, nil, []clientv3.Op{s.raiseBase(rise{least: floor + 1}, rev)}, nil)
-	return err
 }
 
 // Source implements backend.Mover: the token that an entry of this very moment would have.

@@ -29,8 +29,8 @@ require (
 	github.com/fencelock/fencelock/etcd v0.0.0
 	github.com/fencelock/fencelock/postgres v0.0.0
 	github.com/fencelock/fencelock/redis v0.0.0
-	github.com/fencelock/fencelock/redlock v0.0.0
-	github.com/fencelock/fencelock/zookeeper v0.0.0
+	github.com/fencelock/fencelock/redlock v0.0.0 // indirect
+	github.com/fencelock/fencelock/zookeeper v0.0.0 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.29.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect

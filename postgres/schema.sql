@@ -783,14 +783,14 @@ BEGIN
 	RETURN array_to_string(answers, E'\n');
 END $$;
 
--- Notes nonces that were released, in the ring of the first of them. A batch has rings of its own
--- (1,024 and up), which keep two batches: those of single releases keep a few nonces, so that they
--- stay short.
+-- Notes nonces that were released, in a ring that the last digits of the first of them choose. A
+-- batch has rings of its own (1,024 and up), which keep two batches: those of single releases keep
+-- a few nonces, so that they stay short.
 CREATE OR REPLACE FUNCTION fencelock_note(ns bytea[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
 	batch boolean := cardinality(ns) > 8;
-	mine int := (get_byte(ns[1], 0) * 256 + get_byte(ns[1], 1)) & 1023
+	mine int := (get_byte(ns[1], 14) * 256 + get_byte(ns[1], 15)) & 1023
 		| CASE WHEN batch THEN 1024 ELSE 0 END;
 	most int := CASE WHEN batch THEN 256 ELSE 16 END;
 BEGIN

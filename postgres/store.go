@@ -407,13 +407,13 @@ func (st *store) createIn(ctx context.Context, schema string) (string, error) {
 		from = (*store).theirs
 	}
 	conn, err := from(st, ctx)
-	if ctx.Err() != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return "", ctx.Err()
-	}
-	if err != nil {
+	case err != nil:
 		return "", meaning(err)
 	}
-	defer conn.release()
+	defer conn.release() // also if ctx has ended just now: Close waits for every connection
 	return schemaIn(ctx, conn, schema)
 }
 

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
 // place is what the store remembers of a claim. All that is sent for the claim lies in this one
@@ -33,20 +33,11 @@ type place struct {
 	again    bool // a release of it went unanswered
 	released bool // the server has confirmed its release
 
-	hub     *hub // nil while no push reaches it
-	placed  *hub // the one with which the server had its place in the queue last
-	channel string
-	sub     *subscription // guarded by hub.mu
+	listener redisnode.Listener
+	placed   *redisnode.Hub // the one with which the server had its place in the queue last
 
 	reply any
 	err   error
-}
-
-// given is what a push grants: the lock, by an ask that the server had answered with "queued". So
-// the grant came after that ask was sent, and lasts for claim.
-type given struct {
-	ask   int64
-	token backend.Token
 }
 
 // freshest is how old an ask may be for a push to grant by it: the rest of the claim is what the
@@ -61,7 +52,7 @@ func (p *place) taken() bool {
 		return false
 	}
 	p.claim.Grant = backend.Grant{Token: g.token, Asked: p.since, Short: claim}
-	p.leave()
+	p.listener.Leave()
 	return true
 }
 
@@ -75,6 +66,7 @@ func (s *store) place(c *backend.Claim) *place {
 	text := "fl\x00{" + tag + "}cfl\x00{" + tag + "}q" + lock + "fl\x00{" + tag + "}x" + c.Nonce + ":"
 	tomb, end := 2*head+len(lock), len(text)-1
 	p.counter, p.queue, p.tombstone, p.nonce = text[:head], text[head:tomb], text[tomb:end], text[tomb+head:]
+	p.listener = redisnode.Listener{Waiter: p, Nonce: c.Nonce}
 	c.Place = p
 	return p
 }
@@ -94,15 +86,15 @@ var ungated = "-"
 func (s *store) prepare(c *backend.Claim) bool {
 	p := s.place(c)
 	if !c.Leaving {
-		if c.Wait && p.hub == nil {
-			s.hubs.hear(p)
+		if c.Wait && p.listener.Hub() == nil {
+			s.hear(p)
 		}
 		if p.taken() {
 			return false
 		}
-		p.millis, p.released = millis(c.TTL+c.Grace), false
+		p.millis, p.released = redisnode.Millis(c.TTL+c.Grace), false
 		switch {
-		case p.hub != nil:
+		case p.listener.Hub() != nil:
 			ask := ""
 			if c.Auto && c.Floor == 0 && c.Reserve == 0 && c.Move == "" {
 				p.asks++
@@ -116,10 +108,10 @@ func (s *store) prepare(c *backend.Claim) bool {
 		}
 		return true
 	}
-	p.leave()
+	p.listener.Leave()
 	p.millis = 0
 	if c.Unsure { // a copy of it may come yet
-		p.millis = millis(c.TTL + c.Grace + tombstone)
+		p.millis = redisnode.Millis(c.TTL + c.Grace + tombstone)
 	}
 	switch {
 	case !c.Held:
@@ -191,7 +183,7 @@ func (s *store) send(ctx context.Context, cs []*backend.Claim, r int) {
 	}
 	replies, _ := cmd.Val().([]any)
 	if err == nil && len(replies) != len(cs) {
-		err = unexpected(cmd.Val())
+		err = redisnode.Unexpected(cmd.Val())
 	}
 	for i, c := range cs {
 		p := c.Place.(*place)
@@ -258,7 +250,7 @@ func (s *store) command(ctx context.Context, cs []*backend.Claim, r int, byText 
 		p := of(i)
 		args = append(args, &p.nonce)
 		if i >= r {
-			args = append(args, s.mark(c.Request))
+			args = append(args, mark(c.Request))
 		}
 		args = append(args, &p.millis, &p.kind)
 	}
@@ -272,13 +264,13 @@ func (p *place) others() []any {
 	return []any{p.keys.ours() + "m" + p.keys.lock, p.counter, p.tombstone}
 }
 
-// mark returns the owner as the value of a lock has it: with the migration behind a NUL, which no
-// owner has, for a holder in PhaseBoth. A claim has one more NUL at its end.
-func (s *store) mark(r *backend.Request) *string {
+// mark returns the owner as the value of a lock has it, without a copy where it has no marks. A grant
+// that is not confirmed has one more NUL at its end.
+func mark(r *backend.Request) *string {
 	if r.Phase != backend.PhaseBoth {
 		return &r.Owner
 	}
-	text := r.Owner + "\x00" + r.Move
+	text := redisnode.Mark(r)
 	return &text
 }
 
@@ -291,17 +283,17 @@ func (s *store) answer(c *backend.Claim, p *place, asked backend.Instant) {
 	switch {
 	case p.err != nil:
 		c.Err = s.meaning(p.err)
-		if isReply(p.err) && !backend.Final(c.Err) {
+		if redisnode.Replied(p.err) && !backend.Final(c.Err) {
 			c.Err = backend.Refusal(c.Err)
 		}
-		p.again = p.again || c.Leaving && !isReply(p.err)
+		p.again = p.again || c.Leaving && !redisnode.Replied(p.err)
 	case c.Leaving:
 		c.Err = p.left()
 	default:
 		c.Err = s.asked(c, p, res, asked)
 	}
 	if !c.Queued && c.Err != nil && backend.Final(c.Err) {
-		p.leave()
+		p.listener.Leave()
 	}
 }
 
@@ -310,7 +302,7 @@ func (p *place) left() error {
 	n, ok := p.reply.(int64)
 	switch {
 	case !ok:
-		return unexpected(p.reply)
+		return redisnode.Unexpected(p.reply)
 	case n == 0 && p.kind != abandons:
 		return backend.ErrLost
 	}
@@ -322,11 +314,11 @@ func (p *place) left() error {
 func (s *store) asked(c *backend.Claim, p *place, res []any, asked backend.Instant) error {
 	if token, reserved, ok := granted(p.reply, res); ok {
 		c.Grant = backend.Grant{Token: token, Reserved: reserved, Asked: asked}
-		p.leave()
+		p.listener.Leave()
 		return nil
 	}
 	if len(res) == 0 {
-		return unexpected(p.reply)
+		return redisnode.Unexpected(p.reply)
 	}
 	switch res[0] {
 	case "gates":
@@ -342,7 +334,7 @@ func (s *store) asked(c *backend.Claim, p *place, res []any, asked backend.Insta
 	case "queued":
 		return p.queued(res, asked)
 	}
-	return unexpected(p.reply)
+	return redisnode.Unexpected(p.reply)
 }
 
 // granted reads token, or {token, reserved}.
@@ -359,7 +351,7 @@ func granted(reply any, res []any) (token backend.Token, reserved int, ok bool) 
 // shown reads {"gates", version, list}.
 func (s *store) shown(c *backend.Claim, p *place, res []any) error {
 	if len(res) != 3 {
-		return unexpected(res)
+		return redisnode.Unexpected(res)
 	}
 	known, _ := res[1].(string)
 	list, _ := res[2].(string)
@@ -383,7 +375,7 @@ func tooFar(floor backend.Token, res []any) error {
 			return backend.CheckFloor(floor, now)
 		}
 	}
-	return unexpected(res)
+	return redisnode.Unexpected(res)
 }
 
 // queued reads {"queued", ticket, pttl, foreign, dropped}. If the place in the queue was gone that
@@ -391,29 +383,25 @@ func tooFar(floor backend.Token, res []any) error {
 // hears nothing without knowing it, so it ends, and all its waiters look again, with the next one.
 func (p *place) queued(res []any, asked backend.Instant) error {
 	if len(res) != 5 {
-		return unexpected(res)
+		return redisnode.Unexpected(res)
 	}
 	ticket, ok1 := res[1].(string)
 	left, ok2 := res[2].(int64)
 	foreign, ok3 := res[3].(int64)
 	dropped, ok4 := res[4].(int64)
 	n, err := strconv.ParseInt(ticket, 10, 64)
-	if !ok1 || !ok2 || !ok3 || !ok4 || err != nil || p.hub == nil {
-		return unexpected(res)
+	if !ok1 || !ok2 || !ok3 || !ok4 || err != nil || p.listener.Hub() == nil {
+		return redisnode.Unexpected(res)
 	}
 	p.ticket, p.answered, p.since = n, p.asks, asked
-	look := floor
-	if left >= 0 {
-		look = min(look, time.Duration(min(left, floor.Milliseconds()))*time.Millisecond+5*time.Millisecond)
-	}
+	p.claim.Queued, p.claim.Next = true, redisnode.UntilExpiry(left, floor)
 	if foreign == 1 {
-		look = min(look, foreignFloor)
+		p.claim.Next = min(p.claim.Next, foreignFloor)
 	}
-	p.claim.Queued, p.claim.Next = true, look
-	if dropped == 1 && p.hub == p.placed {
-		p.hub.end(errUnheard)
+	if h := p.listener.Hub(); dropped == 1 && h == p.placed {
+		_ = h.End(redisnode.ErrUnheard)
 	} else {
-		p.placed = p.hub
+		p.placed = h
 	}
 	return backend.ErrLocked
 }

@@ -63,7 +63,7 @@
 //
 // The push names the ask by which the waiter stood in the queue. Where that is the last one that
 // the server has answered, it was sent before the grant: so the waiter has the lock, asks nothing,
-// and counts its Deadline from then (package internal/model has the proof). A waiter sends its
+// and counts its Deadline from then (package tests/models/redis has the proof). A waiter sends its
 // acquire again before it has the lock, and what was granted is a claim until then, if that ask is
 // older than a second, if the gates have changed since, if it wants tokens for others of its
 // process, or if the hold has a Grace, a floor, or a bound, or is renewed by hand.

@@ -1,9 +1,7 @@
 package redis
 
 import (
-	"crypto/rand"
-	"encoding/hex"
-	"errors"
+	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -11,6 +9,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
 const (
@@ -57,7 +56,7 @@ type store struct {
 	process string // names this driver's channels
 	publish string // PUBLISH or SPUBLISH
 	rest    string // ARGV[3] of run.lua
-	hubs    hubs
+	hubs    redisnode.Hubs
 	flying  sync.WaitGroup // requests that outlived their callers
 }
 
@@ -77,23 +76,15 @@ func newStore(client goredis.UniversalClient, opts *Options) (*store, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
-	prefix := opts.Prefix
-	switch {
-	case opts.NoPrefix && prefix != "":
-		return nil, backend.Invalid("redis.Options has both Prefix and NoPrefix: want one")
-	case prefix == "" && !opts.NoPrefix:
-		prefix = backend.DefaultPrefix
-	}
-	if err := backend.CheckPrefix(prefix); err != nil {
+	prefix, err := redisnode.Keyspace(opts.Prefix, opts.NoPrefix)
+	if err != nil {
 		return nil, err
 	}
-	var id [8]byte
-	_, _ = rand.Read(id[:]) // never fails
 	s := &store{
 		client:  client,
 		prefix:  prefix,
 		gates:   ours(tags()[0]) + "g" + prefix,
-		process: hex.EncodeToString(id[:]),
+		process: redisnode.Process(),
 		publish: "PUBLISH",
 	}
 	switch c := client.(type) {
@@ -119,8 +110,13 @@ func newStore(client goredis.UniversalClient, opts *Options) (*store, error) {
 		// One of a Sentinel group asks the sentinels when it dials, without heeding a deadline.
 		s.client, s.prompt = mine, c.Options().Addr != failoverAddr
 	}
-	s.hubs.s, s.hubs.idle = s, idleFor
-	s.rest = fmt.Sprintf("%d %d %s %s", claimMillis, millis(slack), s.process, s.publish)
+	s.hubs.Idle, s.hubs.Sharded = redisnode.IdleFor, s.cluster != nil
+	s.hubs.Moved = func() {
+		if s.cluster != nil {
+			s.cluster.ReloadState(context.Background()) // in the background
+		}
+	}
+	s.rest = fmt.Sprintf("%d %d %s %s", claimMillis, redisnode.Millis(slack), s.process, s.publish)
 	return s, nil
 }
 
@@ -138,7 +134,7 @@ func (s *store) Calls() backend.Calls {
 
 // Close implements backend.Driver.
 func (s *store) Close() error {
-	s.hubs.close()
+	s.hubs.Close()
 	var err error
 	if s.own {
 		err = s.client.Close() // ends the calls that are under way
@@ -146,11 +142,3 @@ func (s *store) Close() error {
 	s.flying.Wait()
 	return err
 }
-
-// millis is a duration as Redis takes it. It rounds up: the store may keep a
-// lock longer, never shorter.
-func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
-
-var errUnexpected = errors.New("unexpected reply of the server")
-
-func unexpected(reply any) error { return fmt.Errorf("%w: %v", errUnexpected, reply) }

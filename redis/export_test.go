@@ -18,4 +18,4 @@ func OursOf(lock string) string { return keysOf(lock).ours() }
 func OursOfFirst() string { return ours(tags()[0]) }
 
 // Idle makes a driver leave channels, and hubs, on which nobody waits after so long.
-func Idle(d *Driver, after time.Duration) { d.store.hubs.idle = after }
+func Idle(d *Driver, after time.Duration) { d.store.hubs.Idle = after }

@@ -8,6 +8,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
 // Keep implements backend.Driver: on one server as one call with all keys, on a cluster as one
@@ -22,7 +23,7 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 		for _, c := range of {
 			keys, args = append(keys, s.prefix+c.Name), append(args, c.Nonce)
 			if extend {
-				args = append(args, millis(c.TTL+c.Grace))
+				args = append(args, redisnode.Millis(c.TTL+c.Grace))
 			}
 		}
 		return keys, args
@@ -33,7 +34,7 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 		reply, err := s.run(ctx, sc, keys, args...)
 		ours, ok := reply.([]any)
 		if err == nil && (!ok || len(ours) != len(cs)) {
-			err = unexpected(reply)
+			err = redisnode.Unexpected(reply)
 		}
 		for i := range cs {
 			if errs[i] = err; err == nil {
@@ -57,7 +58,7 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 				case err != nil:
 					errs[i] = s.meaning(err)
 				case len(reply) != 1:
-					errs[i] = unexpected(reply)
+					errs[i] = redisnode.Unexpected(reply)
 				default:
 					errs[i] = verdict(reply[0])
 				}
@@ -96,5 +97,5 @@ func verdict(ours any) error {
 	case int64(0):
 		return backend.ErrLost
 	}
-	return unexpected(ours)
+	return redisnode.Unexpected(ours)
 }

@@ -68,14 +68,14 @@ func (s *store) plain() string {
 func info(name string, reply any) (i backend.Info, other bool, err error) {
 	res, _ := reply.([]any)
 	if len(res) != 5 {
-		return backend.Info{}, false, unexpected(reply)
+		return backend.Info{}, false, redisnode.Unexpected(reply)
 	}
 	text, ok1 := res[0].(string)
 	there, ok2 := res[1].(int64)
 	left, ok3 := res[2].(int64)
 	waiters, ok4 := res[3].(int64)
 	if !ok1 || !ok2 || !ok3 || !ok4 {
-		return backend.Info{}, false, unexpected(reply)
+		return backend.Info{}, false, redisnode.Unexpected(reply)
 	}
 	i = backend.Info{Name: name, Held: there == 1, Waiters: int(waiters)}
 	if !i.Held {
@@ -91,17 +91,9 @@ func info(name string, reply any) (i backend.Info, other bool, err error) {
 
 // parse reads "nonce:token:owner" with its marks. Any other value is a stranger's.
 func parse(text string, i *backend.Info) {
-	parts := strings.SplitN(text, ":", 3)
-	if len(parts) != 3 || len(parts[0]) != 32 || strings.Trim(parts[0], "0123456789abcdef") != "" {
-		return
+	if v := redisnode.Parse(text); len(v.ID) == 32 {
+		i.Token, i.Owner, i.Both, i.Pending = v.Number, v.Owner, v.Both, v.Pending
 	}
-	token, err := strconv.ParseInt(parts[1], 10, 64)
-	if err != nil || token <= 0 {
-		return
-	}
-	rest, claim := strings.CutSuffix(parts[2], "\x00")
-	i.Token, i.Pending = token, claim
-	i.Owner, i.Both, _ = strings.Cut(rest, "\x00")
 }
 
 // list finds the names that have a lock key or a queue, until found says no.

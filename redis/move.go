@@ -15,6 +15,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
 // places are the tags of the slots that have the gates: all of a cluster, one elsewhere.
@@ -53,24 +54,12 @@ func badGate(key string) error {
 
 // Load implements backend.Mover.
 func (s *store) Load(ctx context.Context, prefix string) iter.Seq2[backend.Record, error] {
-	return func(yield func(backend.Record, error) bool) {
-		var all []backend.Record
-		var err error
-		if rest, ok := strings.CutPrefix(prefix, backend.ClientKey); ok {
-			move, _, _ := strings.Cut(rest, "\x00")
-			all, err = s.clients(ctx, move, "", nil, 0)
-		} else {
-			all, err = s.loadGates(ctx)
+	return redisnode.Records(func() ([]backend.Record, error) {
+		if move, _, ok := redisnode.Report(prefix); ok {
+			return s.clients(ctx, move, "", nil, 0)
 		}
-		for _, rec := range all {
-			if err == nil && !yield(rec, nil) {
-				return
-			}
-		}
-		if err != nil {
-			yield(backend.Record{}, err)
-		}
-	}
+		return s.loadGates(ctx)
+	})
 }
 
 // loadGates returns the gates of every place.
@@ -121,8 +110,7 @@ func (s *store) loadGates(ctx context.Context) ([]backend.Record, error) {
 
 // Swap implements backend.Mover.
 func (s *store) Swap(ctx context.Context, rs []backend.Record, keep time.Duration) error {
-	if rest, ok := strings.CutPrefix(rs[0].Key, backend.ClientKey); ok {
-		move, id, _ := strings.Cut(rest, "\x00")
+	if move, id, ok := redisnode.Report(rs[0].Key); ok {
 		_, err := s.clients(ctx, move, id, rs[0].Data, keep)
 		return err
 	}
@@ -145,13 +133,13 @@ func (s *store) Swap(ctx context.Context, rs []backend.Record, keep time.Duratio
 func (s *store) clients(ctx context.Context, move, id string, data []byte, keep time.Duration,
 ) ([]backend.Record, error) {
 	key := ours(tags()[0]) + "k" + s.prefix + "\x00" + move
-	reply, err := s.run(ctx, clientsScript, []string{key}, id, bytes.Clone(data), millis(keep))
+	reply, err := s.run(ctx, clientsScript, []string{key}, id, bytes.Clone(data), redisnode.Millis(keep))
 	if err != nil {
 		return nil, err
 	}
 	res, ok := reply.([]any)
 	if !ok {
-		return nil, unexpected(reply)
+		return nil, redisnode.Unexpected(reply)
 	}
 	var all []backend.Record
 	for pair := range slices.Chunk(res, 2) {
@@ -194,7 +182,7 @@ func (s *store) Source(ctx context.Context) (backend.Token, error) {
 		text, _ := reply.(string)
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return unexpected(reply)
+			return redisnode.Unexpected(reply)
 		}
 		top = max(top, n)
 		return nil

@@ -2,20 +2,16 @@ package redis
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/url"
-	"strconv"
 	"strings"
-	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/redisnode"
-	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
 func init() {
@@ -27,14 +23,9 @@ func init() {
 
 // settings are what every kind of URL may say of its connections.
 type settings struct {
-	hosts              []string
-	user, password     string
-	clientName         string
-	dial, read         time.Duration
-	pool, idle         int
-	tls                *tls.Config
-	sentinelUser, sent string // of the sentinels themselves
-	path               []string
+	redisnode.Settings
+	hosts                          []string
+	sentinelUser, sentinelPassword string // of the sentinels themselves
 }
 
 // open returns the opener of one kind of URL: make builds the client of it.
@@ -58,7 +49,11 @@ func open(dial func(settings) (goredis.UniversalClient, error)) backend.Opener {
 			err = d.store.probe(ctx)
 		}
 		if core.TimedOut(err) {
-			err = fmt.Errorf("no answer from %s%s: %w", strings.Join(s.hosts, ","), s.hint(), err)
+			hint := ""
+			if s.TLS != nil {
+				hint = ", which may not speak TLS"
+			}
+			err = fmt.Errorf("no answer from %s%s: %w", strings.Join(s.hosts, ","), hint, err)
 		}
 		if err != nil {
 			// The first error is the one to report. A client that is dialling closes only when
@@ -72,32 +67,17 @@ func open(dial func(settings) (goredis.UniversalClient, error)) backend.Opener {
 
 // read takes the keys that all kinds of URL share.
 func read(u *url.URL, q *backend.Query) (settings, error) {
-	s := settings{
-		hosts:      backend.Hosts(u, port(u)),
-		clientName: q.String("client_name", ""),
-		dial:       q.Duration("dial_timeout", 2*time.Second),
-		read:       q.Duration("read_timeout", requestMost),
-		pool:       q.Int("pool_size", 0, 0, 100_000),
-		idle:       q.Int("min_idle_conns", 0, 0, 100_000),
-	}
-	if u.User != nil {
-		s.user = u.User.Username()
-		s.password, _ = u.User.Password()
-	}
-	if p := strings.Trim(u.Path, "/"); p != "" {
-		s.path = strings.Split(p, "/")
-	}
+	s := settings{hosts: backend.Hosts(u, "6379")}
 	if u.Scheme == "redis+sentinel" {
-		s.sentinelUser, s.sent = q.String("sentinel_username", ""), q.String("sentinel_password", "")
+		s.hosts = backend.Hosts(u, "26379")
+		s.sentinelUser = q.String("sentinel_username", "")
+		s.sentinelPassword = q.String("sentinel_password", "")
 	} else if v := u.Query(); v.Has("sentinel_username") || v.Has("sentinel_password") {
 		return s, backend.Invalid("sentinel_username and sentinel_password belong into a redis+sentinel:// URL")
 	}
+	secure := q.Bool("tls", false) || u.Scheme == "rediss"
 	var err error
-	s.tls, err = tlsurl.Config(
-		q.Bool("tls", u.Scheme == "rediss") || u.Scheme == "rediss",
-		q,
-		"use rediss:// or add tls=true",
-	)
+	s.Settings, err = redisnode.ReadURL(u, q, requestMost, secure, "use rediss:// or add tls=true")
 	return s, err
 }
 
@@ -109,68 +89,47 @@ func single(s settings) (goredis.UniversalClient, error) {
 			len(s.hosts),
 		)
 	}
-	db, err := database(s.path)
+	db, err := redisnode.Database(s.Path)
 	if err != nil {
 		return nil, err
 	}
 	return goredis.NewClient(&goredis.Options{
-		Addr: s.hosts[0], Username: s.user, Password: s.password, DB: db, ClientName: s.clientName,
-		DialTimeout: s.dial, DialerRetries: 1, ReadTimeout: s.read, WriteTimeout: s.read, MaxRetries: 1,
-		ContextTimeoutEnabled: true, PoolSize: s.pool, MinIdleConns: s.idle, TLSConfig: s.tls,
+		Addr: s.hosts[0], Username: s.User, Password: s.Password, DB: db, ClientName: s.ClientName,
+		DialTimeout: s.Dial, DialerRetries: 1, ReadTimeout: s.Read, WriteTimeout: s.Read, MaxRetries: 1,
+		ContextTimeoutEnabled: true, PoolSize: s.PoolSize, MinIdleConns: s.MinIdle, TLSConfig: s.TLS,
 	}), nil
 }
 
 // sentinel opens redis+sentinel://[user:password@]s1[:26379],s2/master[/db].
 func sentinel(s settings) (goredis.UniversalClient, error) {
-	if len(s.path) == 0 {
+	if len(s.Path) == 0 {
 		return nil, backend.Invalid(
 			"a redis+sentinel:// URL names the master group: redis+sentinel://s1:26379,s2:26379/mymaster[/db]",
 		)
 	}
-	db, err := database(s.path[1:])
+	db, err := redisnode.Database(s.Path[1:])
 	if err != nil {
 		return nil, err
 	}
 	return goredis.NewFailoverClient(&goredis.FailoverOptions{
-		MasterName: s.path[0], SentinelAddrs: s.hosts, SentinelUsername: s.sentinelUser, SentinelPassword: s.sent,
-		Username: s.user, Password: s.password, DB: db, ClientName: s.clientName,
-		DialTimeout: s.dial, DialerRetries: 1, ReadTimeout: s.read, WriteTimeout: s.read, MaxRetries: 1,
-		ContextTimeoutEnabled: true, PoolSize: s.pool, MinIdleConns: s.idle, TLSConfig: s.tls,
+		MasterName: s.Path[0], SentinelAddrs: s.hosts,
+		SentinelUsername: s.sentinelUser, SentinelPassword: s.sentinelPassword,
+		Username: s.User, Password: s.Password, DB: db, ClientName: s.ClientName,
+		DialTimeout: s.Dial, DialerRetries: 1, ReadTimeout: s.Read, WriteTimeout: s.Read, MaxRetries: 1,
+		ContextTimeoutEnabled: true, PoolSize: s.PoolSize, MinIdleConns: s.MinIdle, TLSConfig: s.TLS,
 	}), nil
 }
 
 // cluster opens redis+cluster://[user:password@]n1[:6379],n2.
 func cluster(s settings) (goredis.UniversalClient, error) {
-	if len(s.path) != 0 {
+	if len(s.Path) != 0 {
 		return nil, backend.Invalid("a redis+cluster:// URL has no path: a cluster has one database")
 	}
 	return goredis.NewClusterClient(&goredis.ClusterOptions{
-		Addrs: s.hosts, Username: s.user, Password: s.password, ClientName: s.clientName,
-		DialTimeout: s.dial, ReadTimeout: s.read, WriteTimeout: s.read,
-		ContextTimeoutEnabled: true, PoolSize: s.pool, MinIdleConns: s.idle, TLSConfig: s.tls,
+		Addrs: s.hosts, Username: s.User, Password: s.Password, ClientName: s.ClientName,
+		DialTimeout: s.Dial, ReadTimeout: s.Read, WriteTimeout: s.Read,
+		ContextTimeoutEnabled: true, PoolSize: s.PoolSize, MinIdleConns: s.MinIdle, TLSConfig: s.TLS,
 	}), nil
-}
-
-// hint is what a server that does not answer may not understand.
-func (s settings) hint() string {
-	if s.tls != nil {
-		return ", which may not speak TLS"
-	}
-	return ""
-}
-
-func database(path []string) (int, error) {
-	if len(path) == 0 {
-		return 0, nil
-	}
-	db, err := strconv.Atoi(path[0])
-	if err != nil || db < 0 || len(path) > 1 {
-		return 0, backend.Invalid(
-			"the path %q of the Redis URL: want a database number such as /0",
-			"/"+strings.Join(path, "/"),
-		)
-	}
-	return db, nil
 }
 
 // probe asks the server for an answer, for the rights that pushes need, and for
@@ -200,12 +159,4 @@ func (s *store) probe(ctx context.Context) error {
 		return fmt.Errorf("the server is a replica, which cannot be written to")
 	}
 	return redisnode.TooOld(text)
-}
-
-// port is the one that a host of u has if none is given.
-func port(u *url.URL) string {
-	if u.Scheme == "redis+sentinel" {
-		return "26379"
-	}
-	return "6379"
 }

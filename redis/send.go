@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -90,12 +89,6 @@ func together[T any](ctx context.Context, s *store, sc *script, of []T,
 		}
 	}
 	return nil
-}
-
-// isReply reports whether an error is what the server answered.
-func isReply(err error) bool {
-	_, ok := errors.AsType[goredis.Error](err)
-	return ok
 }
 
 // scriptError is what the server answered for one of several claims. It matches goredis.Error.

@@ -62,6 +62,7 @@ func TestManyLeasesAreRenewedInBatches(t *testing.T) {
 	}
 	s := servers.Redis(t, servers.RedisOptions{})
 	p, url := proxied(t, s)
+	others := withoutProxies() // tests that wait for their turn have a goroutine each
 	var seen events
 	l := open(t, url, fencelock.WithTTL(ttl), fencelock.WithObserver(&seen))
 	leases := make([]*fencelock.Lease, held)
@@ -85,8 +86,8 @@ func TestManyLeasesAreRenewedInBatches(t *testing.T) {
 	p.ResetCounts()
 	renewed, most := seen.count(fencelock.Renewed), 0
 	for end := time.Now().Add(span); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
-		if runtime.NumGoroutine() > most { // stacks are dear: look only at what may be a new peak
-			most = max(most, withoutProxies())
+		if runtime.NumGoroutine()-others > most { // stacks are dear: look only at what may be a new peak
+			most = max(most, withoutProxies()-others)
 		}
 	}
 	renewed = seen.count(fencelock.Renewed) - renewed
@@ -102,8 +103,8 @@ func TestManyLeasesAreRenewedInBatches(t *testing.T) {
 		float64(renewed)/float64(writes),
 		most,
 	)
-	if most >= 100 {
-		t.Errorf("goroutines: got %d, want less than 100", most)
+	if most >= 30 {
+		t.Errorf("goroutines: got %d, want less than 30", most)
 	}
 	// A renewal comes at TTL/3, a little before it.
 	if least := held * int(span/(ttl/3)-1); renewed < least {

@@ -10,6 +10,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/fencelock/fencelock/internal/redisnode"
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
@@ -161,7 +162,7 @@ func TestOperationsOfOneCall(t *testing.T) {
 	}
 	// The counter of each bucket is not below a number of it.
 	for _, lock := range []string{"a", "c", "l", "m"} {
-		n := parse(client.Get(t.Context(), lock).Val()).number
+		n := redisnode.Parse(client.Get(t.Context(), lock).Val()).Number
 		if c, err := client.HGet(t.Context(), stateKey, "c"+bucket(lock)).Int64(); err != nil ||
 			n == 0 || c < int64(n) {
 			t.Errorf("the counter of %q is %d, %v, and the lock has %d", lock, c, err, n)

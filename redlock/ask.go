@@ -8,28 +8,37 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
-// tries is how many rounds a claim that does not wait has when the votes are split: fewer than the
-// engine sends it, for one send may go unanswered.
-const tries = 3
+const (
+	// tries is how many ballots a claim that does not wait has when the votes are split: fewer than the
+	// engine sends it, for one send may go unanswered.
+	tries = 3
+	// voteMost is how long a claim waits for the votes of a majority at the most. A claim that does not
+	// wait is sent four times in 5 s, and the engine ends the first send sooner.
+	voteMost = 1200 * time.Millisecond
+)
 
 var (
 	errSplit = errors.New("several clients want the lock, and none of them has the votes of a majority")
-	errGates = errors.New("the nodes have different gates of migrations, and are being given the latest ones")
+	errGates = errors.New("the nodes have different gates of migrations, " +
+		"and are being given the latest ones")
 )
 
 // place is what the store remembers of a claim.
 type place struct {
-	grip   *grip         // the round that may hold something
-	rounds int           // how many were undone
-	token  backend.Token // that the round was granted with: asked again, it has it again
-	stamp  int64         // its place among the waiters
-	queued bool          // the nodes may have it among the waiters
-	splits int           // rounds in a row in which the votes were split
+	ballot  *ballot       // the one that may hold something
+	ballots int           // how many were undone
+	token   backend.Token // that the ballot was granted with: asked again, it has it again
+	stamp   int64         // its place among the waiters
+	waiter  *waiter       // once it listens for pushes
+	queued  bool          // the nodes may have it among the waiters
+	splits  int           // ballots in a row in which the votes were split
 }
 
 // place returns the claim's, as of one that was never sent if the store knows nothing of it.
@@ -37,20 +46,79 @@ func (s *store) place(c *backend.Claim) *place {
 	if p, ok := c.Place.(*place); ok {
 		return p
 	}
-	p := &place{grip: s.grip(c.Nonce)}
+	p := &place{ballot: s.ballot(c.Nonce)}
 	if c.Unsure { // another client has sent it
-		p.grip.sent()
+		p.ballot.sent()
 	}
 	return p
 }
 
-// Ask implements backend.Driver: a round of votes, in one round trip if the lock is free and the
-// votes' numbers agree. A round that did not win is undone at once, in the background.
+// ballot is one attempt of a claim at the votes of all nodes. Nodes know it by an id of its own, for
+// what is late of one ballot must not touch the next.
+type ballot struct {
+	id string
+
+	mu    sync.Mutex
+	nodes []asked
+	voted bool // a node has voted for it, in time or not
+	over  bool // it was released or undone: nothing of it is sent any more
+}
+
+// asked is what a ballot remembers of one node.
+type asked struct {
+	open  int  // requests with its id that may be under way
+	again bool // the node is being asked for its vote again
+	lacks bool // the node had no vote when the lock was renewed
+}
+
+func (s *store) ballot(id string) *ballot {
+	return &ballot{id: id, nodes: make([]asked, len(s.nodes))}
+}
+
+// sent notes that every node is asked for its vote.
+func (b *ballot) sent() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range b.nodes {
+		b.nodes[i].open++
+	}
+}
+
+// answered notes the answer to a request for a vote. An answer to one copy of a request tells
+// nothing of another copy.
+func (b *ballot) answered(a answer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if a.sure {
+		b.nodes[a.node].open--
+	}
+	if a.err == nil {
+		reply, _ := a.replies[0].([]any)
+		b.voted = b.voted || len(reply) > 0 && reply[0] == int64(0)
+	}
+}
+
+// sure reports whether nothing of the ballot is under way to a node.
+func (b *ballot) sure(node int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.nodes[node].open == 0
+}
+
+// nothing reports whether no node has anything of the ballot, or ever will.
+func (b *ballot) nothing() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.voted && !slices.ContainsFunc(b.nodes, func(n asked) bool { return n.open > 0 })
+}
+
+// Ask implements backend.Driver: a ballot, in one round trip if the lock is free and the votes'
+// numbers agree. A ballot that did not win is undone at once, in the background.
 func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
 		c.Err = s.vote(ctx, c)
 		if !c.Queued && (c.Err == nil || backend.Final(c.Err)) {
-			s.hub.leave(c)
+			s.place(c).leave()
 		}
 	}
 }
@@ -69,7 +137,7 @@ func (s *store) vote(ctx context.Context, c *backend.Claim) error {
 	p := s.place(c)
 	c.Place = p
 	stamp := int64(0)
-	queue := c.Wait && s.hub.hears(c)
+	queue := c.Wait && s.hears(c, p)
 	if queue {
 		if p.stamp == 0 {
 			p.stamp = s.number()
@@ -77,31 +145,32 @@ func (s *store) vote(ctx context.Context, c *backend.Claim) error {
 		stamp, p.queued = p.stamp, true
 	}
 	lock, most, asked := s.prefix+c.Name, patience(c.TTL), backend.Now()
-	terms := strconv.FormatInt(millis(c.TTL+c.Grace), 10) + " " +
+	terms := strconv.FormatInt(redisnode.Millis(c.TTL+c.Grace), 10) + " " +
 		strconv.FormatInt(c.Floor, 10) + " " + strconv.FormatInt(stamp, 10) + " " + s.process +
-		"\x00" + version(c.Gates) + "\x00" + mark(c.Request)
-	p.grip.sent()
-	v := &poll{
+		"\x00" + version(c.Gates) + "\x00" + redisnode.Mark(c.Request)
+	p.ballot.sent()
+	vote := []op{{lock, []any{"v", p.ballot.id, s.number(), bucket(lock), terms}}}
+	v := &votes{
 		c: c, known: p.token, numbers: make([]backend.Token, len(s.nodes)),
-		round: s.ask(ctx, most, []op{{lock, []any{"v", p.grip.id, s.number(), bucket(lock), terms}}}, p.grip.answered),
+		question: s.ask(ctx, most, vote, p.ballot.answered),
 	}
-	err := v.round.each(ctx, most, v.take, v.decided)
+	err := v.each(ctx, most, v.take, v.decided)
 	if v.forgetful() {
 		s.mendSoon()
 	}
 	if err != nil {
-		return v.round.err() // what is sent next is a copy of the same round
+		return v.err() // what is sent next is a copy of the same ballot
 	}
 	if v.gone {
 		return fmt.Errorf("the request was abandoned: %w", backend.ErrLost)
 	}
-	if v.votes < s.quorum {
+	if v.count < s.quorum {
 		err = s.refused(p, v)
 		s.undo(c, p)
 		c.Queued = queue && errors.Is(err, backend.ErrLocked)
 		return err
 	}
-	token, err := s.agree(ctx, c, p.grip, v, most)
+	token, err := s.agree(ctx, lock, p.ballot.id, v, most)
 	trust := c.TTL - time.Duration(float64(c.TTL)*s.drift) - driftLeast
 	if err == nil && asked.Elapsed() >= trust {
 		err = fmt.Errorf("the votes took longer than the lease would have lasted, %v", trust)
@@ -116,14 +185,20 @@ func (s *store) vote(ctx context.Context, c *backend.Claim) error {
 	return nil
 }
 
-// undo gives up a round that did not win, if any node may have voted for it, and begins another.
+// undo gives up a ballot that did not win, if any node may have voted for it, and begins another.
 func (s *store) undo(c *backend.Claim, p *place) {
-	if p.grip.nothing() {
+	if p.ballot.nothing() {
 		return
 	}
-	s.free(nil, c.Request, p.grip, false, false)
-	p.rounds++
-	p.token, p.grip = 0, s.grip(c.Nonce+"."+strconv.Itoa(p.rounds))
+	s.free(nil, c.Request, p.ballot, false, false)
+	p.ballots++
+	p.token, p.ballot = 0, s.ballot(c.Nonce+"."+strconv.Itoa(p.ballots))
+}
+
+// patience is how long a claim waits for the votes of a majority: a small part of the TTL. A node
+// that does not answer delays nobody, as long as a majority does.
+func patience(ttl time.Duration) time.Duration {
+	return min(max(ttl/4, 50*time.Millisecond), voteMost)
 }
 
 // version is that of the gates that a claim was judged by: their records.
@@ -134,15 +209,14 @@ func version(gates *backend.Record) string {
 	return gates.Version
 }
 
-// poll is the votes of a round as they come in.
-type poll struct {
+// votes are those for a ballot as they come in.
+type votes struct {
+	*question
 	c         *backend.Claim
-	round     *round
-	known     backend.Token   // that the round was granted with before
+	known     backend.Token   // that the ballot was granted with before
 	numbers   []backend.Token // by node; 0: no vote
-	votes     int
+	count     int
 	held      map[string]int // refusals by holder
-	kept      int            // refusals for a waiter that was told
 	gates     []gateList     // of the nodes that have others than the claim was judged by
 	unsettled bool           // a node is in quarantine
 	gone      bool
@@ -151,14 +225,14 @@ type poll struct {
 }
 
 // decided reports whether the answers that are still to come change nothing.
-func (v *poll) decided() bool {
-	quorum, rest := v.round.s.quorum, v.round.rest()
-	return v.gone || v.votes >= quorum && (v.known == 0 || v.have(v.known) >= quorum) || v.most() >= quorum ||
-		v.votes+rest < quorum && v.round.good >= quorum
+func (v *votes) decided() bool {
+	quorum := v.s.quorum
+	return v.gone || v.count >= quorum && (v.known == 0 || v.have(v.known) >= quorum) ||
+		v.most() >= quorum || v.count+v.rest() < quorum && v.good >= quorum
 }
 
 // have is how many votes have this number.
-func (v *poll) have(n backend.Token) int {
+func (v *votes) have(n backend.Token) int {
 	sum := 0
 	for _, o := range v.numbers {
 		if o == n {
@@ -169,10 +243,10 @@ func (v *poll) have(n backend.Token) int {
 }
 
 // take reads a reply of vote.lua.
-func (v *poll) take(a answer) error {
+func (v *votes) take(a answer) error {
 	res, ok := a.replies[0].([]any)
 	if !ok || len(res) == 0 {
-		return unexpected(a.replies[0])
+		return redisnode.Unexpected(a.replies[0])
 	}
 	n := int64(0)
 	if len(res) > 1 {
@@ -181,13 +255,13 @@ func (v *poll) take(a answer) error {
 	switch res[0] {
 	case int64(0):
 		if n <= 0 {
-			return unexpected(res)
+			return redisnode.Unexpected(res)
 		}
 		v.numbers[a.node] = n
-		v.votes++
+		v.count++
 	case int64(1):
 		if len(res) != 3 {
-			return unexpected(res)
+			return redisnode.Unexpected(res)
 		}
 		holder, _ := res[2].(string)
 		if v.held == nil {
@@ -195,7 +269,7 @@ func (v *poll) take(a answer) error {
 		}
 		v.held[holder]++
 		v.foreign = v.foreign || holder == ""
-		v.wait(n)
+		v.left = append(v.left, redisnode.UntilExpiry(n, floor))
 	case int64(2):
 		v.unsettled = true
 		return fmt.Errorf("in quarantine for %v more, since it was restarted or is new",
@@ -203,36 +277,27 @@ func (v *poll) take(a answer) error {
 	case int64(3):
 		v.gone = true
 	case int64(4):
-		v.kept++
-		v.wait(n)
+		v.left = append(v.left, redisnode.UntilExpiry(n, floor))
 	case int64(5):
 		return errForeignType
 	case int64(6):
-		gates, err := v.round.s.gateList(res[1:])
+		gates, err := v.s.gateList(res[1:])
 		if err != nil {
 			return err
 		}
 		v.gates = append(v.gates, gates)
 	case int64(7):
-		return v.round.s.badGate()
+		return v.s.badGate()
 	case int64(8):
-		return cmp.Or(backend.CheckFloor(v.c.Floor, n), unexpected(res))
+		return cmp.Or(backend.CheckFloor(v.c.Floor, n), redisnode.Unexpected(res))
 	default:
-		return unexpected(res)
+		return redisnode.Unexpected(res)
 	}
 	return nil
 }
 
-func (v *poll) wait(pttl int64) {
-	left := floor
-	if pttl >= 0 {
-		left = min(left, time.Duration(min(pttl, floor.Milliseconds()))*time.Millisecond+5*time.Millisecond)
-	}
-	v.left = append(v.left, left)
-}
-
 // most is how many nodes refuse for one and the same holder.
-func (v *poll) most() int {
+func (v *votes) most() int {
 	most := 0
 	for _, n := range v.held {
 		most = max(most, n)
@@ -240,8 +305,8 @@ func (v *poll) most() int {
 	return most
 }
 
-// refused says what a round without a majority of votes means: an error is not a refusal.
-func (s *store) refused(p *place, v *poll) error {
+// refused says what a ballot without a majority of votes means: an error is not a refusal.
+func (s *store) refused(p *place, v *votes) error {
 	c := v.c
 	switch {
 	case v.most() >= s.quorum:
@@ -252,12 +317,13 @@ func (s *store) refused(p *place, v *poll) error {
 			c.Next = min(c.Next, foreignFloor)
 		}
 		return backend.ErrLocked
-	case v.round.good < s.quorum:
-		return v.round.err()
-	case v.round.good-len(v.gates) < s.quorum:
+	case v.good < s.quorum:
+		return v.err()
+	case v.good-len(v.gates) < s.quorum:
 		return v.otherGates()
 	}
-	// Several want it and none has a majority: each undoes its votes and comes back at a moment of its own.
+	// Several want it and none has a majority: each undoes its votes and comes back at a moment of its
+	// own.
 	p.splits++
 	c.Next = 2*time.Millisecond + time.Duration(rand.Int64N(int64(4*time.Millisecond)<<min(p.splits, 5)))
 	if !c.Wait && p.splits%tries != 0 {
@@ -268,7 +334,7 @@ func (s *store) refused(p *place, v *poll) error {
 
 // agree makes a majority carry one number: the greatest of the votes that won, which is the token.
 // Votes that come later do not change it.
-func (s *store) agree(ctx context.Context, c *backend.Claim, g *grip, v *poll, most time.Duration,
+func (s *store) agree(ctx context.Context, lock, id string, v *votes, most time.Duration,
 ) (backend.Token, error) {
 	if v.known > 0 && v.have(v.known) >= s.quorum {
 		return v.known, nil
@@ -284,14 +350,11 @@ func (s *store) agree(ctx context.Context, c *backend.Claim, g *grip, v *poll, m
 			nodes = append(nodes, s.nodes[i])
 		}
 	}
-	r := s.round(nodes, s.quorum-done)
-	lock, by := s.prefix+c.Name, time.Now().Add(most)
-	for _, n := range nodes {
-		n.send(&request{to: r, by: by, ops: []op{{lock, []any{
-			"w", g.id, strconv.FormatInt(v.numbers[n.index], 10), strconv.FormatInt(token, 10), bucket(lock),
-		}}}})
-	}
-	err := r.each(ctx, most, func(a answer) error {
+	q := s.askEach(nodes, s.quorum-done, most, func(i int) op {
+		seen := strconv.FormatInt(v.numbers[nodes[i].index], 10)
+		return op{lock, []any{"w", id, seen, strconv.FormatInt(token, 10), bucket(lock)}}
+	})
+	err := q.each(ctx, most, func(a answer) error {
 		if a.replies[0] == int64(1) {
 			done++
 		}

@@ -15,8 +15,9 @@
 // On each node the lock is the key prefix+name, a string "id:number:owner" with an expiry, set only
 // where there is none: so a program that uses the canonical SET key value NX PX on that key at a
 // majority excludes us and is excluded. The lock is held while a majority of the nodes has it for
-// the same id. The id is the nonce of the acquisition, and in later rounds of votes the nonce and
-// the round, for what is late of one round must not touch the next. An operator sees on each node:
+// the same id. The id is the nonce of the acquisition, and in later ballots the nonce and the number
+// of the ballot, for what is late of one ballot must not touch the next. An operator sees on each
+// node:
 //
 //	prefix+name        the lock
 //	fl\0rl             the node's state: a hash of the run id that its data belongs to, what the
@@ -26,7 +27,7 @@
 //	                   library), and what it is (about)
 //	fl\0rl:w<lock>     who waits: nonce, with its place, until when it counts as alive, and its process
 //	fl\0rl:v<lock>     the waiter that a freed lock is kept for, for 0.2 s
-//	fl\0rl:x<id>       tombstone of a round that was given up while a request was under way
+//	fl\0rl:x<id>       tombstone of a ballot that was given up while a request was under way
 //	fl\0rl:r<bucket>   ids released last, for a release that is sent again; expires one or two
 //	                   minutes after the last of them
 //	fl\0rl:g<prefix>   gates of the keyspace, if a migration has set any: a hash, by migration
@@ -42,8 +43,8 @@
 // goroutines want of a node while a call to it is under way goes into the next call together, which
 // reads for all of them at once what their votes and releases need. A caller goes on as soon as a
 // majority has answered. Stragglers are finished in the background: their votes stay, or are undone
-// if the round did not win; a node that does not answer is sent what it is owed when it does. A
-// call to a node ends after 2 s, and a round of votes waits for a majority for a quarter of the
+// if the ballot did not win; a node that does not answer is sent what it is owed when it does. A
+// call to a node ends after 2 s, and a claim waits for the votes of a majority for a quarter of the
 // TTL, 1.2 s at most.
 //
 // The lease is trusted for the TTL without the drift (1 % of the TTL and 2 ms; drift= is the
@@ -94,8 +95,8 @@
 // more than a quarter of the quarantine), and above the floor. The greatest of the votes is the
 // token. If not a majority gave it, it is written back before the grant, and that counts only where
 // the lock is still ours and still has the number that this client was given. So each later grant
-// has a vote from a node that knows the token. package internal/model checks this by visiting every
-// state.
+// has a vote from a node that knows the token. Package tests/models/redlock checks this by visiting
+// every state.
 //
 // # Waiting
 //
@@ -120,7 +121,7 @@
 // or before any client has looked, has lost its gates.
 //
 // Undrained searches all nodes, wants a majority of which none forgot anything since a quarantine
-// ago, and counts a lock that even one of them has: what a lost round left behind can delay it by a
+// ago, and counts a lock that even one of them has: what a lost ballot left behind can delay it by a
 // TTL. Behind the owner in a lock's value a NUL and a migration mark a holder in PhaseBoth.
 //
 // # What is not promised

@@ -1,8 +1,7 @@
 package redlock
 
 import (
-	"crypto/rand"
-	"encoding/hex"
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -12,6 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
 const (
@@ -22,7 +22,8 @@ const (
 	DefaultDrift = 0.01
 
 	driftLeast = 2 * time.Millisecond
-	// tombstone is how much longer than the TTL a late vote request of a round that was given up is refused.
+	// tombstone is how much longer than the TTL a late request for a vote is refused whose ballot was
+	// given up.
 	tombstone = 10 * time.Second
 	// reserveMs is for how long a freed lock is kept for the waiter that was told of it.
 	reserveMs = 200
@@ -39,15 +40,16 @@ type Options struct {
 	Prefix string
 	// NoPrefix makes the key the name itself.
 	NoPrefix bool
-	// Quarantine is how long a node that was restarted, flushed or restored, or that is new, does not vote: the longest
-	// TTL + Grace that any client of these nodes uses. All must have the same. A TTL + Grace above it is ErrInvalid.
-	// The default is DefaultQuarantine.
+	// Quarantine is how long a node that was restarted, flushed or restored, or that is new, does not
+	// vote: the longest TTL + Grace that any client of these nodes uses. All must have the same. A TTL
+	// + Grace above it is ErrInvalid. The default is DefaultQuarantine.
 	Quarantine time.Duration
-	// Drift is the share of the TTL by which the clocks of client and nodes may drift apart during it, from 0 (none
-	// given: DefaultDrift) to below 0.5. The grant is trusted for that much less, and 2 ms.
+	// Drift is the share of the TTL by which the clocks of client and nodes may drift apart during it,
+	// from 0 (none given: DefaultDrift) to below 0.5. The grant is trusted for that much less, and 2 ms.
 	Drift float64
-	// Fresh is an operator's word that no lock was forgotten: nodes in their first quarantine settle at once. It
-	// is heeded only if every node answers and none has settled before; see the package documentation.
+	// Fresh is an operator's word that no lock was forgotten: nodes in their first quarantine settle at
+	// once. It is heeded only if every node answers and none has settled before; see the package
+	// documentation.
 	Fresh bool
 }
 
@@ -61,7 +63,7 @@ type store struct {
 	own     bool // we opened the clients
 	prefix  string
 	process string // names this driver's channel
-	hub     hub
+	hubs    redisnode.Hubs
 
 	quarantine time.Duration
 	drift      float64
@@ -89,10 +91,10 @@ func newStore(clients []goredis.UniversalClient, opts *Options) (*store, error) 
 	if opts == nil {
 		opts = &Options{}
 	}
-	prefix := opts.Prefix
+	prefix, err := redisnode.Keyspace(opts.Prefix, opts.NoPrefix)
 	switch n := len(clients); {
-	case opts.NoPrefix && prefix != "":
-		return nil, backend.Invalid("redlock.Options has both Prefix and NoPrefix: want one")
+	case err != nil:
+		return nil, err
 	case n < 3 || n%2 == 0:
 		return nil, backend.Invalid("Redlock over %d nodes: want an odd number from 3, such as 3 "+
 			"or 5 (an even one survives no more failures than one less)", n)
@@ -102,29 +104,16 @@ func newStore(clients []goredis.UniversalClient, opts *Options) (*store, error) 
 	case opts.Drift < 0 || opts.Drift >= 0.5:
 		return nil, backend.Invalid("redlock.Options.Drift is %v: want a share of the TTL from 0 "+
 			"to below 0.5, such as 0.01", opts.Drift)
-	case prefix == "" && !opts.NoPrefix:
-		prefix = backend.DefaultPrefix
 	}
-	if err := backend.CheckPrefix(prefix); err != nil {
-		return nil, err
-	}
-	var id [8]byte
-	_, _ = rand.Read(id[:]) // never fails
 	s := &store{
 		quorum:     len(clients)/2 + 1,
 		prefix:     prefix,
-		process:    hex.EncodeToString(id[:]),
-		quarantine: opts.Quarantine,
-		drift:      opts.Drift,
-	}
-	if s.quarantine == 0 {
-		s.quarantine = DefaultQuarantine
-	}
-	if s.drift == 0 {
-		s.drift = DefaultDrift
+		process:    redisnode.Process(),
+		quarantine: cmp.Or(opts.Quarantine, DefaultQuarantine),
+		drift:      cmp.Or(opts.Drift, DefaultDrift),
 	}
 	s.fresh.Store(opts.Fresh)
-	s.hub.s = s
+	s.hubs.Idle, s.hubs.Moved = redisnode.IdleFor, func() {}
 	for i, c := range clients {
 		n, err := s.node(i, c)
 		if err != nil {
@@ -151,12 +140,13 @@ func (s *store) node(i int, client goredis.UniversalClient) (*node, error) {
 		}
 		mine := c.WithTimeout(callMost)
 		mine.Options().ContextTimeoutEnabled = true
-		mine.Options().MaxRetries = 0 // a node's call is sent again by call, which says so
+		mine.Options().MaxRetries = 0 // the engine sends again, and knows of the copies
 		n.client, n.addr = mine, c.Options().Addr
 		db = c.Options().DB
 	}
 	ahead := s.quarantine / 4 // that a proposal may be of a node's clock
-	n.settings = fmt.Sprint(db, " ", millis(s.quarantine), " ", ahead.Microseconds(), " ", reserveMs, " ", s.prefix)
+	n.settings = fmt.Sprint(db, " ", redisnode.Millis(s.quarantine), " ", ahead.Microseconds(), " ",
+		reserveMs, " ", s.prefix)
 	return n, nil
 }
 
@@ -169,7 +159,7 @@ func (s *store) Calls() backend.Calls { return backend.Calls{Most: 1} }
 
 // Close implements backend.Driver. What is still owed to nodes that answer is sent first.
 func (s *store) Close() error {
-	s.hub.close()
+	s.hubs.Close()
 	for _, n := range s.nodes {
 		n.close()
 	}
@@ -183,7 +173,8 @@ func (s *store) Close() error {
 	return errors.Join(errs...)
 }
 
-// number returns one above every number that this driver has proposed or seen, and at least the clock in µs.
+// number returns one above every number that this driver has proposed or seen, and at least the
+// clock in µs.
 func (s *store) number() int64 {
 	for {
 		last := s.last.Load()
@@ -199,6 +190,3 @@ func (s *store) saw(n int64) {
 	for last := s.last.Load(); n > last && !s.last.CompareAndSwap(last, n); last = s.last.Load() {
 	}
 }
-
-// millis is a duration as Redis takes it. It rounds up: a node may keep a lock longer, never shorter.
-func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }

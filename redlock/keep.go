@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
 // Keep implements backend.Driver: one request to each node, whatever the number of claims. A node
@@ -12,26 +13,26 @@ import (
 // was restarted, say, and without it the next restart of another would end the lease. The answer of
 // a node that is not waited for counts for the next time.
 func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
-	ops, grips := make([]op, len(cs)), make([]*grip, len(cs))
+	ops, ballots := make([]op, len(cs)), make([]*ballot, len(cs))
 	for i, c := range cs {
-		grips[i] = s.place(c).grip
-		args := []any{"c", grips[i].id}
+		ballots[i] = s.place(c).ballot
+		args := []any{"c", ballots[i].id}
 		if extend {
-			args = []any{"e", grips[i].id, millis(c.TTL + c.Grace)}
+			args = []any{"e", ballots[i].id, redisnode.Millis(c.TTL + c.Grace)}
 		}
 		ops[i] = op{s.prefix + c.Name, args}
 	}
 	lacks := func(a answer) {
 		for i, reply := range a.replies {
 			if extend && reply == int64(0) {
-				grips[i].lack(a.node)
+				ballots[i].lacks(a.node)
 			}
 		}
 	}
 	ours, not := make([]int, len(cs)), make([]int, len(cs))
 	lost := func(i int) bool { return len(s.nodes)-not[i] < s.quorum }
-	r := s.ask(ctx, callMost, ops, lacks)
-	err := r.each(ctx, callMost, func(a answer) error {
+	q := s.ask(ctx, callMost, ops, lacks)
+	err := q.each(ctx, callMost, func(a answer) error {
 		for i, reply := range a.replies {
 			switch reply {
 			case int64(1):
@@ -55,65 +56,55 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 		case lost(i):
 			errs[i] = backend.ErrLost
 		case ours[i] < s.quorum && err == nil:
-			errs[i] = r.err()
+			errs[i] = q.err()
 		case ours[i] < s.quorum:
 			errs[i] = err
 		case extend:
-			s.again(c, grips[i])
+			s.voteAgain(c, ballots[i])
 		}
 	}
 	return errs
 }
 
-// again asks those nodes for their votes for a lock that is held which have none. The lock gets the
-// number of the grant there. The vote creates nothing where a release or a Break came before it.
-func (s *store) again(c *backend.Claim, g *grip) {
-	for _, node := range g.begin() {
+// voteAgain asks those nodes for their votes for a lock that is held which have none. The lock gets
+// the number of the grant there. The vote creates nothing where a release or a Break came before it.
+func (s *store) voteAgain(c *backend.Claim, b *ballot) {
+	for _, node := range b.begin() {
 		lock := s.prefix + c.Name
-		s.nodes[node].send(&request{note: g.answeredAgain, by: time.Now().Add(callMost), ops: []op{{lock, []any{
-			"a", g.id, c.Token, bucket(lock), millis(c.TTL + c.Grace), mark(c.Request),
+		s.nodes[node].send(&request{note: b.answeredAgain, by: time.Now().Add(callMost), ops: []op{{lock, []any{
+			"a", b.id, c.Token, bucket(lock), redisnode.Millis(c.TTL + c.Grace), redisnode.Mark(c.Request),
 		}}}})
 	}
 }
 
-// Leave implements backend.Driver. A majority must have freed the lock; the others follow. What
-// nothing is held of must be refused by a majority.
-func (s *store) Leave(ctx context.Context, cs []*backend.Claim) {
-	for _, c := range cs {
-		s.hub.leave(c)
-		p := s.place(c)
-		r := s.round(s.nodes, s.quorum)
-		s.free(r, c.Request, p.grip, c.Held, p.queued || !c.Held && c.Wait)
-		p.token = 0
-		c.Err = r.holder(ctx, !c.Held)
-	}
+// lacks notes that a node has no vote for a lock that is held.
+func (b *ballot) lacks(node int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.nodes[node].lacks = true
 }
 
-// holder waits until a majority has done what only the holder of a lock may do. ErrLost: so many
-// say that the lock is not ours that no majority can; anyway: that is as good.
-func (r *round) holder(ctx context.Context, anyway bool) error {
-	ours, not := 0, 0
-	quorum := r.s.quorum
-	lost := func() bool { return !anyway && len(r.s.nodes)-not < quorum }
-	done := func() bool { return ours >= quorum || anyway && ours+not >= quorum }
-	_ = r.each(ctx, callMost, func(a answer) error {
-		switch a.replies[0] {
-		case int64(1):
-			ours++
-		case int64(0):
-			not++
-		case int64(-1):
-			return errQuarantine
-		default:
-			return unexpected(a.replies[0])
+// begin returns the nodes that lacks noted since, and that may be asked for their vote again, and
+// notes that they are.
+func (b *ballot) begin() (nodes []int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range b.nodes {
+		n := &b.nodes[i]
+		if n.lacks && !n.again && !b.over {
+			n.again = true
+			n.open++
+			nodes = append(nodes, i)
 		}
-		return nil
-	}, func() bool { return done() || lost() })
-	switch {
-	case done():
-		return nil
-	case lost():
-		return backend.ErrLost
+		n.lacks = false
 	}
-	return r.err()
+	return nodes
+}
+
+// answeredAgain notes the answer of a node that was asked for its vote again.
+func (b *ballot) answeredAgain(a answer) {
+	b.answered(a)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.nodes[a.node].again = false
 }

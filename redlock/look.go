@@ -20,9 +20,8 @@ const (
 	scanCount = 1000
 	// inspectMost is how many names go into one request of a search.
 	inspectMost = 256
-	// stragglers is how long a look waits for the nodes that are not needed.
-	stragglers = 20 * time.Millisecond
-	// decisive is how long it waits for them if it is they who decide whether a lock is held.
+	// decisive is how long a look waits for the other nodes after a majority, if it is they who decide
+	// whether a lock is held.
 	decisive = 500 * time.Millisecond
 )
 
@@ -36,7 +35,7 @@ type view struct {
 
 // sight is a lock as one node has it.
 type sight struct {
-	value
+	redisnode.Value
 	pttl int64
 }
 
@@ -53,11 +52,11 @@ func (v *view) read(reply any) {
 	waiters, _ := res[3].(int64)
 	v.waiters = append(v.waiters, int(waiters))
 	if res[1] == int64(1) {
-		val := parse(text)
+		val := redisnode.Parse(text)
 		if v.ids == nil {
 			v.ids = map[string][]sight{}
 		}
-		v.ids[val.id] = append(v.ids[val.id], sight{val, pttl})
+		v.ids[val.ID] = append(v.ids[val.ID], sight{val, pttl})
 	}
 }
 
@@ -83,11 +82,11 @@ func (v *view) info(name string, nodes, quorum int, any bool) backend.Info {
 	marks := map[string]bool{}
 	for id, seen := range v.ids {
 		if len(seen)+nodes-v.answers < quorum && !any {
-			continue // a minority: votes of a round that was lost, or what is left of a released lock
+			continue // a minority: votes of a ballot that was lost, or what is left of a released lock
 		}
 		i.Held = true
 		if id != "" {
-			i.Owner = seen[0].owner
+			i.Owner = seen[0].Owner
 			i.Token, _ = commonest(seen)
 		}
 		left := make([]int64, 0, len(seen))
@@ -97,7 +96,7 @@ func (v *view) info(name string, nodes, quorum int, any bool) backend.Info {
 				s.pttl = 0
 			}
 			left = append(left, s.pttl)
-			marks[s.both] = true
+			marks[s.Both] = true
 		}
 		ms := min(reached(left, min(quorum, len(left))), math.MaxInt64/int64(time.Millisecond))
 		i.ExpiresIn = time.Duration(max(ms, 0)) * time.Millisecond
@@ -123,7 +122,7 @@ func reached[N int | int64](ns []N, many int) N {
 func commonest(seen []sight) (best backend.Token, many int) {
 	count := map[backend.Token]int{}
 	for _, s := range seen {
-		count[s.number]++
+		count[s.Number]++
 	}
 	for n, c := range count {
 		if c > many || c == many && n > best {
@@ -133,26 +132,22 @@ func commonest(seen []sight) (best backend.Token, many int) {
 	return best, many
 }
 
-// view asks every node about a name. It returns when a majority has answered and the others had a
-// little time.
+// view asks every node about a name. It returns when a majority has answered that decides.
 func (s *store) view(ctx context.Context, name string) (*view, error) {
-	v, n := &view{}, len(s.nodes)
-	r := s.ask(ctx, callMost, []op{{s.prefix + name, []any{"i"}}}, nil)
+	v := &view{}
+	q := s.ask(ctx, callMost, []op{{s.prefix + name, []any{"i"}}}, nil)
 	take := func(a answer) error {
 		v.read(a.replies[0])
 		return nil
 	}
-	err := r.each(ctx, callMost, take, func() bool { return r.good == s.quorum })
-	if err == nil && r.good == s.quorum {
-		err = r.each(ctx, stragglers, take, nil)
-	}
-	if err == nil && r.good >= s.quorum && v.unclear(n, s.quorum) {
-		err = r.each(ctx, decisive, take, nil)
+	err := q.each(ctx, callMost, take, func() bool { return q.good >= s.quorum })
+	if err == nil {
+		err = q.each(ctx, decisive, take, func() bool { return !v.unclear(len(s.nodes), s.quorum) })
 	}
 	if err == nil && v.foreign {
 		err = errForeignType
 	}
-	return v, r.enough(err)
+	return v, q.enough(err)
 }
 
 // Look implements backend.Driver. With an empty prefix it names every string key of the databases,
@@ -187,15 +182,15 @@ func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Inf
 // search looks at the names of all nodes at once. A majority must be searched to the end: a lock
 // that is held is on one of those.
 func (s *store) search(ctx context.Context, of backend.Range) (map[string]*view, error) {
-	r := s.round(s.nodes, len(s.nodes))
+	q := s.question(s.nodes, len(s.nodes))
 	for _, n := range s.nodes {
 		s.flying.Go(func() {
 			found, err := n.search(ctx, s.prefix, of)
-			r.answered(answer{node: n.index, replies: []any{found}, err: err})
+			q.answered(answer{node: n.index, replies: []any{found}, err: err})
 		})
 	}
 	views := map[string]*view{}
-	err := r.each(ctx, math.MaxInt64, func(a answer) error {
+	err := q.each(ctx, math.MaxInt64, func(a answer) error {
 		for name, reply := range a.replies[0].(map[string]any) {
 			if views[name] == nil {
 				views[name] = &view{}
@@ -205,19 +200,15 @@ func (s *store) search(ctx context.Context, of backend.Range) (map[string]*view,
 		return nil
 	}, nil)
 	for _, v := range views {
-		v.answers = r.good
+		v.answers = q.good
 	}
-	return views, r.enough(err)
+	return views, q.enough(err)
 }
 
 // search returns what a node says of the names that it has. If it is strict, it is an error if the
 // node is in quarantine, or was while it was searched.
 func (n *node) search(ctx context.Context, keyspace string, r backend.Range) (map[string]any, error) {
-	var before, after state
-	var err error
-	if r.Strict {
-		before, err = n.state(ctx)
-	}
+	before, err := n.state(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -240,15 +231,20 @@ func (n *node) search(ctx context.Context, keyspace string, r backend.Range) (ma
 		}
 	}
 	if r.Strict {
-		after, err = n.state(ctx)
-		if err == nil && (!before.settled || before != after) {
-			err = errors.New("in quarantine, or it was while it was searched for holders: it may have forgotten one")
+		after, err := n.state(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if !before.settled || before != after {
+			return nil, errors.New("in quarantine, or it was while it was searched for holders: " +
+				"it may have forgotten one")
 		}
 	}
-	return found, err
+	return found, nil
 }
 
-// scan returns the names of a node that begin with prefix and have a lock key or waiters. Each step is bounded.
+// scan returns the names of a node that begin with prefix and have a lock key or waiters. Each step
+// is bounded.
 func (n *node) scan(ctx context.Context, keyspace, prefix string) (map[string]bool, error) {
 	whole := keyspace + prefix
 	names := map[string]bool{}
@@ -276,13 +272,13 @@ func (n *node) scan(ctx context.Context, keyspace, prefix string) (map[string]bo
 
 // ask asks one node.
 func (n *node) ask(ctx context.Context, ops []op) (replies []any, err error) {
-	r := n.s.round([]*node{n}, 1)
-	n.send(&request{ops: ops, to: r, by: time.Now().Add(callMost)})
-	over := r.each(ctx, math.MaxInt64, func(a answer) error { // the call ends by itself
-		replies = a.replies
-		return nil
-	}, nil)
-	return replies, cmp.Or(over, r.errs[n.index])
+	q := n.s.question([]*node{n}, 1)
+	n.send(&request{ops: ops, to: q, by: time.Now().Add(callMost)})
+	if err := q.each(ctx, math.MaxInt64, func(answer) error { return nil }, nil); err != nil {
+		return nil, err
+	}
+	a := q.heard[0] // the call ends by itself
+	return a.replies, a.err
 }
 
 // state asks one node for its state.
@@ -291,7 +287,8 @@ func (n *node) state(ctx context.Context) (state, error) {
 	if err != nil {
 		return state{}, err
 	}
-	return stateOf(replies[0])
+	st, _, err := stateOf(replies[0])
+	return st, err
 }
 
 // Break implements backend.Driver. A majority must have freed the lock of whoever a majority knows; the
@@ -305,15 +302,12 @@ func (s *store) Break(ctx context.Context, name string) error {
 	for id := range v.ids {
 		ids += cmp.Or(id, "-") + " "
 	}
-	r := s.round(s.nodes, s.quorum)
-	for _, n := range s.nodes {
-		n.send(&request{ops: []op{{s.prefix + name, []any{"b", ids}}}, to: r})
-	}
-	err = r.each(ctx, callMost, func(a answer) error {
+	q := s.ask(ctx, callMost, []op{{s.prefix + name, []any{"b", ids}}}, nil)
+	err = q.each(ctx, callMost, func(a answer) error {
 		if a.replies[0] != int64(1) {
 			return errForeignType
 		}
 		return nil
-	}, func() bool { return r.good >= s.quorum })
-	return r.enough(err)
+	}, func() bool { return q.good >= s.quorum })
+	return q.enough(err)
 }

@@ -11,12 +11,11 @@ ops.i = function(lock)
 end
 
 -- s: the node's state.
--- reply {1 if it has settled, ms of quarantine left, run id, until or "", when it or the last one
---       began}
+-- reply {1 if it has settled, run id, until or "", when it or the last one began, INFO of the server}
 ops.s = function()
   quarantine()
   local s = call('HMGET', STATE, 'run', 'until', 'began')
-  return {left == 0 and 1 or 0, left, s[1], s[2] or '', s[3] or ''}
+  return {left == 0 and 1 or 0, s[1], s[2] or '', s[3] or '', call('INFO', 'server')}
 end
 
 -- f: an operator's word that no lock was forgotten: ends the quarantine that the operator's client

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
 // mendPause is how often at the most the gates of nodes that seem to have lost them are looked after.
@@ -19,8 +20,14 @@ const mendPause = time.Second
 
 var errQuarantine = errors.New("in quarantine")
 
+// A gate is one as a node has it: its record, which is its version as well.
+type gate struct {
+	record string
+	epoch  int64
+}
+
 // gateList is the gates that a node has, by migration; nil if it has not answered.
-type gateList map[string]backend.Gate
+type gateList map[string]gate
 
 // gateList reads {migration, record, …}.
 func (s *store) gateList(res []any) (gateList, error) {
@@ -34,7 +41,7 @@ func (s *store) gateList(res []any) (gateList, error) {
 		if err != nil || len(gates) != 1 || gates[0].Move != pair[0] {
 			return nil, s.badGate()
 		}
-		l[gates[0].Move] = gates[0]
+		l[gates[0].Move] = gate{record, gates[0].Epoch}
 	}
 	return l, nil
 }
@@ -45,20 +52,11 @@ func (s *store) badGate() error {
 		gatesKey+s.prefix)
 }
 
-// recordOf is what a node keeps of a gate, and its version; "" for none.
-func (l gateList) recordOf(move string) string {
-	if l[move].Move == "" {
-		return ""
-	}
-	data, _ := json.Marshal(l[move]) // of strings and numbers: never fails
-	return string(data)
-}
-
 // version is all records.
 func (l gateList) version() string {
 	var records []string
 	for _, move := range slices.Sorted(maps.Keys(l)) {
-		records = append(records, l.recordOf(move))
+		records = append(records, l[move].record)
 	}
 	return strings.Join(records, ",")
 }
@@ -68,7 +66,7 @@ func latest(lists []gateList) gateList {
 	all := gateList{}
 	for _, l := range lists {
 		for move, g := range l {
-			if g.Epoch > all[move].Epoch {
+			if g.epoch > all[move].epoch {
 				all[move] = g
 			}
 		}
@@ -77,19 +75,20 @@ func latest(lists []gateList) gateList {
 }
 
 // otherGates says which gates the claim is to be judged by: those of a majority, or else the latest.
-func (v *poll) otherGates() error {
+func (v *votes) otherGates() error {
 	all := slices.Clone(v.gates)
 	if known := v.c.Gates; known != nil { // what the other nodes have
 		gates, _ := backend.DecodeGates(known.Data) // if there are any
 		l := gateList{}
 		for _, g := range gates {
-			l[g.Move] = g
+			record, _ := json.Marshal(g) // of strings and numbers: never fails
+			l[g.Move] = gate{string(record), g.Epoch}
 		}
 		all = append(all, l)
 	}
 	pick, many := latest(all), map[string]int{}
 	for _, l := range v.gates {
-		if many[l.version()]++; many[l.version()] >= v.round.s.quorum {
+		if many[l.version()]++; many[l.version()] >= v.s.quorum {
 			pick = l
 		}
 	}
@@ -105,8 +104,8 @@ func (v *poll) otherGates() error {
 }
 
 // forgetful reports whether a node seems to have no gate that others have, or may have lost what it had.
-func (v *poll) forgetful() bool {
-	return v.unsettled || len(v.gates) > 0 && (len(v.gates) < v.round.good ||
+func (v *votes) forgetful() bool {
+	return v.unsettled || len(v.gates) > 0 && (len(v.gates) < v.good ||
 		slices.ContainsFunc(v.gates, func(l gateList) bool { return l.version() != v.gates[0].version() }))
 }
 
@@ -127,15 +126,15 @@ func (s *store) mendSoon() {
 func (s *store) gates(ctx context.Context) ([]gateList, error) {
 	for again := false; ; again = true {
 		lists := make([]gateList, len(s.nodes))
-		r := s.ask(ctx, callMost, []op{{s.prefix, []any{"g"}}}, nil)
-		err := r.majority(ctx, func(a answer) (err error) {
+		q := s.ask(ctx, callMost, []op{{s.prefix, []any{"g"}}}, nil)
+		err := q.majority(ctx, func(a answer) (err error) {
 			res, _ := a.replies[0].([]any)
 			lists[a.node], err = s.gateList(res)
 			return err
 		})
-		for _, bad := range r.errs {
-			if errors.Is(bad, backend.ErrInvalid) {
-				err = bad
+		for _, a := range q.seen() {
+			if errors.Is(a.err, backend.ErrInvalid) {
+				err = a.err
 			}
 		}
 		if err != nil || again {
@@ -145,10 +144,10 @@ func (s *store) gates(ctx context.Context) ([]gateList, error) {
 		all := latest(lists)
 		for i, l := range lists {
 			for move := range all {
-				if l != nil && l[move].Epoch < all[move].Epoch { // of one epoch neither is the later
+				if l != nil && l[move].epoch < all[move].epoch { // of one epoch neither is the later
 					rs = append(rs, backend.Record{
 						Key: backend.GateKey + move, Place: strconv.Itoa(i),
-						Data: []byte(all.recordOf(move)), Version: l.recordOf(move),
+						Data: []byte(all[move].record), Version: l[move].record,
 					})
 				}
 			}
@@ -161,25 +160,12 @@ func (s *store) gates(ctx context.Context) ([]gateList, error) {
 
 // Load implements backend.Mover. Each node is a place. Of a client it yields its last report.
 func (s *store) Load(ctx context.Context, prefix string) iter.Seq2[backend.Record, error] {
-	return func(yield func(backend.Record, error) bool) {
-		var all []backend.Record
-		var err error
-		if rest, ok := strings.CutPrefix(prefix, backend.ClientKey); ok {
-			move, _, _ := strings.Cut(rest, "\x00")
-			all, err = s.clients(ctx, move, "", "", 0)
-		} else {
-			all, err = s.loadGates(ctx)
+	return redisnode.Records(func() ([]backend.Record, error) {
+		if move, _, ok := redisnode.Report(prefix); ok {
+			return s.clients(ctx, move, "", "", 0)
 		}
-		if err != nil {
-			yield(backend.Record{}, err)
-			return
-		}
-		for _, rec := range all {
-			if !yield(rec, nil) {
-				return
-			}
-		}
-	}
+		return s.loadGates(ctx)
+	})
 }
 
 func (s *store) loadGates(ctx context.Context) (all []backend.Record, err error) {
@@ -195,10 +181,9 @@ func (s *store) loadGates(ctx context.Context) (all []backend.Record, err error)
 		case len(l) == 0:
 			all = append(all, backend.Record{Key: backend.GateKey, Place: place})
 		}
-		for move := range l {
-			record := l.recordOf(move)
+		for move, g := range l {
 			all = append(all, backend.Record{
-				Key: backend.GateKey + move, Place: place, Data: []byte(record), Version: record,
+				Key: backend.GateKey + move, Place: place, Data: []byte(g.record), Version: g.record,
 			})
 		}
 	}
@@ -208,8 +193,7 @@ func (s *store) loadGates(ctx context.Context) (all []backend.Record, err error)
 // Swap implements backend.Mover. A gate must be taken by every node that it is for: one that did
 // not would go on voting as before. A majority is enough for what a client reports.
 func (s *store) Swap(ctx context.Context, rs []backend.Record, keep time.Duration) error {
-	if rest, ok := strings.CutPrefix(rs[0].Key, backend.ClientKey); ok {
-		move, id, _ := strings.Cut(rest, "\x00")
+	if move, id, ok := redisnode.Report(rs[0].Key); ok {
 		_, err := s.clients(ctx, move, id, string(rs[0].Data), keep)
 		return err
 	}
@@ -221,14 +205,12 @@ func (s *store) Swap(ctx context.Context, rs []backend.Record, keep time.Duratio
 		}
 		nodes = append(nodes, s.nodes[i])
 	}
-	r := s.round(nodes, len(nodes))
-	for i, rec := range rs {
-		nodes[i].send(&request{to: r, by: time.Now().Add(callMost), ops: []op{{s.prefix, []any{
-			"o", strings.TrimPrefix(rec.Key, backend.GateKey), string(rec.Data), rec.Version,
-		}}}})
-	}
+	q := s.askEach(nodes, len(nodes), callMost, func(i int) op {
+		move := strings.TrimPrefix(rs[i].Key, backend.GateKey)
+		return op{s.prefix, []any{"o", move, string(rs[i].Data), rs[i].Version}}
+	})
 	changed := false
-	err := r.each(ctx, callMost, func(a answer) error {
+	err := q.each(ctx, callMost, func(a answer) error {
 		switch a.replies[0] {
 		case int64(1):
 			return nil
@@ -243,8 +225,8 @@ func (s *store) Swap(ctx context.Context, rs []backend.Record, keep time.Duratio
 		return err
 	case changed:
 		return backend.ErrGates
-	case r.good < len(nodes):
-		err = r.because("every node must take a change of the gate")
+	case q.good < len(nodes):
+		err = q.because("every node must take a change of the gate")
 		if !backend.Final(err) {
 			err = backend.Unavailable(err)
 		}
@@ -257,16 +239,16 @@ func (s *store) Swap(ctx context.Context, rs []backend.Record, keep time.Duratio
 // the nodes have: of each client its last report. A node that does not answer forgets by itself.
 func (s *store) clients(ctx context.Context, move, id, record string, keep time.Duration,
 ) (all []backend.Record, err error) {
-	type report struct {
+	type dated struct {
 		backend.Record
 		at time.Time
 	}
-	last := map[string]report{}
-	r := s.ask(ctx, callMost, []op{{s.prefix, []any{"k", move, id, record, millis(keep)}}}, nil)
-	err = r.majority(ctx, func(a answer) error {
+	last := map[string]dated{}
+	report := []any{"k", move, id, record, redisnode.Millis(keep)}
+	err = s.ask(ctx, callMost, []op{{s.prefix, report}}, nil).majority(ctx, func(a answer) error {
 		res, ok := a.replies[0].([]any)
 		if !ok || len(res)%2 != 0 {
-			return unexpected(a.replies[0])
+			return redisnode.Unexpected(a.replies[0])
 		}
 		for pair := range slices.Chunk(res, 2) {
 			id, _ := pair[0].(string)
@@ -276,7 +258,7 @@ func (s *store) clients(ctx context.Context, move, id, record string, keep time.
 				return backend.Invalid("the clients of migration %q hold something else: %v", move, err)
 			}
 			if old, ok := last[id]; !ok || c.Reported.After(old.at) {
-				last[id] = report{backend.Record{
+				last[id] = dated{backend.Record{
 					Key: backend.ClientKey + move + "\x00" + id, Data: []byte(text), Version: text,
 				}, c.Reported}
 			}
@@ -297,7 +279,7 @@ func (s *store) Source(ctx context.Context) (backend.Token, error) {
 		n, ok := a.replies[0].(int64)
 		switch {
 		case !ok:
-			return unexpected(a.replies[0])
+			return redisnode.Unexpected(a.replies[0])
 		case n == 0:
 			return errQuarantine
 		}
@@ -312,7 +294,7 @@ func (s *store) Source(ctx context.Context) (backend.Token, error) {
 func (s *store) Raise(ctx context.Context, floor backend.Token, held *backend.Claim) error {
 	if held != nil {
 		lock := s.prefix + held.Name
-		args := []any{"h", s.place(held).grip.id, held.Token, bucket(lock), floor}
+		args := []any{"h", s.place(held).ballot.id, held.Token, bucket(lock), floor}
 		return s.ask(ctx, callMost, []op{{lock, args}}, nil).holder(ctx, false)
 	}
 	return s.ask(ctx, callMost, []op{{s.prefix, []any{"m", floor}}}, nil).majority(ctx, func(a answer) error {

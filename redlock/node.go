@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -18,22 +17,21 @@ import (
 )
 
 const (
-	// callMost bounds one call to a node. How long a caller waits for a majority is another matter: patience.
+	// callMost bounds one call to a node. A caller waits for a majority for less: see patience.
 	callMost = 2 * time.Second
-	// voteMost is how long a round of votes waits for a majority at the most. A claim that does not
-	// wait has four of them in 5 s, the first of which the engine ends sooner.
-	voteMost = 1200 * time.Millisecond
 	// stuckAfter is how long a call may take before what comes next no longer waits for it.
 	stuckAfter = 20 * time.Millisecond
 	// maxCalls is how many calls may be under way to a node that does not answer.
 	maxCalls = 8
 	// maxOps is how many operations go into one call, if they are not of one request.
 	maxOps = 128
-	// maxQueued is how many requests may wait for a node that does not answer. What comes then fails at once.
+	// maxQueued is how many requests may wait for a node that does not answer. Further ones fail at
+	// once.
 	maxQueued = 1 << 16
 	// maxOwed is how many undos are kept for a node that does not answer.
 	maxOwed = 4096
-	// owedFirst and owedMost are the pauses, growing, after which such a node is asked again for no other reason.
+	// owedFirst and owedMost are the pauses, growing, after which such a node is asked again for no
+	// other reason.
 	owedFirst = 200 * time.Millisecond
 	owedMost  = 5 * time.Second
 )
@@ -47,12 +45,13 @@ type op struct {
 // request is what one caller wants of one node.
 type request struct {
 	ops  []op
-	to   *round       // nil: nobody waits
+	to   *question    // nil: nobody waits
 	note func(answer) // gets the answer first, also one that nobody waits for any more
-	// certain, if there are any: the operations where nothing of a round is under way to the node when this is sent.
+	// certain, if there are any, are the operations where nothing of the ballot is under way to the
+	// node when this is sent.
 	certain []op
-	of      *grip
-	// until: try again until then, whenever the node answers. The zero time: never.
+	of      *ballot
+	// until: try again until then, when the node answers. The zero time: never.
 	until time.Time
 	// by: of no use to anybody later than this; the zero time: always.
 	by time.Time
@@ -179,10 +178,6 @@ func (n *node) call(batch []*request) error {
 	defer cancel()
 	args, ops := n.asked(batch)
 	replies, err := n.run(ctx, args)
-	twice := broken(err)
-	if twice { // a connection that had died unnoticed, probably
-		replies, err = n.run(ctx, args)
-	}
 	if len(batch) > 1 && full(err) { // what needs no memory is not to fail with what does
 		for _, r := range batch {
 			err = n.call([]*request{r})
@@ -190,9 +185,9 @@ func (n *node) call(batch []*request) error {
 		return err
 	}
 	if err == nil && len(replies) != ops {
-		err = unexpected(replies)
+		err = redisnode.Unexpected(replies)
 	}
-	a := answer{node: n.index, err: meaning(err), sure: (err == nil || full(err)) && !twice}
+	a := answer{node: n.index, err: meaning(err), sure: err == nil || full(err)}
 	for _, r := range batch {
 		if err == nil {
 			a.replies, replies = replies[:len(r.ops)], replies[len(r.ops):]
@@ -234,21 +229,6 @@ func (n *node) asked(batch []*request) (args []any, ops int) {
 	return args, ops
 }
 
-// broken reports whether a call failed with its connection, so that it is not known whether it was done.
-func broken(err error) bool {
-	if err == nil {
-		return false
-	}
-	var answered goredis.Error
-	var timeout net.Error
-	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "dial" {
-		return false // it was never sent
-	}
-	return !errors.As(err, &answered) && !errors.Is(err, context.DeadlineExceeded) &&
-		!errors.Is(err, goredis.ErrClosed) && (!errors.As(err, &timeout) || !timeout.Timeout())
-}
-
 // full reports whether the server refused a write for lack of memory: in a script, where it has no
 // functions for us. A vote that was refused so is none.
 func full(err error) bool {
@@ -264,13 +244,14 @@ func (n *node) owe(r *request) {
 	}
 }
 
-// settle queues what is owed to a node that has answered, and sees to it that one that has not is asked again. When
-// closing, a node that does not answer is given up. n.mu is held.
+// settle queues what is owed to a node that has answered, and sees to it that one that has not is
+// asked again. When closing, a node that does not answer is given up. n.mu is held.
 func (n *node) settle(err error) {
+	repay := func() { n.queue, n.owed = append(n.queue, n.owed...), nil }
 	switch {
 	case err == nil:
 		n.pause = 0
-		n.repay()
+		repay()
 	case n.closing:
 		for _, r := range n.queue {
 			n.unsent(r, err)
@@ -283,17 +264,11 @@ func (n *node) settle(err error) {
 			defer n.mu.Unlock()
 			n.again = nil
 			if !n.closing {
-				n.repay()
+				repay()
 				n.rouse()
 			}
 		})
 	}
-}
-
-// repay queues what is owed; n.mu is held.
-func (n *node) repay() {
-	n.queue = append(n.queue, n.owed...)
-	n.owed = nil
 }
 
 // close refuses new requests. Those that are queued are sent.
@@ -304,12 +279,6 @@ func (n *node) close() {
 	if n.again != nil {
 		n.again.Stop()
 	}
-}
-
-// patience is how long a round of votes for a lease of this TTL waits for a majority: a small part of the TTL. A node
-// that does not answer delays nobody, as long as a majority does.
-func patience(ttl time.Duration) time.Duration {
-	return min(max(ttl/4, 50*time.Millisecond), voteMost)
 }
 
 const ofCluster = "the server is a node of a cluster, and Redlock wants servers that know nothing of each other"
@@ -330,8 +299,6 @@ func meaning(err error) error {
 	return redisnode.Meaning(err, redisnode.Answer{Code: "MOVED", Means: ofCluster},
 		redisnode.Answer{Code: "CROSSSLOT", Means: ofCluster})
 }
-
-func unexpected(reply any) error { return fmt.Errorf("unexpected reply of the server: %v", reply) }
 
 // errForeignType is the answer for a key that holds no string.
 var errForeignType = backend.Invalid("the lock's key holds a value of another type, which some other program put there")

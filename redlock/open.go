@@ -1,20 +1,19 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
-	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/redisnode"
-	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
 // probeAgain is the pause between two tries to open.
@@ -33,10 +32,10 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 	opts.Fresh = q.Bool("fresh", false)
 	drift := q.String("drift", "")
 	o, err := read(u, q)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = q.Err()
 	}
-	if err := q.Err(); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	if drift != "" {
@@ -83,37 +82,23 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 
 // read takes the keys that are about connections, which all nodes share.
 func read(u *url.URL, q *backend.Query) (*goredis.Options, error) {
-	most := q.Duration("read_timeout", callMost)
-	o := &goredis.Options{
-		ClientName: q.String("client_name", ""), DialTimeout: q.Duration("dial_timeout", callMost),
-		ReadTimeout: most, WriteTimeout: most, ContextTimeoutEnabled: true, DialerRetries: 1, MaxRetries: -1,
-		PoolSize: q.Int("pool_size", 0, 0, 100_000), MinIdleConns: q.Int("min_idle_conns", 0, 0, 100_000),
+	s, err := redisnode.ReadURL(u, q, callMost, u.Scheme == "redlocks", "use redlocks://")
+	if err != nil {
+		return nil, err
 	}
-	if u.User != nil {
-		o.Username = u.User.Username()
-		o.Password, _ = u.User.Password()
-	}
-	var err error
-	if p := strings.Trim(u.Path, "/"); p != "" {
-		if o.DB, err = strconv.Atoi(p); err != nil || o.DB < 0 {
-			return nil, backend.Invalid("the path %q of the %q URL: want a database number such as /0",
-				u.Path, u.Scheme)
-		}
-	}
-	o.TLSConfig, err = tlsurl.Config(u.Scheme == "redlocks", q, "use redlocks://")
-	return o, err
+	db, err := redisnode.Database(s.Path)
+	return &goredis.Options{
+		Username: s.User, Password: s.Password, DB: db, ClientName: s.ClientName,
+		DialTimeout: s.Dial, DialerRetries: 1, ReadTimeout: s.Read, WriteTimeout: s.Read, MaxRetries: -1,
+		ContextTimeoutEnabled: true, PoolSize: s.PoolSize, MinIdleConns: s.MinIdle, TLSConfig: s.TLS,
+	}, err
 }
 
-// probe wants an answer of a majority, and gives the operator's word if there is one. It tries again until ctx ends,
-// except where that is of no use.
+// probe wants an answer of a majority, and gives the operator's word if there is one. It tries again
+// until ctx ends, except where that is of no use.
 func (s *store) probe(ctx context.Context) error {
 	for {
-		r := s.ask(ctx, callMost, []op{{stateKey, []any{"s"}}}, nil)
-		err := r.enough(r.each(ctx, callMost, func(answer) error { return nil },
-			func() bool { return r.good >= s.quorum }))
-		if err == nil {
-			err = s.tooOld(ctx, r)
-		}
+		err := s.look(ctx)
 		if err == nil && s.fresh.Load() {
 			err = s.settle(ctx)
 		}
@@ -130,30 +115,73 @@ func (s *store) probe(ctx context.Context) error {
 	}
 }
 
-// tooOld asks the nodes that have answered which version they are.
-func (s *store) tooOld(ctx context.Context, r *round) error {
-	ctx, cancel := context.WithTimeout(ctx, callMost)
-	defer cancel()
-	r.mu.Lock()
-	heard := r.heard[:r.taken]
-	r.mu.Unlock()
-	var wg sync.WaitGroup
-	errs := make([]error, len(s.nodes))
-	for _, a := range heard {
-		if a.err != nil {
-			continue
+// look wants the states of a majority of the nodes, and that none of those is too old.
+func (s *store) look(ctx context.Context) error {
+	var old error
+	q := s.ask(ctx, callMost, []op{{stateKey, []any{"s"}}}, nil)
+	err := q.each(ctx, callMost, func(a answer) error {
+		_, info, err := stateOf(a.replies[0])
+		if bad := redisnode.TooOld(info); bad != nil {
+			old = fmt.Errorf("%s: %w", s.nodes[a.node].addr, bad)
 		}
-		wg.Go(func() {
-			if info, err := s.nodes[a.node].client.Info(ctx, "server").Result(); err == nil {
-				errs[a.node] = redisnode.TooOld(info)
+		return err
+	}, func() bool { return q.good >= s.quorum })
+	return cmp.Or(old, q.enough(err))
+}
+
+// settle gives the operator's word that no lock was forgotten. It is heeded only where it can be
+// true: every node must answer and none may have settled yet, for among nodes that have, one that
+// has not is one that lost its data. Otherwise the nodes keep to their quarantine. So the word may
+// stay in a configuration: it does nothing for a node that restarts. Where some have settled, another
+// client may be giving its word, and the others follow.
+func (s *store) settle(ctx context.Context) error {
+	states := make([]state, len(s.nodes))
+	q := s.ask(ctx, callMost, []op{{stateKey, []any{"s"}}}, nil)
+	err := q.each(ctx, callMost, func(a answer) (err error) {
+		states[a.node], _, err = stateOf(a.replies[0])
+		return err
+	}, nil)
+	if err == nil && q.good < len(s.nodes) {
+		err = q.because(fmt.Sprintf("%d of %d nodes answered, and all must", q.good, len(s.nodes)))
+	}
+	if err != nil {
+		return fmt.Errorf("fresh: %w", err)
+	}
+	if !slices.ContainsFunc(states, func(st state) bool { return st.settled }) {
+		// The quarantines that were seen end, and no others.
+		q := s.askEach(s.nodes, s.quorum, callMost, func(i int) op {
+			return op{stateKey, []any{"f", states[i].run, states[i].until}}
+		})
+		err = q.majority(ctx, func(a answer) error {
+			if a.replies[0] != int64(1) {
+				return errors.New("fresh: in another quarantine")
 			}
+			return nil
 		})
 	}
-	wg.Wait()
-	for i, err := range errs {
-		if err != nil {
-			return fmt.Errorf("%s: %w", s.nodes[i].addr, err)
-		}
+	if err == nil {
+		s.fresh.Store(false)
 	}
-	return nil
+	return err
+}
+
+// state is a node's.
+type state struct {
+	settled    bool
+	run, until string // which quarantine it is in
+	began      string // when it or the last one began
+}
+
+// stateOf reads a reply of look.lua's s, with what the server says of itself.
+func stateOf(reply any) (st state, info string, err error) {
+	res, _ := reply.([]any)
+	if len(res) != 5 {
+		return st, "", redisnode.Unexpected(reply)
+	}
+	st.settled = res[0] == int64(1)
+	st.run, _ = res[1].(string)
+	st.until, _ = res[2].(string)
+	st.began, _ = res[3].(string)
+	info, _ = res[4].(string)
+	return st, info, nil
 }

@@ -95,7 +95,7 @@ local function note(...)
   COUNTS[set.db], noted = n, true
 end
 
--- The nonce of an acquisition, which the id of each of its rounds begins with.
+-- The nonce of an acquisition, which the id of each of its ballots begins with.
 local function nonceOf(id) return string.match(id, '^[^.]*') end
 
 -- The terms of a vote (vote.lua), read once for those of the same.

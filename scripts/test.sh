@@ -75,12 +75,14 @@ status=0
 # Nothing is taken from the cache, which does not see what a test reads outside of its module.
 # Several packages at a time, the longest first: most of their time is waiting.
 if [[ -z $full ]]; then
+	# All is compiled first: two cores that compile are no machine for leases of a second.
+	go list -export -test -deps -f '' ./tests/backends $(scripts/packages.sh) >/dev/null
 	go test -count=1 -short -vet=off -ldflags=-w -shuffle=on -p 3 -timeout 10m "$@" ./tests/backends $(scripts/packages.sh) || status=$?
 else
 	# The backends' rules load the machine by themselves. With the race detector they take twelve minutes:
 	# go test -race ./tests/backends
 	go test -count=1 -vet=off -shuffle=on -timeout 20m "$@" ./tests/backends || status=$?
-	scripts/packages.sh | grep -vE '/tests/backends$|/internal/model$' | xargs go test -count=1 -vet=off -race -shuffle=on -p 2 -timeout 20m "$@" || status=$?
+	scripts/packages.sh | grep -vE '/tests/(backends|models/.*)$' | xargs go test -count=1 -vet=off -race -shuffle=on -p 2 -timeout 20m "$@" || status=$?
 	# What an operation costs is counted without the race detector, which allocates.
 	go test -count=1 "$@" -run TestCounts ./bench || status=$?
 	# Drivers from outside, held to the same suite.
@@ -93,7 +95,7 @@ else
 	# The questions of the rules, put to other libraries: half a minute.
 	go test -count=1 -timeout 5m ./tests/peers || status=$?
 	# The search of the protocols' states needs the speed that the race detector costs.
-	go test -count=1 -v "$@" ./redis/internal/model ./redlock/internal/model ./backend/migrate/internal/model | grep -v '^=== ' || status=$?
+	go test -count=1 -v "$@" ./tests/models/... | grep -v '^=== ' || status=$?
 fi
 program pgbouncer || echo "test: NOT RUN: Postgres behind a pooler (no pgbouncer; see scripts/setup-tests.sh)"
 program prometheus || echo "test: NOT RUN: the alert rules and the dashboard (no prometheus and promtool; see scripts/setup-tests.sh)"

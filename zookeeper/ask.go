@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -18,186 +19,393 @@ const maxDraws = 30
 // errAgain: nothing was done, and the claim is to be sent again.
 var errAgain = errors.New("again")
 
+// place is what the store remembers of a claim.
+type place struct {
+	st         *store
+	r          *backend.Request
+	c          *backend.Claim // changed only while no operation is under way
+	lock, held string         // the name's node, and the holder's, if it is ours
+
+	doing  kind               // the operation that is under way, or ended and not answered yet
+	ended  chan error         // of size 1
+	cancel context.CancelFunc // ends the one that is under way aside
+
+	// What follows is written by the operation that is under way.
+	s       *session // changed only while there is none
+	doubt   bool     // a request that makes nodes of ours was not answered
+	wait    string   // our node in the queue; empty if there is none
+	turn    bool     // the lock is free, and ours is the first node in the queue
+	taken   bool     // the lock was not free when it was asked for
+	empty   bool     // its node is there, and nothing under it
+	missing bool     // a node is missing that carries everything else
+	others  bool     // somebody waited behind us when we last looked
+	next    time.Duration
+	gates   *backend.Record // by which it was judged; the servers', with ErrGates
+	fresh   bool            // the request that made the grant was answered
+	counter draws           // what our grant made of it
+	left    bool            // it was given up: nothing may come of it any more
+	watched string
+	watch   *watch
+
+	news atomic.Pointer[news]
+
+	mu      sync.Mutex
+	grant   *backend.Grant
+	handed  bool            // a caller was given it
+	cleared chan struct{}   // there once nobody renewed the hold in time; closed when its node is gone
+	renewed backend.Instant // the last renewal
+	timer   *time.Timer     // ends a hold that nobody renews
+	armed   *watch          // tells when the holder's node goes
+}
+
+// news is that the node which ours in the queue stood behind has gone.
+type news struct{ mine, gone string }
+
+// place returns what is remembered of a claim. It is found by the nonce too: the engine may have
+// made another claim of the request.
+func (st *store) place(c *backend.Claim) *place {
+	p := st.find(c)
+	if p == nil {
+		lock := st.at.lock(c.Name)
+		p = &place{
+			st: st, r: c.Request, c: c, lock: lock, held: lock + "/" + heldMark + c.Nonce,
+			ended: make(chan error, 1),
+		}
+		st.mu.Lock()
+		st.places[c.Nonce] = p
+		st.mu.Unlock()
+	}
+	if p.doing == idle && p.c != c {
+		p.c = c
+	}
+	if c.Place == nil { // Keep may read it beside a Leave
+		c.Place = p
+	}
+	return p
+}
+
+// find returns what is remembered of a claim, or nil.
+func (st *store) find(c *backend.Claim) *place {
+	if p, ok := c.Place.(*place); ok {
+		return p
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.places[c.Nonce]
+}
+
+// length is that of the hold.
+func (p *place) length() time.Duration { return p.r.TTL + p.r.Grace }
+
+// load is what the claim adds to the transaction that ends its session: the path of its node, with
+// its length. It has one at a time, and that in the queue is the longer one.
+func (p *place) load() int {
+	const sizes, number = 4, len("-2147483648")
+	return sizes + len(p.lock) + len("/") + len(waitMark) + nonceLen + number + 1
+}
+
+// kind is what an operation does; each is for the calls of one method.
+type kind int
+
+const (
+	idle kind = iota
+	asking
+	entering
+	releasing
+	undoing
+)
+
+// do does what a call of Enter, Ask or Leave is for, and returns when that has ended or ctx has.
+// What was sent cannot be taken back, and a server that is slow would only be further behind if it
+// were asked again: so the operation goes on when ctx ends. The next call of its kind waits for it;
+// another kind of call first ends it.
+func (p *place) do(ctx context.Context, k kind) error {
+	if p.doing != idle && p.doing != k {
+		p.cancel()
+		if _, err := p.await(ctx); err != nil {
+			return err
+		}
+	}
+	for {
+		fresh := p.doing == idle
+		if fresh {
+			if err := p.join(k); err != nil {
+				return err
+			}
+			p.doing, p.gates = k, p.c.Gates
+			p.operate(ctx, k)
+		}
+		err, over := p.await(ctx)
+		switch {
+		case over != nil:
+			return p.s.unheard(over, p.c.Wait && (k == asking || k == entering))
+		case fresh, err == nil, backend.Final(err), errors.Is(err, backend.ErrGates):
+			return err
+		}
+		// What an earlier call began has had no answer: it is asked again.
+	}
+}
+
+// operate does an operation, or begins it. Most Asks and releases send a unit and ask nothing else:
+// these stay on this goroutine. Where ctx ends before the unit has, the rest is done aside.
+func (p *place) operate(ctx context.Context, k kind) {
+	switch k {
+	case entering:
+		p.aside(p.enter)
+		return
+	case undoing:
+		p.aside(p.undo)
+		return
+	}
+	u, err := p.each(ctx, k, nil, false)
+	if u == nil && !errors.Is(err, context.Canceled) {
+		p.ended <- err
+		return
+	}
+	p.gates = p.c.Gates
+	p.aside(func(ctx context.Context) error {
+		_, err := p.each(ctx, k, u, true)
+		return err
+	})
+}
+
+// unasked is a ctx that has ended: under it nothing is asked.
+var unasked = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// aside does an operation on a goroutine of its own.
+func (p *place) aside(f func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel = cancel
+	p.st.flying.Go(func() {
+		defer cancel()
+		p.ended <- f(ctx)
+	})
+}
+
+// await returns how the operation has ended, or over if ctx has before.
+func (p *place) await(ctx context.Context) (err, over error) {
+	select {
+	case err = <-p.ended:
+		p.doing = idle
+		return err, nil
+	default:
+	}
+	select {
+	case err = <-p.ended:
+		p.doing = idle
+		return err, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// join chooses the session of a claim that is asked for. If the one before has ended, what it had
+// made is gone.
+func (p *place) join(k kind) error {
+	if k > entering || p.left || p.isGranted() || p.s != nil && p.s.alive() {
+		return nil
+	}
+	s, err := p.st.session(p)
+	if err != nil {
+		return err
+	}
+	p.unwatch()
+	p.s, p.wait, p.turn, p.doubt = s, "", false, false
+	return nil
+}
+
 // Ask implements backend.Driver: one multi, if the lock is free. What others have changed meanwhile
 // is asked for, and the claim sent again.
 func (st *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
 		p := st.place(c)
-		p.endEnter()
-		if c.Err = p.settle(ctx); c.Err != nil {
-			continue
-		}
-		if c.Err = p.each(ctx, p.prepare); c.Err != nil && c.Wait && p.s != nil {
-			c.Err = p.s.unheard(c.Err)
-		}
-		if errors.Is(c.Err, backend.ErrLocked) && !c.Wait { // it has made nothing, and will not be given up
+		c.Err = p.do(ctx, asking)
+		switch {
+		case c.Err == nil:
+			c.Err = p.hand(c)
+		case errors.Is(c.Err, backend.ErrGates):
+			c.Gates = p.gates
+		case !errors.Is(c.Err, backend.ErrLocked):
+		case c.Wait:
+			c.Queued, c.Next = p.wait != "" && p.s.watching(p.watched, p.watch), p.next
+			if !c.Queued { // Enter joins, or stands again
+				c.Next = time.Millisecond
+			}
+		default: // it has made nothing, and will not be given up
 			p.stop()
 			c.Place = nil
 		}
 	}
 }
 
-// each sends a unit after the other until one is answered.
-func (p *place) each(ctx context.Context, prepare func(context.Context) (*unit, error)) error {
-	err := errAgain
-	for tries := 0; errors.Is(err, errAgain); tries++ {
-		u, failed := prepare(ctx)
-		if u == nil {
-			return failed
-		}
-		if err := p.s.send(ctx, u); err != nil {
-			return err
-		}
-		err = p.answer(ctx, u)
-		if errors.Is(err, errAgain) && tries == maxDraws {
-			return backend.Refusal(u.err)
-		}
+// each sends a unit after the other until one is answered; u is one that was sent already. On the
+// caller's goroutine it sends units only: where something else has to be asked the error is
+// Canceled, and where ctx ends first it returns the unit that is not answered yet. Aside, the end of
+// ctx takes back a unit that has not left.
+func (p *place) each(ctx context.Context, k kind, u *unit, aside bool) (*unit, error) {
+	prepare, answer, asks := p.attempt, p.asked, unasked
+	if k == releasing {
+		prepare, answer = p.prepareRelease, p.released
 	}
-	return err
+	if aside {
+		asks = ctx
+	}
+	for tries := 0; ; tries++ {
+		if u == nil {
+			var err error
+			if u, err = prepare(asks); u == nil {
+				return nil, err
+			}
+			p.s.send(u)
+		}
+		if !u.await(ctx, aside) {
+			return u, nil
+		}
+		err := answer(asks, u)
+		switch {
+		case !errors.Is(err, errAgain):
+			return nil, err
+		case tries == maxDraws:
+			return nil, backend.Refusal(u.err)
+		}
+		u = nil
+	}
 }
 
-// prepare returns what is to be sent for a grant; nil: the answer is known.
-func (p *place) prepare(ctx context.Context) (*unit, error) {
-	if p.left {
+// attempt returns what is to be sent for a grant; nothing where the answer is known without.
+func (p *place) attempt(ctx context.Context) (*unit, error) {
+	switch {
+	case p.left:
 		return nil, fmt.Errorf("the request was abandoned: %w", backend.ErrLost)
+	case p.isFresh():
+		return nil, nil
+	case p.isGranted():
+		return nil, p.confirm(ctx)
 	}
-	if u := p.landed; u != nil && u.bucket != nil && u.err == nil {
-		return nil, p.answer(ctx, u)
-	}
-	if p.isGranted() {
-		return nil, p.again(ctx)
-	}
-	u, err := p.attempt(ctx)
+	u, err := p.prepare(ctx)
 	if err != nil && !p.isGranted() && !backend.Final(err) && !errors.Is(err, backend.ErrGates) {
 		err = backend.Refusal(err) // nothing was sent but questions
 	}
 	return u, err
 }
 
-func (p *place) attempt(ctx context.Context) (*unit, error) {
-	st, c := p.st, p.c
-	s, err := p.session(ctx)
-	if err != nil {
+// prepare returns what is to be sent where there is no grant yet.
+func (p *place) prepare(ctx context.Context) (*unit, error) {
+	st, c, s := p.st, p.c, p.s
+	if err := s.covered(ctx, p.length()); err != nil {
 		return nil, err
 	}
 	if p.doubt {
-		if err := p.recover(ctx, s); err != nil {
+		if err := p.recover(ctx); err != nil {
 			return nil, err
 		}
 		if p.isGranted() {
-			return nil, p.again(ctx)
+			return nil, p.confirm(ctx)
 		}
 	}
-	gates, err := st.gates.judged(ctx, s, c)
+	set, err := st.gates.judged(ctx, s, p.gates)
 	if err != nil {
+		p.gates = set.record
 		return nil, err
 	}
-	u := &unit{p: p, gates: gates, bucket: st.bucket(c.Name)}
+	u := &unit{p: p, gates: set.version, bucket: st.bucket(c.Name)}
 	if c.Wait && (p.wait != "" && !p.turn || p.wait == "" && (p.taken || st.wasHeld(p.lock))) {
-		return nil, p.queued()
+		p.taken = true
+		return nil, backend.ErrLocked
 	}
 	if p.wait != "" {
 		u.ops = []any{&zk.DeleteRequest{Path: p.lock + "/" + p.wait, Version: -1}}
 	} else {
-		if err := p.glance(ctx, s); err != nil {
+		if err := p.look(ctx); err != nil {
 			return nil, err
 		}
 		if p.empty {
 			// The container is taken down only if it is empty, and what is not there can be made.
 			u.ops = []any{&zk.DeleteRequest{Path: p.lock, Version: -1}}
 		}
-		u.ops = append(u.ops, &zk.CreateRequest{Path: p.lock, Acl: st.acl, Flags: zk.FlagContainer})
+		u.ops = append(u.ops,
+			&zk.CreateRequest{Path: p.lock, Acl: st.acl, Flags: zk.FlagContainer})
 	}
-	if err := p.draw(ctx, s); err != nil {
+	if err := p.draw(ctx); err != nil {
 		return nil, err
 	}
 	return u, nil
 }
 
 // draw makes it known what a grant depends on.
-func (p *place) draw(ctx context.Context, s *session) error {
+func (p *place) draw(ctx context.Context) error {
 	if p.missing {
-		if err := s.ensure(ctx); err != nil {
+		if err := p.s.ensure(ctx); err != nil {
 			return err
 		}
 		p.missing = false
 	}
-	if _, err := p.st.gates.load(ctx, s, false); err != nil {
+	if _, err := p.st.gates.load(ctx, p.s, false); err != nil {
 		return err
 	}
-	if err := p.st.bucket(p.r.Name).load(ctx, s); err != nil {
+	if err := p.st.bucket(p.c.Name).load(ctx, p.s); err != nil {
 		return err
 	}
-	_, err := s.time(ctx)
+	_, err := p.s.time(ctx)
 	return err
 }
 
-// queued is the answer to a waiter whose turn has not come.
-func (p *place) queued() error {
-	p.taken = true
-	p.c.Queued, p.c.Next = p.wait != "" && p.s.watching(p.watched, p.watch), p.next
-	if !p.c.Queued { // Enter joins, or stands again
-		p.c.Next = time.Millisecond
-	}
-	return backend.ErrLocked
-}
-
-// glance returns nil if the lock is free, as far as that is known. To ask for a lock that is held
+// look returns nil if the lock is free, as far as that is known. To ask for a lock that is held
 // costs the servers a write that fails, to look costs a read: so it looks only where the lock was
 // held just now.
-func (p *place) glance(ctx context.Context, s *session) error {
+func (p *place) look(ctx context.Context) error {
 	if !p.taken {
 		if !p.st.wasHeld(p.lock) {
 			return nil
 		}
-		if err := s.sync(ctx); err != nil { // another's release may be on its way to our server
+		if err := p.s.sync(ctx); err != nil { // another's release may be on its way to our server
 			return err
 		}
 	}
 	p.taken, p.empty = false, false
-	l, err := s.line(ctx, p.lock)
+	l, err := p.s.line(ctx, p.lock)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
 		return err
 	}
-	held := l.held != "" || len(l.waiters) > 0
-	p.st.note(p.lock, held)
-	switch {
-	case !held:
-		p.empty = err == nil // its holder died, and the servers have not taken it down yet
-		return nil
-	case l.held == "":
-		if err := s.suspect(ctx, p.lock, l); err != nil {
-			return err
-		}
+	if err := p.s.saw(ctx, p.lock, l); err != nil {
+		return err
 	}
-	return backend.ErrLocked
+	if l.held != "" || len(l.waiters) > 0 {
+		return backend.ErrLocked
+	}
+	p.empty = err == nil // its holder died, and the servers have not taken it down yet
+	return nil
 }
 
-// answer is that to a claim whose unit has ended.
-func (p *place) answer(ctx context.Context, u *unit) error {
-	p.landed = nil
-	if p.c.Leaving {
-		return p.answerLeave(u)
-	}
+// asked is the answer to a claim whose unit has ended.
+func (p *place) asked(ctx context.Context, u *unit) error {
 	switch i := u.index; {
-	case u.err == nil && p.s.covers(u.asked, p.length()):
-		return p.hand(ctx)
 	case u.err == nil:
-		return p.again(ctx) // the session had been silent for long
+		p.granted(u.token, u.reserved, u.pot.after(), u.asked)
+		p.fresh = true
+		if p.isFresh() {
+			return nil
+		}
+		return p.confirm(ctx) // the session had been silent for long
 	case i < 0 && !u.sent:
 		return backend.Refusal(u.err)
 	case i < 0:
+		p.doubt = true
 		return u.err
 	case errors.Is(u.err, errGates):
 		p.st.gates.outdated(u.gates)
 	case errors.Is(u.err, errDrawn):
 	case errors.Is(u.err, zk.ErrNodeExists):
 		if p.taken = true; p.c.Wait {
-			return p.queued()
+			return backend.ErrLocked
 		}
 	case p.wait != "" && i == 0 && errors.Is(u.err, zk.ErrNoNode): // taken for dead, or cleaned up
-		p.wait, p.turn = "", false
-		return p.queued()
+		p.wait, p.turn, p.taken = "", false, true
+		return backend.ErrLocked
 	case p.empty && (errors.Is(u.err, zk.ErrNotEmpty) || errors.Is(u.err, zk.ErrNoNode)):
 		p.empty = false
 	case errors.Is(u.err, zk.ErrNoNode):
@@ -208,28 +416,42 @@ func (p *place) answer(ctx context.Context, u *unit) error {
 	return errAgain
 }
 
-// land takes in what became of a unit.
-func (u *unit) land() {
-	p := u.p
-	switch {
-	case u.join && u.err == nil:
-		_, p.wait, _ = strings.Cut(u.last.String, p.lock+"/")
-		p.doubt = p.wait == "" // the answer was lost, and it is known that it was done
-	case u.join:
-	case u.bucket == nil:
-		return // a release, which says so itself
-	case u.err == nil:
-		p.granted(u.token, u.reserved, u.pot.after(), u.asked)
+// recover finds what a request did that was not answered.
+func (p *place) recover(ctx context.Context) error {
+	s := p.s
+	if err := s.sync(ctx); err != nil {
+		return err
 	}
-	p.doubt = p.doubt || u.err != nil && u.index < 0 && u.sent
-}
-
-// time returns the servers' clock in microseconds. It asks only if it has not heard of it for long.
-func (s *session) time(ctx context.Context) (int64, error) {
-	if us, known := s.st.clock.now(); known {
-		return us, nil
+	l, err := s.line(ctx, p.lock)
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		return err
 	}
-	err := s.ensured(ctx, func() error { return s.touch(ctx) })
-	us, _ := s.st.clock.now()
-	return us, err
+	p.wait, p.turn = "", false
+	if l.held == heldMark+p.c.Nonce {
+		n, err := get(ctx, s, p.held)
+		switch {
+		case errors.Is(err, zk.ErrNoNode):
+		case err != nil:
+			return err
+		default:
+			r, ok := readRecord(n.data)
+			if !ok || n.stat.EphemeralOwner != s.owner() {
+				return errEnded // left by a session of ours that is over: it goes by itself
+			}
+			counter := draws{version: r.Version, last: r.Last}
+			p.st.bucket(p.c.Name).hint(counter.version, counter.last)
+			p.granted(r.Token, 0, counter, backend.Now()) // the time is confirmed next
+			return nil
+		}
+	}
+	for _, w := range l.of(p.c.Nonce) {
+		n, err := get(ctx, s, p.lock+"/"+w)
+		if err == nil && n.stat.EphemeralOwner == s.owner() {
+			p.wait = w
+		} else if err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return err
+		}
+	}
+	p.doubt = false
+	return nil
 }

@@ -1,9 +1,9 @@
 package zookeeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -11,34 +11,21 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // call sends a request once the session is connected. The client library knows no ctx: when ctx
 // ends, call returns, and the request goes on by itself until it is answered, or its connection or
 // session has ended. So it is for what changes nothing, or does no harm later.
 func call[T any](ctx context.Context, s *session, send func(*zk.Conn) (T, error)) (T, error) {
-	var none T
-	if err := ctx.Err(); err != nil {
-		return none, err
-	}
 	if err := s.await(ctx); err != nil {
+		var none T
 		return none, err
 	}
-	type outcome struct {
-		res T
-		err error
-	}
-	done := make(chan outcome, 1)
-	s.st.flying.Go(func() {
+	return core.Do(ctx, true, &s.st.flying, func(context.Context) (T, error) {
 		res, err := send(s.conn)
-		done <- outcome{res, err}
+		return res, s.meaning(err)
 	})
-	select {
-	case o := <-done:
-		return o.res, s.meaning(o.err)
-	case <-ctx.Done():
-		return none, ctx.Err()
-	}
 }
 
 // round is a question that is under way, and its answer.
@@ -55,7 +42,7 @@ func together[T any](
 	ctx context.Context, s *session, what string, fresh bool, ask func(context.Context) (T, error),
 ) (T, error) {
 	var none T
-	if err := s.await(ctx); err != nil {
+	if err := cmp.Or(s.await(ctx), ctx.Err()); err != nil {
 		return none, err
 	}
 	for {
@@ -93,8 +80,8 @@ func together[T any](
 	}
 }
 
-// multi sends several operations of which all are done or none. If one failed, its index comes with its error; -1
-// if it is unknown whether they were done.
+// multi sends several operations of which all are done or none. If one failed, its index comes with
+// its error; -1 if it is unknown whether they were done.
 //
 // The library cannot read the answer to the creation of a container and calls that an API error,
 // with what stands before it in the answer. If the operations have failed it can read all of the
@@ -125,7 +112,8 @@ func (s *session) exchange(ops []any) ([]zk.MultiResponse, int, error) {
 	return rs, 0, nil
 }
 
-// ensured calls f, and again after it has made the nodes that carry everything else, if they are missing.
+// ensured calls f, and again after it has made the nodes that carry everything else, if they are
+// missing.
 func (s *session) ensured(ctx context.Context, f func() error) error {
 	err := f()
 	if !errors.Is(err, zk.ErrNoNode) {
@@ -168,7 +156,8 @@ func (s *session) ensurePath(ctx context.Context, p string) error {
 	return err
 }
 
-// meaning returns an error of the server as the contract has it: what another try cannot mend is ErrInvalid.
+// meaning returns an error of the server as the contract has it: what another try cannot mend is
+// ErrInvalid.
 func (s *session) meaning(err error) error {
 	var means string
 	switch {
@@ -184,19 +173,8 @@ func (s *session) meaning(err error) error {
 	default:
 		return err
 	}
-	return &refused{means, err}
+	return backend.Invalid("%s (%w)", means, err)
 }
-
-// refused is a server's error that matches ErrInvalid.
-type refused struct {
-	means string
-	err   error
-}
-
-func (e *refused) Error() string {
-	return fmt.Sprintf("%v: %s (%v)", backend.ErrInvalid, e.means, e.err)
-}
-func (e *refused) Unwrap() []error { return []error{backend.ErrInvalid, e.err} }
 
 // cutOff reports whether a request may have been lost with its connection.
 func cutOff(err error) bool {
@@ -235,7 +213,9 @@ func (s *session) sync(ctx context.Context) error {
 
 // touch writes something: the answer also tells the time.
 func (s *session) touch(ctx context.Context) error {
-	stat, err := call(ctx, s, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(s.st.at.done, nil, -1) })
+	stat, err := call(ctx, s, func(c *zk.Conn) (*zk.Stat, error) {
+		return c.Set(s.st.at.done, nil, -1)
+	})
 	if err == nil {
 		s.st.clock.heard(stat.Mtime)
 	}
@@ -274,7 +254,9 @@ func (s *session) line(ctx context.Context, lock string) (line, error) {
 
 // remove deletes a node that may be gone.
 func (s *session) remove(ctx context.Context, path string) error {
-	_, err := call(ctx, s, func(c *zk.Conn) (struct{}, error) { return struct{}{}, c.Delete(path, -1) })
+	_, err := call(ctx, s, func(c *zk.Conn) (struct{}, error) {
+		return struct{}{}, c.Delete(path, -1)
+	})
 	if errors.Is(err, zk.ErrNoNode) {
 		err = nil
 	}

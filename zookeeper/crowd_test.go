@@ -81,7 +81,7 @@ func (c *slow) Read(p []byte) (int, error) {
 			return 0, err
 		}
 		c.answered.Add(1)
-		<-time.After(60 * time.Millisecond)
+		<-time.After(50 * time.Millisecond)
 	}
 	n := copy(p, c.rest)
 	c.rest = c.rest[n:]
@@ -156,6 +156,24 @@ func TestHeldLocksAtASlowServer(t *testing.T) {
 	if answered > 6*n {
 		t.Errorf("%d requests were answered for %d locks, want at most six for each", answered, n)
 	}
+}
+
+// What an Ask has to find out first may take longer than any call of it lasts: here what became of
+// one that was not answered.
+func TestAskOutlastsItsCalls(t *testing.T) {
+	t.Parallel()
+	p, url := proxied(t, single(t).Servers()[0])
+	l := open(t, url)
+	unlock(t, lock(t, l.Mutex("warm")))
+	p.LoseReplyTo(1, about("/held-"))
+	p.Set(faultproxy.Mode{Delay: 330 * time.Millisecond})
+	le, err := l.Mutex("x").TryLock(t.Context())
+	must(t, err)
+	if p.Counts().LostReplies != 1 {
+		t.Error("no reply was lost")
+	}
+	p.Set(faultproxy.Mode{})
+	unlock(t, le)
 }
 
 // The reply to requests that many share is lost: each finds out what became of it, and nothing is done twice.
@@ -314,10 +332,11 @@ func TestManyLongPaths(t *testing.T) {
 	t.Parallel()
 	const n = 450
 	z := single(t)
-	d, err := zookeeper.New(z.Addrs(), &zookeeper.Options{
+	opened, err := zookeeper.New(z.Addrs(), &zookeeper.Options{
 		Chroot: "/" + strings.Repeat("c", 500), Prefix: strings.Repeat("é", 250),
 	})
 	must(t, err)
+	d := call(opened)
 	t.Cleanup(func() { must(t, d.Close()) })
 	holds, errs := make([]*core.Hold, n), make([]error, n)
 	places := make(chan struct{}, 32)
@@ -328,13 +347,13 @@ func TestManyLongPaths(t *testing.T) {
 			defer func() { <-places }()
 			r := request(fmt.Sprintf("%03d-%s", i, strings.Repeat("é", 250)))
 			var g backend.Grant
-			g, errs[i] = call(d).Acquire(within(t, 20*time.Second), r)
+			g, errs[i] = d.Acquire(within(t, 20*time.Second), r)
 			holds[i] = &core.Hold{Request: r, Grant: g}
 		})
 	}
 	wg.Wait()
 	must(t, errors.Join(errs...))
-	must(t, errors.Join(call(d).Renew(within(t, 10*time.Second), holds)...))
+	must(t, errors.Join(d.Renew(within(t, 10*time.Second), holds)...))
 }
 
 func TestRaise(t *testing.T) {

@@ -2,9 +2,10 @@
 //
 //	zookeeper://[user:password@]h1[:2181],h2,h3[/chroot][?prefix=…]
 //
-// Keys of the URL: prefix, ttl. User and password authenticate with the digest scheme; then what the driver makes is
-// accessible to that user only. [New] takes the servers and [Options]; the driver opens its sessions by itself,
-// because how long a session lives is how long its leases last.
+// Keys of the URL: prefix, ttl. User and password authenticate with the digest scheme; then what
+// the driver makes is accessible to that user only. [New] takes the servers and [Options]; the
+// driver opens its sessions by itself, because how long a session lives is how long its leases
+// last.
 //
 // # What a lease is made of
 //
@@ -23,11 +24,13 @@
 //	locks/<name>                          container: there while the name is held or waited for;
 //	                                      its data are those of the last release that somebody
 //	                                      waited for
-//	locks/<name>/held-<nonce>             ephemeral: the holder; its data are the token and, in
-//	                                      the second line, the owner
+//	locks/<name>/held-<nonce>             ephemeral: the holder; its data are the token, the
+//	                                      owner, and what it made of the counter, as JSON
 //	locks/<name>/wait-<nonce>-<number>    ephemeral, sequential: the queue; the data are the owner
-//	tokens/00 … tokens/ff                 counters: no name whose hash is that has had a greater token
-//	done/<session>-<n>                    ephemeral: the last of a session's requests with releases that was done
+//	tokens/00 … tokens/ff                 counters: no name whose hash is that has had a greater
+//	                                      token
+//	done/<session>-<n>                    ephemeral: the last of a session's requests with releases
+//	                                      that was done
 //	clients/<migration>%.<id>             what a client of a migration has reported; deleted by
 //	                                      others once it is forgotten
 //
@@ -100,8 +103,8 @@
 //
 // A connection on which no answer comes for 3 s although one is due (for short leases two thirds of
 // TTL + grace) is given up for the next server; each time that this happens without an answer in
-// between it is given twice as long, up to two thirds of the session. A session whose client library makes
-// no attempt to connect any more is replaced by another.
+// between it is given twice as long, up to two thirds of the session. A session whose client
+// library makes no attempt to connect any more is replaced by another.
 //
 // A server hangs up on a client that has seen more than it has, and on any as long as there is no
 // leader. Where all hang up, again and again, a session first asks for another one, of 1 ms, on a

@@ -13,11 +13,9 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-const (
-	// baseLength is the session that every driver has: for what is about no lock in particular, and
-	// for holds of the default TTL.
-	baseLength = 30 * time.Second
-)
+// baseLength is the session that every driver has: for what is about no lock in particular, and for
+// holds of the default TTL.
+const baseLength = 30 * time.Second
 
 // Options of [New].
 type Options struct {
@@ -32,8 +30,8 @@ type Options struct {
 	// User and Password authenticate with the digest scheme. What the driver makes is then
 	// accessible to this user only; without User, to everybody.
 	User, Password string
-	// Dial connects to a server; the default dials TCP. For TLS, which a URL has by zookeepers://, give
-	// a tls.Dialer's DialContext.
+	// Dial connects to a server; the default dials TCP. For TLS, which a URL has by zookeepers://,
+	// give a tls.Dialer's DialContext.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -50,21 +48,19 @@ type store struct {
 	buckets [buckets]*bucket
 	clock   clock
 	gates   gates
-	tick    atomic.Int64   // the servers' tick at the longest: half of the shortest session; 0: not known yet
+	ticks   atomic.Int64   // see tick
 	flying  sync.WaitGroup // calls that may outlive their callers, and sessions that are being closed
 
 	mu       sync.Mutex
 	closed   bool
 	sessions []*session
-	most     limit
-	places   map[string]*place    // by nonce: those that were not given up
-	suspects map[string]suspect   // by lock
-	busy     map[string]time.Time // by lock: when it was found held
+	sights   map[string]sight  // by lock
+	places   map[string]*place // by nonce: those that were not given up
 }
 
-// New returns a driver for an ensemble: servers are "host:port" each, port 2181 where none is given.
-// Nothing is sent before the first call. The driver opens its own sessions, because how long a
-// session lives is how long its leases last. opts may be nil. Close ends the sessions.
+// New returns a driver for an ensemble: servers are "host:port" each, port 2181 where none is
+// given. Nothing is sent before the first call. The driver opens its own sessions, because how long
+// a session lives is how long its leases last. opts may be nil. Close ends the sessions.
 func New(servers []string, opts *Options) (*Driver, error) {
 	st, err := newStore(servers, opts)
 	if err != nil {
@@ -94,13 +90,12 @@ func newStore(servers []string, opts *Options) (*store, error) {
 		return nil, err
 	}
 	st := &store{
-		servers:  zk.FormatServers(servers),
-		at:       newPlaces(strings.TrimSuffix(opts.Chroot, "/"), prefix),
-		acl:      zk.WorldACL(zk.PermAll),
-		dial:     opts.Dial,
-		places:   map[string]*place{},
-		suspects: map[string]suspect{},
-		busy:     map[string]time.Time{},
+		servers: zk.FormatServers(servers),
+		at:      newPlaces(strings.TrimSuffix(opts.Chroot, "/"), prefix),
+		acl:     zk.WorldACL(zk.PermAll),
+		dial:    opts.Dial,
+		places:  map[string]*place{},
+		sights:  map[string]sight{},
 	}
 	for _, s := range st.servers {
 		if host, _, err := net.SplitHostPort(s); err != nil || host == "" {
@@ -167,6 +162,10 @@ func (st *store) Close() error {
 	st.flying.Wait()
 	return nil
 }
+
+// tick is the servers' tick, as long as it can be: half of their shortest session; 0: not known
+// yet.
+func (st *store) tick() time.Duration { return time.Duration(st.ticks.Load()) }
 
 // bucket returns the counter of a name.
 func (st *store) bucket(name string) *bucket { return st.buckets[bucketOf(name)] }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -109,13 +110,201 @@ func (p *place) arm(ctx context.Context) error {
 		return err
 	}
 	p.mu.Lock()
-	stopped := p.stopped
-	if !stopped {
+	over := p.grant == nil
+	if !over {
 		p.armed = w
 	}
 	p.mu.Unlock()
-	if stopped {
+	if over {
 		p.s.ignore(p.held, w)
 	}
 	return nil
+}
+
+// granted makes the claim a hold. asked is when the request was sent that the session's end is
+// counted from.
+func (p *place) granted(
+	token backend.Token, reserved int, counter draws, asked backend.Instant,
+) {
+	p.unwatch()
+	p.wait, p.turn, p.doubt, p.fresh, p.counter = "", false, false, false, counter
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.grant, p.renewed = &backend.Grant{Token: token, Reserved: reserved, Asked: asked}, asked
+	if p.timer == nil {
+		p.timer = time.AfterFunc(p.length(), p.expire)
+	}
+}
+
+func (p *place) isGranted() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.grant != nil
+}
+
+// isFresh reports whether a grant needs no confirmation: its request was answered, its session surely
+// lasts for the TTL and the grace, and no caller has it. The call that asked for it may have ended.
+func (p *place) isFresh() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.fresh && p.grant != nil && p.cleared == nil && !p.handed && p.s.alive() &&
+		p.s.covers(p.grant.Asked, p.length())
+}
+
+// errNotKept: the lock was granted, and lost before the caller could be told.
+var errNotKept = errors.New("the lock was granted, and lost again before the answer was sure")
+
+// hand gives the caller the grant, unless it is lost already. From here on a loss is told.
+func (p *place) hand(c *backend.Claim) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cleared != nil || !p.s.alive() {
+		return errNotKept
+	}
+	p.handed = true
+	c.Grant = *p.grant
+	return nil
+}
+
+// confirm makes sure of a grant that was given before, or whose answer was lost: it asks until the
+// session surely lasts for the TTL and the grace after the asking.
+func (p *place) confirm(ctx context.Context) error {
+	for !p.lapsed() {
+		asked := backend.Now()
+		i, err := p.s.multi(ctx, &zk.CheckVersionRequest{Path: p.held, Version: -1})
+		switch {
+		case i == 0 && errors.Is(err, zk.ErrNoNode), errors.Is(err, errEnded):
+			return p.forgetGrant(ctx)
+		case err != nil:
+			return err
+		case p.s.covers(asked, p.length()) && p.renew(asked):
+			p.grant.Asked = asked
+			return nil
+		}
+		timer := time.NewTimer(p.s.report())
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+	return p.forgetGrant(ctx)
+}
+
+// forgetGrant makes the claim one that was never granted, unless somebody was given the grant. It
+// returns when what ends the grant by itself has done so.
+func (p *place) forgetGrant(ctx context.Context) error {
+	p.mu.Lock()
+	cleared, handed := p.cleared, p.handed
+	p.mu.Unlock()
+	if handed {
+		return backend.ErrLost
+	}
+	if cleared != nil {
+		select {
+		case <-cleared:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.timer.Stop()
+	p.grant, p.cleared, p.timer = nil, nil, nil
+	p.wait, p.doubt = "", true
+	return errNotKept
+}
+
+// tellLost tells the holder. Where nobody was given the grant the claim waits on, and may be
+// granted once more.
+func (p *place) tellLost(err error) {
+	p.mu.Lock()
+	handed := p.handed
+	p.mu.Unlock()
+	if handed {
+		p.r.Lost(err)
+	}
+}
+
+// renew sets the end of the hold anew; false: it is over.
+func (p *place) renew(asked backend.Instant) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cleared != nil || p.grant == nil {
+		return false
+	}
+	p.renewed = asked
+	return true
+}
+
+// lapsed reports whether the hold is over because nobody renewed it.
+func (p *place) lapsed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cleared != nil || p.grant != nil && p.renewed.Elapsed() >= p.length()
+}
+
+// expire runs on the timer. Pings keep the session alive whatever the holder does, so a hold that
+// nobody renews is ended here.
+func (p *place) expire() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.grant == nil || p.cleared != nil || !p.s.alive() {
+		return
+	}
+	if left := p.length() - p.renewed.Elapsed(); left > 0 {
+		p.timer.Reset(left)
+		return
+	}
+	s, cleared := p.s, make(chan struct{})
+	p.cleared = cleared
+	p.st.flying.Go(func() {
+		defer close(cleared)
+		p.clear(s)
+	})
+}
+
+// clear deletes what a hold that is over has in the store, as long as its session does not end by
+// itself.
+func (p *place) clear(s *session) {
+	pause := 20 * time.Millisecond
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		err := s.erase(ctx, p.lock, []string{p.held})
+		cancel()
+		if err == nil || backend.Final(err) {
+			return
+		}
+		select {
+		case <-s.over:
+			return
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, time.Second)
+	}
+}
+
+// stop ends what runs by itself, and counts the claim out of its session.
+func (p *place) stop() {
+	p.mu.Lock()
+	p.grant = nil
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	armed := p.armed
+	p.mu.Unlock()
+	p.st.mu.Lock()
+	if p.st.places[p.r.Nonce] == p {
+		delete(p.st.places, p.r.Nonce)
+	}
+	p.st.mu.Unlock()
+	if p.s == nil {
+		return
+	}
+	p.unwatch()
+	if armed != nil {
+		p.s.ignore(p.held, armed)
+	}
+	p.s.unuse(p)
 }

@@ -49,7 +49,8 @@ func bucketOf(name string) int {
 	return int(h.Sum32() % buckets)
 }
 
-// client is the node of a client's report. No text is encoded with the two characters in the middle.
+// client is the node of a client's report. No text is encoded with the two characters in the
+// middle.
 func (p places) client(move, id string) string {
 	return p.clients + "/" + encode(move) + clientCut + encode(id)
 }
@@ -126,6 +127,16 @@ func readLine(children []string) line {
 	return l
 }
 
+// of are the waiters with a nonce.
+func (l line) of(nonce string) (ws []string) {
+	for _, w := range l.waiters {
+		if w[len(waitMark):len(waitMark)+nonceLen] == nonce {
+			ws = append(ws, w)
+		}
+	}
+	return ws
+}
+
 func isHeld(node string) bool {
 	return strings.HasPrefix(node, heldMark) && len(node) == len(heldMark)+nonceLen
 }
@@ -138,8 +149,8 @@ func isWait(node string) bool {
 	return err == nil
 }
 
-// sequence is the number that ZooKeeper gave a waiter. It counts up to 2^31 and goes on with the least
-// negative number.
+// sequence is the number that ZooKeeper gave a waiter. It counts up to 2^31 and goes on with the
+// least negative number.
 func sequence(node string) int32 {
 	n, _ := strconv.ParseInt(node[len(waitMark)+nonceLen+1:], 10, 32) // isWait has looked
 	return int32(n)

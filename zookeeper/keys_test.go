@@ -52,26 +52,18 @@ func TestLineOrdersWaitersOverTheEndOfTheNumbers(t *testing.T) {
 
 func TestRecord(t *testing.T) {
 	for _, r := range []record{
-		{token: 1, version: 2, owner: "host:1"},
-		{token: 1 << 52, version: -5, owner: "two\nlines"},
-		{token: 7},
-		{token: 7, both: true, move: "moving house/1 both:\n", owner: "host:1"},
-		{token: 7, both: true},
-		{token: 7, version: 3, ahead: 500, owner: "+5"},
-		{token: 7, ahead: 1, both: true, move: "+1"},
+		{Token: 1, Version: 2, Last: 1, Owner: "host:1"},
+		{Token: 1 << 52, Version: -5, Last: 1<<52 + 500, Owner: "two\nlines"},
+		{Token: 7, Last: 7},
+		{Token: 7, Last: 8, Both: "moving house/1 both:\n", Owner: "<host:1>"},
 	} {
-		if got, ok := readRecord(r.bytes()); !ok || got != r {
+		if got, ok := readRecord(encoded(r)); !ok || got != r {
 			t.Errorf("got %+v, %v, want %+v", got, ok, r)
 		}
 	}
-	if got, ok := readRecord([]byte("5 3\nbefore gates")); !ok ||
-		got != (record{token: 5, version: 3, owner: "before gates"}) {
-		t.Errorf("a record without a mark: got %+v, %v", got, ok)
-	}
 	for _, bad := range []string{
-		"", "x", "1\n", "1 x\n", "1 2", "1 2 3\n", "1 2 both:/\n", "1 2 both:a b\n", "1 2 both:a",
-		"1 2 +\n", "1 2 +0\n", "1 2 +-3\n", "1 2 both:a +3\n", "1 2 +3 both:a x\n", " 1 2\n",
-		"1 2147483648\n",
+		"", "x", "1", "null", "[]", "{}", `{"token":0,"last":1}`, `{"token":-1,"last":1}`, `{"token":2,"last":1}`,
+		`{"token":"1","last":1}`, `{"token":1,"last":1,"version":2147483648}`, `{"token":1,"last":1} 2`, "5 3\nowner",
 	} {
 		if got, ok := readRecord([]byte(bad)); ok {
 			t.Errorf("%q: got %+v, want none", bad, got)

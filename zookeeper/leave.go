@@ -10,36 +10,26 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Leave implements backend.Driver. A release is one multi; see prepareLeave.
+// Leave implements backend.Driver. A release is one multi; see prepareRelease.
 func (st *store) Leave(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
 		p := st.place(c)
-		p.endEnter()
+		k := undoing
 		if c.Held {
-			p.mu.Lock()
-			p.leaving = true
-			p.mu.Unlock()
+			k = releasing
 		}
-		if c.Err = p.settle(ctx); c.Err == nil && !p.left {
-			c.Err = p.each(ctx, p.prepareLeave)
-		}
+		c.Err = p.do(ctx, k)
 	}
 }
 
-// prepareLeave returns what is to be sent to give up a claim; nil: its answer is known. A release
-// deletes the holder's node, and the lock's if nobody waits, as far as we know. Where somebody waits
-// the lock's node tells the next one, and the answer whether there is one.
-func (p *place) prepareLeave(ctx context.Context) (*unit, error) {
-	c := p.c
-	if u := p.landed; u != nil && u.noted && c.Held && (u.err == nil || u.index >= 0) { // an earlier release
-		if err := p.answer(ctx, u); !errors.Is(err, errAgain) {
-			return nil, err
-		}
-	}
-	if !c.Held {
-		return nil, p.undo(ctx)
-	}
-	if !p.isGranted() || p.lapsed() {
+// prepareRelease returns what is to be sent to release: it deletes the holder's node, and the
+// lock's if nobody waits, as far as we know. Where somebody waits the lock's node tells the next
+// one, and the answer whether there is one.
+func (p *place) prepareRelease(ctx context.Context) (*unit, error) {
+	switch {
+	case p.left:
+		return nil, nil
+	case !p.isGranted() || p.lapsed():
 		return nil, backend.ErrLost
 	}
 	if p.missing {
@@ -50,7 +40,7 @@ func (p *place) prepareLeave(ctx context.Context) (*unit, error) {
 	}
 	u := &unit{p: p, ops: []any{&zk.DeleteRequest{Path: p.held, Version: -1}}, noted: true}
 	if p.others {
-		data := passing{c.Nonce, p.counter.version, p.counter.last}.bytes()
+		data := encoded(passing{p.c.Nonce, p.counter.version, p.counter.last})
 		u.ops = append(u.ops, &zk.SetDataRequest{Path: p.lock, Data: data, Version: -1})
 	} else {
 		u.ops = append(u.ops, &zk.DeleteRequest{Path: p.lock, Version: -1})
@@ -58,8 +48,8 @@ func (p *place) prepareLeave(ctx context.Context) (*unit, error) {
 	return u, nil
 }
 
-// answerLeave is that to a release whose unit has ended.
-func (p *place) answerLeave(u *unit) error {
+// released is the answer to a release whose unit has ended.
+func (p *place) released(_ context.Context, u *unit) error {
 	switch i := u.index; {
 	case u.err == nil:
 		p.leave()
@@ -95,7 +85,7 @@ func (p *place) tidy() {
 
 // undo deletes what the claim has made.
 func (p *place) undo(ctx context.Context) error {
-	if p.s != nil {
+	if p.s != nil && !p.left {
 		if err := p.erase(ctx); err != nil {
 			return err
 		}
@@ -130,10 +120,8 @@ func (p *place) erase(ctx context.Context) error {
 			return err
 		}
 		nodes = append(nodes, p.held)
-		for _, w := range l.waiters {
-			if w[len(waitMark):len(waitMark)+nonceLen] == p.r.Nonce {
-				nodes = append(nodes, p.lock+"/"+w)
-			}
+		for _, w := range l.of(p.c.Nonce) {
+			nodes = append(nodes, p.lock+"/"+w)
 		}
 	}
 	err := s.erase(ctx, p.lock, nodes)
@@ -143,10 +131,12 @@ func (p *place) erase(ctx context.Context) error {
 	return err
 }
 
-// erase deletes nodes under a lock's node that may be gone already, and that node too if nothing is left under it.
+// erase deletes nodes under a lock's node that may be gone already, and that node too if nothing is
+// left under it.
 func (s *session) erase(ctx context.Context, lock string, nodes []string) error {
 	for _, n := range nodes {
-		i, err := s.multi(ctx, &zk.DeleteRequest{Path: n, Version: -1}, &zk.DeleteRequest{Path: lock, Version: -1})
+		i, err := s.multi(ctx,
+			&zk.DeleteRequest{Path: n, Version: -1}, &zk.DeleteRequest{Path: lock, Version: -1})
 		switch {
 		case err == nil:
 			return nil // it was the last

@@ -36,8 +36,8 @@ func abreast(n int, do func(int)) {
 	wg.Wait()
 }
 
-// Look implements backend.Driver. ZooKeeper's leases have no expiry that can be read, so ExpiresIn is
-// 0. It is always strict: what it reads is at least as new as the call, and a lock that was held
+// Look implements backend.Driver. ZooKeeper's leases have no expiry that can be read, so ExpiresIn
+// is 0. It is always strict: what it reads is at least as new as the call, and a lock that was held
 // when the names were listed has a node since.
 func (st *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
 	return func(yield func(backend.Info, error) bool) {
@@ -113,7 +113,7 @@ func (s *session) inspect(ctx context.Context, name string) (backend.Info, error
 		}
 		i.Held, i.Leaked = true, n.stat.EphemeralOwner == 0
 		r, _ := readRecord(n.data)
-		i.Token, i.Owner, i.Both = r.token, r.owner, r.move
+		i.Token, i.Owner, i.Both = r.Token, r.Owner, r.Both
 		return i, nil
 	}
 }

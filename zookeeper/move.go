@@ -81,17 +81,19 @@ func versionOf(data []byte) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// judged returns the node's version with the gates by which a claim was judged; ErrGates if the
-// servers have others. A claim is refused only by what the leader has.
-func (gs *gates) judged(ctx context.Context, s *session, c *backend.Claim) (int32, error) {
+// judged returns the gates if they are those by which a claim was judged; with ErrGates they are
+// others. A claim is refused only by what the leader has.
+func (gs *gates) judged(
+	ctx context.Context, s *session, by *backend.Record,
+) (gateSet, error) {
 	set, err := gs.load(ctx, s, false)
-	if err == nil && !sameVersion(set.record, c.Gates) {
+	if err == nil && !sameVersion(set.record, by) {
 		set, err = gs.load(ctx, s, true)
-		if err == nil && !sameVersion(set.record, c.Gates) {
-			c.Gates, err = set.record, backend.ErrGates
+		if err == nil && !sameVersion(set.record, by) {
+			err = backend.ErrGates
 		}
 	}
-	return set.version, err
+	return set, err
 }
 
 func sameVersion(a, b *backend.Record) bool {
@@ -231,9 +233,11 @@ type saved struct {
 	Client json.RawMessage `json:"client"`
 }
 
-// saveReport writes or deletes a report, whatever is there. The first one of a client also deletes some
-// of those that are to be forgotten.
-func (s *session) saveReport(ctx context.Context, path string, data []byte, keep time.Duration) error {
+// saveReport writes or deletes a report, whatever is there. The first one of a client also deletes
+// some of those that are to be forgotten.
+func (s *session) saveReport(
+	ctx context.Context, path string, data []byte, keep time.Duration,
+) error {
 	if data == nil {
 		return s.remove(ctx, path)
 	}
@@ -297,7 +301,9 @@ func (s *session) reports(ctx context.Context, most int) ([]backend.Record, erro
 }
 
 // readReport reads a report; it has no key if it is to be forgotten at now, in µs.
-func (s *session) readReport(ctx context.Context, name string, now int64) (r backend.Record, err error) {
+func (s *session) readReport(
+	ctx context.Context, name string, now int64,
+) (r backend.Record, err error) {
 	path := s.st.at.clients + "/" + name
 	n, err := get(ctx, s, path)
 	if errors.Is(err, zk.ErrNoNode) {
@@ -366,8 +372,8 @@ func (st *store) eachBucket(do func(*bucket) error) error {
 }
 
 // Raise implements backend.Mover. For all names it raises the counter of every bucket, also those
-// that no name has used; for a holder it is one multi, unless others draw tokens of the same counter
-// meanwhile.
+// that no name has used; for a holder it is one multi, unless others draw tokens of the same
+// counter meanwhile.
 func (st *store) Raise(ctx context.Context, floor backend.Token, held *backend.Claim) error {
 	if floor < 0 || floor >= maxToken {
 		return backend.Invalid("the floor %d: want 0 to 2^53-2", floor)
@@ -377,13 +383,7 @@ func (st *store) Raise(ctx context.Context, floor backend.Token, held *backend.C
 		if err != nil {
 			return err
 		}
-		return st.eachBucket(func(b *bucket) error {
-			err := b.raise(ctx, s, floor)
-			if cutOff(err) { // the others need not be raised again
-				err = b.raise(ctx, s, floor)
-			}
-			return err
-		})
+		return st.eachBucket(func(b *bucket) error { return b.raise(ctx, s, floor) })
 	}
 	p := st.find(held)
 	if p == nil || !p.isGranted() || p.lapsed() {

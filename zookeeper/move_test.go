@@ -137,23 +137,24 @@ func TestGatesNeedNoRights(t *testing.T) {
 		_, err := c.SetACL(p, append(zk.WorldACL(perms), admin...), -1)
 		must(t, err)
 	}
-	d, err := zookeeper.New(z.Addrs(), nil)
+	opened, err := zookeeper.New(z.Addrs(), nil)
 	must(t, err)
+	d := call(opened)
 	t.Cleanup(func() { must(t, d.Close()) })
-	must(t, call(d).Release(t.Context(), hold(t, call(d), request("x"))))
+	must(t, d.Release(t.Context(), hold(t, d, request("x"))))
 	g := closedGate("*")
-	want(t, "SetGate without the right to write", call(d).SetGate(t.Context(), g, 0), backend.ErrInvalid)
+	want(t, "SetGate without the right to write", d.SetGate(t.Context(), g, 0), backend.ErrInvalid)
 	want(t, "Report without the right to create",
-		call(d).Report(t.Context(), backend.Client{ID: "1", Move: g.Move}, time.Minute),
+		d.Report(t.Context(), backend.Client{ID: "1", Move: g.Move}, time.Minute),
 		backend.ErrInvalid)
 	_, err = c.Set(root+"/locks",
 		[]byte(`[{"move":"moving house/1","scope":[{"match":"*"}],"state":"both","epoch":7}]`), -1)
 	must(t, err)
 	g.Epoch = 7
 	try := request("x")
-	_, err = call(d).Acquire(t.Context(), try)
+	_, err = d.Acquire(t.Context(), try)
 	refusedBy(t, "a try", err, g)
-	must(t, call(d).Abandon(t.Context(), try))
+	must(t, d.Abandon(t.Context(), try))
 }
 
 // Many grants and releases leave together; a gate that is closed meanwhile refuses those in its scope and no other.
@@ -210,7 +211,7 @@ func TestGateClosesOnACrowd(t *testing.T) {
 	refusedBy(t, "TryLock", err, g)
 }
 
-// What another program, or an older version, holds holds up the drain; who waits does not.
+// What another program holds holds up the drain; who waits does not.
 func TestUndrainedStrangers(t *testing.T) {
 	t.Parallel()
 	z := single(t)
@@ -219,10 +220,13 @@ func TestUndrainedStrangers(t *testing.T) {
 	must(t, d.Release(t.Context(), hold(t, d, request("warm"))))
 	nonce := strings.Repeat("5", 32)
 	for path, text := range map[string]string{
-		"in%2Fold/held-" + nonce: "17 3\nsomebody", "in%2Fstrange/note": "?", "in%2Fodd/held-" + nonce: "?",
-		"in%2Fwaits/wait-" + nonce + "-0000000003": "somebody", "out/held-" + nonce: "17 3\nsomebody",
-		"in%2Fours/held-" + nonce:  "17 3 both:moving%20house%2F1\nsomebody",
-		"in%2Fother/held-" + nonce: "17 3 both:another\nsomebody",
+		"in%2Fold/held-" + nonce:                   `{"token":17,"version":3,"last":17,"owner":"somebody"}`,
+		"in%2Fstrange/note":                        "?",
+		"in%2Fodd/held-" + nonce:                   "17 3\nsomebody",
+		"in%2Fwaits/wait-" + nonce + "-0000000003": "somebody",
+		"out/held-" + nonce:                        `{"token":17,"version":3,"last":17,"owner":"somebody"}`,
+		"in%2Fours/held-" + nonce:                  `{"token":17,"version":3,"last":17,"both":"moving house/1"}`,
+		"in%2Fother/held-" + nonce:                 `{"token":17,"version":3,"last":17,"both":"another"}`,
 	} {
 		name, _, _ := strings.Cut(path, "/")
 		_, err := c.Create(at(name), nil, 0, acl)

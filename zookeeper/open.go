@@ -55,8 +55,8 @@ func (st *store) probe(ctx context.Context) error {
 	if err := s.ensure(ctx); err != nil {
 		return err
 	}
-	// To a server without container nodes the creation of one is no request: it hangs up. What can be asked is
-	// whether the node is there that came with them.
+	// To a server without container nodes the creation of one is no request: it hangs up. What can be
+	// asked is whether the node is there that came with them.
 	known, err := call(ctx, s, func(c *zk.Conn) (bool, error) {
 		there, _, err := c.Exists("/zookeeper/config")
 		return there, err
@@ -64,6 +64,6 @@ func (st *store) probe(ctx context.Context) error {
 	if known || err != nil {
 		return ctx.Err() // who may not look is not refused
 	}
-	return backend.Invalid("the server is older than ZooKeeper 3.5, for it has no node /zookeeper/config: " +
-		"3.5.3 or later is needed, which has container nodes")
+	return backend.Invalid("the server is older than ZooKeeper 3.5, for it has no node " +
+		"/zookeeper/config: 3.5.3 or later is needed, which has container nodes")
 }

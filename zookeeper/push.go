@@ -2,8 +2,10 @@ package zookeeper
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -19,8 +21,8 @@ const (
 	// before them is dead; farFloor is for the others.
 	nearFloor = 2 * time.Second
 	farFloor  = 5 * time.Second
-	// maxSuspects bounds what is remembered of queues that do not move, and of names that were held.
-	maxSuspects = 1000
+	// maxSights bounds what is remembered of names that were not free.
+	maxSights = 1000
 	// busyFor is how long a name that was found held is looked at before it is asked for.
 	busyFor = 2 * time.Second
 )
@@ -29,79 +31,26 @@ const (
 var errMoved = errors.New("the queue has changed")
 
 // Enter implements backend.Driver. It does all that a waiter needs more than one request for: it
-// joins the queue, and either finds that the lock is the claim's to take, which Ask does, or watches
-// the node before it.
+// joins the queue, and either finds that the lock is the claim's to take, which Ask does, or
+// watches the node before it.
 func (st *store) Enter(ctx context.Context, c *backend.Claim) error {
-	p := st.place(c)
-	if p.slow && p.s != nil {
-		return p.enterSlowly(ctx)
-	}
-	err := p.enter(ctx)
-	p.slow = errors.Is(err, context.DeadlineExceeded)
-	if err != nil && p.s != nil {
-		err = p.s.unheard(err)
-	}
-	return err
-}
-
-// entering is an Enter that goes on when its ctx ends.
-type entering struct {
-	s      *session
-	cancel context.CancelFunc
-	done   chan struct{} // closed when err is there
-	err    error
-}
-
-// enterSlowly is enter at a server that is slow, and answers others: what was asked waits behind
-// those, and would only be further behind if it were asked again. So the next Enter waits on for it.
-func (p *place) enterSlowly(ctx context.Context) error {
-	e := p.enters
-	if e == nil {
-		own, cancel := context.WithCancel(context.Background())
-		e = &entering{s: p.s, cancel: cancel, done: make(chan struct{})}
-		p.enters = e
-		p.st.flying.Go(func() {
-			defer close(e.done)
-			e.err = p.enter(own)
-		})
-	}
-	select {
-	case <-e.done:
-		p.endEnter()
-		return e.err
-	case <-ctx.Done():
-	}
-	err := e.s.unheard(ctx.Err())
-	if silence := backend.Silence(0); !errors.As(err, &silence) {
-		p.endEnter()
-	}
-	return err
-}
-
-// endEnter ends one that goes on: another call is to be made about the claim.
-func (p *place) endEnter() {
-	if e := p.enters; e != nil {
-		e.cancel()
-		<-e.done
-		p.enters = nil
-	}
+	return st.place(c).do(ctx, entering)
 }
 
 func (p *place) enter(ctx context.Context) error {
-	if err := p.settle(ctx); err != nil || p.left || p.isGranted() {
-		return err
+	if p.left || p.isGranted() {
+		return nil
 	}
-	s, err := p.session(ctx)
-	if err != nil {
+	if err := p.s.covered(ctx, p.length()); err != nil {
 		return err
 	}
 	if p.doubt {
-		if err := p.recover(ctx, s); err != nil || p.isGranted() {
+		if err := p.recover(ctx); err != nil || p.isGranted() {
 			return err
 		}
 	}
 	if n := p.news.Swap(nil); n != nil && p.wait != "" && n.mine == p.wait {
-		if err := p.follow(ctx, s, n.gone); !errors.Is(err, errMoved) {
+		if err := p.follow(ctx, n.gone); !errors.Is(err, errMoved) {
 			return err
 		}
 	}
@@ -109,9 +58,9 @@ func (p *place) enter(ctx context.Context) error {
 		switch {
 		case p.wait != "":
 		case !p.taken: // Ask takes it
-			return p.draw(ctx, s)
+			return p.draw(ctx)
 		default:
-			if err := p.join(ctx, s); err != nil {
+			if err := p.queue(ctx); err != nil {
 				return err
 			}
 			continue
@@ -119,7 +68,7 @@ func (p *place) enter(ctx context.Context) error {
 		if p.turn {
 			return nil
 		}
-		if err := p.stand(ctx, s); !errors.Is(err, errMoved) {
+		if err := p.stand(ctx); !errors.Is(err, errMoved) {
 			return err
 		}
 	}
@@ -127,30 +76,34 @@ func (p *place) enter(ctx context.Context) error {
 	return nil
 }
 
-// join takes a place at the end of the queue, if there is one.
-func (p *place) join(ctx context.Context, s *session) error {
-	u := &unit{p: p, join: true, ops: []any{&zk.CreateRequest{
-		Path: p.lock + "/" + waitMark + p.r.Nonce + "-", Data: []byte(p.r.Owner), Acl: p.st.acl,
+// queue takes a place at the end of the queue, if there is one.
+func (p *place) queue(ctx context.Context) error {
+	u := &unit{p: p, ops: []any{&zk.CreateRequest{
+		Path: p.lock + "/" + waitMark + p.c.Nonce + "-", Data: []byte(p.c.Owner), Acl: p.st.acl,
 		Flags: zk.FlagEphemeralSequential,
 	}}}
-	if err := s.send(ctx, u); err != nil {
-		return err
-	}
-	if u.index == 0 && errors.Is(u.err, zk.ErrNoNode) { // free meanwhile
-		p.taken = false
-		p.st.note(p.lock, false)
+	p.s.send(u)
+	u.await(ctx, true)
+	switch {
+	case u.err == nil:
+		_, p.wait, _ = strings.Cut(u.last.String, p.lock+"/")
+		if p.wait == "" { // the answer was lost, and it is known that it was done
+			p.doubt = true
+			return p.recover(ctx)
+		}
 		return nil
+	case u.index == 0 && errors.Is(u.err, zk.ErrNoNode): // free meanwhile
+		p.taken = false
+		return p.s.saw(ctx, p.lock, line{})
 	}
-	if u.err == nil && p.doubt {
-		return p.recover(ctx, s)
-	}
+	p.doubt = p.doubt || u.index < 0 && u.sent
 	return u.err
 }
 
 // stand looks at the queue from our place in it: the lock may be ours to take; otherwise it watches
 // the one before us. errMoved: look again.
-func (p *place) stand(ctx context.Context, s *session) error {
-	l, err := s.line(ctx, p.lock)
+func (p *place) stand(ctx context.Context) error {
+	l, err := p.s.line(ctx, p.lock)
 	if errors.Is(err, zk.ErrNoNode) {
 		p.wait = ""
 		return errMoved
@@ -160,10 +113,10 @@ func (p *place) stand(ctx context.Context, s *session) error {
 	}
 	at := slices.Index(l.waiters, p.wait)
 	if at < 0 { // unless the server is behind
-		if err := s.sync(ctx); err != nil {
+		if err := p.s.sync(ctx); err != nil {
 			return err
 		}
-		if l, err = s.line(ctx, p.lock); err != nil && !errors.Is(err, zk.ErrNoNode) {
+		if l, err = p.s.line(ctx, p.lock); err != nil && !errors.Is(err, zk.ErrNoNode) {
 			return err
 		}
 		at = slices.Index(l.waiters, p.wait)
@@ -174,11 +127,10 @@ func (p *place) stand(ctx context.Context, s *session) error {
 		p.wait = ""
 		return errMoved
 	case l.held == "" && at == 0:
-		return p.first(ctx, s)
-	case l.held == "":
-		if err := s.suspect(ctx, p.lock, l); err != nil {
-			return err
-		}
+		return p.first(ctx)
+	}
+	if err := p.s.saw(ctx, p.lock, l); err != nil {
+		return err
 	}
 	before := l.held
 	if at > 0 {
@@ -191,60 +143,59 @@ func (p *place) stand(ctx context.Context, s *session) error {
 	if l.held == "" {
 		p.next = claim / 4
 	}
-	p.st.note(p.lock, true)
-	return p.watchNode(ctx, s, before)
+	return p.watchNode(ctx, before)
 }
 
 // first notes that the lock is free and ours to take, and remains so.
-func (p *place) first(ctx context.Context, s *session) error {
+func (p *place) first(ctx context.Context) error {
 	p.turn = true
-	return p.draw(ctx, s)
+	return p.draw(ctx)
 }
 
 // follow goes on when the node that we watched has gone. After the holder the lock is ours, for we
 // were the first in the queue and who is first remains so. A waiter before us has the lock now or
 // has had it, unless it gave up: if so it was the first, and now we are. errMoved: look at the
 // queue.
-func (p *place) follow(ctx context.Context, s *session, gone string) error {
+func (p *place) follow(ctx context.Context, gone string) error {
 	p.others = true // probably: others came since we looked
 	if isWait(gone) {
 		nonce := gone[len(waitMark) : len(waitMark)+nonceLen]
 		p.next = nearFloor
-		if err := p.watchNode(ctx, s, heldMark+nonce); !errors.Is(err, errMoved) {
+		if err := p.watchNode(ctx, heldMark+nonce); !errors.Is(err, errMoved) {
 			return err
 		}
-		if err := p.passedOn(ctx, s, nonce); err != nil {
+		if err := p.passedOn(ctx, nonce); err != nil {
 			return err
 		}
 	}
-	return p.first(ctx, s)
+	return p.first(ctx)
 }
 
 // passedOn returns nil if the last release that found somebody in the queue was that of a holder;
 // otherwise errMoved, or why it is not known. What a release says of the counter is what our own
 // grant will find.
-func (p *place) passedOn(ctx context.Context, s *session, nonce string) error {
-	n, err := get(ctx, s, p.lock)
+func (p *place) passedOn(ctx context.Context, nonce string) error {
+	n, err := get(ctx, p.s, p.lock)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
 		return err
 	}
-	last, ok := readPassing(n.data)
-	if !ok || last.nonce != nonce {
+	var last passing
+	if json.Unmarshal(n.data, &last) != nil || last.Nonce != nonce {
 		return errMoved
 	}
-	p.st.bucket(p.r.Name).hint(last.version, last.last)
+	p.st.bucket(p.c.Name).hint(last.Version, last.Last)
 	return nil
 }
 
 // watchNode makes the end of the node before ours wake us. errMoved: it has gone already.
-func (p *place) watchNode(ctx context.Context, s *session, name string) error {
+func (p *place) watchNode(ctx context.Context, name string) error {
 	path := p.lock + "/" + name
-	if p.watched == path && s.watching(path, p.watch) {
+	if p.watched == path && p.s.watching(path, p.watch) {
 		return nil
 	}
 	p.unwatch()
 	c, ended := p.c, news{mine: p.wait, gone: name}
-	w, data, err := s.watchEnd(ctx, path, func(gone bool) {
+	w, data, err := p.s.watchEnd(ctx, path, func(gone bool) {
 		if gone {
 			p.news.Store(&ended)
 		}
@@ -258,76 +209,75 @@ func (p *place) watchNode(ctx context.Context, s *session, name string) error {
 	}
 	p.watched, p.watch = path, w
 	if r, ok := readRecord(data); ok && isHeld(name) {
-		p.st.bucket(p.r.Name).hint(r.version, r.token+r.ahead) // what our own grant will find
+		p.st.bucket(p.c.Name).hint(r.Version, r.Last) // what our own grant will find
 	}
 	return nil
 }
 
-// suspect is the first in a queue whose lock is free, and since when it was seen there.
-type suspect struct {
-	node  string
+// sight is how a lock was seen that was not free.
+type sight struct {
+	at    time.Time
+	first string // in the queue of a lock that nobody held; empty if somebody did
 	since time.Time
 }
 
-// suspect is called when a lock is free and somebody else is first in its queue. If that one does not take it
-// for long enough it is dead, or as good as dead: it loses its place.
-func (s *session) suspect(ctx context.Context, lock string, l line) error {
-	st, now, first := s.st, time.Now(), l.waiters[0]
+// saw remembers who stands at a lock. Where nobody holds it, and the first in the queue has not
+// taken it for so long that it is dead, or as good as dead, that one loses its place.
+func (s *session) saw(ctx context.Context, lock string, l line) error {
+	now := sight{at: time.Now()}
+	st := s.st
 	st.mu.Lock()
-	known := st.suspects[lock]
-	if known.node != first {
-		if len(st.suspects) >= maxSuspects {
-			clear(st.suspects)
+	was := st.sights[lock]
+	switch {
+	case l.held == "" && len(l.waiters) > 0:
+		if now.first, now.since = l.waiters[0], now.at; was.first == now.first {
+			now.since = was.since
 		}
-		st.suspects[lock] = suspect{first, now}
-		st.mu.Unlock()
-		return nil
-	}
-	over := now.Sub(known.since) >= claim
-	if over {
-		delete(st.suspects, lock)
+		fallthrough
+	case l.held != "":
+		if len(st.sights) >= maxSights {
+			clear(st.sights)
+		}
+		st.sights[lock] = now
+	default:
+		delete(st.sights, lock)
 	}
 	st.mu.Unlock()
-	if !over {
-		return nil
+	if now.first != "" && now.at.Sub(now.since) >= claim {
+		return s.remove(ctx, lock+"/"+now.first)
 	}
-	return s.remove(ctx, lock+"/"+first)
+	return nil
 }
 
-// note remembers that a name was found held; wasHeld says whether it was just now. To ask for a lock that is
-// held costs the servers a write that fails, to look costs a read.
-func (st *store) note(lock string, held bool) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	switch {
-	case !held:
-		delete(st.busy, lock)
-		return
-	case len(st.busy) >= maxSuspects:
-		clear(st.busy)
-	}
-	st.busy[lock] = time.Now()
-}
-
+// wasHeld reports whether a lock was not free just now. To ask for one that is held costs the
+// servers a write that fails, to look costs a read.
 func (st *store) wasHeld(lock string) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	at, known := st.busy[lock]
-	return known && time.Since(at) < busyFor
+	return time.Since(st.sights[lock].at) < busyFor
+}
+
+// unwatch takes back what wakes a waiter.
+func (p *place) unwatch() {
+	if p.watch != nil {
+		p.s.ignore(p.watched, p.watch)
+	}
+	p.watch, p.watched = nil, ""
 }
 
 // watch is somebody who wants to hear of the end of a node, once.
 type watch struct{ f func(gone bool) }
 
-// post is what is watched of one node. The client library has no way to take a watch back, so one that was armed
-// is used by all who come later, until the node goes.
+// post is what is watched of one node. The client library has no way to take a watch back, so one
+// that was armed is used by all who come later, until the node goes.
 type post struct {
 	ws    map[*watch]struct{}
 	armed bool
 	data  []byte // the node's, when it was armed
 }
 
-// expect adds a watch for a path. It must be there before the request that arms it; armed: none is needed.
+// expect adds a watch for a path. It must be there before the request that arms it; armed: none is
+// needed.
 func (s *session) expect(path string, f func(gone bool)) (w *watch, armed bool, data []byte) {
 	w = &watch{f}
 	s.mu.Lock()
@@ -344,7 +294,8 @@ func (s *session) expect(path string, f func(gone bool)) (w *watch, armed bool, 
 	return w, p.armed, p.data
 }
 
-// armed notes that the server tells of the end of a node. If it has told already, nobody is left to hear of it.
+// armed notes that the server tells of the end of a node. If it has told already, nobody is left to
+// hear of it.
 func (s *session) armed(path string, data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -397,8 +348,11 @@ func (s *session) fire(e zk.Event) {
 	}
 }
 
-// watchEnd makes f hear of the end of a node. It returns the node's data; zk.ErrNoNode if it has gone.
-func (s *session) watchEnd(ctx context.Context, path string, f func(gone bool)) (*watch, []byte, error) {
+// watchEnd makes f hear of the end of a node. It returns the node's data; zk.ErrNoNode if it has
+// gone.
+func (s *session) watchEnd(
+	ctx context.Context, path string, f func(gone bool),
+) (*watch, []byte, error) {
 	w, armed, data := s.expect(path, f)
 	if armed {
 		return w, data, nil

@@ -35,7 +35,8 @@ const (
 	pingsUsual = 6  // pings in the length of a hold
 	pingsMost  = 24 // where the servers' longest session leaves no room for fewer
 	wayMost    = 50 * time.Millisecond
-	openFor    = 5 * time.Second // a request may take so long and still prove what was answered before it was sent
+	// A request may take so long and still prove what was answered before it was sent.
+	openFor = 5 * time.Second
 )
 
 // upkeep is how much longer than a hold and the time between two pings a session has to be.

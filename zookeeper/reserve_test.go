@@ -90,17 +90,17 @@ func TestReservedTokensAreNobodyElses(t *testing.T) {
 			defer p.Set(faultproxy.Mode{})
 			opened, err := backend.Open(t.Context(), url, nil)
 			must(t, err)
-			d := opened.(*zookeeper.Driver)
+			d := call(opened.(*zookeeper.Driver))
 			defer d.Close()
 			r := reserving(way.name)
 			if strings.HasPrefix(way.name, "expiry") {
 				r.TTL = 2 * time.Second // which is waited for
 			}
-			h := acquired(t, call(d), r)
+			h := acquired(t, d, r)
 			if h.Reserved == 0 {
 				t.Error("no token is reserved")
 			}
-			way.end(t, call(d), h)
+			way.end(t, d, h)
 			next := acquired(t, other, reserving(way.name))
 			if next.Token <= h.Token+backend.Token(h.Reserved) {
 				t.Errorf("token: got %d after %d and %d in reserve", next.Token, h.Token, h.Reserved)

@@ -2,12 +2,11 @@ package zookeeper
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"path"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -114,7 +113,8 @@ func (b *bucket) read(ctx context.Context, s *session) error {
 	}
 	last, err := strconv.ParseInt(string(n.data), 10, 64)
 	if err != nil || last < 0 {
-		return backend.Invalid("the node %s does not hold a token but something that another program put there", b.path)
+		return backend.Invalid("the node %s does not hold a token but something that another "+
+			"program put there", b.path)
 	}
 	b.set(draws{version: n.stat.Version, last: last, next: last + 1})
 	return nil
@@ -171,8 +171,8 @@ type pot struct {
 	sets   bool
 }
 
-// draw returns the token of a grant, and how many of those that it wants reserved follow it. The counter follows
-// the clock, and is put ahead of it for numbers in stock by no more than maxAhead.
+// draw returns the token of a grant, and how many of those that it wants reserved follow it. The
+// counter follows the clock, and is put ahead of it for numbers in stock by no more than maxAhead.
 func (p *pot) draw(r *backend.Request, clock int64) (backend.Token, int, error) {
 	reserve := backend.Token(max(r.Reserve, 0))
 	t := max(p.next, r.Floor+1)
@@ -216,11 +216,12 @@ func (p *pot) after() draws {
 	return d
 }
 
-// wrapping is the last version of a counter but one. Versions are counted in 32 bits and wrap; -1, the
-// one before 0, would stand for any, and compare with nothing.
+// wrapping is the last version of a counter but one. Versions are counted in 32 bits and wrap; -1,
+// the one before 0, would stand for any, and compare with nothing.
 const wrapping = -2
 
-// set are the operations that set a counter which has not changed since. Nobody ever sees it at the version -1.
+// set are the operations that set a counter which has not changed since. Nobody ever sees it at the
+// version -1.
 func (d draws) set(path string, last backend.Token) []any {
 	ops := []any{&zk.SetDataRequest{Path: path, Data: number(last), Version: d.version}}
 	if d.version == wrapping {
@@ -237,8 +238,8 @@ func (d draws) following() int32 {
 	return d.version + 1
 }
 
-// clock estimates the clock of the servers, in microseconds, from their answers: it is never ahead of the clock of the
-// one that gave the last. Without an answer it is 0.
+// clock estimates the clock of the servers, in microseconds, from their answers: it is never ahead
+// of the clock of the one that gave the last. Without an answer it is 0.
 type clock struct {
 	mu   sync.Mutex
 	at   backend.Instant
@@ -250,7 +251,8 @@ func (c *clock) heard(ms int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now, said := backend.Now(), ms*1000
-	if since := now.Sub(c.at); !c.at.IsZero() && since < time.Second && c.said+since.Microseconds() > said {
+	since := now.Sub(c.at)
+	if !c.at.IsZero() && since < time.Second && c.said+since.Microseconds() > said {
 		return // this answer was longer on its way
 	}
 	c.at, c.said = now, said
@@ -267,90 +269,52 @@ func (c *clock) now() (us int64, known bool) {
 	return c.said + since.Microseconds(), since < time.Hour
 }
 
-// bothMark stands in a record before the migration of a holder in backend.PhaseBoth.
-const bothMark = "both:"
-
-// record is the text of a holder's node. The first line is the token, the version that the counter
-// has with it, how far the counter is ahead of it if it is, and in PhaseBoth which migration's; the
-// owner is the rest.
-type record struct {
-	token   backend.Token
-	version int32
-	ahead   backend.Token
-	both    bool
-	move    string
-	owner   string
+// time returns the servers' clock in microseconds. It asks only if it has not heard of it for long.
+func (s *session) time(ctx context.Context) (int64, error) {
+	if us, known := s.st.clock.now(); known {
+		return us, nil
+	}
+	err := s.ensured(ctx, func() error { return s.touch(ctx) })
+	us, _ := s.st.clock.now()
+	return us, err
 }
 
-// aheadMark stands before how far the counter is ahead.
-const aheadMark = "+"
+// record is what a holder's node has, as JSON. Who waits for the node's end learns what the
+// holder's grant has made of the counter.
+type record struct {
+	Token   backend.Token `json:"token"`
+	Version int32         `json:"version"`        // that the counter has with it
+	Last    backend.Token `json:"last"`           // the counter's value
+	Both    string        `json:"both,omitempty"` // the migration of a holder in backend.PhaseBoth
+	Owner   string        `json:"owner"`
+}
 
 // holding is the record of a request that is granted.
 func holding(r *backend.Request, t backend.Token, counter draws) record {
-	rec := record{token: t, version: counter.version, ahead: counter.last - t, owner: r.Owner}
+	rec := record{Token: t, Version: counter.version, Last: counter.last, Owner: r.Owner}
 	if r.Phase == backend.PhaseBoth {
-		rec.both, rec.move = true, r.Move
+		rec.Both = r.Move
 	}
 	return rec
 }
 
-func (r record) bytes() []byte {
-	data := fmt.Appendf(nil, "%d %d", r.token, r.version)
-	if r.ahead > 0 {
-		data = fmt.Appendf(data, " %s%d", aheadMark, r.ahead)
-	}
-	if r.both {
-		data = fmt.Appendf(data, " %s%s", bothMark, encode(r.move))
-	}
-	return fmt.Appendf(data, "\n%s", r.owner)
+func readRecord(data []byte) (r record, ok bool) {
+	err := json.Unmarshal(data, &r)
+	return r, err == nil && r.Token > 0 && r.Last >= r.Token
 }
 
-func readRecord(data []byte) (record, bool) {
-	first, owner, whole := strings.Cut(string(data), "\n")
-	words := strings.Split(first, " ")
-	if !whole || len(words) < 2 {
-		return record{}, false
-	}
-	token, err := strconv.ParseInt(words[0], 10, 64)
-	if err != nil || token <= 0 {
-		return record{}, false
-	}
-	version, err := strconv.ParseInt(words[1], 10, 32)
-	if err != nil {
-		return record{}, false
-	}
-	r := record{token: token, version: int32(version), owner: owner}
-	words = words[2:]
-	if len(words) > 0 && strings.HasPrefix(words[0], aheadMark) {
-		if r.ahead, err = strconv.ParseInt(words[0][len(aheadMark):], 10, 64); err != nil || r.ahead <= 0 {
-			return record{}, false
-		}
-		words = words[1:]
-	}
-	if len(words) > 0 {
-		move, marked := strings.CutPrefix(words[0], bothMark)
-		plain, ok := decode(move)
-		if len(words) > 1 || !marked || !ok {
-			return record{}, false
-		}
-		r.both, r.move = true, plain
-	}
-	return r, true
-}
-
-// passing is what a release leaves in a lock's node for the next in the queue: whose it was, and
-// what is known of the counter.
+// passing is what a release leaves in a lock's node for the next in the queue, as JSON: whose it
+// was, and what is known of the counter.
 type passing struct {
-	nonce   string
-	version int32
-	last    backend.Token
+	Nonce   string        `json:"nonce"`
+	Version int32         `json:"version"`
+	Last    backend.Token `json:"last"`
 }
 
-func (p passing) bytes() []byte { return fmt.Appendf(nil, "%s %d %d", p.nonce, p.version, p.last) }
-
-func readPassing(data []byte) (p passing, ok bool) {
-	_, err := fmt.Sscanf(string(data), "%s %d %d", &p.nonce, &p.version, &p.last)
-	return p, err == nil && len(p.nonce) == nonceLen
+// encoded is a record or a passing as a node has it.
+func encoded(v any) []byte {
+	data, _ := json.Marshal(v) // of strings and numbers: never fails
+	return data
 }
 
 func number(t backend.Token) []byte { return strconv.AppendInt(nil, t, 10) }

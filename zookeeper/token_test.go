@@ -53,9 +53,9 @@ func TestDraws(t *testing.T) {
 		reserved += more
 		node = draws{version: now.version, last: now.last}
 		b.drawn(now)
-		rec, ok := readRecord(holding(r, token, now).bytes())
+		rec, ok := readRecord(encoded(holding(r, token, now)))
 		if o := processes[rnd.IntN(len(processes))]; ok && o != b && rnd.IntN(2) == 0 {
-			o.hint(rec.version, rec.token+rec.ahead)
+			o.hint(rec.Version, rec.Last)
 			hints++
 		}
 	}

@@ -18,7 +18,8 @@ import (
 const (
 	// greetMost bounds the opening of a session on a connection.
 	greetMost = 2 * time.Second
-	// silentMost is how long a request may go unanswered before its connection is given up for another.
+	// silentMost is how long a request may go unanswered before its connection is given up for
+	// another.
 	silentMost = 3 * time.Second
 )
 
@@ -49,7 +50,8 @@ func isWrite(op int32) bool {
 // waits for itself for ever (flushRequests answers a request for the second time, for which there
 // is no room). And a session whose servers have lost their data asks without its history.
 //
-// The client library writes each frame with one Write. It reads each with two Reads, for which there is a buffer.
+// The client library writes each frame with one Write. It reads each with two Reads, for which
+// there is a buffer.
 type wire struct {
 	net.Conn
 	s      *session
@@ -66,9 +68,7 @@ type wire struct {
 	since    backend.Instant // since then the first of them is the next to be answered
 	watchdog *time.Timer
 
-	// Of the frame that is being read, by the one goroutine that reads.
-	head []byte // its first bytes
-	left int    // how many bytes of it are still to come after head
+	left int // bytes of the frame that is being read, by the one goroutine that does
 }
 
 // stamp is a request that was sent.
@@ -105,7 +105,7 @@ func (w *wire) Write(p []byte) (int, error) {
 	case err != nil && op == opSetAuth:
 		_ = w.Conn.Close() // the reader finds the end
 		return len(p), nil
-	case err != nil: // the library hands it on to the caller: all or nothing of the request may have left
+	case err != nil: // the caller is told: all or nothing of the request may have left
 		err = fmt.Errorf("%w: %w", zk.ErrConnectionClosed, err)
 	}
 	return n, err
@@ -148,8 +148,21 @@ func (w *wire) Read(p []byte) (int, error) {
 		w.greeting = w.greeting[n:]
 		return n, nil
 	}
-	n, err := w.in.Read(p)
-	w.feed(p[:n])
+	if w.left == 0 {
+		const most = 16 // is looked at
+		head, err := w.in.Peek(4)
+		if err == nil {
+			w.left = 4 + int(binary.BigEndian.Uint32(head))
+			head, err = w.in.Peek(min(w.left, 4+most))
+		}
+		if err != nil {
+			w.ended(err)
+			return 0, err
+		}
+		w.frame(head[4:])
+	}
+	n, err := w.in.Read(p[:min(len(p), w.left)])
+	w.left -= n
 	if err != nil {
 		w.ended(err)
 	}
@@ -172,32 +185,8 @@ func (w *wire) ended(err error) {
 	}
 }
 
-// feed takes in what was read: frames of a length and as many bytes.
-func (w *wire) feed(p []byte) {
-	const most = 20 // what is looked at: the length, and 16 bytes
-	for len(p) > 0 {
-		if w.left > 0 {
-			n := min(w.left, len(p))
-			w.left -= n
-			p = p[n:]
-			continue
-		}
-		w.head = append(w.head, p[0])
-		p = p[1:]
-		if len(w.head) < 4 {
-			continue
-		}
-		size := int(binary.BigEndian.Uint32(w.head))
-		if len(w.head) < min(4+size, most) {
-			continue
-		}
-		w.left = 4 + size - len(w.head)
-		w.frame(w.head[4:])
-		w.head = w.head[:0]
-	}
-}
-
-// frame takes in the beginning of a frame: the greeting's protocol, timeout and session, or a reply's number.
+// frame takes in the beginning of a frame: the greeting's protocol, timeout and session, or a
+// reply's number.
 func (w *wire) frame(b []byte) {
 	if len(b) < 4 {
 		return

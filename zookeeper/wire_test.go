@@ -73,9 +73,10 @@ func TestWireReadsFramesInPieces(t *testing.T) {
 
 // aSession is for holds of 6 s, on servers with a tick of 200 ms.
 func aSession() *session {
+	st := &store{servers: []string{"x"}}
+	st.ticks.Store(int64(200 * time.Millisecond))
 	return &session{
-		st: &store{servers: []string{"x"}}, length: 6 * time.Second, tick: 200 * time.Millisecond,
-		stall: time.AfterFunc(time.Hour, func() {}),
+		st: st, length: 6 * time.Second, stall: time.AfterFunc(time.Hour, func() {}),
 	}
 }
 
@@ -95,7 +96,7 @@ func TestWireKnowsWhatIsAnswered(t *testing.T) {
 			w.frame(frame(0, 9000, 0, 77, 16, 1, 2, 3, 4)[4:])
 		}
 	}
-	w.feed(frame(2, 0, 0, 0))
+	w.frame(frame(2, 0, 0, 0)[4:])
 	if len(s.reach.open) != 1 || len(w.sent) != 1 || w.sent[0].xid != 1 {
 		t.Errorf("after the second answer: %+v are answered, %+v are open", s.reach.open, w.sent)
 	}
@@ -111,7 +112,7 @@ func TestWireOutlastsAQueue(t *testing.T) {
 	go func() { _, _ = io.Copy(io.Discard, server) }()
 	long := backend.Now().Add(-time.Minute)
 	w.sent, w.since = []stamp{{xid: 1, at: long}, {xid: 2, at: long}}, long
-	w.feed(frame(1, 0, 0, 0))
+	w.frame(frame(1, 0, 0, 0)[4:])
 	w.watch()
 	if _, err := client.Write([]byte{0}); err != nil {
 		t.Fatalf("just after an answer: %v, want a connection", err)
@@ -128,7 +129,7 @@ func TestWireOutlastsAQueue(t *testing.T) {
 // servers have lost it, and nothing else.
 func TestAsking(t *testing.T) {
 	s := aSession()
-	whole := sessionFor(s.length, s.tick).Milliseconds()
+	whole := sessionFor(s.length, s.st.tick()).Milliseconds()
 	if got, want := s.asking(frame(0, 5, 6, 9000, 0, 1)), frame(0, 5, 6, int32(whole), 0, 1); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -165,7 +166,7 @@ func TestEndedSessionDialsNobody(t *testing.T) {
 	s := aSession()
 	s.over = make(chan struct{})
 	s.ctx = t.Context()
-	s.st.tick.Store(int64(time.Second))
+	s.st.ticks.Store(int64(time.Second))
 	dialed := 0
 	s.st.dial = func(context.Context, string, string) (net.Conn, error) {
 		dialed++

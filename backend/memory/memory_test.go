@@ -200,12 +200,12 @@ func TestQueueIsFirstComeFirstServed(t *testing.T) {
 				g, err := d.Acquire(t.Context(), try("n", waits))
 				want(t, "the waiter", err, nil)
 				order = append(order, i) // one at a time: the lock guards it
-				if i == 19 {
-					close(done)
-				}
 				r := &core.Hold{Request: try("n", nil), Grant: g}
 				want(t, "a stranger's release", d.Release(t.Context(), r), backend.ErrLost)
 				want(t, "break", d.Break(t.Context(), "n"), nil)
+				if i == 19 {
+					close(done)
+				}
 			}()
 			synctest.Wait()
 			want(t, "a try behind waiters", errOf(d.Acquire(t.Context(), try("n", nil))), backend.ErrLocked)

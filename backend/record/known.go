@@ -2,6 +2,7 @@ package record
 
 import (
 	"encoding/hex"
+	"strings"
 	"sync"
 
 	"github.com/fencelock/fencelock/backend"
@@ -32,12 +33,6 @@ func (k *known) forget(name string) {
 	delete(k.versions, name)
 }
 
-func (k *known) clear() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.versions = nil
-}
-
 // put keeps v, which was written no earlier than now.
 func (k *known) put(name string, v version, now int64) {
 	if len(v.Queue) > 0 || v.Holder != nil && v.Holder.Since != 0 {
@@ -60,6 +55,7 @@ func encode(name string) string { return hex.EncodeToString([]byte(name)) }
 
 // decodeName is false for a key that is no lock's.
 func decodeName(encoded string) (string, bool) {
-	name, err := hex.DecodeString(encoded)
-	return string(name), err == nil && backend.CheckName(string(name)) == nil
+	digits, ok := strings.CutPrefix(encoded, "n")
+	name, err := hex.DecodeString(digits)
+	return string(name), ok && err == nil && backend.CheckName(string(name)) == nil
 }

@@ -140,12 +140,13 @@ func (r *record) outcome(nonce string) *ended {
 	return nil
 }
 
-// life is how long the store is to keep the record.
+// life is how long the store is to keep the record, in whole seconds.
 func (r *record) life(now int64) time.Duration {
+	left := max(r.left(now), 0)
 	if r.Holder != nil && r.Holder.Since == 0 {
-		return memory + time.Duration(r.Holder.Keep)*time.Microsecond
+		left = time.Duration(r.Holder.Keep) * time.Microsecond
 	}
-	return memory + max(r.left(now), 0)
+	return (memory + left + time.Second).Truncate(time.Second)
 }
 
 // clone returns a copy that shares nothing.

@@ -27,6 +27,7 @@ type values struct {
 	ahead   time.Duration // of the store's clock
 
 	gets, puts int
+	read       func()                 // called after a Get
 	before     func(key string)       // called before a Put
 	lose       func(key string) error // the answer of a Put that was done
 }
@@ -39,7 +40,11 @@ func (v *values) Get(_ context.Context, key string) (record.Value, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.gets++
-	return v.all[key], nil
+	now := v.all[key]
+	if v.read != nil {
+		v.read()
+	}
+	return now, nil
 }
 
 func (v *values) Put(
@@ -72,7 +77,6 @@ func (v *values) Put(
 
 func (v *values) Now(context.Context) (time.Time, error) { return time.Now().Add(v.ahead), nil }
 func (v *values) Epoch() uint64                          { return v.epoch }
-func (v *values) Close() error                           { return nil }
 
 func (v *values) Keys(_ context.Context, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
@@ -305,6 +309,28 @@ func TestLostStore(t *testing.T) {
 		next := w.acquire(other, w.request(false))
 		w.want("renewal of before", w.d.Renew(w.Context(), []*core.Hold{h})[0], backend.ErrLost)
 		w.want("release of before", w.d.Release(w.Context(), h), backend.ErrLost)
+		w.want("the next one's renewal", other.Renew(w.Context(), []*core.Hold{next})[0], nil)
+	})
+}
+
+// TestLostStoreBetweenReadAndWrite: what was read before the loss is not written on, though the
+// store gives the same versions again.
+func TestLostStoreBetweenReadAndWrite(t *testing.T) {
+	bubble(t, func(w *world) {
+		h := w.acquire(w.d, w.request(false))
+		other := w.client()
+		var next *core.Hold
+		w.kv.read = func() {
+			w.kv.read = nil
+			w.kv.mu.Unlock()
+			defer w.kv.mu.Lock()
+			w.kv.all, w.kv.version = map[string]record.Value{}, 0
+			w.kv.epoch++
+			next = w.acquire(other, w.request(false))
+		}
+		forgetful := w.client() // it has to read
+		got := forgetful.Renew(w.Context(), []*core.Hold{h})[0]
+		w.want("renewal of before", got, backend.ErrLost)
 		w.want("the next one's renewal", other.Renew(w.Context(), []*core.Hold{next})[0], nil)
 	})
 }

@@ -56,9 +56,10 @@ var ErrMoved = errors.New("another client has changed the record")
 // deleted, forgotten, or never written.
 type Value struct {
 	Data []byte // empty: there is none
-	// Version is another one for every write, also after the key was deleted and after the store
-	// lost data or got an older copy back: clients remember versions, and an old one must not match
-	// a new value. A random number does, a counter in the row does not.
+	// Version is another one for every write of one [KV.Epoch], also after the key was deleted.
+	// Where the Epoch does not tell that the store lost data or got an older copy back, it is
+	// another one through that too: clients remember versions, and an old one must not match a new
+	// value. A random number does, a counter in the row does not.
 	Version string
 	// At is when the store wrote the value, by its own clock: no earlier than Put was called, and
 	// no later than others can read the value.
@@ -74,8 +75,8 @@ type KV interface {
 	Get(ctx context.Context, key string) (Value, error)
 	// Put writes data, which is never empty, if the key still has this version, and returns the new
 	// one. Version "" says that the key must not be there. The store may forget the key once the
-	// value has been there for keep, and never if keep is 0. Nothing else deletes keys: a store that
-	// does not forget grows with every name that was ever used.
+	// value has been there for keep, which is more than a minute and in whole seconds. Nothing else
+	// deletes keys: a store that does not forget grows with every name that was ever used.
 	Put(ctx context.Context, key string, data []byte, version string, keep time.Duration) (string, error)
 	// Now returns a moment by the store's clock that lies between the call and the return. It is
 	// time.Now where the store's clock is that of the machine.
@@ -83,31 +84,44 @@ type KV interface {
 	// Epoch is another number once what was known of the store may be wrong, as after a reconnection.
 	// It may be constant where there is no connection to lose.
 	Epoch() uint64
-	// Keys yields the keys that begin so, in any order. The loop may call other methods.
-	Keys(ctx context.Context, prefix string) iter.Seq2[string, error]
+	// Keys yields the keys that begin with space, which ends with the only dot that they have, in
+	// any order. The loop may call other methods.
+	Keys(ctx context.Context, space string) iter.Seq2[string, error]
+}
+
+// A Watcher is a KV that tells of changes by itself. Of another one, the keys that somebody waits
+// for are read every 20 ms.
+type Watcher interface {
 	// Watch calls changed with each value that the key gets, until stop, on any goroutine. It may
-	// miss some, and begin with the value that is there. A key that is deleted gets the zero Value.
-	// Only Data counts. changed never blocks, and may be called once more after stop. A poll will do
-	// if it is quick: a waiter that it does not wake looks every 2 s. A Locker watches a name once,
-	// however many wait for it there.
+	// miss some, for a waiter that it does not wake looks every 2 s, and begin with the value that
+	// is there. A key that is deleted gets the zero Value. Only Data counts. changed never blocks,
+	// and may be called once more after stop. A Locker watches a name once, however many wait for
+	// it there.
 	Watch(key string, changed func(Value)) (stop func(), err error)
-	// Close ends what the KV has begun, and waits for it. It does not close a client that was given.
-	Close() error
 }
 
 // Driver is a backend over a KV. It implements backend.Driver.
 type Driver struct{ *store }
 
-// New returns the backend over kv, which its Close closes, with these traits: FIFO, Grace, MinHold
-// and Anchored tokens are what the package gives, DeadWaiter is at least 5 s, and Revoked what it is
-// to be. prefix is the keyspace, and may be empty. Where New fails it leaves kv open.
+// New returns the backend over kv with these traits: FIFO, Grace, MinHold and Anchored tokens are
+// what the package gives, DeadWaiter is at least 5 s, and Revoked what it is to be. prefix is the
+// keyspace, and may be empty.
 func New(kv KV, prefix string, t backend.Traits) (*Driver, error) {
 	if err := backend.CheckPrefix(prefix); err != nil {
 		return nil, err
 	}
 	s := &store{kv: kv, traits: t, space: "p" + encode(prefix) + "."}
+	s.watch = s.poll
+	if w, ok := kv.(Watcher); ok {
+		s.watch = w.Watch
+	}
+	s.polling, s.stop = context.WithCancel(context.Background())
 	return &Driver{s}, nil
 }
+
+// Owns makes Close call end, which closes the client that a URL has opened. It is called before the
+// driver is used.
+func (d *Driver) Owns(end func() error) { d.end = end }
 
 // store is a backend.Driver.
 type store struct {
@@ -115,6 +129,12 @@ type store struct {
 	traits backend.Traits
 	space  string
 	known  known
+	watch  func(key string, changed func(Value)) (stop func(), err error)
+	end    func() error // nil: the client is the caller's
+
+	polling context.Context
+	stop    context.CancelFunc // ends the polls
+	polls   sync.WaitGroup
 
 	mu    sync.Mutex
 	clock clock
@@ -129,14 +149,21 @@ func (s *store) Traits() backend.Traits { return s.traits }
 func (s *store) Calls() backend.Calls { return backend.Calls{Most: 1} }
 
 // Close implements backend.Driver.
-func (s *store) Close() error { return s.kv.Close() }
+func (s *store) Close() error {
+	s.stop()
+	s.polls.Wait()
+	if s.end == nil {
+		return nil
+	}
+	return s.end()
+}
 
 // Enter implements backend.Driver. The waiter looks when there is no holder, and nobody before it.
 func (s *store) Enter(_ context.Context, c *backend.Claim) error {
 	if c.Place != nil {
 		return nil
 	}
-	stop, err := s.kv.Watch(s.key(c.Name), func(v Value) {
+	stop, err := s.watch(s.key(c.Name), func(v Value) {
 		rec, err := decode(v.Data, v.At)
 		if err != nil || rec.Holder == nil && rec.place(c.Nonce) <= 0 {
 			c.Wake(0)
@@ -146,6 +173,31 @@ func (s *store) Enter(_ context.Context, c *backend.Claim) error {
 		c.Place = stop
 	}
 	return err
+}
+
+// pollEvery is how often the key of a KV that is no Watcher is read.
+const pollEvery = 20 * time.Millisecond
+
+// poll is what [Watcher] is, of a KV that is none.
+func (s *store) poll(key string, changed func(Value)) (func(), error) {
+	ctx, stop := context.WithCancel(s.polling)
+	s.polls.Go(func() {
+		tick := time.NewTicker(pollEvery)
+		defer tick.Stop()
+		for seen := ""; ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			v, err := s.kv.Get(ctx, key) // after an error the next look tells
+			if err == nil && v.Version != seen {
+				seen = v.Version
+				changed(v)
+			}
+		}
+	})
+	return stop, nil
 }
 
 // unwatch ends what Enter began.
@@ -290,12 +342,12 @@ func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Inf
 			yield(s.describe(ctx, r.Name))
 			return
 		}
-		for key, err := range s.kv.Keys(ctx, s.space+"n") {
+		for key, err := range s.kv.Keys(ctx, s.space) {
 			if err != nil {
 				yield(backend.Info{}, err)
 				return
 			}
-			name, ok := decodeName(strings.TrimPrefix(key, s.space+"n"))
+			name, ok := decodeName(strings.TrimPrefix(key, s.space))
 			if !ok || !strings.HasPrefix(name, r.Prefix) {
 				continue
 			}
@@ -337,9 +389,11 @@ func (s *store) look(ctx context.Context, name string) (record, int64, error) {
 type version struct {
 	record
 	version string
+	epoch   uint64 // since when: in another one the same version may be that of another value
 }
 
 func (s *store) read(ctx context.Context, name string) (version, error) {
+	epoch := s.kv.Epoch()
 	v, err := s.kv.Get(ctx, s.key(name))
 	if err != nil {
 		return version{}, err
@@ -349,7 +403,7 @@ func (s *store) read(ctx context.Context, name string) (version, error) {
 		return version{}, fmt.Errorf("%w: key %s, under which the lock %q is kept, was not written by this driver; "+
 			"delete the key if nobody needs it", err, s.key(name), name)
 	}
-	return version{rec, v.Version}, nil
+	return version{rec, v.Version, epoch}, nil
 }
 
 // change reads a name's record, lets step change it, and writes it if it is still the one that was
@@ -387,9 +441,13 @@ func (s *store) write(ctx context.Context, name string, v version, k clock) erro
 		return err
 	}
 	s.known.forget(name)
+	epoch := s.kv.Epoch()
+	if v.version != "" && v.epoch != epoch {
+		return ErrMoved
+	}
 	next, err := s.kv.Put(ctx, s.key(name), data, v.version, v.life(now))
 	if err == nil {
-		s.known.put(name, version{v.record, next}, now)
+		s.known.put(name, version{v.record, next, epoch}, now)
 	}
 	return err
 }
@@ -417,9 +475,6 @@ func (s *store) calibrated(ctx context.Context) (clock, error) {
 	s.mu.Unlock()
 	if !k.at.IsZero() && k.epoch == epoch && k.at.Elapsed() < clockLife {
 		return k, nil
-	}
-	if k.epoch != epoch { // versions of before may come again
-		s.known.clear()
 	}
 	before := backend.Now()
 	server, err := s.kv.Now(ctx)

@@ -153,6 +153,9 @@ func TestServeKeys(t *testing.T) {
 	url := fileStore(t)
 	s := serveOn(t, url)
 	await(t, "the first look", func() bool { return s.state().At != nil })
+	if got := s.state().Store; got != url {
+		t.Errorf("the store is %q, want %q", got, url)
+	}
 	hold(t, url, "n")
 	await(t, "the lock", func() bool { return len(s.state().Changes) == 1 })
 	_, body := s.ask("GET", "/api/locks", "")

@@ -37,7 +37,7 @@ func TestConformance(t *testing.T) {
 		URL:    address,
 		Given: func(ctx context.Context) (backend.Driver, func(context.Context) error, error) {
 			nc := s.connect(t)
-			d, err := natskv.New(ctx, nc, nil)
+			d, err := natskv.New(ctx, nc, "", backend.DefaultPrefix)
 			return d, func(context.Context) error {
 				if nc.NumSubscriptions() > 1 { // one is nats.go's own, for replies
 					return errors.New("subscriptions are left")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"time"
 
@@ -14,13 +15,41 @@ import (
 	"github.com/fencelock/fencelock/backend/record"
 )
 
-// Options change what New does. The zero value is the default.
-type Options struct {
-	// Bucket is the KV bucket, made if it is not there; default "fencelock".
-	Bucket string
-	// Prefix is the keyspace; default backend.DefaultPrefix, none with NoPrefix.
-	Prefix   string
-	NoPrefix bool
+func init() { backend.Register("nats", open) }
+
+// open makes a driver from nats://[user:password@|token@]host[:4222][,host…][/bucket][?prefix=…].
+func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
+	bucket, prefix := strings.Trim(u.Path, "/"), q.Prefix()
+	if err := q.Err(); err != nil {
+		return nil, err
+	}
+	opts := []nats.Option{
+		nats.Name("fencelock"), nats.Timeout(2 * time.Second),
+		// A request that is late is worth nothing: what cannot be sent now is not kept for later.
+		nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.PingInterval(10 * time.Second),
+		nats.ReconnectWait(50 * time.Millisecond),
+		nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // the default one prints
+	}
+	if password, ok := u.User.Password(); ok {
+		opts = append(opts, nats.UserInfo(u.User.Username(), password))
+	} else if u.User != nil {
+		opts = append(opts, nats.Token(u.User.Username()))
+	}
+	nc, err := nats.Connect(strings.Join(backend.Hosts(u, "4222"), ","), opts...)
+	if errors.Is(err, nats.ErrAuthorization) {
+		err = backend.Invalid("NATS refuses the user or the password: %w", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d, err := New(ctx, nc, bucket, prefix)
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	d.Owns(func() error { nc.Close(); return nil })
+	return d, nil
 }
 
 // Traits is what the driver promises; the package comment says what that rests on.
@@ -32,61 +61,48 @@ func Traits() backend.Traits {
 	}
 }
 
-// New returns a driver over a connection that the program has, which stays the program's. It asks the
-// server for the bucket.
-func New(ctx context.Context, nc *nats.Conn, o *Options) (*record.Driver, error) {
-	return newDriver(ctx, nc, o, func() {})
-}
-
-func newDriver(ctx context.Context, nc *nats.Conn, o *Options, end func()) (*record.Driver, error) {
-	if o == nil {
-		o = &Options{}
+// New returns a driver over a connection that the program has, which stays the program's. The KV
+// bucket, "fencelock" if that is "", is made if it is not there. prefix is the keyspace.
+func New(ctx context.Context, nc *nats.Conn, bucket, prefix string) (*record.Driver, error) {
+	if bucket == "" {
+		bucket = "fencelock"
 	}
-	b := &bucket{nc: nc, name: o.Bucket, end: end}
-	if b.name == "" {
-		b.name = "fencelock"
+	if strings.Trim(strings.ToLower(bucket), "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" {
+		return nil, backend.Invalid("bucket %q: letters, digits, _ and - are allowed", bucket)
 	}
-	prefix := o.Prefix
-	if prefix == "" && !o.NoPrefix {
-		prefix = backend.DefaultPrefix
-	}
-	if strings.Trim(strings.ToLower(b.name), "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" {
-		return nil, backend.Invalid("bucket %q: letters, digits, _ and - are allowed", b.name)
-	}
-	var err error
-	if b.js, err = jetstream.New(nc); err != nil {
+	js, err := jetstream.New(nc)
+	if err != nil {
 		return nil, err
 	}
-	if err := b.ensure(ctx); err != nil {
+	kv := &kv{nc: nc, js: js, bucket: bucket}
+	if kv.stream, err = kv.open(ctx); err != nil {
 		return nil, err
 	}
-	return record.New(b, prefix, Traits())
+	return record.New(kv, prefix, Traits())
 }
 
-// config is the bucket's stream. Nothing is ever deleted to make room, and the leader answers reads.
-// What was stored is published once more: a subscriber to the keys themselves would hear of a record
-// before it is there, and of those that are refused.
-func (b *bucket) config() jetstream.StreamConfig {
-	return jetstream.StreamConfig{
-		Name: "KV_" + b.name, Subjects: []string{b.subject(">")},
+// open returns the bucket's stream, which it makes if it is not there. It refuses a stream that
+// would forget locks.
+//
+// Nothing is ever deleted to make room, and the leader answers reads. What was stored is published
+// once more: a subscriber to the keys themselves would hear of a record before it is there, and of
+// those that are refused.
+func (kv *kv) open(ctx context.Context) (jetstream.Stream, error) {
+	want := jetstream.StreamConfig{
+		Name: "KV_" + kv.bucket, Subjects: []string{kv.subject(">")},
 		MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, AllowRollup: true, DenyDelete: true,
 		AllowMsgTTL: true, Storage: jetstream.FileStorage,
-		RePublish: &jetstream.RePublish{Source: b.subject(">"), Destination: b.pushed(">")},
+		RePublish: &jetstream.RePublish{Source: kv.subject(">"), Destination: kv.stored(">")},
 	}
-}
-
-// ensure makes the bucket if it is not there, and refuses one that would forget locks.
-func (b *bucket) ensure(ctx context.Context) error {
-	want := b.config()
-	s, err := b.js.Stream(ctx, want.Name)
+	s, err := kv.js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		s, err = b.js.CreateStream(ctx, want)
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another client was faster
-			s, err = b.js.Stream(ctx, want.Name)
-		}
+		s, err = kv.js.CreateStream(ctx, want)
+	}
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another client was faster
+		s, err = kv.js.Stream(ctx, want.Name)
 	}
 	if err != nil {
-		return fmt.Errorf("the stream %s: %w", want.Name, err)
+		return nil, fmt.Errorf("the stream %s: %w", want.Name, err)
 	}
 	got := s.CachedInfo().Config
 	for _, c := range []struct {
@@ -94,20 +110,20 @@ func (b *bucket) ensure(ctx context.Context) error {
 		what  string
 	}{
 		{got.MaxMsgsPerSubject != 1, "a history of more than 1"},
-		{got.Discard != jetstream.DiscardNew, "discards old messages when it is full"},
+		{got.Discard != jetstream.DiscardNew, "to discard old messages when it is full"},
 		{got.MaxAge != 0, "a maximum age"},
 		{!got.AllowMsgTTL, "no message TTLs"},
-		{
-			got.RePublish == nil || got.RePublish.Destination != b.pushed(">"),
-			"no republishing to " + b.pushed(">"),
-		},
 		{got.AllowDirect, "direct reads, which a follower may answer from the past"},
+		{
+			got.RePublish == nil || got.RePublish.Destination != want.RePublish.Destination,
+			"no republishing to " + want.RePublish.Destination,
+		},
 	} {
 		if c.wrong {
-			return backend.Invalid("the stream %s has %s: let this driver make the bucket, "+
+			return nil, backend.Invalid("the stream %s has %s: let this driver make the bucket, "+
 				"or make one as it does", want.Name, c.what)
 		}
 	}
-	b.stream.Store(&s)
-	return nil
+	kv.made.Store(s.CachedInfo().Created.UnixNano())
+	return s, nil
 }

@@ -2,11 +2,14 @@ module github.com/fencelock/fencelock/examples/nats-driver
 
 go 1.26.0
 
+tool github.com/nats-io/nats-server/v2
+
 require (
 	github.com/fencelock/fencelock v0.0.0
-	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
 )
+
+require github.com/nats-io/nats-server/v2 v2.15.2 // indirect
 
 require (
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect

@@ -1,14 +1,15 @@
 package natskv_test
 
 import (
-	"bufio"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -17,7 +18,8 @@ import (
 // secret is the password of the user app. No message may show it.
 const secret = "pa55:of/nats@test"
 
-// natsServer is a NATS server with JetStream in a process of its own. It implements conformance.Server.
+// natsServer is a NATS server with JetStream in a process of its own. It implements
+// conformance.Server.
 type natsServer struct {
 	program, dir, addr string
 	cmd                *exec.Cmd
@@ -25,8 +27,9 @@ type natsServer struct {
 
 func startNATS(t *testing.T) *natsServer {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "natsserver")
-	out, err := exec.Command("go", "build", "-o", program, "./internal/natsserver").CombinedOutput()
+	program := filepath.Join(t.TempDir(), "nats-server")
+	out, err := exec.Command("go", "build", "-o", program,
+		"github.com/nats-io/nats-server/v2").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -56,19 +59,23 @@ func (s *natsServer) stream(t *testing.T) jetstream.JetStream {
 }
 
 func (s *natsServer) Start() error {
-	s.cmd = exec.Command(s.program, s.dir, s.addr, "app", secret)
-	s.cmd.Stderr = os.Stderr
-	out, err := s.cmd.StdoutPipe()
+	host, port, err := net.SplitHostPort(s.addr)
 	if err != nil {
 		return err
 	}
+	s.cmd = exec.Command(s.program, "-a", host, "-p", port, "-user", "app", "-pass", secret,
+		"-js", "-sd", s.dir)
 	if err := s.cmd.Start(); err != nil {
 		return err
 	}
-	if lines := bufio.NewScanner(out); !lines.Scan() {
-		return errors.New("the NATS server has not started")
+	for began := time.Now(); time.Since(began) < 20*time.Second; time.Sleep(10 * time.Millisecond) {
+		var nc *nats.Conn
+		if nc, err = nats.Connect(s.addr, nats.UserInfo("app", secret)); err == nil {
+			nc.Close()
+			return nil
+		}
 	}
-	return nil
+	return fmt.Errorf("the NATS server has not started: %w", err)
 }
 
 func (s *natsServer) Kill() error {

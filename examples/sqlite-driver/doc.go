@@ -15,8 +15,8 @@
 // this machine. So a driver opened by URL uses the write-ahead log with synchronous=NORMAL, which
 // does not wait for the disk at each write. New takes the program's database as it is.
 //
-// While somebody waits, the driver polls the rows that are waited for, so a waiter learns of a
-// change within about 20 ms. SQLite has one writer at a time, so all names share its speed.
+// The rows that somebody waits for are polled, so a waiter learns of a change within about 20 ms.
+// SQLite has one writer at a time, so all names share its speed.
 //
 // Not promised: anything between machines; that WithMinHold outlives a power loss. A clock that is
 // set forward ends leases early. A program that is stopped in the middle of a write (SIGSTOP, a

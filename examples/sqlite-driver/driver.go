@@ -21,13 +21,7 @@ func Traits() backend.Traits {
 // New returns a driver over a database that the program has opened with modernc.org/sqlite, and
 // that stays the program's. It makes the table fencelock if there is none. prefix is the keyspace.
 func New(ctx context.Context, db *sql.DB, prefix string) (*record.Driver, error) {
-	return newDriver(ctx, db, prefix, func() error { return nil })
-}
-
-func newDriver(
-	ctx context.Context, db *sql.DB, prefix string, end func() error,
-) (*record.Driver, error) {
-	t := &table{db: db, end: end, watches: map[*watch]struct{}{}}
+	t := &table{db}
 	err := patiently(ctx, func() error { return t.ensure(ctx) })
 	if unusable(err) {
 		err = backend.Invalid("SQLite cannot use this file: %w", err)
@@ -59,7 +53,7 @@ func (t *table) ensure(ctx context.Context) error {
 	return err
 }
 
-// Times are µs since 1970. until is when the row may be forgotten; 0: never.
+// Times are µs since 1970. until is when the row may be forgotten.
 const schema = `
 CREATE TABLE IF NOT EXISTS fencelock (
 	key     TEXT PRIMARY KEY,

@@ -30,8 +30,8 @@ func TestHostileValues(t *testing.T) {
 	defer l.Close()
 	db := connect(t, file)
 	for _, v := range values {
-		_, err := db.Exec(`INSERT OR REPLACE INTO fencelock VALUES (?, ?, 1, 1, 0)`,
-			key("", "n"), []byte(v))
+		_, err := db.Exec(`INSERT OR REPLACE INTO fencelock VALUES (?, ?, 1, 1, ?)`,
+			key("", "n"), []byte(v), time.Now().Add(time.Hour).UnixMicro())
 		must(t, err)
 		for what, do := range map[string]func() error{
 			"TryLock": func() error { _, err := l.Mutex("n").TryLock(ctx); return err },

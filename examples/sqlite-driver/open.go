@@ -29,10 +29,11 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 		return nil, err
 	}
 	db.SetMaxOpenConns(1) // one writer at a time is all that SQLite has; here it is chosen fairly
-	d, err := newDriver(ctx, db, prefix, db.Close)
+	d, err := New(ctx, db, prefix)
 	if err != nil {
 		_ = db.Close()
 		return nil, err
 	}
+	d.Owns(db.Close)
 	return d, nil
 }

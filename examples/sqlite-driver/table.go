@@ -8,7 +8,6 @@ import (
 	"iter"
 	"math/rand/v2"
 	"strconv"
-	"sync"
 	"time"
 
 	"modernc.org/sqlite"
@@ -18,15 +17,7 @@ import (
 )
 
 // table is a record.KV.
-type table struct {
-	db  *sql.DB
-	end func() error // closes db, if that is ours
-
-	mu      sync.Mutex
-	watches map[*watch]struct{}
-	stop    context.CancelFunc // ends the poll, which runs while there are watches
-	polls   sync.WaitGroup
-}
+type table struct{ db *sql.DB }
 
 // busy reports whether another connection has the file, so that nothing was done.
 func busy(err error) bool { return code(err) == sqlite3.SQLITE_BUSY }
@@ -85,12 +76,9 @@ func (t *table) Put(
 	var changed int64
 	err := patiently(ctx, func() error {
 		now := time.Now() // after the call: the lease lives no shorter than its holder thinks
-		var until int64
-		if keep > 0 {
-			until = now.Add(keep).UnixMicro()
-		}
 		query, args := `INSERT INTO fencelock (data, version, at, until, key) VALUES (?, ?, ?, ?, ?)
-			ON CONFLICT (key) DO NOTHING`, []any{data, next, now.UnixMicro(), until, key}
+			ON CONFLICT (key) DO NOTHING`,
+			[]any{data, next, now.UnixMicro(), now.Add(keep).UnixMicro(), key}
 		if was != "" {
 			query = `UPDATE fencelock SET data = ?, version = ?, at = ?, until = ?
 				WHERE key = ? AND version = ?`
@@ -110,7 +98,7 @@ func (t *table) Put(
 		return "", record.ErrMoved
 	}
 	if rand.N(100) == 0 { // now and then; where it fails, a later one does it
-		_, _ = t.db.ExecContext(ctx, `DELETE FROM fencelock WHERE until > 0 AND until < ?`,
+		_, _ = t.db.ExecContext(ctx, `DELETE FROM fencelock WHERE until < ?`,
 			time.Now().UnixMicro())
 	}
 	return strconv.FormatInt(next, 10), nil
@@ -123,13 +111,13 @@ func (t *table) Now(context.Context) (time.Time, error) { return time.Now().Roun
 func (t *table) Epoch() uint64 { return 0 }
 
 // Keys implements record.KV. It reads all before it yields: there may be one connection only.
-func (t *table) Keys(ctx context.Context, prefix string) iter.Seq2[string, error] {
+func (t *table) Keys(ctx context.Context, space string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		var list []byte
 		var keys []string
 		err := patiently(ctx, func() error {
-			return t.db.QueryRowContext(ctx,
-				`SELECT json_group_array(key) FROM fencelock WHERE key GLOB ?`, prefix+"*").Scan(&list)
+			return t.db.QueryRowContext(ctx, `SELECT json_group_array(key) FROM fencelock
+				WHERE key GLOB ?`, space+"*").Scan(&list)
 		})
 		if err == nil {
 			err = json.Unmarshal(list, &keys)
@@ -144,15 +132,4 @@ func (t *table) Keys(ctx context.Context, prefix string) iter.Seq2[string, error
 			}
 		}
 	}
-}
-
-// Close implements record.KV.
-func (t *table) Close() error {
-	t.mu.Lock()
-	if t.stop != nil {
-		t.stop()
-	}
-	t.mu.Unlock()
-	t.polls.Wait()
-	return t.end()
 }

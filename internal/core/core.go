@@ -29,8 +29,8 @@ type Client struct {
 	asks   lane
 	leaves *lane                   // asks, where the two go together
 	gates  atomic.Pointer[gateSet] // those that the store has shown last
-	flying sync.WaitGroup          // calls that outlived their callers
-	hedges sync.WaitGroup          // second sends of renewals
+	flying group                   // calls that outlived their callers
+	hedges group                   // second sends of renewals
 }
 
 // Of returns the Caller of a driver, a [Gater] of a backend.Mover: the driver itself, if it is one, or
@@ -179,9 +179,9 @@ func (d *Client) keepTwice(ctx context.Context, half time.Duration, cs []*backen
 	defer cancel()
 	var over atomic.Bool
 	late := make(chan []error, 1)
-	d.hedges.Add(1)
+	d.hedges.add()
 	timer := time.AfterFunc(half, func() {
-		defer d.hedges.Done()
+		defer d.hedges.done()
 		if over.Load() {
 			return
 		}
@@ -194,7 +194,7 @@ func (d *Client) keepTwice(ctx context.Context, half time.Duration, cs []*backen
 	errs := d.keepAgain(first, cs, true)
 	over.Store(true)
 	if timer.Stop() {
-		d.hedges.Done()
+		d.hedges.done()
 	}
 	select {
 	case others := <-late:
@@ -273,7 +273,45 @@ func (d *Client) Close() error {
 }
 
 // Settle implements Caller.
-func (d *Client) Settle() { d.hedges.Wait() }
+func (d *Client) Settle() { d.hedges.wait() }
 
 // Land implements Caller.
-func (d *Client) Land() { d.flying.Wait() }
+func (d *Client) Land() { d.flying.wait() }
+
+// group counts what is under way. Unlike a sync.WaitGroup it may be added to from nothing while
+// somebody waits, as by a call that Close does not wait for any longer.
+type group struct {
+	mu   sync.Mutex
+	n    int
+	none chan struct{} // closed when n falls to 0; nil: nobody waits
+}
+
+func (g *group) add() {
+	g.mu.Lock()
+	g.n++
+	g.mu.Unlock()
+}
+
+func (g *group) done() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.n--; g.n == 0 && g.none != nil {
+		close(g.none)
+		g.none = nil
+	}
+}
+
+// wait returns once nothing is under way. What is added afterwards it does not wait for.
+func (g *group) wait() {
+	g.mu.Lock()
+	if g.n == 0 {
+		g.mu.Unlock()
+		return
+	}
+	if g.none == nil {
+		g.none = make(chan struct{})
+	}
+	none := g.none
+	g.mu.Unlock()
+	<-none
+}

@@ -806,6 +806,30 @@ func TestCloseWaitsForTheSecondKeep(t *testing.T) {
 	})
 }
 
+// TestRenewalsBesideSettle: who waits for the second sends does not mind that others begin.
+func TestRenewalsBesideSettle(t *testing.T) {
+	s := &store{calls: backend.Calls{Most: 1}}
+	s.keepIn = func(context.Context) []error { return []error{nil} }
+	c := core.Of(s)
+	hs := []*core.Hold{{Request: request("n", false)}}
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			for range 5000 {
+				want(t, "renew", c.Renew(ctx, hs)[0], nil)
+			}
+		})
+		wg.Go(func() {
+			for range 5000 {
+				c.Settle()
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // TestSlowKeepIsTaken: an answer that takes most of the time is one.
 func TestSlowKeepIsTaken(t *testing.T) {
 	bubble(t, func(t *testing.T) {

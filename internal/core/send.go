@@ -85,11 +85,13 @@ func (d *Client) sendAside(ctx context.Context, c *claim, l *lane) error {
 	landed := make(chan bool, 1)
 	c.flight = landed
 	limited, cancel := context.WithTimeout(ctx, sendMost)
-	d.flying.Go(func() {
+	d.flying.add()
+	go func() {
+		defer d.flying.done()
 		defer cancel()
 		l.alone(limited, c)
 		landed <- true
-	})
+	}()
 	select {
 	case <-landed:
 		c.flight = nil

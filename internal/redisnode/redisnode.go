@@ -2,6 +2,7 @@
 package redisnode
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -75,4 +76,13 @@ func (e *refused) Unwrap() []error { return []error{backend.ErrInvalid, e.err} }
 // Glob quotes what SCAN's MATCH would read as a pattern.
 func Glob(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(text)
+}
+
+// Replied reports whether an error is what the server answered, as go-redis marks it.
+func Replied(err error) bool {
+	_, ok := errors.AsType[interface {
+		error
+		RedisError()
+	}](err)
+	return ok
 }

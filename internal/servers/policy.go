@@ -17,7 +17,6 @@ import (
 const (
 	envServers = "FENCELOCK_SERVERS"
 	envRequire = "FENCELOCK_REQUIRE"
-	envPull    = "FENCELOCK_PULL"
 )
 
 // startTimeout bounds the start of one store, with the pulling of its image or the building of its program.
@@ -31,11 +30,13 @@ type closer interface {
 
 // start starts a store with the first launcher that has it, closes it after the test, and skips or fails the test when
 // no launcher has it.
-func start[S closer](tb testing.TB, store string, f func(context.Context, stores.Launcher) (S, error)) S {
+func start[S closer, O any](
+	tb testing.TB, store string, f func(context.Context, stores.Launcher, O) (S, error), o O,
+) S {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	s, err := tryLaunchers(ctx, f)
+	s, err := tryLaunchers(ctx, f, o)
 	if err != nil {
 		refuse(tb, store, err)
 	}
@@ -49,7 +50,9 @@ func start[S closer](tb testing.TB, store string, f func(context.Context, stores
 }
 
 // tryLaunchers starts a store with the first launcher that has its program or image.
-func tryLaunchers[S closer](ctx context.Context, f func(context.Context, stores.Launcher) (S, error)) (S, error) {
+func tryLaunchers[S closer, O any](
+	ctx context.Context, f func(context.Context, stores.Launcher, O) (S, error), o O,
+) (S, error) {
 	var none S
 	list, err := launchers(os.Getenv(envServers))
 	if err != nil {
@@ -57,7 +60,7 @@ func tryLaunchers[S closer](ctx context.Context, f func(context.Context, stores.
 	}
 	var missing []error
 	for _, l := range list {
-		s, err := f(ctx, l)
+		s, err := f(ctx, l, o)
 		if err == nil {
 			return s, nil
 		}

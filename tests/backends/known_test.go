@@ -1,9 +1,11 @@
 package backends
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/fencelock/fencelock/conformance"
+	"github.com/fencelock/fencelock/internal/servers"
 )
 
 // known are the rules that a backend is known to break, by the name of its harness, each with the reason.
@@ -16,6 +18,10 @@ const marks = 0
 func run(t *testing.T, h conformance.Harness) {
 	t.Helper()
 	h.Known = known[h.Name]
+	h.Parallel = 2 * runtime.GOMAXPROCS(0) // of each backend, and all backends run at once
+	if servers.Slow() {
+		h.Parallel = 3
+	}
 	conformance.Run(t, h)
 }
 

@@ -19,12 +19,17 @@ import (
 	"github.com/fencelock/fencelock/postgres"
 )
 
-func TestPostgresRow(t *testing.T)      { runPostgres(t, postgres.Row) }
-func TestPostgresAdvisory(t *testing.T) { runPostgres(t, postgres.Advisory) }
-func TestPostgresLease(t *testing.T)    { runPostgres(t, postgres.Lease) }
+func TestPostgresRow(t *testing.T)   { runPostgres(t, postgres.Row) }
+func TestPostgresLease(t *testing.T) { runPostgres(t, postgres.Lease) }
+func TestPostgresAdvisory(t *testing.T) {
+	skipShort(t)
+	runPostgres(t, postgres.Advisory)
+}
 
 func runPostgres(t *testing.T, mode postgres.Mode) {
-	t.Parallel()
+	if !servers.Slow() {
+		t.Parallel()
+	}
 	s := servers.Postgres(t, servers.PostgresOptions{Config: []string{"max_connections=800"}})
 	direct := pgPool(t, s.URL())
 	address := func(c conformance.Client) string {

@@ -34,7 +34,6 @@ func TestZooKeeperEnsemble(t *testing.T) {
 	skipShort(t)
 	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{Servers: 3, Config: longSessions})
 	h := zooKeeperHarness("zookeeper-ensemble", z)
-	h.Parallel = 6 // three programs run beside the rules
 	h.Member = func(ctx context.Context) (conformance.Link, conformance.Server, error) {
 		leader, err := z.Leader(ctx)
 		if err != nil {

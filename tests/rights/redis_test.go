@@ -118,7 +118,6 @@ func TestRedlock(t *testing.T) {
 	testRedis(t, "redlock", "&fresh=1", "# each node of Redlock", g.Addrs(), map[string]string{
 		"+subscribe":     "waiters look by themselves, later",
 		"+function|load": "whoever is first loads the functions, which stay",
-		"+info":          "whoever is first asks each node once",
 		"+mget":          "many votes at once are then read one by one",
 		"+ltrim":         "it is asked for once a node remembers 160 releases",
 	})

@@ -55,6 +55,8 @@ type work struct {
 	name   string
 	held   *fencelock.Lease
 	waiter chan got
+
+	waiting context.Context // a wait outlives its task
 }
 
 type got struct {
@@ -83,7 +85,7 @@ var locking = []task{
 	{what: "wait", do: func(ctx context.Context, w *work) error {
 		w.waiter = make(chan got, 1)
 		go func() {
-			le, err := w.b.Mutex(w.name).Lock(ctx)
+			le, err := w.b.Mutex(w.name).Lock(w.waiting)
 			w.waiter <- got{le, err}
 		}()
 		for {
@@ -299,16 +301,13 @@ func run(t *testing.T, url string, tasks []task, all bool) (what string, err err
 		return what, err
 	}
 	w.d = core.Of(d).(core.Gater)
-	waiting, cancel := context.WithCancel(t.Context()) // a wait outlives its task
+	w.waiting, cancel = context.WithCancel(t.Context())
 	defer cancel()
 	for _, task := range tasks {
 		if task.slow && !all {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(waiting, patience)
-		if task.what == "wait" {
-			ctx = waiting
-		}
+		ctx, cancel := context.WithTimeout(w.waiting, patience)
 		began := time.Now()
 		err := task.do(ctx, w)
 		cancel()

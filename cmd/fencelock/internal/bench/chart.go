@@ -1,40 +1,10 @@
 package bench
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"image/color"
 	"math"
-	"regexp"
-	"strings"
-
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
 
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
-)
-
-// The colours of a chart stand for the page's own, which follow the light and the dark: chart
-// replaces them.
-var (
-	chartText   = color.RGBA{R: 1, G: 1, B: 1, A: 255}
-	chartLine   = color.RGBA{R: 2, G: 2, B: 2, A: 255}
-	chartFirst  = color.RGBA{R: 3, G: 3, B: 3, A: 255}
-	chartSecond = color.RGBA{R: 4, G: 4, B: 4, A: 255}
-)
-
-var (
-	themed = strings.NewReplacer(
-		"#010101", "var(--text)", "#020202", "var(--line)",
-		"#030303", "var(--first)", "#040404", "var(--second)",
-		"Liberation Sans", "Liberation Sans,Arial,Helvetica,sans-serif", // all as wide
-	)
-	preamble = regexp.MustCompile(`(?s)^.*?<svg width="[^"]*" height="[^"]*"`)
 )
 
 // A dumbbell is one line of a chart: two figures on one axis. A NaN is none.
@@ -46,93 +16,72 @@ type dumbbell struct {
 // labelMost is how much of a label a chart shows, in characters. The table under it has the whole.
 const labelMost = 16
 
-// chart draws the lines from top to bottom on a logarithmic axis, as SVG for the middle of a page.
-// unit makes the words of a power of ten.
-func chart(lines []dumbbell, unit func(float64) string) (string, error) {
-	p := plot.New()
-	p.BackgroundColor = color.Transparent
+// The places of a chart, in the units of its SVG.
+const (
+	chartLeft, chartRight = 156, 400
+	chartTop, chartLine   = 8, 32
+)
+
+// A chart is what the page draws: lines from top to bottom on one logarithmic axis.
+type chart struct {
+	Width, Height, Left, Right, Bottom int
+	Ticks                              []chartTick
+	Lines                              []chartRow
+}
+
+type chartTick struct {
+	X     int
+	Label string // empty for a tick without one
+}
+
+type chartRow struct {
+	Y, Text int // of the line, and of the foot of its label
+	Label   string
+	A, B    int // 0: no figure
+}
+
+// newChart places the lines. unit makes the words of a power of ten.
+func newChart(lines []dumbbell, unit func(float64) string) chart {
 	low, high := math.Inf(1), math.Inf(-1)
-	var as, bs plotter.XYs
-	names := make([]string, len(lines))
-	grid := plotter.NewGrid()
-	grid.Horizontal.Width, grid.Vertical.Color = 0, chartLine
-	p.Add(grid)
-	for i, l := range lines {
-		y := float64(len(lines) - 1 - i)
-		names[len(lines)-1-i] = shortLabel(l.label)
-		for _, at := range []struct {
-			v  float64
-			to *plotter.XYs
-		}{{l.a, &as}, {l.b, &bs}} {
-			if !math.IsNaN(at.v) && at.v > 0 {
-				low, high = min(low, at.v), max(high, at.v)
-				*at.to = append(*at.to, plotter.XY{X: at.v, Y: y})
+	for _, l := range lines {
+		for _, v := range []float64{l.a, l.b} {
+			if v > 0 { // and no NaN
+				low, high = min(low, math.Log10(v)), max(high, math.Log10(v))
 			}
 		}
-		if l.a > 0 && l.b > 0 {
-			between, err := plotter.NewLine(plotter.XYs{{X: l.a, Y: y}, {X: l.b, Y: y}})
-			if err != nil {
-				return "", err
-			}
-			between.Color, between.Width = chartText, vg.Points(1)
-			p.Add(between)
-		}
-	}
-	err := errors.Join(dots(p, bs, chartSecond, draw.RingGlyph{}),
-		dots(p, as, chartFirst, draw.CircleGlyph{}))
-	if err != nil {
-		return "", err
 	}
 	if math.IsInf(low, 0) {
-		low, high = 1, 1
+		low, high = 0, 0
 	}
-	p.NominalY(names...)
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, decades(&low, &high, unit)
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = low, high, -0.6, float64(len(lines))-0.4
-	sans := font.Font{Typeface: "Liberation", Variant: "Sans", Size: 12}
-	for _, a := range []*plot.Axis{&p.X, &p.Y} {
-		a.Tick.Label.Font, a.Tick.Label.Color = sans, chartText
-		a.Color, a.Tick.Color = chartLine, chartLine
+	low, high = math.Floor(low), math.Ceil(high)
+	high = max(high, low+1)
+	at := func(exponent float64) int {
+		return chartLeft + int(math.Round((exponent-low)/(high-low)*(chartRight-chartLeft)))
 	}
-	c := vgsvg.New(vg.Points(330), vg.Points(36+24*float64(len(lines))))
-	p.Draw(draw.New(c))
-	var out bytes.Buffer
-	if _, err := c.WriteTo(&out); err != nil {
-		return "", err
+	c := chart{
+		Width: chartRight + 16, Height: chartTop + len(lines)*chartLine + 36,
+		Left: chartLeft, Right: chartRight, Bottom: chartTop + len(lines)*chartLine + 4,
 	}
-	svg := themed.Replace(out.String())
-	return preamble.ReplaceAllLiteralString(svg, `<svg aria-hidden="true"`), nil
-}
-
-// dots adds the figures of one kind.
-func dots(p *plot.Plot, at plotter.XYs, of color.Color, shape draw.GlyphDrawer) error {
-	if len(at) == 0 {
-		return nil
-	}
-	points, err := plotter.NewScatter(at)
-	if err != nil {
-		return err
-	}
-	points.GlyphStyle = draw.GlyphStyle{Color: of, Radius: vg.Points(4.5), Shape: shape}
-	p.Add(points)
-	return nil
-}
-
-// decades widens the range to powers of ten and returns their ticks, at most six with a label.
-func decades(low, high *float64, unit func(float64) string) plot.ConstantTicks {
-	from, to := math.Floor(math.Log10(*low)), math.Ceil(math.Log10(*high))
-	to = max(to, from+1)
-	*low, *high = math.Pow(10, from), math.Pow(10, to)
-	step := math.Ceil((to - from) / 5)
-	var ticks plot.ConstantTicks
-	for e := from; e <= to; e++ {
-		t := plot.Tick{Value: math.Pow(10, e)}
-		if math.Mod(e-from, step) == 0 {
-			t.Label = unit(t.Value)
+	step := math.Ceil((high - low) / 5) // six words at the most
+	for e := low; e <= high; e++ {
+		t := chartTick{X: at(e)}
+		if math.Mod(e-low, step) == 0 {
+			t.Label = unit(math.Pow(10, e))
 		}
-		ticks = append(ticks, t)
+		c.Ticks = append(c.Ticks, t)
 	}
-	return ticks
+	for i, l := range lines {
+		y := chartTop + i*chartLine + chartLine/2
+		row := chartRow{Y: y, Text: y + 5, Label: shortLabel(l.label)}
+		if l.a > 0 {
+			row.A = at(math.Log10(l.a))
+		}
+		if l.b > 0 {
+			row.B = at(math.Log10(l.b))
+		}
+		c.Lines = append(c.Lines, row)
+	}
+	return c
 }
 
 func shortLabel(label string) string {

@@ -23,8 +23,8 @@ var page = template.Must(template.New("bench").Parse(pageText))
 // pageBlock is one row of the bench, with all backends.
 type pageBlock struct {
 	Row, What, Unit      string
-	Speed, Latency       template.HTML // charts of ours
-	SpeedText, LaterText string        // what they show, for who cannot see them
+	Speed, Latency       chart
+	SpeedText, LaterText string // what they show, in words
 	HasRaw               bool
 	Lines                []pageLine
 }
@@ -72,16 +72,12 @@ func WritePage(w io.Writer, rows []bench.Result, when time.Time) error {
 		}
 	}
 	for _, of := range bench.Blocks(rows) {
-		b, err := blockOf(of)
-		if err != nil {
-			return err
-		}
-		data.Blocks = append(data.Blocks, b)
+		data.Blocks = append(data.Blocks, blockOf(of))
 	}
 	return page.Execute(w, data)
 }
 
-func blockOf(rows []bench.Result) (pageBlock, error) {
+func blockOf(rows []bench.Result) pageBlock {
 	b := pageBlock{Row: rows[0].Row, Unit: rows[0].Unit, What: whatRows[rows[0].Op]}
 	var speeds, times []dumbbell
 	for _, r := range rows {
@@ -105,14 +101,8 @@ func blockOf(rows []bench.Result) (pageBlock, error) {
 	}
 	b.SpeedText = "The rate of " + strconv.Itoa(len(rows)) + " backends, as in the table"
 	b.LaterText = "The median and the 99th percentile of the time, as in the table"
-	speed, err := chart(speeds, perSecond)
-	if err != nil {
-		return b, err
-	}
-	later, err := chart(times, ofTime)
-	//nolint:gosec // the chart library escapes its labels, which a test holds
-	b.Speed, b.Latency = template.HTML(speed), template.HTML(later)
-	return b, err
+	b.Speed, b.Latency = newChart(speeds, perSecond), newChart(times, ofTime)
+	return b
 }
 
 // pageFile is a page that is written when the run is over, or not at all: its place is tried

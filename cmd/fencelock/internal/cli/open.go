@@ -171,6 +171,23 @@ func (a *App) backendURL() (string, error) {
 	return (&url.URL{Scheme: "file", Path: path}).String(), nil
 }
 
+// Where says which store the command speaks to, without user, password and options: the URL's hosts
+// and path, or the file of --config.
+func (a *App) Where() string {
+	if a.Configured() {
+		return a.Config.Value.String()
+	}
+	raw, err := a.backendURL()
+	if err != nil {
+		return ""
+	}
+	u, err := backend.ParseURL(raw)
+	if err != nil {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host + u.Path
+}
+
 // ownDir returns the user's folder for locks, which nobody else can get at.
 func (a *App) ownDir() (string, error) {
 	run, _ := a.Lookup("XDG_RUNTIME_DIR")

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/fencelock/fencelock"
 	_ "github.com/fencelock/fencelock/backend/all"
 	"github.com/fencelock/fencelock/internal/servers"
@@ -61,5 +63,20 @@ func TestListOfASilentServer(t *testing.T) {
 				t.Errorf("got %v, %v after %v, want ErrUnavailable after %v", infos, err, took, listPatience)
 			}
 		})
+	}
+}
+
+func TestWhereHasNoSecret(t *testing.T) {
+	for raw, want := range map[string]string{
+		"redis://user:s3cret@10.0.0.5:6379/0?ttl=5s":  "redis://10.0.0.5:6379/0",
+		"etcd://root:s3cret@e1:2379,e2:2379?prefix=a": "etcd://e1:2379,e2:2379",
+		"file:///var/lib/locks":                       "file:///var/lib/locks",
+		"redis://user:s3/cret@h:6379":                 "", // refused elsewhere, and not shown
+	} {
+		a := &App{Lookup: func(string) (string, bool) { return raw, true }}
+		a.Flags(&cobra.Command{})
+		if got := a.Where(); got != want {
+			t.Errorf("%s: got %q, want %q", raw, got, want)
+		}
 	}
 }

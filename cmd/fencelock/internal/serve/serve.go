@@ -128,7 +128,7 @@ func (f *flags) server(a *cli.App) (*server, error) {
 
 // serve serves until ctx ends.
 func (s *server) serve(ctx context.Context, store *fencelock.Locker) error {
-	s.locks, s.started = store, time.Now()
+	s.locks, s.started, s.where = store, time.Now(), s.a.Where()
 	l, err := s.listenOn(ctx)
 	if err != nil {
 		return err

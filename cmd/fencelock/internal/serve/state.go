@@ -19,6 +19,7 @@ type server struct {
 	allowRemote bool
 	token       *[sha256.Size]byte // the hash of what breaking asks for; nil: it is not allowed
 	started     time.Time
+	where       string // the store is
 
 	mu         sync.Mutex
 	view       view.View
@@ -36,6 +37,7 @@ type change struct {
 type State struct {
 	Started    time.Time      `json:"started"`
 	Backend    string         `json:"backend"`
+	Store      string         `json:"store"` // where it is, without user and password
 	Prefix     string         `json:"prefix"`
 	Interval   int64          `json:"interval_ms"`
 	AllowBreak bool           `json:"allow_break"`
@@ -60,6 +62,7 @@ func (s *server) state(now time.Time) State {
 	st := State{
 		Started:    s.started,
 		Backend:    s.locks.Traits().Name,
+		Store:      s.where,
 		Prefix:     v.Prefix,
 		Interval:   v.Every.Milliseconds(),
 		AllowBreak: s.token != nil,

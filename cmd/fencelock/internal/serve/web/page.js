@@ -153,7 +153,8 @@ function show() {
   const waiting = state.locks.some((l) => l.waiters < 0) ? '' : `, ${state.locks.reduce((n, l) => n + l.waiters, 0)} waiting`;
   set($('counts'), `${held} held${waiting}`);
   document.title = `${held} held – Fencelock`;
-  set($('about'), `${state.backend} · ${state.prefix ? `locks ${shown(state.prefix)}*` : 'all locks'} · every ${state.interval_ms / 1000} s`);
+  const as = state.at ? ` · as of ${new Date(state.at).toLocaleTimeString()}` : '';
+  set($('about'), `${state.backend} at ${shown(state.store)} · ${state.prefix ? `locks ${shown(state.prefix)}*` : 'all locks'} · every ${state.interval_ms / 1000} s${as}`);
   showRows();
 }
 

@@ -1,0 +1,287 @@
+package fencelock
+
+import (
+	"context"
+	"errors"
+	"os"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/backend/memory"
+	"github.com/fencelock/fencelock/internal/core"
+)
+
+// oversleep makes the lease as if the process had been stopped, or the machine
+// suspended, for longer than it may be trusted: no timer has fired.
+func oversleep(h *hold) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.timer.Stop()
+	h.asked = h.asked.Add(-time.Hour)
+}
+
+// sleepy is a driver during whose calls the machine sleeps.
+type sleepy struct {
+	core.Composite
+	h *hold // nil: it does not
+}
+
+func (d *sleepy) Renew(ctx context.Context, hs []*core.Hold) []error {
+	errs := d.Caller.Renew(ctx, hs)
+	if d.h != nil {
+		oversleep(d.h)
+	}
+	return errs
+}
+
+func (d *sleepy) Release(ctx context.Context, bh *core.Hold) error {
+	err := d.Caller.Release(ctx, bh)
+	if d.h != nil {
+		oversleep(d.h)
+	}
+	return err
+}
+
+// sleeper returns a lease, manually renewed, and its driver.
+func sleeper(t *testing.T) (*Lease, *sleepy) {
+	t.Helper()
+	m, err := memory.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &sleepy{Composite: core.Composite{Caller: core.Of(m)}}
+	l, err := New(d, WithManualRenew())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	le, err := l.Mutex("n").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return le, d
+}
+
+// Whatever is looked at first after such a sleep says that the lease is lost.
+func TestFirstLookAfterASleep(t *testing.T) {
+	looks := map[string]func(ctx context.Context, le *Lease, held context.Context) error{
+		"Err":    func(_ context.Context, le *Lease, _ context.Context) error { return le.Err() },
+		"Renew":  func(ctx context.Context, le *Lease, _ context.Context) error { return le.Renew(ctx) },
+		"Unlock": func(ctx context.Context, le *Lease, _ context.Context) error { return le.Unlock(ctx) },
+		"Done": func(_ context.Context, le *Lease, _ context.Context) error {
+			<-le.Done()
+			return le.h.err
+		},
+		"the ctx's Err": func(_ context.Context, _ *Lease, held context.Context) error {
+			_ = held.Err()
+			return context.Cause(held)
+		},
+		"the ctx's Done": func(_ context.Context, _ *Lease, held context.Context) error {
+			<-held.Done()
+			return context.Cause(held)
+		},
+		"a new ctx": func(ctx context.Context, le *Lease, _ context.Context) error {
+			c, cancel := le.Context(ctx)
+			defer cancel()
+			return context.Cause(c)
+		},
+		"re-entry finds none": func(ctx context.Context, le *Lease, held context.Context) error {
+			if _, err := le.h.l.Mutex("n", WithReentrancy()).
+				TryLock(context.WithoutCancel(held)); errors.Is(err, ErrDeadlock) {
+				return err
+			}
+			return le.Err()
+		},
+	}
+	for name, look := range looks {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				le, _ := sleeper(t)
+				held, cancel := le.Context(t.Context())
+				defer cancel()
+				oversleep(le.h)
+				if err := look(t.Context(), le, held); !errors.Is(err, ErrLost) {
+					t.Errorf("got %v, want lost", err)
+				}
+			})
+		})
+	}
+}
+
+// A store's yes that is seen after the deadline is too late, though no timer has
+// said so.
+func TestSleepDuringACall(t *testing.T) {
+	calls := map[string]func(*Lease, context.Context) error{"renew": (*Lease).Renew, "unlock": (*Lease).Unlock}
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				le, d := sleeper(t)
+				d.h = le.h
+				var lost *LostError
+				if err := call(le, t.Context()); !errors.As(err, &lost) || lost.Reason != Expired {
+					t.Errorf("got %v, want lost: expired", err)
+				}
+			})
+		})
+	}
+}
+
+// suspend makes everything as if the machine had slept for d: timers stood still, and the clock
+// that counts sleep did not.
+func suspend(l *Locker, d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range l.holds {
+		h.mu.Lock()
+		h.asked = h.asked.Add(-d)
+		h.mu.Unlock()
+	}
+	l.sleeps.slept = func(from, to backend.Instant) time.Duration {
+		l.sleeps.slept = slept // once
+		return d
+	}
+}
+
+// A goroutine that waits for the end of a lease hears of it soon after the machine woke up, and
+// what is still held is renewed at once.
+func TestWokenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := memory.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := New(m, WithTTL(10*time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		var leases []*Lease
+		for name, opts := range map[string][]Option{
+			"lost": {WithManualRenew(), WithTTL(5 * time.Minute)}, "by hand": {WithManualRenew()},
+			"renewed": nil,
+		} {
+			le, err := l.Mutex(name, opts...).Lock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == "lost" {
+				leases = append([]*Lease{le}, leases...)
+			} else {
+				leases = append(leases, le)
+			}
+		}
+		lost := leases[0]
+		ctx, cancel := lost.Context(t.Context())
+		defer cancel()
+		child, stop := context.WithCancel(ctx)
+		defer stop()
+		time.Sleep(time.Minute)
+		suspend(l, 6*time.Minute)
+		woke := time.Now()
+		<-child.Done()
+		if got := time.Since(woke); got > time.Second {
+			t.Errorf("a derived context heard of the loss %v after the machine woke up, want a second at most", got)
+		}
+		time.Sleep(time.Second)
+		for _, le := range leases[1:] {
+			left := time.Until(le.Deadline())
+			if auto := le.Name() == "renewed"; auto && left < 9*time.Minute || !auto && left > 3*time.Minute {
+				t.Errorf("%q: got %v until its deadline a second later", le.Name(), left)
+			}
+		}
+		byHand := leases[1]
+		if byHand.Name() == "renewed" {
+			byHand = leases[2]
+		}
+		<-byHand.Done()
+		if got := time.Since(woke); got > 3*time.Minute {
+			t.Errorf("the other deadline: got Done %v after the machine woke up, want it by its new timer", got)
+		}
+	})
+}
+
+// While a renewal is due no look is begun, for the look could hang and the renewal would wait for it.
+func TestNoLookWhileARenewalIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		le, _ := sleeper(t)
+		h, now := le.h, backend.Now().Add(time.Second)
+		for due, want := range map[time.Duration]bool{-time.Millisecond: false, 0: false, time.Millisecond: true} {
+			h.mu.Lock()
+			h.renewal = now.Time().Add(due)
+			h.mu.Unlock()
+			got := h.lookable(now, time.Millisecond)
+			if got {
+				h.give(&h.renewing)
+			}
+			if got != want {
+				t.Errorf("a renewal that is due in %v: got a look %v, want %v", due, got, want)
+			}
+		}
+	})
+}
+
+// driver grants every lock, and keeps the way on which it was asked.
+type driver struct {
+	backend.Driver
+	way []string
+}
+
+func (*driver) Traits() backend.Traits                  { return backend.TraitsOf("memory") }
+func (*driver) Calls() backend.Calls                    { return backend.Calls{Most: 2, Abreast: 1} }
+func (*driver) Leave(context.Context, []*backend.Claim) {}
+func (*driver) Close() error                            { return nil }
+func (s *driver) Ask(_ context.Context, cs []*backend.Claim) {
+	pcs := make([]uintptr, 100)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])
+	for more := true; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
+		name := f.Function[strings.LastIndexByte(f.Function, '/')+1:]
+		if _, method, ok := strings.Cut(name, "(*"); ok {
+			s.way = append(s.way, strings.Replace(method, ")", "", 1))
+		}
+	}
+	slices.Reverse(s.way)
+	cs[0].Grant = backend.Grant{Token: 1, Asked: backend.Now()}
+}
+
+// TestWayOfALock: the picture in the documentation of package backend has the functions that a Lock
+// passes, each one in its place.
+func TestWayOfALock(t *testing.T) {
+	s := &driver{}
+	l, err := New(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := l.Mutex("n").Lock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("backend/doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, picture, _ := strings.Cut(string(text), "# The way of a Lock")
+	picture, _, _ = strings.Cut(picture, "The grant goes back")
+	drawn := regexp.MustCompile(`(?m)^//\t\W*(\w+\.\w+)`).FindAllStringSubmatch(picture, -1)
+	if len(drawn) < 9 {
+		t.Fatalf("the picture has %d functions, want 9 at least", len(drawn))
+	}
+	way := s.way
+	for _, f := range drawn {
+		i := slices.Index(way, f[1])
+		if i < 0 {
+			t.Fatalf("%s is not on the way, or not in its place: %v", f[1], s.way)
+		}
+		way = way[i+1:]
+	}
+	if passed := s.way[slices.Index(s.way, "mutex.Lock"):]; len(passed) > 13 {
+		t.Errorf("a Lock passes %d functions, the picture has %d: %v", len(passed), len(drawn), passed)
+	}
+}

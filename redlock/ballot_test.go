@@ -1,0 +1,159 @@
+package redlock
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/fencelock/fencelock/internal/servers"
+)
+
+func newBallot() *ballot {
+	b := &ballot{nodes: make([]asked, 3)}
+	b.sent()
+	return b
+}
+
+var voted = []any{[]any{int64(0), int64(7)}}
+
+// A vote that comes after its ballot was decided against it is undone all the same.
+func TestVoteOfAStragglerCounts(t *testing.T) {
+	t.Parallel()
+	held := []any{[]any{int64(1), int64(100), "x"}}
+	b := newBallot()
+	b.answered(answer{node: 0, replies: held, sure: true})
+	b.answered(answer{node: 1, replies: held, sure: true})
+	if b.nothing() {
+		t.Error("a node has not answered: got nothing to undo")
+	}
+	b.answered(answer{node: 2, replies: voted, sure: true})
+	if b.nothing() {
+		t.Error("the last node has voted: got nothing to undo")
+	}
+}
+
+// sureOf is what a release would go by.
+func sureOf(t *testing.T, what string, b *ballot, want ...bool) {
+	t.Helper()
+	if got := []bool{b.sure(0), b.sure(1), b.sure(2)}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%s: nothing is under way to the nodes: got %v, want %v", what, got, want)
+	}
+}
+
+// The answer to the second copy of a request says nothing of the first: the node may get that one later.
+func TestAnswerToOneCopyOnly(t *testing.T) {
+	t.Parallel()
+	b := newBallot()
+	b.answered(answer{node: 0, replies: voted, sure: true})
+	b.sent()
+	b.answered(answer{node: 0, replies: voted, sure: true})
+	b.answered(answer{node: 1, replies: voted, sure: true})
+	sureOf(t, "a majority has answered", b, true, false, false)
+	b.answered(answer{node: 2, replies: voted, sure: true})
+	sureOf(t, "a straggler answered", b, true, false, false)
+	b.answered(answer{node: 1, replies: voted, sure: true})
+	sureOf(t, "the first copy was answered late", b, true, true, false)
+	b.sent()
+	b.answered(answer{node: 0, replies: voted})
+	sureOf(t, "it was sent twice on the way", b, false, false, false)
+}
+
+// A vote that is asked for again while a lock is held is under way until it is answered, once at a
+// time, and never after the release.
+func TestVoteAskedForAgainIsUnderWay(t *testing.T) {
+	t.Parallel()
+	b := &ballot{nodes: make([]asked, 3)}
+	begin := func(what string, node int, want ...int) {
+		t.Helper()
+		if b.lacks(node); !slices.Equal(b.begin(), want) {
+			t.Errorf("%s: want the nodes %v asked", what, want)
+		}
+	}
+	begin("no vote", 2, 2)
+	begin("asked", 2)
+	sureOf(t, "asked", b, true, true, false)
+	b.answeredAgain(answer{node: 2, replies: []any{int64(1)}, sure: true})
+	sureOf(t, "answered", b, true, true, true)
+	begin("no vote", 1, 1)
+	begin("answered", 2, 2)
+	b.answeredAgain(answer{node: 1, err: errors.New("cut")})
+	b.answeredAgain(answer{node: 2, replies: []any{int64(1)}})
+	sureOf(t, "unanswered, and answered to the second copy", b, true, false, false)
+	b.end()
+	begin("released", 0)
+}
+
+// A vote that is given again takes nobody's place, and comes after no release and no Break.
+func TestVoteAgainOnANode(t *testing.T) {
+	t.Parallel()
+	client := goredis.NewClient(&goredis.Options{Addr: servers.Redis(t, servers.RedisOptions{}).Addr()})
+	t.Cleanup(func() { _ = client.Close() })
+	s, err := newStore([]goredis.UniversalClient{client, client, client}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	ask := func(lock string, args ...any) any {
+		t.Helper()
+		replies, err := s.nodes[0].ask(t.Context(), []op{{lock, args}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return replies[0]
+	}
+	id := func(c string) string { return strings.Repeat(c, 32) }
+	token := time.Now().UnixMicro() + 1e6
+	again := func(lock, by string) any {
+		return ask(lock, "a", id(by), token, bucket(lock), 30_000, "owner")
+	}
+	vote := func(lock, by string) any {
+		return ask(lock, "v", id(by), token-1e6, bucket(lock), "30000 0 0 p\x00\x00owner")
+	}
+	if got := again("a", "1"); got != int64(0) {
+		t.Errorf("in quarantine: got %v, want no vote", got)
+	}
+	if err := client.HDel(t.Context(), stateKey, "until").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if got := again("a", "1"); got != int64(1) {
+		t.Errorf("a free lock: got %v, want the vote", got)
+	}
+	if got, want := client.Get(t.Context(), "a").Val(), fmt.Sprintf("%s:%d:owner", id("1"), token); got != want {
+		t.Errorf("the vote: got %q, want %q", got, want)
+	}
+	if left := client.PTTL(t.Context(), "a").Val(); left <= 0 || left > 30*time.Second {
+		t.Errorf("the vote stands for %v, want its TTL", left)
+	}
+	if c, err := client.HGet(t.Context(), stateKey, "c"+bucket("a")).Int64(); err != nil || c < token {
+		t.Errorf("the counter: got %d, %v, want at least the token %d", c, err, token)
+	}
+	ask("b", "r", id("2"), bucket("b"), "10000 0 0")
+	vote("c", "3")
+	vote("d", "4")
+	ask("d", "b", " "+id("4")+" ")
+	vote("f", "6")
+	ask("f", "b", " "+id("5")+" - ") // came late: it was sent while another held the lock
+	if err := client.Set(t.Context(), "fl\x00rl:ve", "waiter", time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ what, lock, by, left string }{
+		{"abandoned or released before", "b", "2", ""},
+		{"another's", "c", "5", id("3")},
+		{"broken", "d", "4", ""},
+		{"a Break of who had it before", "f", "5", id("6")},
+		{"kept for a waiter", "e", "5", ""},
+	} {
+		if got := again(tt.lock, tt.by); got != int64(0) {
+			t.Errorf("%s: got %v, want no vote", tt.what, got)
+		}
+		if got, _, _ := strings.Cut(client.Get(t.Context(), tt.lock).Val(), ":"); got != tt.left {
+			t.Errorf("%s: the lock has %q, want %q", tt.what, got, tt.left)
+		}
+	}
+}

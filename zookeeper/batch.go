@@ -1,0 +1,440 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+const (
+	// flightsMost is how many multis of units a session has under way.
+	flightsMost = 4
+	// batchMost is how many units go in one multi, and batchGood how many from the third multi at a
+	// time on: the servers do few large requests faster than many small ones.
+	batchMost, batchGood = 128, 16
+)
+
+// unit is a few operations for a claim, of which all are done or none. Those of many claims go in
+// one multi.
+type unit struct {
+	p      *place
+	ops    []any
+	noted  bool    // it has to be known whether they were done, also if the answer is lost
+	bucket *bucket // of a grant: the counter that its token is drawn from
+	gates  int32   // of a grant: the version of the gates with which it is done
+
+	done     chan struct{} // closed when the rest is there
+	asked    backend.Instant
+	token    backend.Token
+	reserved int
+	pot      *pot
+	index    int  // the operation that failed; -1 with an error: see sent
+	sent     bool // with index -1: it is unknown whether they were done; otherwise they were not
+	err      error
+	last     zk.MultiResponse // of the last of ops; empty if the answer could not be read so far
+}
+
+var (
+	// errGates: the gates are not of the version that a unit wants, and nothing was done.
+	errGates = errors.New("the gates of the keyspace change all the time")
+	// errDrawn: the counter is not what it was known to be, and nothing was done.
+	errDrawn = errors.New("other clients draw tokens of the same counter all the time")
+)
+
+// batch is what the units of a session wait in while enough are under way. The engine's own would
+// not do: two multis of a process cannot draw from one counter, and what is asked for again, after
+// a slow answer or another's failure, goes together too.
+type batch struct {
+	mu      sync.Mutex
+	queue   []*unit
+	most    int // units in one multi
+	flights int
+	units   int // of all of them
+}
+
+// send puts a unit in the queue.
+func (s *session) send(u *unit) {
+	u.done = make(chan struct{})
+	s.batch.mu.Lock()
+	s.batch.queue = append(s.batch.queue, u)
+	s.batch.mu.Unlock()
+	s.depart()
+}
+
+// await waits for the end of a unit; false: ctx ended before. With back the end of ctx takes back a
+// unit that has not left, and one that has is waited for.
+func (u *unit) await(ctx context.Context, back bool) bool {
+	select {
+	case <-u.done:
+		return true
+	case <-ctx.Done():
+	}
+	if !back {
+		return false
+	}
+	b := &u.p.s.batch
+	b.mu.Lock()
+	i := slices.Index(b.queue, u)
+	if i >= 0 {
+		b.queue = slices.Delete(b.queue, i, i+1)
+	}
+	b.mu.Unlock()
+	if i >= 0 {
+		u.end(-1, ctx.Err())
+	}
+	<-u.done
+	return true
+}
+
+func (u *unit) end(i int, err error) {
+	u.index, u.err = i, err
+	close(u.done)
+}
+
+// due reports whether there is enough for another multi: half as much as is under way.
+func (b *batch) due() bool {
+	switch n := len(b.queue); b.flights {
+	case 0:
+		return n > 0
+	case 1:
+		return n >= min((b.units+1)/2, b.most)
+	case flightsMost:
+		return false
+	default:
+		return n >= min(max(b.units/b.flights, batchGood), b.most)
+	}
+}
+
+// depart sends what is in the queue, if it is enough.
+func (s *session) depart() {
+	b := &s.batch
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.due() {
+		return
+	}
+	b.flights++
+	s.st.flying.Go(func() {
+		m := <-s.marks
+		// While there is no connection the units stay in the queue.
+		for f := s.board(m, s.await(context.Background())); f != nil; {
+			f.fly()
+			s.landed(f)
+			runtime.Gosched() // who has just been answered may come along
+			f = s.board(m, s.await(context.Background()))
+		}
+		s.marks <- m
+	})
+}
+
+// board takes units out of the queue for the next multi; nil: there are not enough, or all of them
+// want counters from which others draw, and which bring them when they land. ended: the session is
+// over, and none leaves.
+func (s *session) board(m *mark, ended error) *flight {
+	b := &s.batch
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.flights--
+	if ended != nil {
+		for _, u := range b.queue {
+			u.end(-1, ended)
+		}
+		b.queue = nil
+	}
+	if !b.due() {
+		return nil
+	}
+	f := &flight{s: s, mark: m}
+	b.queue = slices.DeleteFunc(b.queue, func(u *unit) bool {
+		return len(f.units) < b.most && f.load <= maxLoad && f.add(u)
+	})
+	if len(f.units) == 0 {
+		return nil
+	}
+	b.flights++
+	f.size = len(f.units)
+	b.units += f.size
+	return f
+}
+
+// landed hands out the results of a flight. What was not done because an operation failed that is
+// none of its own goes again, with fewer at a time: others' may be in the way.
+func (s *session) landed(f *flight) {
+	again := f.land()
+	for _, u := range again {
+		u.sent = false
+	}
+	b := &s.batch
+	b.mu.Lock()
+	b.units -= f.size
+	b.queue = append(again, b.queue...)
+	if f.err == nil {
+		b.most = min(b.most+b.most/2+1, batchMost)
+	} else if f.index >= 0 {
+		b.most = max(b.most/2, 1)
+	}
+	b.mu.Unlock()
+	for _, p := range f.pots {
+		<-p.bucket.taken
+	}
+	for _, o := range s.st.others(s) { // what waits there for these counters
+		o.depart()
+	}
+}
+
+// flight is what leaves in one multi: the check of the gates, what the counters are set to, the
+// units' operations, the mark.
+type flight struct {
+	s      *session
+	units  []*unit
+	others int // of them that are no grants, which come first
+	size   int // units at its beginning
+	load   int // bytes of their paths, about
+	first  int // the place of the first one's operations
+	gated  bool
+	gates  int32
+	pots   []*pot
+	noted  bool
+	mark   *mark
+
+	index int // the operation that failed; -1 with an error: it is unknown whether they were done
+	err   error
+}
+
+// add puts a unit on the flight, unless it wants other gates than those before it, or a counter
+// from which another one draws. The grants are behind the others: what comes in an answer after a
+// container cannot be read.
+func (f *flight) add(u *unit) bool {
+	if b := u.bucket; b != nil {
+		if f.gated && f.gates != u.gates {
+			return false
+		}
+		i := slices.IndexFunc(f.pots, func(p *pot) bool { return p.bucket == b })
+		if i < 0 {
+			select {
+			case b.taken <- struct{}{}:
+			default:
+				return false
+			}
+			i = len(f.pots)
+			f.pots = append(f.pots, &pot{bucket: b, draws: b.state()})
+		}
+		u.pot, f.gated, f.gates = f.pots[i], true, u.gates
+	}
+	f.noted = f.noted || u.noted
+	f.load += 3 * u.p.load()
+	if u.bucket != nil {
+		f.units = append(f.units, u)
+	} else {
+		f.units = slices.Insert(f.units, f.others, u)
+		f.others++
+	}
+	return true
+}
+
+// fly sends the flight.
+func (f *flight) fly() {
+	f.draw()
+	if len(f.units) == 0 {
+		f.err = nil
+		return
+	}
+	rs, i, err := f.s.exchange(f.ops())
+	f.index, f.err = i, err
+	if i < 0 && f.noted && cutOff(err) {
+		f.settle()
+	}
+	if f.noted && f.err == nil {
+		f.mark.there = true
+	}
+	if f.err == nil {
+		f.read(rs)
+	}
+}
+
+// draw gives the grants their tokens. Those that cannot have one end.
+func (f *flight) draw() {
+	us, clocked := f.s.st.clock.now()
+	f.units = slices.DeleteFunc(f.units, func(u *unit) bool {
+		if u.bucket == nil {
+			return false
+		}
+		err := errDrawn
+		if clocked && u.pot.known {
+			u.token, u.reserved, err = u.pot.draw(u.p.c.Request, us)
+		}
+		if err != nil {
+			u.end(0, err)
+		}
+		return err != nil
+	})
+}
+
+// count is how many operations of a flight are the unit's.
+func (u *unit) count() int {
+	if u.bucket != nil {
+		return len(u.ops) + 1
+	}
+	return len(u.ops)
+}
+
+// ops are the operations of the flight. The library could not read the answer if a container's were
+// the first.
+func (f *flight) ops() []any {
+	st := f.s.st
+	ops := make([]any, 0, 2+len(f.pots)+4*len(f.units))
+	if f.gated {
+		ops = append(ops, &zk.CheckVersionRequest{Path: st.at.locks, Version: f.gates})
+	}
+	for _, p := range f.pots {
+		ops = append(ops, p.ops()...)
+	}
+	f.first = len(ops)
+	asked := backend.Now()
+	for _, u := range f.units {
+		u.asked, u.sent = asked, true
+		ops = append(ops, u.ops...)
+		if u.bucket != nil {
+			ops = append(ops, &zk.CreateRequest{
+				Path: u.p.held, Data: encoded(holding(u.p.c.Request, u.token, u.pot.after())),
+				Acl: st.acl, Flags: zk.FlagEphemeral,
+			})
+		}
+	}
+	if f.noted {
+		ops = append(ops, f.mark.op(f.s))
+	}
+	return ops
+}
+
+// read gives the units what the answer says of the last of their operations.
+func (f *flight) read(rs []zk.MultiResponse) {
+	i := f.first
+	for _, u := range f.units {
+		if last := i + len(u.ops) - 1; last < len(rs) {
+			u.last = rs[last]
+		}
+		i += u.count()
+	}
+}
+
+// land hands out the results.
+func (f *flight) land() (again []*unit) {
+	i := f.index
+	for _, p := range f.pots {
+		switch {
+		case !p.known:
+		case f.err == nil:
+			p.bucket.drawn(p.after())
+		case i < 0:
+			p.bucket.forget()
+		}
+	}
+	if f.err == nil || i < 0 {
+		for _, u := range f.units {
+			u.end(-1, f.err)
+		}
+		return nil
+	}
+	if f.gated && i == 0 {
+		return f.refuse(errGates)
+	}
+	if i -= f.first; i < 0 {
+		f.s.st.forgetCounters() // if one has changed, others may have too
+		return f.refuse(errDrawn)
+	}
+	for _, u := range f.units {
+		if i >= 0 && i < u.count() {
+			u.end(i, f.err)
+		} else {
+			again = append(again, u)
+		}
+		i -= u.count()
+	}
+	if i < 0 {
+		return again
+	}
+	// Somebody has deleted the mark, or it had been made, unknown to us.
+	f.mark.there = errors.Is(f.err, zk.ErrNodeExists)
+	return slices.DeleteFunc(again, func(u *unit) bool {
+		if u.noted {
+			u.end(len(u.ops), f.err)
+		}
+		return u.noted
+	})
+}
+
+// refuse ends the grants, with err if that is what the failure means; the others leave again.
+func (f *flight) refuse(err error) (again []*unit) {
+	if !errors.Is(f.err, zk.ErrBadVersion) && !errors.Is(f.err, zk.ErrNoNode) {
+		err = f.err
+	}
+	for _, u := range f.units {
+		if u.bucket == nil {
+			again = append(again, u)
+		} else {
+			u.end(0, err)
+		}
+	}
+	return again
+}
+
+// settle finds out whether a flight was done whose answer was lost. The session's requests are done
+// in order, so what is not done now will never be.
+func (f *flight) settle() {
+	for {
+		n, err := synced(context.Background(), f.s, f.mark.path(f.s))
+		switch {
+		case err == nil:
+			f.mark.there = true
+			if string(n.data) == strconv.FormatInt(f.mark.number, 10) {
+				f.err = nil
+			}
+			return
+		case errors.Is(err, zk.ErrNoNode):
+			f.mark.there = false
+			return
+		case !cutOff(err):
+			return
+		}
+	}
+}
+
+// mark is an ephemeral node of a session, into which a flight with releases writes a number. So
+// when its answer was lost it is found out whether the releases were done, or whether somebody else
+// had taken the locks away. One flight has it at a time.
+type mark struct {
+	slot   int
+	there  bool  // the node was created
+	number int64 // what was written last
+}
+
+func newMarks() chan *mark {
+	marks := make(chan *mark, flightsMost)
+	for i := range flightsMost {
+		marks <- &mark{slot: i + 1}
+	}
+	return marks
+}
+
+func (m *mark) path(s *session) string {
+	return fmt.Sprintf("%s/%016x-%d", s.st.at.done, uint64(s.owner()), m.slot)
+}
+
+// op is the operation that leaves the mark.
+func (m *mark) op(s *session) any {
+	m.number++
+	data := strconv.AppendInt(nil, m.number, 10)
+	if m.there {
+		return &zk.SetDataRequest{Path: m.path(s), Data: data, Version: -1}
+	}
+	return &zk.CreateRequest{Path: m.path(s), Data: data, Acl: s.st.acl, Flags: zk.FlagEphemeral}
+}
