@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -53,6 +54,7 @@ func Run(t *testing.T, h Harness) {
 		places = make(chan struct{}, h.Parallel)
 	}
 	process.RLock()
+	seats <- struct{}{}
 	t.Run("rules", func(t *testing.T) {
 		for _, r := range Rules() {
 			if !r.Alone {
@@ -67,6 +69,7 @@ func Run(t *testing.T, h Harness) {
 			}
 		}
 	})
+	<-seats
 	alone := func(t *testing.T, solo bool) {
 		for _, r := range Rules() {
 			if r.Alone && r.solo(h.Short) == solo {
@@ -83,6 +86,10 @@ func Run(t *testing.T, h Harness) {
 
 // process is read-locked while rules of a backend run, and locked while those run that want it for themselves.
 var process sync.RWMutex
+
+// seats has a place for each backend whose rules may run beside each other: with more of them they wait for each other
+// longer than a store may take to answer.
+var seats = make(chan struct{}, 4*runtime.GOMAXPROCS(0))
 
 // Check checks every rule and joins the errors of those that are broken.
 func Check(ctx context.Context, h Harness) error {

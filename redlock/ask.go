@@ -20,7 +20,7 @@ const (
 	// engine sends it, for one send may go unanswered.
 	tries = 3
 	// voteMost is how long a claim waits for the votes of a majority at the most. A claim that does not
-	// wait is sent four times in 5 s, and the engine ends the first send sooner.
+	// wait is sent five times in 5 s, and the engine ends the first three sends sooner.
 	voteMost = 1200 * time.Millisecond
 )
 

@@ -14,9 +14,11 @@ import (
 
 const (
 	// sends is how often a claim is sent while no answer comes.
-	sends = 4
-	// promptMost bounds the first send, which is made on the caller's own goroutine: a store may
-	// heed the deadline of a ctx at once, and its cancellation late.
+	sends = 5
+	// prompts is how many of them are bounded by promptMost: a leader that died swallows what is sent before the
+	// others have chosen another, which takes them two seconds. The first is made on the caller's own goroutine: a
+	// store may heed the deadline of a ctx at once, and its cancellation late.
+	prompts    = 3
 	promptMost = 700 * time.Millisecond
 	// sendMost bounds each further one: by less than a look, which sends again then.
 	sendMost = 1900 * time.Millisecond
@@ -45,7 +47,11 @@ func (d *Client) send(ctx context.Context, c *claim, l *lane, most int) error {
 		if n == 1 && !d.calls.Aside {
 			err = l.send(ctx, c)
 		} else {
-			err = d.sendAside(ctx, c, l)
+			limit := sendMost
+			if n <= prompts {
+				limit = promptMost
+			}
+			err = d.sendAside(ctx, c, l, limit)
 		}
 		if err == nil || final(err) {
 			return err
@@ -81,10 +87,10 @@ func final(err error) bool {
 }
 
 // sendAside sends a claim on a goroutine of its own, so that its caller can go when ctx ends.
-func (d *Client) sendAside(ctx context.Context, c *claim, l *lane) error {
+func (d *Client) sendAside(ctx context.Context, c *claim, l *lane, most time.Duration) error {
 	landed := make(chan bool, 1)
 	c.flight = landed
-	limited, cancel := context.WithTimeout(ctx, sendMost)
+	limited, cancel := context.WithTimeout(ctx, most)
 	d.flying.add()
 	go func() {
 		defer d.flying.done()

@@ -18,7 +18,7 @@ const marks = 0
 func run(t *testing.T, h conformance.Harness) {
 	t.Helper()
 	h.Known = known[h.Name]
-	h.Parallel = 2 * runtime.GOMAXPROCS(0) // of each backend, and all backends run at once
+	h.Parallel = 2 * runtime.GOMAXPROCS(0)
 	if servers.Slow() {
 		h.Parallel = 3
 	}
