@@ -15,8 +15,22 @@ if [[ ${1:-} == --full ]]; then
 	shift
 fi
 
-# What a killed test leaves behind goes with this folder. Postgres is run by another account, which must get in; and the name is
-# short, for a socket's path has 108 bytes.
+# roomy reports whether 8 GiB fit into a folder in memory, and a program can be run in it.
+roomy() {
+	local need=$((8 << 20)) probe status=1
+	[[ -w $1 && $(df -k --output=avail "$1" | tail -n 1) -ge $need ]] || return 1
+	[[ $(awk '$1 == "MemAvailable:" {print $2}' /proc/meminfo) -ge $((need + need / 2)) ]] || return 1
+	probe=$(mktemp "$1/fl.XXXXXX") || return 1
+	printf '#!/bin/sh\n' >"$probe"
+	chmod 700 "$probe"
+	"$probe" 2>/dev/null && status=0
+	rm -f "$probe"
+	return "$status"
+}
+
+# What a killed test leaves behind goes with this folder. It is in memory where it can be: leases of a second are nothing for a disk
+# that stalls for five. Postgres is run by another account, which must get in; and the name is short, for a socket's path has 108 bytes.
+[[ -n ${TMPDIR:-} ]] || ! roomy /dev/shm || TMPDIR=/dev/shm
 TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/fl.XXXXXX")
 export TMPDIR
 chmod 755 "$TMPDIR"

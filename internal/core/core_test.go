@@ -190,6 +190,28 @@ func TestSentAgain(t *testing.T) {
 	})
 }
 
+// TestSwallowedIsSentSoon: a leader that died swallows what it is sent, and its successor, chosen after a second or two,
+// has the claim soon.
+func TestSwallowedIsSentSoon(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &store{calls: backend.Calls{Most: 1}}
+		chosen := time.Now().Add(1500 * time.Millisecond)
+		s.ask = func(ctx context.Context, cs []*backend.Claim) {
+			if time.Now().Before(chosen) {
+				<-ctx.Done()
+				cs[0].Err = ctx.Err()
+				return
+			}
+			grants(ctx, cs)
+		}
+		_, err := core.Of(s).Acquire(t.Context(), request("n", false))
+		want(t, "acquire", err, nil)
+		if late := time.Since(chosen); late > 700*time.Millisecond {
+			t.Errorf("granted %v after there was a leader, want 700ms at the most", late)
+		}
+	})
+}
+
 // TestAnswersAreFinal: what the store has said is not asked again, and leaves no doubt.
 func TestAnswersAreFinal(t *testing.T) {
 	for _, answer := range []error{
