@@ -158,22 +158,43 @@ func TestHeldLocksAtASlowServer(t *testing.T) {
 	}
 }
 
-// What an Ask has to find out first may take longer than any call of it lasts: here what became of
-// one that was not answered.
+// What an Ask has to find out first may take longer than any call of it lasts: here what became of one that was not
+// answered takes three round trips, of 200 ms each.
 func TestAskOutlastsItsCalls(t *testing.T) {
 	t.Parallel()
 	p, url := proxied(t, single(t).Servers()[0])
-	l := open(t, url)
-	unlock(t, lock(t, l.Mutex("warm")))
-	p.LoseReplyTo(1, about("/held-"))
-	p.Set(faultproxy.Mode{Delay: 330 * time.Millisecond})
-	le, err := l.Mutex("x").TryLock(t.Context())
+	d, err := backend.Open(t.Context(), url, nil)
 	must(t, err)
+	defer d.Close()
+	ask := func(c *backend.Claim, most time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), most)
+		defer cancel()
+		c.Err = nil
+		d.Ask(ctx, []*backend.Claim{c})
+		return c.Err
+	}
+	claim := func(name, digit string) *backend.Claim {
+		return &backend.Claim{Request: &backend.Request{
+			Name: name, Nonce: strings.Repeat(digit, 32), Owner: "o", TTL: 30 * time.Second, Auto: true,
+			Lost: func(error) {},
+		}}
+	}
+	must(t, ask(claim("warm", "1"), 10*time.Second))
+	p.LoseReplyTo(1, about("/held-"))
+	p.Set(faultproxy.Mode{Delay: 100 * time.Millisecond})
+	x, calls := claim("x", "2"), 1
+	for ; ask(x, 300*time.Millisecond) != nil; calls++ {
+		if calls == 50 {
+			t.Fatalf("after %d calls: %v, want nil", calls, x.Err)
+		}
+	}
+	t.Logf("granted by call %d", calls)
 	if p.Counts().LostReplies != 1 {
 		t.Error("no reply was lost")
 	}
 	p.Set(faultproxy.Mode{})
-	unlock(t, le)
+	x.Leaving, x.Held = true, true
+	must(t, ask(x, 10*time.Second))
 }
 
 // The reply to requests that many share is lost: each finds out what became of it, and nothing is done twice.

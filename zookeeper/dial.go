@@ -93,7 +93,11 @@ func (s *session) connect(network, address string) (*wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &wire{Conn: conn, s: s, in: bufio.NewReader(conn), proven: doubted}, nil
+	w := &wire{Conn: conn, s: s, in: bufio.NewReader(conn), proven: doubted}
+	if s.watches() {
+		w.watches = make(chan bool, 1)
+	}
+	return w, nil
 }
 
 // shortest opens a session of the servers' shortest length on a connection of its own, closes it,

@@ -304,6 +304,18 @@ func (s *session) armed(path string, data []byte) {
 	}
 }
 
+// watches reports whether the servers watch anything for the session.
+func (s *session) watches() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.posts {
+		if p.armed {
+			return true
+		}
+	}
+	return false
+}
+
 // watching reports whether a watch is still to be called.
 func (s *session) watching(path string, w *watch) bool {
 	s.mu.Lock()

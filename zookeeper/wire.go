@@ -21,6 +21,8 @@ const (
 	// silentMost is how long a request may go unanswered before its connection is given up for
 	// another.
 	silentMost = 3 * time.Second
+	// watchMost is how long a new connection waits for the client library to set its watches again.
+	watchMost = 100 * time.Millisecond
 )
 
 // The parts of ZooKeeper's protocol that a wire looks at: where a request for a session has what
@@ -29,7 +31,9 @@ const (
 const (
 	zxidAt    = 8
 	timeoutAt = 16
-	opSetAuth = 100
+
+	opSetAuth    = 100
+	opSetWatches = 101
 )
 
 func isWrite(op int32) bool {
@@ -44,11 +48,13 @@ func isWrite(op int32) bool {
 // session knows until when the server surely keeps it, which the client library does not tell. It
 // also keeps a connection that does not answer from being waited for.
 //
-// It passes everything on but for three things. The library pings three times in a session, which
+// It passes everything on but for four things. The library pings three times in a session, which
 // is not often enough: it is told of a shorter one than the servers are asked for. A failed
 // sending of credentials is only seen as the end of the connection: told of it, go-zookeeper 1.0.4
 // waits for itself for ever (flushRequests answers a request for the second time, for which there
-// is no room). And a session whose servers have lost their data asks without its history.
+// is no room). A session whose servers have lost their data asks without its history. And the
+// first answer waits for the watches to be set again: the library (1.0.4) reads what it has seen
+// last for them while it notes what an answer shows it, without a lock.
 //
 // The client library writes each frame with one Write. It reads each with two Reads, for which
 // there is a buffer.
@@ -68,7 +74,9 @@ type wire struct {
 	since    backend.Instant // since then the first of them is the next to be answered
 	watchdog *time.Timer
 
-	left int // bytes of the frame that is being read, by the one goroutine that does
+	left    int       // bytes of the frame that is being read, by the one goroutine that does
+	watches chan bool // gets a value when watches are set; nil: the session has none
+	watched sync.Once
 }
 
 // stamp is a request that was sent.
@@ -90,6 +98,12 @@ func (w *wire) Write(p []byte) (int, error) {
 		st.xid = int32(binary.BigEndian.Uint32(p[4:]))
 		op = int32(binary.BigEndian.Uint32(p[8:]))
 		st.write = isWrite(op)
+	}
+	if op == opSetWatches {
+		select {
+		case w.watches <- true:
+		default:
+		}
 	}
 	w.written = true
 	if len(w.sent) == 0 {
@@ -149,6 +163,14 @@ func (w *wire) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	if w.left == 0 {
+		w.watched.Do(func() {
+			if w.watches != nil {
+				select {
+				case <-w.watches:
+				case <-time.After(watchMost):
+				}
+			}
+		})
 		const most = 16 // is looked at
 		head, err := w.in.Peek(4)
 		if err == nil {

@@ -8,7 +8,9 @@ import (
 	"io"
 	"net"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -69,6 +71,34 @@ func TestWireReadsFramesInPieces(t *testing.T) {
 		}
 		_, _ = w.Close(), server.Close()
 	}
+}
+
+// What the servers watch is set again on a new connection before the client library has an answer.
+func TestWireSetsWatchesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, client := net.Pipe()
+		defer server.Close()
+		w := &wire{Conn: client, s: aSession(), in: bufio.NewReader(client), watches: make(chan bool, 1)}
+		defer w.s.stall.Stop()
+		defer w.Close()
+		go func() { _, _ = io.Copy(io.Discard, server) }()
+		stream := append(frame(0, 9000, 0, 77, 16, 1, 2, 3, 4), frame(1, 0, 5, 0)...)
+		go func() { _, _ = server.Write(stream) }()
+		var set atomic.Bool
+		go func() {
+			_, _ = w.Write(frame(0, 0, 0, 9000, 0, 0))
+			time.Sleep(watchMost / 2)
+			set.Store(true)
+			_, _ = w.Write(frame(-8, opSetWatches))
+		}()
+		read := make([]byte, len(stream))
+		if _, err := io.ReadFull(w, read[:40]); err != nil || set.Load() {
+			t.Fatalf("the greeting: %v, with the watches set: %v; want none", err, set.Load())
+		}
+		if _, err := io.ReadFull(w, read[40:]); err != nil || !set.Load() {
+			t.Errorf("the first answer: %v, with the watches set: %v; want them to be", err, set.Load())
+		}
+	})
 }
 
 // aSession is for holds of 6 s, on servers with a tick of 200 ms.

@@ -190,8 +190,8 @@ func TestSentAgain(t *testing.T) {
 	})
 }
 
-// TestSwallowedIsSentSoon: a leader that died swallows what it is sent, and its successor, chosen after a second or two,
-// has the claim soon.
+// TestSwallowedIsSentSoon: a leader that died swallows what it is sent, and its successor, chosen after a second or
+// two, has the claim soon.
 func TestSwallowedIsSentSoon(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &store{calls: backend.Calls{Most: 1}}

@@ -1,0 +1,309 @@
+// Command mutants changes the code in one small way at a time, as a tired programmer would, and lists the changes that no
+// test sees:
+//
+//	go run ./tests/mutants [-only core/send.go] [-workers 2] [-record tests/mutants/results.json] [-list] [room...]
+//
+// Nothing in the repository is written to: the compiler is given the changed file in the place of the other
+// (-overlay). A change is made where a test comes by, is tried with the tests of its room, the quickest first, and is
+// found if one fails or does not end. ARGUED.txt has the changes that need not be found, each with the reason.
+//
+// Mutation analysis is DeMillo, Lipton and Sayward's (Hints on test data selection, IEEE Computer 11(4), 1978).
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// A room is code that is tried with the same tests.
+type room struct {
+	name  string
+	files []string // patterns
+	tests []string // packages, the quickest first
+}
+
+var rooms = []room{
+	{"core", []string{"internal/core/*.go"}, []string{"./internal/core", "./backend/memory", "./backend/migrate", "."}},
+	{
+		"engine", []string{
+			"acquire.go", "handover.go", "hold.go", "janitor.go", "lease.go", "lock.go", "lockall.go", "queue.go", "renew.go",
+			"unlock.go",
+		}, []string{".", "./conformance/simulation"},
+	},
+	{"contract", []string{"backend/*.go"}, []string{"./backend", "./internal/core", "./backend/memory", "."}},
+	{"fence", []string{"fence/*.go"}, []string{"./fence"}},
+	{"leader", []string{"leader/*.go"}, []string{"./leader"}},
+	{"memory", []string{"backend/memory/*.go"}, []string{"./backend/memory", "./tests/backends -run=^TestMemory$"}},
+	{"file", []string{"backend/file/*.go"}, []string{"./backend/file", "./tests/backends -run=^TestFile$"}},
+	{"migrate", []string{"backend/migrate/*.go"}, []string{"./backend/migrate", "./tests/backends -run=^TestMigration"}},
+	{"redis", []string{"redis/*.go"}, []string{"./redis", "./tests/backends -run=^TestRedis$"}},
+	{"redlock", []string{"redlock/*.go"}, []string{"./redlock", "./tests/backends -run=^TestRedlock$"}},
+	{"etcd", []string{"etcd/*.go"}, []string{"./etcd", "./tests/backends -run=^TestEtcd$"}},
+	{"zookeeper", []string{"zookeeper/*.go"}, []string{"./zookeeper", "./tests/backends -run=^TestZooKeeper$"}},
+	{"postgres", []string{"postgres/*.go"}, []string{"./postgres", "./tests/backends -run=^TestPostgres"}},
+}
+
+// What became of a mutant.
+const (
+	found   = "found"
+	lived   = "lived"
+	unbuilt = "not built" // the compiler finds it
+	argued  = "argued"    // it need not be found: ARGUED.txt
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	only := flag.String("only", "", "a part of the paths of the files")
+	workers := flag.Int("workers", 2, "how many are tried at once")
+	most := flag.Duration("timeout", 2*time.Minute, "what one package's tests may take: longer is found")
+	record := flag.String("record", "", "the file that the results are kept in, room by room")
+	list := flag.Bool("list", false, "list the mutants, and try none")
+	flag.Parse()
+	why, err := readArgued(filepath.Join("tests", "mutants", "ARGUED.txt"))
+	if err != nil {
+		return fmt.Errorf("in the root of the repository: %w", err)
+	}
+	all := flag.Args()
+	for _, name := range all {
+		if !slices.ContainsFunc(rooms, func(r room) bool { return r.name == name }) {
+			return fmt.Errorf("no room %q", name)
+		}
+	}
+	living := 0
+	for _, r := range rooms {
+		if len(all) > 0 && !slices.Contains(all, r.name) {
+			continue
+		}
+		ms, err := r.mutants(*only)
+		if err != nil {
+			return err
+		}
+		if *list {
+			for _, m := range ms {
+				fmt.Println(m)
+			}
+			continue
+		}
+		reached, err := r.covered(ctx)
+		if err != nil {
+			return err
+		}
+		if err := r.try(ctx, ms, reached, why, *workers, *most); err != nil {
+			return err
+		}
+		for _, m := range ms {
+			if m.State == lived {
+				living++
+			}
+		}
+		if *record != "" {
+			if err := put(*record, r.name, ms); err != nil {
+				return err
+			}
+		}
+	}
+	if living > 0 {
+		return fmt.Errorf("%d changes are found by no test", living)
+	}
+	return nil
+}
+
+// try tries all mutants of a room.
+func (r room) try(
+	ctx context.Context, ms []*mutant, reached lines, why map[string]string, workers int, most time.Duration,
+) error {
+	next := make(chan *mutant)
+	errs := make([]error, workers)
+	var wg sync.WaitGroup
+	for i := range workers {
+		wg.Go(func() {
+			for m := range next {
+				if errs[i] == nil {
+					errs[i] = r.one(ctx, m, reached, why, most)
+				}
+			}
+		})
+	}
+	for i, m := range ms {
+		next <- m
+		if i%50 == 49 {
+			fmt.Fprintf(os.Stderr, "%s: %d of %d\n", r.name, i+1, len(ms))
+		}
+	}
+	close(next)
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// one tries a mutant.
+func (r room) one(ctx context.Context, m *mutant, reached lines, why map[string]string, most time.Duration) error {
+	if _, ok := why[m.key()]; ok {
+		m.State = argued
+		return nil
+	}
+	m.State = lived
+	if !reached[m.File][m.Line] {
+		m.By = "no test comes by"
+		fmt.Println(m)
+		return nil
+	}
+	dir, err := os.MkdirTemp("", "mutant")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	overlay, err := m.overlay(dir)
+	if err != nil {
+		return err
+	}
+	for _, test := range r.tests {
+		pkg, flags, _ := strings.Cut(test, " -run=")
+		program := filepath.Join(dir, "test")
+		build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-w", "-overlay", overlay, "-o", program, pkg)
+		if out, err := build.CombinedOutput(); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if !bytes.Contains(out, []byte(filepath.Base(m.File))) {
+				return fmt.Errorf("%s: %w\n%s", m, err, out)
+			}
+			m.State = unbuilt
+			return nil
+		}
+		ok, err := passes(ctx, program, pkg, flags, most)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			m.State, m.By = found, test
+			return nil
+		}
+	}
+	fmt.Println(m)
+	return nil
+}
+
+// passes runs the tests of a package.
+func passes(ctx context.Context, program, pkg, only string, most time.Duration) (bool, error) {
+	limited, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	args := []string{"-test.short", "-test.failfast"}
+	if only != "" {
+		args = append(args, "-test.run="+only)
+	}
+	cmd := exec.CommandContext(limited, program, args...)
+	cmd.Dir = pkg
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // servers that it runs end with it
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	var failed *exec.ExitError
+	if err != nil && !errors.As(err, &failed) && !errors.Is(err, exec.ErrWaitDelay) && limited.Err() == nil {
+		return false, err
+	}
+	return err == nil, nil
+}
+
+// covered is where the room's tests come by.
+func (r room) covered(ctx context.Context) (lines, error) {
+	reached := make(lines)
+	for _, test := range r.tests {
+		pkg, only, _ := strings.Cut(test, " -run=")
+		profile, err := os.CreateTemp("", "cover")
+		if err != nil {
+			return nil, err
+		}
+		_ = profile.Close()
+		defer os.Remove(profile.Name())
+		args := []string{
+			"test", "-short", "-count=1", "-vet=off", "-coverprofile", profile.Name(), "-coverpkg", r.packages(),
+		}
+		if only != "" {
+			args = append(args, "-run="+only)
+		}
+		out, err := exec.CommandContext(ctx, "go", append(args, pkg)...).CombinedOutput()
+		if err != nil {
+			return nil, fmt.Errorf("%s, without a change: %w\n%s", pkg, err, out)
+		}
+		text, err := os.ReadFile(profile.Name())
+		if err != nil {
+			return nil, err
+		}
+		reached.read(string(text))
+	}
+	return reached, nil
+}
+
+// packages are the packages of the room's files.
+func (r room) packages() string {
+	var all []string
+	for _, f := range r.files {
+		if p := "./" + filepath.Dir(f); !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	return strings.Join(all, ",")
+}
+
+// Result is what became of the mutants of a room.
+type Result struct {
+	Date    string
+	Found   int
+	Unbuilt int
+	Argued  int
+	Lived   []*mutant
+}
+
+// put keeps the results of a room in a file.
+func put(path, room string, ms []*mutant) error {
+	all := make(map[string]Result)
+	if text, err := os.ReadFile(path); err == nil {
+		if err := json.Unmarshal(text, &all); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	now := Result{Date: time.Now().UTC().Format(time.DateOnly)}
+	for _, m := range ms {
+		switch m.State {
+		case found:
+			now.Found++
+		case unbuilt:
+			now.Unbuilt++
+		case argued:
+			now.Argued++
+		default:
+			now.Lived = append(now.Lived, m)
+		}
+	}
+	all[room] = now
+	text, err := json.MarshalIndent(all, "", "\t")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}

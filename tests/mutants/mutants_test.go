@@ -1,0 +1,143 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const source = `package p
+
+func f(a, b int, ok bool) (n int) {
+	mu.Lock()
+	defer mu.Unlock()
+	if a < b && !ok {
+		n = g(a,
+			b)
+	}
+	n++
+	defer done()
+	go done()
+	return n
+}
+`
+
+func TestMutantsOf(t *testing.T) {
+	t.Parallel()
+	ms, err := mutantsOf("p.go", []byte(source))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, m := range ms {
+		got = append(got, m.Do+": "+m.Was)
+	}
+	want := []string{
+		"no call: mu.Lock()",
+		"|| for &&: if a < b && !ok {",
+		">= for <: if a < b && !ok {",
+		"<= for <: if a < b && !ok {",
+		"no !: if a < b && !ok {",
+		"no assignment: n = g(a,",
+		"-- for ++: n++",
+		"no defer: defer done()",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// The changed file has the other's lines.
+func TestOverlay(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if err := os.WriteFile("p.go", []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ms, err := mutantsOf("p.go", []byte(source))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range ms {
+		to := t.TempDir()
+		overlay, err := m.overlay(to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var of struct{ Replace map[string]string }
+		text, err := os.ReadFile(overlay)
+		if err == nil {
+			err = json.Unmarshal(text, &of)
+		}
+		if err != nil || len(of.Replace) != 1 {
+			t.Fatalf("got %v, %v", of, err)
+		}
+		for _, file := range of.Replace {
+			changed, err := os.ReadFile(file)
+			if err != nil || string(changed) == source {
+				t.Errorf("%s: the file is the same (%v)", m, err)
+			}
+			if got, want := strings.Count(string(changed), "\n"), strings.Count(source, "\n"); got != want {
+				t.Errorf("%s: got %d lines, want %d", m, got, want)
+			}
+		}
+	}
+}
+
+// What is argued is there, and has a reason.
+func TestArgued(t *testing.T) {
+	t.Chdir("../..")
+	why, err := readArgued("tests/mutants/ARGUED.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rooms {
+		ms, err := r.mutants("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range ms {
+			if reason, ok := why[m.key()]; ok {
+				if reason == "" {
+					t.Errorf("%s: no reason", m.key())
+				}
+				delete(why, m.key())
+			}
+		}
+	}
+	for key := range why {
+		t.Errorf("%s: there is no such change", key)
+	}
+}
+
+// README.md has what results.json has: UPDATE=1 writes it.
+func TestReadme(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("results.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]Result)
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, _, ok := strings.Cut(string(page), "<!-- TABLE -->\n")
+	want := head + "<!-- TABLE -->\n" + render(all)
+	switch {
+	case !ok:
+		t.Error("README.md: no <!-- TABLE -->")
+	case os.Getenv("UPDATE") != "":
+		err = os.WriteFile("README.md", []byte(want), 0o644)
+	case string(page) != want:
+		t.Error("README.md is not what results.json has: UPDATE=1 go test ./tests/mutants")
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
