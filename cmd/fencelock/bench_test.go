@@ -112,7 +112,7 @@ func TestBenchKeys(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.out), &row); err != nil {
 		t.Fatalf("%v: %+v", err, got)
 	}
-	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "performance.md"))
+	doc, err := os.ReadFile(filepath.Join("..", "..", "bench", "README.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestBenchKeys(t *testing.T) {
 			t.Errorf("no key %q in %s", key, got.out)
 		}
 		if !strings.Contains(string(doc), "`"+key+"`") && key != "op" && key != "backend" {
-			t.Errorf("docs/performance.md does not say what %q is", key)
+			t.Errorf("bench/README.md does not say what %q is", key)
 		}
 	}
 }

@@ -169,6 +169,44 @@ func TestRequirementsAgree(t *testing.T) {
 	}
 }
 
+// docs/proof.md names what the released modules require by themselves, and nothing else.
+func TestRequirementsAreNamed(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs", "proof.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]bool{}
+	for _, module := range regexp.MustCompile("`([a-z.]+/[^` ]+)`").FindAllStringSubmatch(string(page), -1) {
+		if strings.Contains(strings.Split(module[1], "/")[0], ".") {
+			named[module[1]] = true
+		}
+	}
+	required := map[string]bool{}
+	for _, module := range []string{
+		".", "redis", "redlock", "etcd", "zookeeper", "postgres", "conformance", "cmd/fencelock", "metrics/otel",
+		"metrics/prometheus",
+	} {
+		for _, require := range parse(t, filepath.Join(module, "go.mod"), modfile.Parse).Require {
+			path := require.Mod.Path
+			if require.Indirect || strings.HasPrefix(path, library) {
+				continue
+			}
+			if of := "go.opentelemetry.io/otel"; strings.HasPrefix(path, of+"/") {
+				path = of // its modules have one version
+			}
+			required[path] = true
+			if !named[path] {
+				t.Errorf("docs/proof.md does not name %s, which %s requires", path, module)
+			}
+		}
+	}
+	for module := range named {
+		if !required[module] {
+			t.Errorf("docs/proof.md names %s, which nothing requires", module)
+		}
+	}
+}
+
 func parse[F any](t *testing.T, name string, parser func(string, []byte, modfile.VersionFixer) (F, error)) F {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, name))

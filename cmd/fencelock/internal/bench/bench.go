@@ -33,7 +33,7 @@ It loads the servers: not for the middle of a working day.
 
 Rows: cycle (lock and unlock of free names), contended (goroutines that want one
 name), handover (from Unlock to the other client's grant), held (leases that are
-held and renewed). docs/performance.md says what each column is.
+held and renewed). bench/README.md says what each column is.
 
 --html FILE writes a page of its own, without network, with charts and what each
 backend promises beside them.
