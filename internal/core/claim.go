@@ -73,7 +73,7 @@ func (c *claim) Wake(in time.Duration) {
 	}
 }
 
-// wakes begins a wait, and returns what tells it to look. hush ends it.
+// wakes begins a wait, and returns what tells it to look.
 func (c *claim) wakes() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,15 +82,6 @@ func (c *claim) wakes() <-chan struct{} {
 		c.woken <- struct{}{}
 	}
 	return c.woken
-}
-
-func (c *claim) hush() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.timer != nil {
-		c.timer.Stop()
-	}
-	c.woken, c.due = nil, false
 }
 
 // land waits for a call that outlived its caller: of one claim there is one call at a time.

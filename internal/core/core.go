@@ -98,7 +98,6 @@ func (d *Client) acquire(ctx context.Context, c *claim) error {
 	case backend.Final(outage):
 		return outage
 	}
-	defer c.hush()
 	err := Wait(ctx, c.Nonce, c.wakes(), func(ctx context.Context) (bool, time.Duration, error) {
 		if !queued {
 			err := c.land(ctx)

@@ -25,6 +25,7 @@ type store struct {
 	keep  func(cs []*backend.Claim) []error
 	// keepIn stands in for keep where ctx counts.
 	keepIn func(ctx context.Context) []error
+	extend []bool // of the calls of Keep
 	close  func()
 	enter  func(c *backend.Claim) error
 
@@ -80,7 +81,10 @@ func (s *store) Leave(ctx context.Context, cs []*backend.Claim) {
 	}
 }
 
-func (s *store) Keep(ctx context.Context, cs []*backend.Claim, _ bool) []error {
+func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
+	s.mu.Lock()
+	s.extend = append(s.extend, extend)
+	s.mu.Unlock()
 	if s.keepIn != nil {
 		return s.keepIn(ctx)
 	}

@@ -70,11 +70,9 @@ func (d *Client) send(ctx context.Context, c *claim, l *lane, most int) error {
 		if c.Next > 0 {
 			wait = c.Next
 		}
-		timer := time.NewTimer(wait)
 		select {
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-ctx.Done():
-			timer.Stop()
 		}
 		pause *= 2
 	}

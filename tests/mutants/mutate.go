@@ -23,7 +23,8 @@ type mutant struct {
 	State string `json:",omitempty"`
 	By    string `json:",omitempty"` // the tests that found it
 
-	at, end int // the bytes that become text
+	source  []byte // of the file
+	at, end int    // the bytes that become text
 	text    string
 }
 
@@ -94,7 +95,7 @@ func mutantsOf(path string, source []byte) ([]*mutant, error) {
 			at, line := fset.Position(from).Offset, fset.Position(from).Line
 			m := &mutant{
 				File: path, Line: line, Func: fn.Name.Name, Was: strings.TrimSpace(lines[line-1]), Do: do,
-				at: at, end: fset.Position(to).Offset, text: text,
+				source: source, at: at, end: fset.Position(to).Offset, text: text,
 			}
 			for n := 2; slices.ContainsFunc(all, func(o *mutant) bool { return o.key() == m.key() }); n++ {
 				m.Do = fmt.Sprintf("%s (%d)", do, n)
@@ -149,12 +150,8 @@ func (m *mutant) overlay(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	source, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	lines := strings.Repeat("\n", strings.Count(string(source[m.at:m.end]), "\n"))
-	changed := slices.Concat(source[:m.at], []byte(m.text+lines), source[m.end:])
+	lines := strings.Repeat("\n", strings.Count(string(m.source[m.at:m.end]), "\n"))
+	changed := slices.Concat(m.source[:m.at], []byte(m.text+lines), m.source[m.end:])
 	file := filepath.Join(dir, filepath.Base(path))
 	if err := os.WriteFile(file, changed, 0o600); err != nil {
 		return "", err
