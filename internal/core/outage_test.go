@@ -39,8 +39,8 @@ func TestSendsArePaced(t *testing.T) {
 	})
 }
 
-// TestOutageIsNoLock: an outage from the first send on ends a wait with what the store said, not with ErrLocked, also if
-// the last look had no answer at all.
+// TestOutageIsNoLock: an outage from the first send on ends a wait with what the store said, not with ErrLocked, also
+// if the last look had no answer at all.
 func TestOutageIsNoLock(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -54,7 +54,8 @@ func TestOutageIsNoLock(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				s := &store{calls: backend.Calls{Most: 1}, ask: tt.ask, enter: func(*backend.Claim) error { return tt.enter }}
+				s := &store{calls: backend.Calls{Most: 1}, ask: tt.ask}
+				s.enter = func(*backend.Claim) error { return tt.enter }
 				began := time.Now()
 				_, err := core.Of(s).Acquire(t.Context(), request("n", true))
 				want(t, "acquire", err, errBroken)
@@ -88,8 +89,8 @@ func TestLaterOutageIsTold(t *testing.T) {
 	})
 }
 
-// TestSilenceIsTold: a store that says for how long it has been silent is what a TryLock ends with, though a send after that is
-// under way.
+// TestSilenceIsTold: a TryLock ends with the word of a store that says for how long it has been silent, though a send
+// after that is under way.
 func TestSilenceIsTold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &store{calls: backend.Calls{Most: 1}}

@@ -1,5 +1,5 @@
-// Command mutants changes the code in one small way at a time, as a tired programmer would, and lists the changes that no
-// test sees:
+// Command mutants changes the code in one small way at a time, as a tired programmer would, and lists the changes that
+// no test sees:
 //
 //	go run ./tests/mutants [-only core/send.go] [-workers 2] [-record tests/mutants/results.json] [-list] [room...]
 //
@@ -36,11 +36,14 @@ type room struct {
 }
 
 var rooms = []room{
-	{"core", []string{"internal/core/*.go"}, []string{"./internal/core", "./backend/memory", "./backend/migrate", "."}},
+	{
+		"core", []string{"internal/core/*.go"},
+		[]string{"./internal/core", "./backend/memory", "./backend/migrate", "."},
+	},
 	{
 		"engine", []string{
-			"acquire.go", "handover.go", "hold.go", "janitor.go", "lease.go", "lock.go", "lockall.go", "queue.go", "renew.go",
-			"unlock.go",
+			"acquire.go", "handover.go", "hold.go", "janitor.go", "lease.go", "lock.go", "lockall.go", "queue.go",
+			"renew.go", "unlock.go",
 		}, []string{".", "./conformance/simulation"},
 	},
 	{"contract", []string{"backend/*.go"}, []string{"./backend", "./internal/core", "./backend/memory", "."}},
@@ -181,7 +184,8 @@ func (r room) one(ctx context.Context, m *mutant, reached lines, why map[string]
 	for _, test := range r.tests {
 		pkg, flags, _ := strings.Cut(test, " -run=")
 		program := filepath.Join(dir, "test")
-		build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-w", "-overlay", overlay, "-o", program, pkg)
+		build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-w", "-overlay", overlay,
+			"-o", program, pkg)
 		if out, err := build.CombinedOutput(); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()

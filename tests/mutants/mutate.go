@@ -76,8 +76,8 @@ func (r room) mutants(only string) ([]*mutant, error) {
 	return all, nil
 }
 
-// mutantsOf are the mutants of one file: an operator or a count taken for another, a ! left out, and a statement that is called or
-// assigns left out, alone or with defer and go. One change of a kind on a line of the same words is enough.
+// mutantsOf are the mutants of one file: an operator or a count taken for another, a ! left out, and a statement left
+// out that calls, defers, sends or assigns. What is alike in one function and line has a number.
 func mutantsOf(path string, source []byte) ([]*mutant, error) {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, path, source, parser.SkipObjectResolution)
