@@ -51,7 +51,10 @@ var rooms = []room{
 	{"leader", []string{"leader/*.go"}, []string{"./leader"}},
 	{"memory", []string{"backend/memory/*.go"}, []string{"./backend/memory", "./tests/backends -run=^TestMemory$"}},
 	{"file", []string{"backend/file/*.go"}, []string{"./backend/file", "./tests/backends -run=^TestFile$"}},
-	{"migrate", []string{"backend/migrate/*.go"}, []string{"./backend/migrate", "./tests/backends -run=^TestMigration"}},
+	{
+		"migrate", []string{"backend/migrate/*.go"},
+		[]string{"./backend/migrate", "./tests/backends -run=^TestMigration"},
+	},
 	{"redis", []string{"redis/*.go"}, []string{"./redis", "./tests/backends -run=^TestRedis$"}},
 	{"redlock", []string{"redlock/*.go"}, []string{"./redlock", "./tests/backends -run=^TestRedlock$"}},
 	{"etcd", []string{"etcd/*.go"}, []string{"./etcd", "./tests/backends -run=^TestEtcd$"}},
