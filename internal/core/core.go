@@ -176,14 +176,10 @@ func (d *Client) keepTwice(ctx context.Context, half time.Duration, cs []*backen
 	defer answered()
 	second, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var over atomic.Bool
 	late := make(chan []error, 1)
 	d.hedges.add()
 	timer := time.AfterFunc(half, func() {
 		defer d.hedges.done()
-		if over.Load() {
-			return
-		}
 		errs := d.driver.Keep(second, cs, true)
 		late <- errs
 		if !slices.ContainsFunc(errs, unanswered) {
@@ -191,7 +187,6 @@ func (d *Client) keepTwice(ctx context.Context, half time.Duration, cs []*backen
 		}
 	})
 	errs := d.keepAgain(first, cs, true)
-	over.Store(true)
 	if timer.Stop() {
 		d.hedges.done()
 	}

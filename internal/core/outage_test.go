@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -141,15 +142,18 @@ func TestLandWaitsForSends(t *testing.T) {
 			}
 		}
 		c := core.Of(s)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		_, err := c.Acquire(ctx, request("n", false))
-		want(t, "acquire", err, context.DeadlineExceeded)
-		if over {
-			t.Fatal("the caller has waited for it")
-		}
-		if c.Land(); !over {
-			t.Error("Land has not waited for it")
+		for range 2 {
+			s.sizes, over = nil, false
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			_, err := c.Acquire(ctx, request("n", false))
+			cancel()
+			want(t, "acquire", err, context.DeadlineExceeded)
+			if over {
+				t.Fatal("the caller has waited for it")
+			}
+			if c.Land(); !over {
+				t.Error("Land has not waited for it")
+			}
 		}
 	})
 }
@@ -169,6 +173,119 @@ func TestCheckExtendsNothing(t *testing.T) {
 			t.Errorf("the calls extend: %v, want the last alone", s.extend)
 		}
 	})
+}
+
+// TestAbandonTellsOfAFailure: what could not be given up is told, so that it is tried again; what is gone is not.
+func TestAbandonTellsOfAFailure(t *testing.T) {
+	for answer, told := range map[error]error{nil: nil, errBroken: errBroken, backend.ErrLost: nil} {
+		bubble(t, func(t *testing.T) {
+			s := &store{calls: backend.Calls{Most: 1}}
+			s.leave = func(_ context.Context, cs []*backend.Claim) { cs[0].Err = answer }
+			err := core.Of(s).Abandon(t.Context(), request("n", false))
+			if !errors.Is(err, told) || told == nil && err != nil {
+				t.Errorf("the store says %v: got %v, want %v", answer, err, told)
+			}
+		})
+	}
+}
+
+// TestReleaseOfAnothersGrant: a hold that this client was not asked for is released with what was granted.
+func TestReleaseOfAnothersGrant(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &store{calls: backend.Calls{Most: 1}}
+		var token backend.Token
+		s.leave = func(_ context.Context, cs []*backend.Claim) { token = cs[0].Grant.Token }
+		h := &core.Hold{Request: request("n", false), Grant: backend.Grant{Token: 7}}
+		want(t, "release", core.Of(s).Release(t.Context(), h), nil)
+		if token != 7 {
+			t.Errorf("got token %d, want 7", token)
+		}
+	})
+}
+
+// TestInspectAsksAgain: a look without an answer is repeated once, the store's word is not.
+func TestInspectAsksAgain(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, tt := range []struct {
+		name  string
+		ctx   context.Context
+		errs  []error
+		want  error
+		looks int
+	}{
+		{"answered", t.Context(), []error{nil}, nil, 1},
+		{"lost once", t.Context(), []error{errBroken, nil}, nil, 2},
+		{"lost twice", t.Context(), []error{errBroken, errBroken, nil}, errBroken, 2},
+		{"refused", t.Context(), []error{backend.ErrUnsupported, nil}, backend.ErrUnsupported, 1},
+		{"ended", ended, []error{errBroken, nil}, errBroken, 1},
+	} {
+		s, looks := &store{names: []backend.Info{{Name: "n"}}}, 0
+		s.look = func() error { looks++; return tt.errs[looks-1] }
+		i, err := core.Of(s).Inspect(tt.ctx, "n")
+		if !errors.Is(err, tt.want) || looks != tt.looks || err == nil && i.Name != "n" {
+			t.Errorf("%s: got %+v, %v after %d looks, want %v after %d", tt.name, i, err, looks, tt.want, tt.looks)
+		}
+	}
+}
+
+// TestCtxOfACallEndsWithIt: a driver that asks for the end of a call's ctx, in the call or after it, has it then.
+func TestCtxOfACallEndsWithIt(t *testing.T) {
+	for _, listens := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			s := &store{calls: backend.Calls{Most: 1}}
+			var of context.Context
+			s.ask = func(ctx context.Context, cs []*backend.Claim) {
+				if of = ctx; listens {
+					ctx.Done()
+				}
+				grants(ctx, cs)
+			}
+			_, err := core.Of(s).Acquire(t.Context(), request("n", false))
+			want(t, "acquire", err, nil)
+			select {
+			case <-of.Done():
+			default:
+				t.Error("it goes on")
+			}
+			want(t, "the call's ctx", of.Err(), context.Canceled)
+		})
+	}
+}
+
+// TestCtxOfACall: a call's ctx ends with its caller's, or when the call's time is over, whether its channel was asked
+// for or not.
+func TestCtxOfACall(t *testing.T) {
+	for _, listens := range []bool{false, true} {
+		for _, cancels := range []bool{false, true} {
+			bubble(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				ended := context.DeadlineExceeded
+				s := &store{calls: backend.Calls{Most: 1}}
+				s.ask = func(of context.Context, cs []*backend.Claim) {
+					cs[0].Err = backend.ErrLocked
+					if listens {
+						of.Done()
+					}
+					want(t, "before", of.Err(), nil)
+					if at, ok := of.Deadline(); !ok || time.Until(at) != 700*time.Millisecond {
+						t.Errorf("its end: in %v, %v", time.Until(at), ok)
+					}
+					if cancels {
+						cancel()
+						ended = context.Canceled
+					} else {
+						time.Sleep(700 * time.Millisecond)
+					}
+					synctest.Wait()
+					want(t, "after", of.Err(), ended)
+				}
+				_, err := core.Of(s).Acquire(ctx, request("n", false))
+				want(t, "acquire", err, backend.ErrLocked)
+			})
+		}
+	}
 }
 
 // TestDo: what has no answer in time is sent once more, and nobody waits for longer than its ctx.
@@ -270,7 +387,7 @@ func TestTimedOut(t *testing.T) {
 
 // TestComposite: what is made of other drivers takes no claim, and looks.
 func TestComposite(t *testing.T) {
-	s := &store{names: []backend.Info{{Name: "n"}}}
+	s := &store{names: []backend.Info{{Name: "n"}, {Name: "no"}}}
 	d := core.Composite{Caller: core.Of(s)}
 	for what, call := range map[string]func(context.Context, []*backend.Claim){"ask": d.Ask, "leave": d.Leave} {
 		cs := []*backend.Claim{{}, {}}
@@ -279,14 +396,17 @@ func TestComposite(t *testing.T) {
 			want(t, what, c.Err, backend.ErrUnsupported)
 		}
 	}
-	for _, r := range []backend.Range{{Name: "n"}, {Prefix: "n"}} {
-		var names []string
-		for i, err := range d.Look(t.Context(), r) {
+	for _, tt := range []struct {
+		r    backend.Range
+		want int
+	}{{backend.Range{Name: "n"}, 1}, {backend.Range{Prefix: "n"}, 2}} {
+		n := 0
+		for _, err := range d.Look(t.Context(), tt.r) {
 			want(t, "look", err, nil)
-			names = append(names, i.Name)
+			n++
 		}
-		if !slices.Equal(names, []string{"n"}) {
-			t.Errorf("%+v: got %q, want n", r, names)
+		if n != tt.want {
+			t.Errorf("%+v: got %d names, want %d", tt.r, n, tt.want)
 		}
 	}
 }
