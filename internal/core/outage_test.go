@@ -134,24 +134,25 @@ func TestWakeIsPutOff(t *testing.T) {
 func TestLandWaitsForSends(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &store{calls: backend.Calls{Most: 1}}
-		over := false
+		var over atomic.Bool
 		s.ask = func(_ context.Context, cs []*backend.Claim) {
 			if cs[0].Err = errBroken; len(s.sizes) > 1 {
 				time.Sleep(3 * time.Second) // it heeds its ctx late
-				over = true
+				over.Store(true)
 			}
 		}
 		c := core.Of(s)
 		for range 2 {
-			s.sizes, over = nil, false
+			s.sizes = nil
+			over.Store(false)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			_, err := c.Acquire(ctx, request("n", false))
 			cancel()
 			want(t, "acquire", err, context.DeadlineExceeded)
-			if over {
+			if over.Load() {
 				t.Fatal("the caller has waited for it")
 			}
-			if c.Land(); !over {
+			if c.Land(); !over.Load() {
 				t.Error("Land has not waited for it")
 			}
 		}
