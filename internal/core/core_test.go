@@ -1048,6 +1048,52 @@ func TestGatesAreLearned(t *testing.T) {
 	if len(s.sizes) != 4 {
 		t.Errorf("got %d asks, want 4", len(s.sizes))
 	}
+	_, err = d.Acquire(t.Context(), request("z", false))
+	want(t, "a name, with what is known", err, nil)
+	if len(s.sizes) != 5 {
+		t.Errorf("got %d asks, want one more", len(s.sizes))
+	}
+}
+
+// TestRefusedWaiterLeaves: a waiter that the store's gates refuse may stand in the queue, and leaves it; and what has
+// left can ask again.
+func TestRefusedWaiterLeaves(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		closed := backend.Record{Version: "2", Data: backend.EncodeGates([]backend.Gate{{
+			Move: "m", Scope: backend.Scope{{Match: "x"}}, State: backend.GateBoth, Epoch: 5,
+		}})}
+		s := &store{calls: backend.Calls{Most: 1}}
+		var leaving []bool
+		s.ask = func(_ context.Context, cs []*backend.Claim) {
+			leaving = append(leaving, cs[0].Leaving)
+			cs[0].Gates, cs[0].Err = &closed, backend.ErrGates
+		}
+		d, r := core.Of(s), request("x", true)
+		for range 2 {
+			_, err := d.Acquire(t.Context(), r)
+			want(t, "a closed name", err, backend.ErrUnsupported)
+		}
+		if len(s.unsure) != 2 || slices.Contains(leaving, true) {
+			t.Errorf("left %d times, and asked while leaving: %v; want twice, and never", len(s.unsure), leaving)
+		}
+	})
+}
+
+// TestGateOfASilentPlace: a place that has not answered is told of a gate too, which is whole.
+func TestGateOfASilentPlace(t *testing.T) {
+	s := &store{records: []backend.Record{
+		{Place: "a"}, {Place: "b", Version: backend.UnknownVersion},
+	}}
+	g := backend.Gate{
+		Move: "m", Scope: backend.Scope{{Match: "x"}}, State: backend.GateOpen, Epoch: 5, Torn: true,
+	}
+	want(t, "set", core.Of(s).(*core.Mover).SetGate(t.Context(), g, 0), nil)
+	for _, r := range s.records {
+		var got backend.Gate
+		if err := json.Unmarshal(r.Data, &got); err != nil || got.Move != "m" || got.Torn {
+			t.Errorf("place %s has %s (%v), want the gate, not torn", r.Place, r.Data, err)
+		}
+	}
 }
 
 // TestSlowAskIsNoOutage: nor is a store that is slow to answer the claim itself.

@@ -118,9 +118,6 @@ func (d *Mover) places(ctx context.Context) ([]*place, error) {
 			at[rec.Place], all = p, append(all, p)
 		}
 		p.silent = rec.Version == backend.UnknownVersion
-		if rec.Version == "" || p.silent {
-			continue
-		}
 		gates, ok := decoded[string(rec.Data)]
 		if !ok {
 			gates, err = backend.DecodeGates(slices.Concat([]byte("["), rec.Data, []byte("]")))
