@@ -1,0 +1,94 @@
+package core_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
+)
+
+// slowly grants after half a second.
+func slowly(ctx context.Context, cs []*backend.Claim) {
+	time.Sleep(500 * time.Millisecond)
+	grants(ctx, cs)
+}
+
+// TestLaneIsFull: where answers are slow, four times the calls are under way that else go beside each other, and no
+// more: the rest share one.
+func TestLaneIsFull(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &store{calls: backend.Calls{Most: 100, Abreast: 2}, ask: slowly}
+		c := core.Of(s)
+		var all sync.WaitGroup
+		for i := range 20 {
+			all.Go(func() {
+				_, err := c.Acquire(t.Context(), request(fmt.Sprint(i), false))
+				want(t, "acquire", err, nil)
+			})
+			time.Sleep(2 * time.Millisecond)
+		}
+		all.Wait()
+		if len(s.sizes) != 9 || s.most != 8 {
+			t.Errorf("got calls about %v claims, %d at once; want eight at once, and one about the rest", s.sizes, s.most)
+		}
+	})
+}
+
+// TestHurriedClaims: a claim whose ctx ends soon waits for no other's call, and shares none; the next in the queue leads
+// in its place.
+func TestHurriedClaims(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &store{calls: backend.Calls{Most: 100, Abreast: 1}, ask: slowly}
+		c := core.Of(s)
+		var all sync.WaitGroup
+		for _, tt := range []struct {
+			name string
+			most time.Duration
+			over time.Duration
+		}{
+			{"the first leads", time.Hour, 500 * time.Millisecond},
+			{"one in a hurry goes beside it", 699 * time.Millisecond, 500 * time.Millisecond},
+			{"one that is not stands in the queue, and is when its turn comes", 700 * time.Millisecond, time.Second},
+			{"the next leads", time.Hour, time.Second},
+			{"and takes another with it", time.Hour, time.Second},
+		} {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), tt.most)
+				defer cancel()
+				began := time.Now()
+				_, err := c.Acquire(ctx, request(tt.name, false))
+				want(t, tt.name, err, nil)
+				if took := time.Since(began).Round(10 * time.Millisecond); took != tt.over {
+					t.Errorf("%s: it took %v, want %v", tt.name, took, tt.over)
+				}
+			})
+			time.Sleep(time.Microsecond)
+		}
+		all.Wait()
+	})
+}
+
+// TestEachAskHasItsTime: a waiter's second ask has a ctx of its own, as its first has.
+func TestEachAskHasItsTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &store{calls: backend.Calls{Most: 100, Abreast: 1}}
+		asks := 0
+		s.ask = func(ctx context.Context, cs []*backend.Claim) {
+			want(t, "its ctx", ctx.Err(), nil)
+			if at, ok := ctx.Deadline(); !ok || time.Until(at) != 700*time.Millisecond {
+				t.Errorf("ask %d ends in %v, %v, want 700ms", asks, time.Until(at), ok)
+			}
+			if asks++; asks < 4 {
+				cs[0].Err, cs[0].Next = backend.ErrLocked, time.Second
+				return
+			}
+			grants(ctx, cs)
+		}
+		_, err := core.Of(s).Acquire(t.Context(), request("n", true))
+		want(t, "acquire", err, nil)
+	})
+}
