@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -69,6 +70,61 @@ func TestHurriedClaims(t *testing.T) {
 			time.Sleep(time.Microsecond)
 		}
 		all.Wait()
+	})
+}
+
+// TestTurnOfOneWhoGoes: whose turn comes as his ctx ends gives it to the next.
+func TestTurnOfOneWhoGoes(t *testing.T) {
+	const long = 800 * time.Millisecond
+	for range 50 { // either comes first
+		bubble(t, func(t *testing.T) {
+			s := &store{calls: backend.Calls{Most: 100, Abreast: 1}}
+			s.ask = func(ctx context.Context, cs []*backend.Claim) { time.Sleep(long); grants(ctx, cs) }
+			c := core.Of(s)
+			var all sync.WaitGroup
+			for i, most := range []time.Duration{time.Hour, long, 2*long + long/2} {
+				all.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), most)
+					defer cancel()
+					if _, err := c.Acquire(ctx, request(fmt.Sprint(i), false)); err != nil && i != 1 {
+						t.Errorf("%d: %v", i, err)
+					}
+				})
+				synctest.Wait()
+			}
+			all.Wait()
+		})
+	}
+}
+
+// TestClaimUnderWayWithOthers: one whose caller has gone is given up when the call that has it is answered.
+func TestClaimUnderWayWithOthers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const long = 800 * time.Millisecond
+		s := &store{calls: backend.Calls{Most: 100, Abreast: 1}}
+		began := time.Now()
+		s.ask = func(ctx context.Context, cs []*backend.Claim) { time.Sleep(long); grants(ctx, cs) }
+		var left time.Duration
+		s.leave = func(context.Context, []*backend.Claim) { left = time.Since(began) }
+		c := core.Of(s)
+		var others sync.WaitGroup
+		for i := range 2 {
+			others.Go(func() {
+				_, err := c.Acquire(t.Context(), request(fmt.Sprint(i), false))
+				want(t, "another", err, nil)
+			})
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), long+long/2)
+		defer cancel()
+		r := request("n", false)
+		_, err := c.Acquire(ctx, r)
+		want(t, "acquire", err, context.DeadlineExceeded)
+		want(t, "abandon", c.Abandon(t.Context(), r), nil)
+		if left != 2*long {
+			t.Errorf("given up after %v, want %v", left, 2*long)
+		}
+		others.Wait()
 	})
 }
 

@@ -379,6 +379,8 @@ func TestTimedOut(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", timeout(true)), true},
 		{fmt.Errorf("wrapped: %w", os.ErrDeadlineExceeded), true},
 		{fmt.Errorf("wrapped: %w", context.DeadlineExceeded), true},
+		{errors.Join(timeout(false), context.DeadlineExceeded), true},
+		{errors.Join(timeout(false), os.ErrDeadlineExceeded), true},
 	} {
 		if got := core.TimedOut(tt.err); got != tt.want {
 			t.Errorf("%v: got %v, want %v", tt.err, got, tt.want)

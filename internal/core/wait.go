@@ -56,9 +56,6 @@ func Wait(
 	)
 	seed, _ := strconv.ParseUint(nonce[:min(16, len(nonce))], 16, 64) // a nonce of a test may be no number
 	dice := rand.New(rand.NewPCG(seed, 0))
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	<-timer.C
 	for {
 		if ctx.Err() != nil {
 			return Ended(ctx, locked, last)
@@ -101,11 +98,9 @@ func Wait(
 			pause = min(max(2*pause, 20*time.Millisecond), 500*time.Millisecond)
 			next = pause/2 + time.Duration(dice.Int64N(int64(pause/2)+1))
 		}
-		timer.Reset(next)
 		select {
-		case <-timer.C:
+		case <-time.After(next):
 		case <-wake:
-			timer.Stop()
 		case <-ctx.Done():
 		}
 	}

@@ -139,10 +139,10 @@ func TestWaitSpreadsItsLooks(t *testing.T) {
 
 func TestWaitRidesOutAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		var tries int
+		start, last := time.Now(), time.Now()
+		var pauses []time.Duration
 		err := core.Wait(t.Context(), "1", nil, func(context.Context) (bool, time.Duration, error) {
-			tries++
+			pauses, last = append(pauses, time.Since(last)), time.Now()
 			if time.Since(start) < 4900*time.Millisecond {
 				return false, 0, errStore
 			}
@@ -151,8 +151,15 @@ func TestWaitRidesOutAnOutage(t *testing.T) {
 		if err != nil {
 			t.Errorf("an outage of 4.9 s: got %v, want nil", err)
 		}
-		if tries < 8 || tries > 60 {
-			t.Errorf("got %d looks, want growing pauses of at most half a second", tries)
+		most, sum := 20*time.Millisecond, time.Duration(0)
+		for _, p := range pauses[1:] {
+			if p < most/2 || p > most {
+				t.Errorf("got a pause of %v, want half of %v at least, and no more than it", p, most)
+			}
+			most, sum = min(2*most, 500*time.Millisecond), sum+most
+		}
+		if share := float64(time.Since(start)) / float64(sum); share < 0.6 || share > 0.9 {
+			t.Errorf("the pauses are %.2f of the longest that they may be, want about three quarters", share)
 		}
 	})
 }
@@ -168,8 +175,9 @@ func TestWaitGivesUp(t *testing.T) {
 				if !core.Outlasted(err) || !strings.Contains(err.Error(), "for 5s now") {
 					t.Errorf("got %v, want an outage that outlasted the wait, and how long it was", err)
 				}
-				if got := time.Since(start); got < core.Patience || got > core.Patience+2*time.Second {
-					t.Errorf("gave up after %v, want %v and one look", got, core.Patience)
+				// The last look has a second at least.
+				if got := time.Since(start); got < core.Patience || got > core.Patience+time.Second {
+					t.Errorf("gave up after %v, want %v and no look of two seconds", got, core.Patience)
 				}
 			})
 		})
