@@ -79,6 +79,9 @@ func TestHandler(t *testing.T) {
 		if reached, want := served > before, tt.status == http.StatusOK; reached != want {
 			t.Errorf("%s: reached the resource: got %v, want %v", tt.what, reached, want)
 		}
+		if tt.status == http.StatusBadRequest && !strings.Contains(body, "one positive decimal number") {
+			t.Errorf("%s: got %q, want what a token is", tt.what, body)
+		}
 		if strings.Contains(body, "secret") {
 			t.Errorf("%s: the answer quotes the header: %q", tt.what, body)
 		}
@@ -163,6 +166,30 @@ func TestHandlerAnswersWhatNeverReachedTheResource(t *testing.T) {
 	}
 	if got := strings.Join(served, " "); got != "1" && got != "1 3" {
 		t.Errorf("served: got %q, want 1 and perhaps 3, never 2", got)
+	}
+}
+
+// failing is a guard that fails after the access, as a commit may.
+type failing struct{ fence.Memory }
+
+func (f *failing) Do(ctx context.Context, resource string, t fence.Token, access func() error) error {
+	if err := f.Memory.Do(ctx, resource, t, access); err != nil {
+		return err
+	}
+	return errors.New("the commit failed")
+}
+
+// What the resource has answered stays the answer, whatever comes afterwards.
+func TestOneAnswer(t *testing.T) {
+	guarded := fence.Handler(&failing{}, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, "page")
+	}))
+	r := httptest.NewRequest(http.MethodPut, "/a", nil)
+	fence.Set(r, 1)
+	w := httptest.NewRecorder()
+	guarded.ServeHTTP(w, r)
+	if w.Code != http.StatusOK || w.Body.String() != "page" {
+		t.Errorf("got %d %q, want 200 and the page alone", w.Code, w.Body)
 	}
 }
 

@@ -34,13 +34,13 @@ func TestLaneIsFull(t *testing.T) {
 		}
 		all.Wait()
 		if len(s.sizes) != 9 || s.most != 8 {
-			t.Errorf("got calls about %v claims, %d at once; want eight at once, and one about the rest", s.sizes, s.most)
+			t.Errorf("got calls about %v claims, %d at once; want 8 at once, and one about the rest", s.sizes, s.most)
 		}
 	})
 }
 
-// TestHurriedClaims: a claim whose ctx ends soon waits for no other's call, and shares none; the next in the queue leads
-// in its place.
+// TestHurriedClaims: a claim whose ctx ends soon waits for no other's call, and shares none, also when that shows as its
+// turn comes; then the next in the queue leads in its place.
 func TestHurriedClaims(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &store{calls: backend.Calls{Most: 100, Abreast: 1}, ask: slowly}
@@ -53,7 +53,7 @@ func TestHurriedClaims(t *testing.T) {
 		}{
 			{"the first leads", time.Hour, 500 * time.Millisecond},
 			{"one in a hurry goes beside it", 699 * time.Millisecond, 500 * time.Millisecond},
-			{"one that is not stands in the queue, and is when its turn comes", 700 * time.Millisecond, time.Second},
+			{"one that is not yet stands in the queue", 700 * time.Millisecond, time.Second},
 			{"the next leads", time.Hour, time.Second},
 			{"and takes another with it", time.Hour, time.Second},
 		} {
