@@ -39,8 +39,8 @@ func TestLaneIsFull(t *testing.T) {
 	})
 }
 
-// TestHurriedClaims: a claim whose ctx ends soon waits for no other's call, and shares none, also when that shows as its
-// turn comes; then the next in the queue leads in its place.
+// TestHurriedClaims: a claim whose ctx ends soon waits for no other's call, and shares none, also when that shows as
+// its turn comes; then the next in the queue leads in its place.
 func TestHurriedClaims(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &store{calls: backend.Calls{Most: 100, Abreast: 1}, ask: slowly}
