@@ -13,6 +13,7 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend/memory"
 	"github.com/fencelock/fencelock/leader"
+	"github.com/fencelock/fencelock/locktest"
 )
 
 // two returns two lockers on one store.
@@ -115,6 +116,15 @@ func TestTermsPassOn(t *testing.T) {
 }
 
 func TestLoss(t *testing.T) {
+	for says, err := range map[string]func(context.Context) error{
+		"the cause": func(ctx context.Context) error { return fmt.Errorf("stopped: %w", context.Cause(ctx)) },
+		"its end":   func(ctx context.Context) error { return fmt.Errorf("stopped: %w", ctx.Err()) },
+	} {
+		t.Run(says, func(t *testing.T) { testLoss(t, err) })
+	}
+}
+
+func testLoss(t *testing.T, says func(context.Context) error) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := two(t)
 		var d diary
@@ -124,7 +134,7 @@ func TestLoss(t *testing.T) {
 			Lead: func(ctx context.Context, _ *fencelock.Lease) error {
 				d.note("leads")
 				<-ctx.Done()
-				return fmt.Errorf("stopped: %w", context.Cause(ctx))
+				return says(ctx)
 			},
 			Lost: func(l *fencelock.Lease, err error) {
 				d.note("lost %s: %v", l.Name(), errors.Is(err, fencelock.ErrLost))
@@ -141,6 +151,51 @@ func TestLoss(t *testing.T) {
 		d.want(t, "leads", "lost n: true", "leads") // and stands again
 		stop()
 		<-done
+	})
+}
+
+// Who is stopped while another leads has failed in nothing.
+func TestStopIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := two(t)
+		if _, err := b.Mutex("n").Lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancelCause(t.Context())
+		done := running(ctx, a.Mutex("n"), leader.Callbacks{
+			Lead:   func(context.Context, *fencelock.Lease) error { return nil },
+			Failed: func(err error) { t.Errorf("failed: %v", err) },
+		})
+		synctest.Wait()
+		cause := errors.New("a deploy")
+		stop(cause)
+		if err := <-done; !errors.Is(err, cause) {
+			t.Errorf("got %v, want why it was stopped", err)
+		}
+	})
+}
+
+// A lock that could not be released is told.
+func TestReleaseThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := locktest.New(t)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		var failed error
+		done := running(ctx, store.Locker(t).Mutex("n"), leader.Callbacks{
+			Lead: func(context.Context, *fencelock.Lease) error {
+				store.Outage(10 * time.Second)
+				return nil
+			},
+			Failed: func(err error) {
+				failed = err
+				stop()
+			},
+		})
+		<-done
+		if !errors.Is(failed, fencelock.ErrUnavailable) {
+			t.Errorf("got %v, want ErrUnavailable", failed)
+		}
 	})
 }
 

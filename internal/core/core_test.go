@@ -1042,6 +1042,9 @@ func TestGatesAreLearned(t *testing.T) {
 	want(t, "a closed name", err, backend.ErrUnsupported)
 	_, err = d.Acquire(t.Context(), request("y", false))
 	want(t, "another name", err, nil)
+	if len(s.sizes) != 2 {
+		t.Errorf("got %d asks, want 2: the second goes with what the first has learned", len(s.sizes))
+	}
 	now = nil
 	_, err = d.Acquire(t.Context(), request("x", false))
 	want(t, "the name, without gates", err, nil)
@@ -1087,11 +1090,15 @@ func TestGateOfASilentPlace(t *testing.T) {
 	g := backend.Gate{
 		Move: "m", Scope: backend.Scope{{Match: "x"}}, State: backend.GateOpen, Epoch: 5, Torn: true,
 	}
-	want(t, "set", core.Of(s).(*core.Mover).SetGate(t.Context(), g, 0), nil)
+	d := core.Of(s).(*core.Mover)
+	want(t, "set", d.SetGate(t.Context(), g, 0), nil)
+	s.records[1] = backend.Record{Place: "b", Version: backend.UnknownVersion}
+	g.Epoch++
+	want(t, "change", d.SetGate(t.Context(), g, g.Epoch-1), nil)
 	for _, r := range s.records {
 		var got backend.Gate
-		if err := json.Unmarshal(r.Data, &got); err != nil || got.Move != "m" || got.Torn {
-			t.Errorf("place %s has %s (%v), want the gate, not torn", r.Place, r.Data, err)
+		if err := json.Unmarshal(r.Data, &got); err != nil || got.Move != "m" || got.Torn || got.Epoch != g.Epoch {
+			t.Errorf("place %s has %s (%v), want the later gate, not torn", r.Place, r.Data, err)
 		}
 	}
 }
