@@ -193,8 +193,37 @@ func TestReleaseThatFails(t *testing.T) {
 			},
 		})
 		<-done
-		if !errors.Is(failed, fencelock.ErrUnavailable) {
-			t.Errorf("got %v, want ErrUnavailable", failed)
+		op, ok := errors.AsType[*fencelock.OpError](failed)
+		if !errors.Is(failed, fencelock.ErrUnavailable) || !ok || op.Op != "unlock" {
+			t.Errorf("got %v, want ErrUnavailable of the unlock", failed)
+		}
+	})
+}
+
+// What Lead says of itself is told, also after a loss.
+func TestFailureAfterALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := two(t)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		fault, failed := errors.New("not flushed"), error(nil)
+		done := running(ctx, a.Mutex("n"), leader.Callbacks{
+			Lead: func(ctx context.Context, _ *fencelock.Lease) error {
+				<-ctx.Done()
+				return fault
+			},
+			Failed: func(err error) {
+				failed = err
+				stop()
+			},
+		})
+		synctest.Wait()
+		if err := b.Break(t.Context(), "n"); err != nil {
+			t.Fatal(err)
+		}
+		<-done
+		if !errors.Is(failed, fault) {
+			t.Errorf("got %v, want what Lead has said", failed)
 		}
 	})
 }
