@@ -96,9 +96,6 @@ else
 	# The backends' rules load the machine by themselves. With the race detector they take twelve minutes:
 	# go test -race ./tests/backends
 	go test -count=1 -vet=off -shuffle=on -timeout 20m "$@" ./tests/backends || status=$?
-	# The search of the protocols' states needs the speed that the race detector costs, and what time the others leave.
-	nice -n 19 go test -count=1 -v "$@" ./tests/models/... >"$TMPDIR/models" 2>&1 &
-	models=$!
 	scripts/packages.sh | grep -vE '/tests/(backends|models/.*)$' | xargs go test -count=1 -vet=off -race -shuffle=on -p 2 -timeout 20m "$@" || status=$?
 	# What an operation costs is counted without the race detector, which allocates.
 	go test -count=1 "$@" -run TestCounts ./bench || status=$?
@@ -113,8 +110,8 @@ else
 	(cd bench/peers && go test -count=1 -timeout 10m -run 'TestOldProgramsOnOneKey|TestMixedFleets' .) || status=$?
 	# The questions of the rules, put to other libraries: half a minute.
 	go test -count=1 -timeout 5m ./tests/peers || status=$?
-	wait "$models" || status=$?
-	grep -v '^=== ' "$TMPDIR/models" || true
+	# The search of the protocols' states needs the speed that the race detector costs.
+	go test -count=1 -v "$@" ./tests/models/... | grep -v '^=== ' || status=$?
 fi
 program pgbouncer || echo "test: NOT RUN: Postgres behind a pooler (no pgbouncer; see scripts/setup-tests.sh)"
 program prometheus || echo "test: NOT RUN: the alert rules and the dashboard (no prometheus and promtool; see scripts/setup-tests.sh)"
