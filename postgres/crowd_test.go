@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
@@ -72,6 +75,67 @@ func TestCrowd(t *testing.T) {
 			}
 			wg.Wait()
 			await(t, 10*time.Second, "nothing is left", func() bool { return leftovers(t, p) == 0 })
+		})
+	}
+}
+
+// A try whose ctx ends before its first statement leaves a connection that another lock takes: that lock stays when the
+// try is given up.
+func TestTryThatNeverLeft(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	for _, mode := range []postgres.Mode{postgres.Row, postgres.Advisory} {
+		t.Run(string(mode), func(t *testing.T) {
+			config, err := pgxpool.ParseConfig(s.URL())
+			must(t, err)
+			var pids []uint32
+			ended := func() {}
+			config.PrepareConn = func(_ context.Context, c *pgx.Conn) (bool, error) {
+				pids = append(pids, c.PgConn().PID())
+				ended()
+				return true, nil
+			}
+			p, err := pgxpool.NewWithConfig(t.Context(), config)
+			must(t, err)
+			defer p.Close()
+			d, err := postgres.New(p, &postgres.Options{Mode: mode, Prefix: string(mode)})
+			must(t, err)
+			defer d.Close()
+			claim := func(name, digit string, lost func(error)) *backend.Claim {
+				return &backend.Claim{Request: &backend.Request{
+					Name: name, Nonce: strings.Repeat(digit, 32), Owner: "o", TTL: time.Minute, Auto: true, Lost: lost,
+				}}
+			}
+			ask := func(ctx context.Context, c *backend.Claim) error {
+				d.Ask(ctx, []*backend.Claim{c})
+				return c.Err
+			}
+			warm := claim("warm", "1", func(error) {})
+			must(t, ask(t.Context(), warm))
+			warm.Leaving, warm.Held = true, true
+			d.Leave(t.Context(), []*backend.Claim{warm})
+			must(t, warm.Err)
+
+			ctx, cancel := context.WithCancel(t.Context())
+			ended = cancel
+			never := claim("x", "2", func(error) {})
+			if err := ask(ctx, never); !errors.Is(err, context.Canceled) {
+				t.Fatalf("got %v, want the end of the ctx", err)
+			}
+			ended = func() {}
+			try := pids[len(pids)-1]
+			y := claim("y", "3", func(err error) { t.Errorf("y is lost: %v", err) })
+			must(t, ask(t.Context(), y))
+			if pids[len(pids)-1] != try {
+				t.Fatalf("y has connection %d, want %d, the one of the try", pids[len(pids)-1], try)
+			}
+			never.Leaving, never.Unsure = true, true
+			d.Leave(t.Context(), []*backend.Claim{never})
+			must(t, never.Err)
+			must(t, d.Keep(t.Context(), []*backend.Claim{y}, true)[0])
+			y.Leaving, y.Held = true, true
+			d.Leave(t.Context(), []*backend.Claim{y})
+			must(t, y.Err)
 		})
 	}
 }

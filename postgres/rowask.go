@@ -331,8 +331,10 @@ func (s *session) refused(ctx context.Context, err error) error {
 // in order. Its caller has the connection.
 func (s *session) leave(ctx context.Context, how string) {
 	s.stand(over)
-	if !s.pg.IsClosed() {
-		if _, err := s.exec(ctx, how); err == nil { // or the pool throws it away
+	if pg := s.pg.PgConn(); !pg.IsClosed() {
+		// Under a ctx that has ended nothing is sent (pgx 5.12). A connection outside of a transaction goes to another
+		// lock all the same, and nothing must end it any more. The pool throws any other away.
+		if _, err := s.exec(ctx, how); err == nil || !pg.IsClosed() && pg.TxStatus() == 'I' {
 			s.stand(past)
 		}
 	}
