@@ -83,7 +83,6 @@ func main() {
 func run(ctx context.Context) error {
 	only := flag.String("only", "", "a part of the paths of the files")
 	workers := flag.Int("workers", 2, "how many are tried at once")
-	most := flag.Duration("timeout", 2*time.Minute, "what one package's tests may take: longer is found")
 	record := flag.String("record", "", "the file that the results are kept in, room by room")
 	list := flag.Bool("list", false, "list the mutants, and try none")
 	flag.Parse()
@@ -116,7 +115,7 @@ func run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := r.try(ctx, ms, reached, why, *workers, *most); err != nil {
+		if err := r.try(ctx, ms, reached, why, *workers); err != nil {
 			return err
 		}
 		for _, m := range ms {
@@ -138,7 +137,7 @@ func run(ctx context.Context) error {
 
 // try tries all mutants of a room.
 func (r room) try(
-	ctx context.Context, ms []*mutant, reached lines, why map[string]string, workers int, most time.Duration,
+	ctx context.Context, ms []*mutant, reached coverage, why map[string]string, workers int,
 ) error {
 	next := make(chan *mutant)
 	errs := make([]error, workers)
@@ -147,7 +146,7 @@ func (r room) try(
 		wg.Go(func() {
 			for m := range next {
 				if errs[i] == nil {
-					errs[i] = r.one(ctx, m, reached, why, most)
+					errs[i] = r.one(ctx, m, reached, why)
 				}
 			}
 		})
@@ -164,13 +163,13 @@ func (r room) try(
 }
 
 // one tries a mutant.
-func (r room) one(ctx context.Context, m *mutant, reached lines, why map[string]string, most time.Duration) error {
+func (r room) one(ctx context.Context, m *mutant, reached coverage, why map[string]string) error {
 	if _, ok := why[m.key()]; ok {
 		m.State = argued
 		return nil
 	}
 	m.State = lived
-	if !reached[m.File][m.Line] {
+	if !reached.lines[m.File][m.Line] {
 		m.By = "no test comes by"
 		fmt.Println(m)
 		return nil
@@ -199,7 +198,7 @@ func (r room) one(ctx context.Context, m *mutant, reached lines, why map[string]
 			m.State = unbuilt
 			return nil
 		}
-		ok, err := passes(ctx, program, pkg, flags, most)
+		ok, err := passes(ctx, program, pkg, flags, most+3*reached.took[test])
 		if err != nil {
 			return err
 		}
@@ -236,14 +235,23 @@ func passes(ctx context.Context, program, pkg, only string, most time.Duration) 
 	return err == nil, nil
 }
 
-// covered is where the room's tests come by.
-func (r room) covered(ctx context.Context) (lines, error) {
-	reached := make(lines)
+// most is what a test may take beside three times what it took, compiled and run, without a change: longer is found.
+const most = 5 * time.Second
+
+// coverage is where a room's tests come by, and how long each takes.
+type coverage struct {
+	lines lines
+	took  map[string]time.Duration
+}
+
+// covered runs the room's tests without a change.
+func (r room) covered(ctx context.Context) (coverage, error) {
+	reached := coverage{make(lines), make(map[string]time.Duration)}
 	for _, test := range r.tests {
 		pkg, only, _ := strings.Cut(test, " -run=")
 		profile, err := os.CreateTemp("", "cover")
 		if err != nil {
-			return nil, err
+			return reached, err
 		}
 		_ = profile.Close()
 		defer os.Remove(profile.Name())
@@ -253,15 +261,17 @@ func (r room) covered(ctx context.Context) (lines, error) {
 		if only != "" {
 			args = append(args, "-run="+only)
 		}
+		began := time.Now()
 		out, err := exec.CommandContext(ctx, "go", append(args, pkg)...).CombinedOutput()
+		reached.took[test] = time.Since(began)
 		if err != nil {
-			return nil, fmt.Errorf("%s, without a change: %w\n%s", pkg, err, out)
+			return reached, fmt.Errorf("%s, without a change: %w\n%s", pkg, err, out)
 		}
 		text, err := os.ReadFile(profile.Name())
 		if err != nil {
-			return nil, err
+			return reached, err
 		}
-		reached.read(string(text))
+		reached.lines.read(string(text))
 	}
 	return reached, nil
 }
