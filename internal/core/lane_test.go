@@ -75,17 +75,19 @@ func TestHurriedClaims(t *testing.T) {
 
 // TestTurnOfOneWhoGoes: whose turn comes as his ctx ends gives it to the next.
 func TestTurnOfOneWhoGoes(t *testing.T) {
-	const long = 800 * time.Millisecond
-	for range 50 { // either comes first
+	for range 1000 { // either is first
 		bubble(t, func(t *testing.T) {
+			ctx, goes := context.WithCancel(t.Context())
+			defer goes()
 			s := &store{calls: backend.Calls{Most: 100, Abreast: 1}}
-			s.ask = func(ctx context.Context, cs []*backend.Claim) { time.Sleep(long); grants(ctx, cs) }
+			s.ask = func(_ context.Context, cs []*backend.Claim) {
+				slowly(t.Context(), cs)
+				goes()
+			}
 			c := core.Of(s)
 			var all sync.WaitGroup
-			for i, most := range []time.Duration{time.Hour, long, 2*long + long/2} {
+			for i, ctx := range []context.Context{t.Context(), ctx, t.Context()} {
 				all.Go(func() {
-					ctx, cancel := context.WithTimeout(t.Context(), most)
-					defer cancel()
 					if _, err := c.Acquire(ctx, request(fmt.Sprint(i), false)); err != nil && i != 1 {
 						t.Errorf("%d: %v", i, err)
 					}
