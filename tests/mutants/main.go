@@ -37,7 +37,8 @@ type room struct {
 
 var rooms = []room{
 	{
-		"core", []string{"internal/core/*.go"},
+		"core",
+		[]string{"internal/core/*.go"},
 		[]string{"./internal/core", "./backend/memory", "./backend/migrate", "."},
 	},
 	{
@@ -52,7 +53,8 @@ var rooms = []room{
 	{"memory", []string{"backend/memory/*.go"}, []string{"./backend/memory", "./tests/backends -run=^TestMemory$"}},
 	{"file", []string{"backend/file/*.go"}, []string{"./backend/file", "./tests/backends -run=^TestFile$"}},
 	{
-		"migrate", []string{"backend/migrate/*.go"},
+		"migrate",
+		[]string{"backend/migrate/*.go"},
 		[]string{"./backend/migrate", "./tests/backends -run=^TestMigration"},
 	},
 	{"redis", []string{"redis/*.go"}, []string{"./redis", "./tests/backends -run=^TestRedis$"}},
@@ -221,8 +223,7 @@ func passes(ctx context.Context, program, pkg, only string, most time.Duration) 
 	}
 	cmd := exec.CommandContext(limited, program, args...)
 	cmd.Dir = pkg
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // servers that it runs end with it
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	ownGroup(cmd)
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
 	if ctx.Err() != nil {
