@@ -184,6 +184,37 @@ func sealedWhilePaused(t *testing.T, ahead time.Duration) {
 	}
 }
 
+// TestMovedWhileASwitchIsPaused: a switch has seen that the store which it opens has no gate. Before it goes on, a
+// fleet moves there and finishes. The switch closes nothing, and the migration stays finished.
+func TestMovedWhileASwitchIsPaused(t *testing.T) {
+	moved := 0
+	for at := 1; at <= steps; at++ {
+		bubble(t, func(w world) {
+			n, once := 0, false
+			move := func() error {
+				if !once {
+					once = true
+					moved++
+					w.moved()
+				} else if _, new := w.open(); !new {
+					w.Errorf("moved before step %d: the fleet's store is closed", at)
+				}
+				time.Sleep(time.Millisecond) // epochs are moments
+				return nil
+			}
+			p := w.pair()
+			p = p.Over(stepped{client(w.old), &n, at, move, 0}, stepped{client(w.new), &n, at, move, 0})
+			w.want("the switch", p.Open(w.Context(), backend.PhaseTo), nil)
+			if st, err := w.pair().Status(w.Context()); err != nil || once && !st.Finished() {
+				w.Errorf("moved before step %d: got %+v, %v, want it finished", at, st, err)
+			}
+		})
+	}
+	if moved < 6 {
+		t.Errorf("moved at %d steps only: they are not counted", moved)
+	}
+}
+
 // forget deletes what clients have reported.
 func (w world) forget() {
 	w.Helper()

@@ -132,7 +132,7 @@ func (p Pair) open(ctx context.Context, phase backend.Phase, by who) (err error)
 		}
 		// closed, and of an epoch that does not come back when the store loses its data meanwhile
 		if g.Torn || g.Epoch == 0 {
-			err = p.set(work, opening, g.over(backend.GateBoth, g.sealed), backend.Lower)
+			err = p.set(work, opening, g.over(backend.GateBoth, g.sealed), g.expected())
 		} else {
 			t = turned{before: other}
 			back := phase == backend.PhaseFrom
