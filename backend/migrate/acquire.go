@@ -114,6 +114,7 @@ func (d *member) round(ctx context.Context, r *backend.Request, nonce string) (b
 	}
 	switch {
 	case errors.Is(err, errLostLeg):
+		r.Claim = nil // an Abandon of r makes requests of its own: of one there is one call at a time
 		d.drop(to)
 		d.drop(from)
 		return backend.Grant{}, err

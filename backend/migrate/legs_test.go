@@ -3,6 +3,7 @@ package migrate_test
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -86,6 +87,47 @@ func TestOldLegIsLost(t *testing.T) {
 		r.Lost = func(error) {}
 		w.release(both, got)
 		w.cycle(both, "x")
+	})
+}
+
+// expires is a store in which a lock has expired before its source is raised. Two calls about one request at once are
+// an error.
+type expires struct {
+	store
+	w     world
+	mu    *sync.Mutex
+	under map[*backend.Request]bool
+}
+
+func (expires) RaiseHeld(context.Context, *core.Hold, backend.Token) error { return backend.ErrLost }
+
+func (s expires) Abandon(ctx context.Context, r *backend.Request) error {
+	mark := func(begins bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if begins && s.under[r] {
+			s.w.Error("two calls at once about one request")
+		}
+		s.under[r] = begins
+	}
+	mark(true)
+	defer mark(false)
+	time.Sleep(time.Millisecond)
+	return s.Gater.Abandon(ctx, r)
+}
+
+// TestLostTryIsAbandoned: a try that has lost a leg gives both up by itself, and its caller abandons it at once.
+func TestLostTryIsAbandoned(t *testing.T) {
+	bubble(t, func(w world) {
+		o := w.options(backend.PhaseBoth)
+		o.From = expires{client(w.old), w, &sync.Mutex{}, map[*backend.Request]bool{}}
+		d := w.startWith(o)
+		r := request("x")
+		_, err := d.Acquire(w.Context(), r)
+		w.want("a try", err, backend.ErrUnavailable)
+		w.want("abandon", d.Abandon(w.Context(), r), nil)
+		time.Sleep(time.Second)
+		w.cycle(w.start(backend.PhaseBoth), "x")
 	})
 }
 
