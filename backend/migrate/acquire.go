@@ -114,7 +114,8 @@ func (d *member) round(ctx context.Context, r *backend.Request, nonce string) (b
 	}
 	switch {
 	case errors.Is(err, errLostLeg):
-		r.Claim = nil // an Abandon of r makes requests of its own: of one there is one call at a time
+		// An Abandon of r would find the legs' requests here, and give them up beside drop. It makes its own now.
+		r.Claim = nil
 		d.drop(to)
 		d.drop(from)
 		return backend.Grant{}, err
