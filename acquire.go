@@ -35,22 +35,29 @@ type mutex struct {
 
 func (m *mutex) Name() string { return m.name }
 
-func (m *mutex) Lock(ctx context.Context) (*Lease, error) { return m.acquire(ctx, "lock", true) }
+func (m *mutex) Lock(ctx context.Context) (*Lease, error) { return m.acquire(ctx, true) }
 
-func (m *mutex) TryLock(ctx context.Context) (*Lease, error) { return m.acquire(ctx, "trylock", false) }
+func (m *mutex) TryLock(ctx context.Context) (*Lease, error) { return m.acquire(ctx, false) }
+
+// ops are what errors call the calls that wait, and those that do not.
+var ops = [...][2]string{
+	Exclusive: {"lock", "trylock"}, Reader: {"rlock", "tryrlock"}, Permit: {"acquire", "tryacquire"},
+}
 
 // acquire is Lock and TryLock, with the event and the wrapping of the error.
-func (m *mutex) acquire(ctx context.Context, op string, wait bool) (*Lease, error) {
+func (m *mutex) acquire(ctx context.Context, wait bool) (*Lease, error) {
 	began := time.Now()
-	kind := TryLocking
+	kind, op := TryLocking, ops[m.set.mode][1]
 	if wait {
-		kind = Locking
+		kind, op = Locking, ops[m.set.mode][0]
 	}
-	ctx = m.l.begin(ctx, Event{Kind: kind, Name: m.name, Owner: m.set.owner})
+	ctx = m.l.begin(ctx, Event{Kind: kind, Name: m.name, Owner: m.set.owner, Mode: m.set.mode})
 	le, joined, err := m.take(ctx, began, wait)
 	if err != nil {
 		err = m.l.wrap(op, m.name, err)
-		m.l.emit(ctx, Event{Kind: NotAcquired, Name: m.name, Owner: m.set.owner, Took: time.Since(began), Err: err})
+		m.l.emit(ctx, Event{
+			Kind: NotAcquired, Name: m.name, Owner: m.set.owner, Mode: m.set.mode, Took: time.Since(began), Err: err,
+		})
 		return nil, err
 	}
 	defer m.l.exit()
@@ -90,7 +97,8 @@ func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease
 		}
 	}()
 	for h := m.l.carried(ctx, m.name); h != nil; h = m.l.carried(ctx, m.name) {
-		if m.set.reentrant {
+		again := m.set.reentrant && m.set.within(h.Mode)
+		if again {
 			if le := h.join(); le != nil {
 				return le, true, nil
 			}
@@ -98,7 +106,7 @@ func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease
 		if !wait {
 			return nil, false, ErrLocked
 		}
-		if !m.set.reentrant || !h.unlocked(ctx) {
+		if !again || !h.unlocked(ctx) {
 			return nil, false, ErrDeadlock
 		}
 		if ctx.Err() != nil {
@@ -111,7 +119,7 @@ func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease
 	var p *place // nil: none, it does not wait
 	granted := false
 	if !wait {
-		if m.l.lined(m.name) {
+		if m.l.lined(m) {
 			return nil, false, ErrLocked
 		}
 		limited.most, limited.why = began.Add(tryMost), errTryMost
@@ -124,6 +132,9 @@ func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease
 				m.l.leave(m.name)
 			}
 		}()
+		if le := m.l.readAlong(m); le != nil {
+			return le, true, nil
+		}
 		if le := m.l.await(limited, m.name, p); le != nil {
 			return le, false, nil
 		}
@@ -212,11 +223,13 @@ func (m *mutex) request(p *place) *hold {
 		TTL:   m.set.ttl,
 		Grace: m.set.grace,
 		Floor: m.set.floor,
+		Mode:  m.set.mode,
+		Limit: m.set.limit,
 		Wait:  p != nil,
 		Auto:  !m.set.manual && m.set.maxHold == 0 && m.set.grace == 0 && m.set.minHold == 0,
 		Lost:  h.lost,
 	}
-	if p != nil {
+	if p != nil && m.set.mode == Exclusive {
 		h.own.request.Reserve = p.reserve
 	}
 	h.Request, h.bh = &h.own.request, &h.own.hold

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	_ "github.com/fencelock/fencelock/backend/memory" // for memory://
+	"github.com/fencelock/fencelock/fence"
 )
 
 func ExampleOpen() {
@@ -74,6 +75,61 @@ func ExampleLocker_LockAll() {
 	// Output:
 	// both are held: true
 	// unlocked: true
+}
+
+// A catalogue that many read and one job rebuilds.
+func ExampleLocker_RWMutex() {
+	ctx := context.Background()
+	locks, err := fencelock.Open(ctx, "memory://")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close()
+
+	catalogue := locks.RWMutex("catalogue")
+	one, err := catalogue.RLock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	another, err := catalogue.RLock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("two read, with one token:", one.Token() == another.Token())
+	_, err = catalogue.TryLock(ctx)
+	fmt.Println("a writer has to wait:", errors.Is(err, fencelock.ErrLocked))
+	if err := errors.Join(one.Unlock(ctx), another.Unlock(ctx)); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// two read, with one token: true
+	// a writer has to wait: true
+}
+
+// Two at a time may use a service, and each has a part of it.
+func ExampleLocker_Semaphore() {
+	ctx := context.Background()
+	locks, err := fencelock.Open(ctx, "memory://")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locks.Close()
+
+	printers := locks.Semaphore("printers", 2)
+	for range 2 {
+		lease, err := printers.Acquire(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer lease.Unlock(ctx)
+		fmt.Println("prints on", fence.Slot("printer", lease.Slot()))
+	}
+	_, err = printers.TryAcquire(ctx)
+	fmt.Println("a third has to wait:", errors.Is(err, fencelock.ErrLocked))
+	// Output:
+	// prints on printer#0
+	// prints on printer#1
+	// a third has to wait: true
 }
 
 func ExampleMutex_TryLock() {

@@ -86,9 +86,11 @@ func (l *Locker) keep(name string, token Token) bool {
 }
 
 // passable reports whether h is one that may be passed on, if it is so soon enough.
-func (h *hold) passable() bool {
-	return h.Reserved > 0 && h.set.maxHold == 0 && h.set.minHold == 0 &&
-		!h.handled.Load() && !h.kept.Load()
+func (h *hold) passable() bool { return h.Reserved > 0 && h.sharable() }
+
+// sharable reports whether h is the engine's to give to others too: nothing of it is its holder's alone.
+func (h *hold) sharable() bool {
+	return h.set.maxHold == 0 && h.set.minHold == 0 && !h.handled.Load() && !h.kept.Load()
 }
 
 // heirs is for how long yet somebody may wait for h to be passed on.
@@ -142,14 +144,40 @@ func (l *Locker) heir(h *hold) *place {
 		return nil
 	}
 	p := q.first
-	same := p.set.ttl == h.set.ttl && p.set.grace == h.set.grace && p.set.owner == h.set.owner &&
-		p.set.manual == h.set.manual && p.set.maxHold == 0 && p.set.minHold == 0 &&
-		p.set.floor <= h.Token
-	if !same {
+	if !p.set.suits(h) {
 		return nil
 	}
 	p.heir = false
 	return p
+}
+
+// suits reports whether h is as somebody with these settings wants it.
+func (s *settings) suits(h *hold) bool {
+	return s.mode == h.Mode && s.ttl == h.set.ttl && s.grace == h.set.grace && s.owner == h.set.owner &&
+		s.manual == h.set.manual && s.maxHold == 0 && s.minHold == 0 && s.floor <= h.Token
+}
+
+// readAlong returns another lease on the hold of a reader of this process, if the store has granted it just now:
+// then many readers are one to the store, and a writer elsewhere waits for no newcomers after passOnFor.
+func (l *Locker) readAlong(m *mutex) *Lease {
+	if m.set.mode != Reader {
+		return nil
+	}
+	l.mu.Lock()
+	h := l.lines[m.name].holder
+	l.mu.Unlock()
+	if h == nil || !m.set.suits(h) || !h.sharable() || h.fresh.Elapsed() >= passOnFor {
+		return nil
+	}
+	if m.l.set.observer != nil {
+		h.mu.Lock()
+		shown := h.shown
+		h.mu.Unlock()
+		if !shown { // Joined may not come before Acquired
+			return nil
+		}
+	}
+	return h.join()
 }
 
 // passLocked ends le, the last lease on h, by giving the lock to the next in line of this process. It returns the lease

@@ -196,7 +196,7 @@ func (j *janitor) clean(w *job) (answered, done bool) {
 	defer cancel()
 	err := j.caller.Abandon(ctx, w.r)
 	if (err == nil || errors.Is(err, ErrLost)) && !w.unlocked {
-		j.l.tell(Event{Kind: CleanedUp, Name: w.r.Name, Owner: w.r.Owner, Took: time.Since(w.began)})
+		j.l.tell(Event{Kind: CleanedUp, Name: w.r.Name, Mode: w.r.Mode, Owner: w.r.Owner, Took: time.Since(w.began)})
 	}
 	answered = err == nil || backend.Final(err)
 	return answered, answered || j.l.ctx.Err() != nil

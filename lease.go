@@ -30,6 +30,14 @@ func (le *Lease) Owner() string { return le.h.Owner }
 // its end: renewals and re-entry do not change it.
 func (le *Lease) Token() Token { return le.h.Token }
 
+// Mode returns how the lease holds its name.
+func (le *Lease) Mode() Mode { return le.h.Mode }
+
+// Slot returns the number of a permit, from 0 and below the n of its Semaphore, fixed for the lease. No
+// other live permit of the name has it, and who has it later has a greater token: so what is divided
+// by slot can be guarded by slot (see fence.Slot). It is 0 in other modes.
+func (le *Lease) Slot() int { return le.h.Slot }
+
 // Handle returns the driver's own handle of this hold, for functions of the
 // driver's package; nil where the driver has none.
 //

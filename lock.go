@@ -41,6 +41,10 @@ type (
 	Token = backend.Token
 	// Info describes one name as the store sees it.
 	Info = backend.Info
+	// Held is one of several that hold a name.
+	Held = backend.Held
+	// Mode is how a lease holds its name.
+	Mode = backend.Mode
 	// Traits are a backend's promises, as data.
 	Traits = backend.Traits
 	// Need is what a program requires of a backend; see Require.
@@ -65,6 +69,13 @@ const (
 	NoFencing = backend.NoFencing
 	Anchored  = backend.Anchored
 	Durable   = backend.Durable
+)
+
+// The modes of a lease.
+const (
+	Exclusive = backend.Exclusive // of a Mutex, and of an RWMutex that was locked for writing
+	Reader    = backend.Reader
+	Permit    = backend.Permit
 )
 
 // The reasons of a LostError.

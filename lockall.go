@@ -67,9 +67,12 @@ func inOrder(ms []Mutex) ([]*mutex, error) {
 	var order []*mutex
 	for _, m := range ms {
 		mine, ok := m.(*mutex)
+		if rw, both := m.(*rwMutex); both {
+			mine, ok = rw.mutex, true
+		}
 		switch {
 		case !ok:
-			return nil, &OpError{Op: "lock", Err: fmt.Errorf("LockAll takes what Locker.Mutex returns, got a %T: %w",
+			return nil, &OpError{Op: "lock", Err: fmt.Errorf("LockAll takes what a Locker returns, got a %T: %w",
 				m, ErrUnsupported)}
 		case mine.err != nil:
 			return nil, mine.l.wrap("lock", mine.name, mine.err)

@@ -130,7 +130,9 @@ func New(d backend.Driver, opts ...Option) (*Locker, error) {
 // Mutex returns the lock of this name, with opts over the Locker's own. It asks no server and never
 // fails: a bad name (1 to 512 bytes of UTF-8 without NUL are allowed) or option is reported by Lock
 // and TryLock as ErrInvalid or ErrUnsupported, and a Locker that is closed as ErrClosed.
-func (l *Locker) Mutex(name string, opts ...Option) Mutex {
+func (l *Locker) Mutex(name string, opts ...Option) Mutex { return l.mutex(name, opts) }
+
+func (l *Locker) mutex(name string, opts []Option) *mutex {
 	m := &mutex{l: l, name: name, set: &l.set}
 	if m.err = backend.CheckName(name); m.err != nil {
 		return m
@@ -201,7 +203,7 @@ func (l *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 	var info Info
 	err := l.call(ctx, "inspect", name, func(ctx context.Context) (err error) {
 		info, err = l.inspect(ctx, name)
-		l.passedOn(&info)
+		l.show(&info)
 		return err
 	})
 	return info, err
@@ -293,7 +295,7 @@ func (l *Locker) list(
 		if to, err := l.route(info.Name); err != nil || to.lot != rt.lot {
 			continue
 		}
-		l.passedOn(&info)
+		l.show(&info)
 		if !yield(info, nil) {
 			return false, nil
 		}

@@ -74,7 +74,7 @@ const (
 	// that has taken.
 	CleanedUp
 	// Joined: Lock or TryLock returned another lease on a hold that its ctx carries
-	// (WithReentrancy).
+	// (WithReentrancy), or RLock one on that of another reader.
 	Joined
 	// Left: Unlock ended one of several leases on a hold, which goes on.
 	Left
@@ -111,6 +111,8 @@ type Event struct {
 	Backend string // Traits.Name of the name's backend
 	Name    string // what the caller gave: with NotAcquired it may be a bad one
 	Owner   string
+	Mode    Mode
+	Slot    int    // of a permit
 	Token   Token  // 0 where there is no Hold
 	Hold    HoldID // zero with Locking, TryLocking, NotAcquired and CleanedUp
 	At      time.Time
@@ -180,7 +182,7 @@ func (l *Locker) emit(ctx context.Context, e Event) {
 
 // event begins an event of the hold.
 func (h *hold) event(k EventKind) Event {
-	return Event{Kind: k, Name: h.Name, Owner: h.Owner, Token: h.Token, Hold: HoldID{h}}
+	return Event{Kind: k, Name: h.Name, Owner: h.Owner, Mode: h.Mode, Slot: h.Slot, Token: h.Token, Hold: HoldID{h}}
 }
 
 // show sends Acquired, for which the hold's other events wait: a lease may be lost, or Close may

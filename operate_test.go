@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -17,7 +18,7 @@ func TestInspect(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
 		a, b := open(t, d, fencelock.WithOwner("me"), fencelock.WithManualRenew()), open(t, d.other())
 		info, err := a.Inspect(t.Context(), "n")
-		if want := (fencelock.Info{Name: "n"}); err != nil || info != want {
+		if want := (fencelock.Info{Name: "n"}); err != nil || !reflect.DeepEqual(info, want) {
 			t.Errorf("a free lock: got %+v, %v, want %+v", info, err, want)
 		}
 		le := lock(t, a.Mutex("n"))
@@ -29,7 +30,7 @@ func TestInspect(t *testing.T) {
 			Name: "n", Owner: "me", Held: true, Token: le.Token(), ExpiresIn: ttl - time.Second,
 			Waiters: 1,
 		}
-		if err != nil || info != want {
+		if err != nil || !reflect.DeepEqual(info, want) {
 			t.Errorf("a held lock: got %+v, %v, want %+v", info, err, want)
 		}
 		cancel()

@@ -33,6 +33,8 @@ type settings struct {
 	minHold   time.Duration
 	reentrant bool
 	floor     Token
+	mode      Mode
+	limit     int // of Permit
 
 	observer Observer
 	needs    []Need
@@ -230,6 +232,9 @@ func (s settings) apply(t Traits, opts []Option) (settings, error) {
 	if least := max(t.MinTTL, 2*margin(0, t)); s.ttl < least {
 		const tooShort = "a TTL of %v is too short for %s: at least %v is needed"
 		return s, backend.Invalid(tooShort, s.ttl, t.Name, least)
+	}
+	if err := s.checkMode(t); err != nil {
+		return s, err
 	}
 	if s.grace > 0 && !t.Grace {
 		const short = "%s cannot keep a lock longer than its TTL (WithGrace)"

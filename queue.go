@@ -112,17 +112,20 @@ func (q *line) firstLocked(p *place) {
 		p.reserve = passOnMost
 	}
 	q.wantLocked()
-	if q.holder != nil && q.holder.heirs(time.Now()) > 0 {
+	if q.holder != nil && q.holder.Mode == p.set.mode && q.holder.heirs(time.Now()) > 0 {
 		p.heir, p.passed = true, make(chan *Lease, 1)
 	}
 }
 
-// lined reports whether somebody in this process is locking name or waits for it.
-func (l *Locker) lined(name string) bool {
+// lined reports whether somebody of this process waits for m's name, or is locking it in another way than beside m.
+func (l *Locker) lined(m *mutex) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	q := l.lines[name]
-	return q != nil && q.first != nil
+	q := l.lines[m.name]
+	if q == nil || q.first == nil {
+		return false
+	}
+	return m.set.mode == Exclusive || m.set.mode != q.first.set.mode || len(q.behind) > 0
 }
 
 // lineLocked returns the line of a name; l.mu is held.
@@ -145,10 +148,10 @@ func (l *Locker) forgetLineLocked(name string, q *line) {
 // wantedEvery is the pause between looks at who waits elsewhere.
 const wantedEvery = time.Second
 
-// Wanted returns a channel that is closed when somebody waits for the lock: in this process at once,
-// in others within about a second. A holder whose work can be interrupted lets go then. It says
-// nothing of what they want, and stays closed if they give up; a TryLock does not wait. Once asked
-// for, it costs a look at the store each second while the lease is held. It stays open after the end
+// Wanted returns a channel that is closed when somebody waits for the lock: within about a second, and at
+// once for an exclusive lease that is wanted in this process. A holder whose work can be interrupted
+// lets go then. It says nothing of what they want, and stays closed if they give up; a TryLock does not
+// wait. Once asked for, it costs a look at the store each second while the lease is held. It stays open after the end
 // of the lease, and where the store cannot tell who waits (Info.Waiters is -1).
 func (le *Lease) Wanted() <-chan struct{} {
 	h, l := le.h, le.h.l
@@ -170,7 +173,7 @@ func (le *Lease) Wanted() <-chan struct{} {
 
 // wantLocked tells the holder if somebody of this process wants the lock. Locker.mu is held.
 func (q *line) wantLocked() {
-	if h := q.holder; h != nil && q.first != nil {
+	if h := q.holder; h != nil && q.first != nil && h.Mode == Exclusive {
 		h.wantLocked()
 	}
 }

@@ -20,7 +20,7 @@ func Catalog() []Entry {
 			Traits: Traits{
 				Name: "memory", Fencing: Anchored, FIFO: true, Grace: true, MinHold: true,
 				DeadWaiter: 0, MinTTL: 50 * time.Millisecond, Resolution: time.Millisecond,
-				Revoked: 100 * time.Millisecond,
+				Revoked: 100 * time.Millisecond, Readers: true, Permits: MostPermits,
 			},
 			Schemes: []string{"memory"},
 			Import:  module + "backend/memory",
@@ -28,8 +28,8 @@ func Catalog() []Entry {
 		{
 			Traits: Traits{
 				Name: "file", Fencing: Anchored, FIFO: true, Grace: true, MinHold: true,
-				DeadWaiter: 2 * time.Second, MinTTL: 100 * time.Millisecond, Resolution: time.Millisecond,
-				Revoked: time.Second,
+				DeadWaiter: 3 * time.Second, MinTTL: 100 * time.Millisecond, Resolution: time.Millisecond,
+				Revoked: time.Second, Readers: true, Permits: MostPermits,
 			},
 			Schemes: []string{"file"},
 			Import:  module + "backend/file",
@@ -38,7 +38,7 @@ func Catalog() []Entry {
 			Traits: Traits{
 				Name: "redis", Fencing: Anchored, FIFO: true, Grace: true, MinHold: true,
 				DeadWaiter: 5 * time.Second, MinTTL: 100 * time.Millisecond, Resolution: time.Millisecond,
-				Revoked: time.Second,
+				Revoked: time.Second, Readers: true, Permits: MostPermits,
 			},
 			Schemes: []string{"redis", "rediss", "redis+sentinel", "redis+cluster"},
 			Import:  module + "redis",
@@ -56,7 +56,7 @@ func Catalog() []Entry {
 			Traits: Traits{
 				Name: "etcd", Fencing: Durable, FIFO: true, ClockFree: true, SurvivesNode: true,
 				Grace: true, MinHold: true, DeadWaiter: 5 * time.Second, MinTTL: time.Second, Resolution: time.Second,
-				Revoked: time.Second,
+				Revoked: time.Second, Readers: true, Permits: MostPermits,
 			},
 			Schemes: []string{"etcd", "etcds"},
 			Import:  module + "etcd",
@@ -65,7 +65,7 @@ func Catalog() []Entry {
 			Traits: Traits{
 				Name: "zookeeper", Fencing: Durable, FIFO: true, ClockFree: true, SurvivesNode: true, Grace: true,
 				DeadWaiter: 5 * time.Second, MinTTL: time.Second, Resolution: 2 * time.Second,
-				Revoked: time.Second,
+				Revoked: time.Second, Readers: true, Permits: MostPermits,
 			},
 			Schemes: []string{"zookeeper", "zookeepers"},
 			Import:  module + "zookeeper",
@@ -93,7 +93,7 @@ func Catalog() []Entry {
 			Traits: Traits{
 				Name: "postgres-lease", Fencing: Durable, FIFO: true, Grace: true, MinHold: true,
 				DeadWaiter: 5 * time.Second, MinTTL: 100 * time.Millisecond, Resolution: time.Millisecond,
-				Revoked: time.Second,
+				Revoked: time.Second, Readers: true, Permits: MostPermits,
 			},
 			Import: module + "postgres",
 		},

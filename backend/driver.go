@@ -1,8 +1,10 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"iter"
+	"slices"
 	"time"
 )
 
@@ -37,6 +39,11 @@ type Request struct {
 	// to whom this one may pass the lock on without asking the store. A driver grants as
 	// many of them as costs nothing more, or none: see [Grant.Reserved].
 	Reserve int
+	// Mode is how the name is asked for, and Limit how many may hold it at once, this one included, if that
+	// is Permit: 2 to [MostPermits]. See Request.Admits. A driver whose Traits have neither Readers nor
+	// Permits sees Exclusive only.
+	Mode  Mode
+	Limit int
 	// Wait: queue until granted. Otherwise one attempt.
 	Wait bool
 	// Auto: the engine will renew this hold by itself until it is released or lost, and it has
@@ -64,7 +71,12 @@ type Grant struct {
 	// Token is greater than that of every earlier grant of this name and than
 	// Request.Floor. The store computes it in the step that grants, once
 	// ownership is certain, and never when a waiter merely joins the queue.
+	//
+	// A Reader beside whom others read has their token, unless its Floor is not below that: so readers
+	// never shut each other out at a guard, and a writer that came between two of them is told from both.
 	Token Token
+	// Slot is the number of a Permit, from 0 and below Limit: the least that no other holder of the name has.
+	Slot int
 	// Reserved is how many numbers after Token belong to this grant too, at most Request.Reserve:
 	// no other grant of the name, before or after, has one of them, and every later grant has a
 	// greater one, through all that Token itself survives. A source that follows a clock is not
@@ -105,12 +117,37 @@ type Info struct {
 	ExpiresIn time.Duration `json:"expires_in"` // by the store's clock; 0: no expiry of its own
 	Waiters   int           `json:"waiters"`    // waiting processes; -1 when the store cannot tell
 	Leaked    bool          `json:"leaked"`     // held without expiry: nobody will ever free it
+	// Mode is how it is held. Of Reader and Permit Holders is how many do; Token is then the greatest of
+	// theirs, ExpiresIn the longest, and Owner empty if they are several.
+	Mode    Mode `json:"mode,omitempty"`
+	Holders int  `json:"holders,omitempty"`
+	// Holds are those Holders, in the order in which they expire, and the first [MostHolds] of them only.
+	Holds []Held `json:"holds,omitempty"`
 
 	// For the engine, of Look:
 	Both    string `json:"-"` // the migration of a holder in PhaseBoth
 	Pending bool   `json:"-"` // kept for a waiter who has not asked for it yet
 	// Nameless: the store does not know the name, which may be any; Name says what it knows.
 	Nameless bool `json:"-"`
+}
+
+// Held is one of several that hold a name.
+type Held struct {
+	// ID tells it from others: a driver gives Request.Nonce, of which the engine shows the first 12 digits.
+	ID        string        `json:"id"`
+	Owner     string        `json:"owner"`
+	Token     Token         `json:"token"` // 0: kept for a waiter who has not asked for it yet
+	Slot      int           `json:"slot"`  // of a permit
+	ExpiresIn time.Duration `json:"expires_in"`
+}
+
+// MostHolds is how many of Info.Holds there are at most.
+const MostHolds = 100
+
+// FirstHolds returns what Info.Holds shows of all holds of a name.
+func FirstHolds(all []Held) []Held {
+	slices.SortFunc(all, func(a, b Held) int { return cmp.Compare(a.ExpiresIn, b.ExpiresIn) })
+	return all[:min(len(all), MostHolds)]
 }
 
 // Calls is how a driver wants to be called.
@@ -183,6 +220,9 @@ type Driver interface {
 	// TTL + Grace are over. It never touches another holder. Sent again it has the effect of once.
 	// ErrLost: a lock that was Held was not the claim's any more. A transactional driver returns an
 	// *[UndoneError] if it freed the lock and rolled back the holder's writes; see [Undoer].
+	//
+	// A claim may be another program's, of which an operator knows the nonce and the mode from Info.Holds: its
+	// holder learns of that within Traits.Revoked.
 	Leave(ctx context.Context, cs []*Claim)
 
 	// Look describes names, each once, in no order. It ends after the first error.

@@ -55,6 +55,8 @@ func Weakest(ts ...Traits) Traits {
 			Resolution:    max(w.Resolution, t.Resolution),
 			Revoked:       max(w.Revoked, t.Revoked),
 			Margin:        max(w.Margin, t.Margin),
+			Readers:       w.Readers && t.Readers,
+			Permits:       min(w.Permits, t.Permits),
 		}
 	}
 	w.Name = strings.Join(names, "+")

@@ -11,7 +11,7 @@ import (
 func TestWeakest(t *testing.T) {
 	strong := backend.Traits{
 		Name: "strong", Fencing: backend.Durable, FIFO: true, DeadWaiter: 1, ClockFree: true,
-		SurvivesNode: true, Transactional: true,
+		SurvivesNode: true, Transactional: true, Readers: true, Permits: 3,
 		Grace: true, MinHold: true, LeasePerConn: false, MinTTL: 1, Resolution: 1, Revoked: 1, Margin: 1,
 	}
 	weak := backend.Traits{

@@ -47,6 +47,8 @@ type Traits struct {
 	Grace         bool          // WithGrace is possible
 	MinHold       bool          // WithMinHold is possible: a lock outlives its driver's Close, until its expiry
 	LeasePerConn  bool          // a held lease costs a connection
+	Readers       bool          // RWMutex: many may read at once
+	Permits       int           // the most of a Semaphore; 0: it has none
 	MinTTL        time.Duration // the shortest TTL
 	Resolution    time.Duration // the unit of time of the store: how far its expiry may be off
 	Revoked       time.Duration // a holder learns of Break within this; 0: no promise, and no looks
@@ -61,6 +63,8 @@ type Need struct {
 	SurvivesNode  bool          // safe when one node dies
 	Transactional bool          // writes commit with Unlock
 	TTL           time.Duration // leases as short as this must be possible
+	Readers       bool          // RWMutex
+	Permits       int           // a Semaphore of so many
 }
 
 // Missing names the fields of n that t falls short of, each with what is needed.
@@ -76,6 +80,8 @@ func (n Need) Missing(t Traits) []string {
 		{n.SurvivesNode && !t.SurvivesNode, "SurvivesNode"},
 		{n.Transactional && !t.Transactional, "Transactional"},
 		{n.TTL > 0 && n.TTL < t.MinTTL, "TTL " + n.TTL.String()},
+		{n.Readers && !t.Readers, "Readers"},
+		{n.Permits > t.Permits, fmt.Sprintf("Permits %d", n.Permits)},
 	} {
 		if f.lacks {
 			miss = append(miss, f.what)
@@ -90,6 +96,9 @@ func (n Need) Missing(t Traits) []string {
 func (n Need) Check(t Traits) error {
 	if n.TTL < 0 {
 		return Invalid("Need.TTL is %v: it must not be negative", n.TTL)
+	}
+	if n.Permits < 0 {
+		return Invalid("Need.Permits is %d: it must not be negative", n.Permits)
 	}
 	miss := n.Missing(t)
 	if len(miss) == 0 {

@@ -12,6 +12,11 @@
 //   - handover: from the call of Unlock to the grant of a waiter of another client. Both clients
 //     are in this process, so that one monotonic clock times both ends.
 //   - held: leases that are held and renewed. There is no raw side: a raw store renews nothing.
+//   - readers: many goroutines read one name, of one client or of several. No raw store has readers: there each
+//     goroutine has the cheapest lock of a name of its own.
+//   - turns: handover between a reader and a writer.
+//   - permits: many goroutines of one process want one of ten permits. The raw store has ten names, and before it
+//     the process has a list of those that are free.
 //
 // Everything is under a prefix of its own, which is emptied at the end, also after an error and
 // when the ctx ends. What a backend keeps for its tokens, however many names there are, stays: no

@@ -19,7 +19,7 @@ type Result struct {
 	Leases     int    `json:"leases"`     // held at a time; 0 but for held
 	SectionUS  int64  `json:"section_us"` // the critical section of contended
 
-	// Unit of the rates: "cycles/s", "grants/s", "1/p50" (per second, of handover) or "renewals/s".
+	// Unit of the rates: "cycles/s", "grants/s", "1/p50" (per second, of handover and turns) or "renewals/s".
 	Unit      string   `json:"unit"`
 	Rate      float64  `json:"rate"`
 	RateLow   float64  `json:"rate_low"`
@@ -29,8 +29,8 @@ type Result struct {
 	RatioLow  *float64 `json:"ratio_low"` // of one round
 	RatioHigh *float64 `json:"ratio_high"`
 
-	// Over all rounds. What is timed: cycle, the cycle; contended, the wait for the lock; handover,
-	// from Unlock's call to the other's grant; held, a renewal. 0: nothing was timed.
+	// Over all rounds. What is timed: cycle and readers, the cycle; contended and permits, the wait for the
+	// lock; handover and turns, from Unlock's call to the other's grant; held, a renewal. 0: nothing was timed.
 	P50    float64  `json:"p50"`
 	P99    float64  `json:"p99"`
 	Max    float64  `json:"max"`
@@ -38,7 +38,7 @@ type Result struct {
 	RawP99 *float64 `json:"raw_p99"`
 	RawMax *float64 `json:"raw_max"`
 
-	// An op is a cycle, or for held one lease held for one second. Not for handover, whose cost is
+	// An op is a cycle, or for held one lease held for one second. Not for handover and turns, whose cost is
 	// mostly that of waiting.
 	AllocsPerOp      *float64 `json:"allocs_per_op"`
 	RawAllocsPerOp   *float64 `json:"raw_allocs_per_op"`
@@ -77,6 +77,7 @@ func promisesOf(t backend.Traits) Promises {
 // units are those of the rates.
 var units = map[Op]string{
 	Cycle: "cycles/s", Contended: "grants/s", Handover: "1/p50", Held: "renewals/s",
+	Readers: "cycles/s", Turns: "1/p50", Permits: "grants/s",
 }
 
 // rounds are the samples of one row; theirs is empty where there is no raw side.
@@ -124,7 +125,7 @@ func (res *Result) explain(c Case) {
 	case res.RawRate == nil:
 		add("no raw side: this store has none here")
 	}
-	if c.Op == Handover {
+	if c.Op.handsOver() {
 		add("costs are not counted: most of them are of the waiting")
 		return
 	}
@@ -170,7 +171,7 @@ func (c Case) sum(all []measure.Sample) figures {
 	}
 	l := measure.Merge(all...).Latency
 	f.p50, f.p99, f.longest = l.Micros(50), l.Micros(99), l.Micros(100)
-	spends := c.Op != Handover
+	spends := !c.Op.handsOver()
 	f.allocs = mid(spends, func(s measure.Sample) float64 { return s.Allocs / ops(s) })
 	f.cpu = mid(spends, func(s measure.Sample) float64 { return s.CPU / ops(s) })
 	f.commands = mid(spends, func(s measure.Sample) float64 { return s.Requests / ops(s) })

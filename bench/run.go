@@ -150,6 +150,8 @@ func (b *bed) ours(ctx context.Context, c Case) (side, error) {
 		return handing(ours(b.one, 0), ours(b.two, 0)), nil
 	case Held:
 		return b.hold(ctx, c.Goroutines)
+	case Readers, Turns, Permits:
+		return b.shared(ctx, c)
 	}
 	all := make([]measure.Mutex, c.Goroutines)
 	for i := range all {
@@ -164,7 +166,10 @@ func (b *bed) theirs(ctx context.Context, c Case) (side, error) {
 	if b.raw == nil || c.Op == Held {
 		return side{}, nil
 	}
-	if c.Op == Handover {
+	if c.Op == Permits {
+		return b.slots(ctx, c)
+	}
+	if c.Op.handsOver() {
 		one, err := b.raw.Mutex(ctx, nameOf(0), true)
 		if err != nil {
 			return side{}, err
@@ -212,7 +217,7 @@ func (b *bed) crowding(ctx context.Context, c Case, all []measure.Mutex) (side, 
 	}
 	return side{measure: func(ctx context.Context, d time.Duration) (measure.Sample, error) {
 		return measure.Crowd(ctx, all, measure.Load{
-			For: d, Section: c.Section, Waits: c.Op == Contended, Requests: b.commands(ctx),
+			For: d, Section: c.Section, Waits: c.Op == Contended || c.Op == Permits, Requests: b.commands(ctx),
 		})
 	}}, nil
 }

@@ -8,6 +8,9 @@
 //	  - {match: "inventory/*", scenario: inventory,     backend: cache}
 //	  - {match: "leader",      scenario: consensus,     backend: safe}
 //
+// A rule whose names are read by many at once says readers: true, and one of a Semaphore permits: 5, the most that its
+// program asks for.
+//
 // A backend is a url and an optional ttl (else the one in the URL, else 30 s), or a migration between two others:
 //
 //	moving: {migrate: {from: cache, to: safe, phase: both}}   # from | both | to
@@ -86,6 +89,7 @@ type Migration struct {
 type Rule struct {
 	Match    string // a name, or the beginning of names followed by *
 	Scenario Scenario
+	Need     backend.Need // the scenario's, and the readers: and permits: of the rule
 	Backend  *Backend
 	Line     int // where the rule begins in the file, from 1
 	Column   int

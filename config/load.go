@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -163,7 +164,7 @@ func (l *loader) named(name text, what string) *Backend {
 
 // rule reads one rule.
 func (l *loader) rule(n *yaml.Node) {
-	f := l.fields(n, "a rule of locks", 3, "match", "scenario", "backend")
+	f := l.fields(n, "a rule of locks", 3, "match", "scenario", "backend", "readers", "permits")
 	match, okMatch := l.text(f["match"], "match")
 	name, okScenario := l.text(f["scenario"], "scenario")
 	where, okBackend := l.text(f["backend"], "backend")
@@ -181,8 +182,9 @@ func (l *loader) rule(n *yaml.Node) {
 			l.problems.add(name.at, "rule %s: there is no scenario %s: there are %s",
 				r.shown, quote(name.shown), listed(scenarioNames()))
 		}
-		r.Scenario = s
+		r.Scenario, r.Need = s, s.Need
 	}
+	l.shared(r, f)
 	if okBackend {
 		r.Backend = l.named(where, "rule "+r.shown)
 	}
@@ -193,6 +195,27 @@ func (l *loader) rule(n *yaml.Node) {
 		}
 	}
 	l.c.rules = append(l.c.rules, r)
+}
+
+// shared reads what a rule says of names that several may hold at once.
+func (l *loader) shared(r *Rule, f map[string]*yaml.Node) {
+	if t, ok := l.text(f["readers"], "readers"); ok {
+		if t.value != "true" && t.value != "false" {
+			l.problems.add(t.at, "rule %s: readers %s: want true or false", r.shown, quote(t.shown))
+		}
+		r.Need.Readers = t.value == "true"
+	}
+	if t, ok := l.text(f["permits"], "permits"); ok {
+		n, err := strconv.Atoi(t.value)
+		if err != nil || n < 1 || n > backend.MostPermits {
+			l.problems.add(t.at, "rule %s: permits %s: want a number from 1 to %d",
+				r.shown, quote(t.shown), backend.MostPermits)
+			return
+		}
+		if n > 1 { // a Semaphore of one is a Mutex
+			r.Need.Permits = n
+		}
+	}
 }
 
 // reachable refuses a rule that an earlier one leaves nothing for.
@@ -240,11 +263,11 @@ func (l *loader) warnOfPhases(ws *problems, r *Rule) {
 	}
 	for _, phase := range phases() {
 		t := movingTraits(phase, legs[m.From], legs[m.To])
-		if miss := r.Scenario.Need.Missing(t); len(miss) > 0 {
+		if miss := r.Need.Missing(t); len(miss) > 0 {
 			ws.add(pos{r.Line, r.Column},
-				"rule %s: in phase %s backend %s would not carry scenario %s any more: %s is "+
+				"rule %s: in phase %s backend %s would not carry %s any more: %s is "+
 					"missing, and the file would not load",
-				r.shown, phase, quote(r.Backend.Name), r.Scenario.Name, strings.Join(miss, ", "))
+				r.shown, phase, quote(r.Backend.Name), r.asked(), strings.Join(miss, ", "))
 			return
 		}
 	}

@@ -293,7 +293,7 @@ func TestLoadRefuses(t *testing.T) {
 
 		"a rule's field": {
 			rules("{match: x, scenario: general, backends: a}"), "6:35",
-			[]string{"known are match, scenario, backend"},
+			[]string{"known are match, scenario, backend, readers, permits"},
 		},
 		"no match": {rules("{scenario: general, backend: a}"), "6:5", []string{"match is missing"}},
 		"an empty match": {
@@ -366,6 +366,28 @@ func TestLoadRefuses(t *testing.T) {
 			rules("{match: l, scenario: transactional, backend: e}"), "6:50",
 			[]string{"database transaction", "postgres-row", "mode=row"},
 		},
+		"no readers": {
+			rules("{match: l, scenario: general, backend: m, readers: true}"), "6:44",
+			[]string{
+				"scenario general, with readers", "many readers at once", "memory (url memory://)", "postgres-lease",
+			},
+		},
+		"no permits": {
+			rules("{match: l, scenario: general, backend: m, permits: 5}"), "6:44",
+			[]string{"with 5 permits", "several permits at once (Permits 5)"},
+		},
+		"nobody has it": {
+			rules("{match: l, scenario: transactional, backend: m, readers: true}"), "6:50",
+			[]string{"No backend of this version"},
+		},
+		"readers of a kind": {
+			rules("{match: l, scenario: general, backend: a, readers: 5}"), "6:56",
+			[]string{`readers "5"`, "true or false"},
+		},
+		"too many permits": {
+			rules("{match: l, scenario: general, backend: a, permits: 1025}"), "6:56",
+			[]string{`permits "1025"`, "1 to 1024"},
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -393,6 +415,30 @@ func TestLoadRefuses(t *testing.T) {
 				t.Errorf("shows the password: %v", err)
 			}
 		})
+	}
+}
+
+// A rule says of what kind its names are, and Explain says what that gives.
+func TestSharedNames(t *testing.T) {
+	c := mustLoad(t, rules("{match: r, scenario: inventory, backend: a, readers: true}",
+		"{match: s, scenario: deduplication, backend: a, permits: 5}",
+		"{match: one, scenario: deduplication, backend: m, permits: 1, readers: false}"))
+	for i, want := range []struct {
+		need backend.Need
+		gets string
+	}{
+		{backend.Need{Fencing: backend.Anchored, Readers: true}, "Many may read at once"},
+		{backend.Need{Permits: 5}, "Up to 5 may hold at once"},
+		{backend.Need{}, ""},
+	} {
+		r := c.Rules()[i]
+		if r.Need != want.need {
+			t.Errorf("%s: got %+v, want %+v", r.Match, r.Need, want.need)
+		}
+		gets := strings.Join(r.Explain().Gets, "\n")
+		if !strings.Contains(gets, want.gets) || want.gets == "" && strings.Contains(gets, "at once") {
+			t.Errorf("%s: got %s, want %q", r.Match, gets, want.gets)
+		}
 	}
 }
 

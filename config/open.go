@@ -72,8 +72,8 @@ func (o *opening) router(ctx context.Context) (*router, error) {
 			}
 			placed[b] = d
 		}
-		if err := rule.Scenario.Need.Check(d.Traits()); err != nil {
-			return nil, fmt.Errorf("rule %s: scenario %s: %w", rule.shown, rule.Scenario.Name, err)
+		if err := rule.Need.Check(d.Traits()); err != nil {
+			return nil, fmt.Errorf("rule %s: %s: %w", rule.shown, rule.asked(), err)
 		}
 		r.routes = append(r.routes, backend.Route{
 			Name: b.Name, Driver: d, TTL: b.TTL, Reentrant: rule.Scenario.Reentrant,

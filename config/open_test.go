@@ -115,7 +115,7 @@ func TestOpenRoutes(t *testing.T) {
   - {match: "two", scenario: inventory, backend: two}
 `, fencelock.WithObserver(&seen))
 	stores := map[string]*fencelock.Locker{"one": at(t, first), "two": at(t, second), "red": at(t, third)}
-	if got := l.Traits(); got.Name != "file+counted" || !got.FIFO || got.ClockFree || got.DeadWaiter != 2*time.Second {
+	if got := l.Traits(); got.Name != "file+counted" || !got.FIFO || got.ClockFree || got.DeadWaiter != 3*time.Second {
 		t.Errorf("traits: got %+v, want the weakest of file and counted", got)
 	}
 	where := map[string]string{"one/a": "one", "one/keep": "two", "one/keeper": "one", "red/a": "red", "two": "two"}

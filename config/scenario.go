@@ -115,14 +115,28 @@ func scenarioNames() []string {
 }
 
 // Backends returns the entries of the catalog that can carry the scenario.
-func (s Scenario) Backends() []backend.Entry {
-	return slices.DeleteFunc(backend.Catalog(), func(e backend.Entry) bool { return len(s.Need.Missing(e.Traits)) > 0 })
+func (s Scenario) Backends() []backend.Entry { return backendsFor(s.Need) }
+
+func backendsFor(n backend.Need) []backend.Entry {
+	return slices.DeleteFunc(backend.Catalog(), func(e backend.Entry) bool { return len(n.Missing(e.Traits)) > 0 })
+}
+
+// asked is what the rule asks of its backend, in a few words.
+func (r *Rule) asked() string {
+	words := "scenario " + r.Scenario.Name
+	if r.Need.Readers {
+		words += ", with readers"
+	}
+	if r.Need.Permits > 0 {
+		words += fmt.Sprintf(", with %d permits", r.Need.Permits)
+	}
+	return words
 }
 
 // falls says, for somebody who has never seen a Trait, what a backend lacks for the rule and which
 // ones have it; empty if it lacks nothing.
 func (r *Rule) falls(t backend.Traits) string {
-	miss := r.Scenario.Need.Missing(t)
+	miss := r.Need.Missing(t)
 	if len(miss) == 0 {
 		return ""
 	}
@@ -130,10 +144,6 @@ func (r *Rule) falls(t backend.Traits) string {
 	for _, m := range miss {
 		word, _, _ := strings.Cut(m, " ")
 		lacks = append(lacks, fmt.Sprintf("%s (%s)", promiseOf(word).needed, m))
-	}
-	var have []string
-	for _, e := range r.Scenario.Backends() {
-		have = append(have, fmt.Sprintf("%s (url %s)", e.Traits.Name, kindOf(e.Traits.Name).url))
 	}
 	what := fmt.Sprintf("backend %s is %s", quote(r.Backend.Name), t.Name)
 	if m := r.Backend.Migrate; m != nil {
@@ -144,8 +154,15 @@ func (r *Rule) falls(t backend.Traits) string {
 			what += " (the weaker counts)"
 		}
 	}
-	return fmt.Sprintf("rule %s: scenario %s (%s) needs %s; %s, and does not have that. These "+
-		"backends can carry it: %s. Point the rule at one of them, "+
-		"or choose a scenario that asks less",
-		r.shown, r.Scenario.Name, r.Scenario.For, strings.Join(lacks, " and "), what, strings.Join(have, ", "))
+	what = fmt.Sprintf("rule %s: %s (%s) needs %s; %s, and does not have that. ",
+		r.shown, r.asked(), r.Scenario.For, strings.Join(lacks, " and "), what)
+	var have []string
+	for _, e := range backendsFor(r.Need) {
+		have = append(have, fmt.Sprintf("%s (url %s)", e.Traits.Name, kindOf(e.Traits.Name).url))
+	}
+	if have == nil {
+		return what + "No backend of this version can carry it: ask for less"
+	}
+	return what + "These backends can carry it: " + strings.Join(have, ", ") +
+		". Point the rule at one of them, or choose a scenario that asks less"
 }

@@ -64,6 +64,12 @@ func promiseOf(need string) promise {
 			return p
 		}
 	}
+	switch need {
+	case "Readers":
+		return promise{needed: "many readers at once"}
+	case "Permits":
+		return promise{needed: "several permits at once"}
+	}
 	return promise{needed: need}
 }
 
@@ -145,6 +151,12 @@ func (r *Rule) Explain() Explanation {
 		Gets:  append([]string{alwaysGets}, r.Scenario.Gets...),
 		Not:   append([]string{}, r.Scenario.Not...),
 		Yours: r.Scenario.Yours,
+	}
+	if r.Need.Readers {
+		e.Gets = append(e.Gets, "Many may read at once, and one may write, alone (RWMutex).")
+	}
+	if r.Need.Permits > 0 {
+		e.Gets = append(e.Gets, fmt.Sprintf("Up to %d may hold at once (Semaphore).", r.Need.Permits))
 	}
 	if !r.Backend.Known {
 		e.Not = append(e.Not,

@@ -118,7 +118,7 @@ func minHold(ctx context.Context, e *Env) error {
 		most   time.Duration
 	}{
 		// The TTL is so much longer that its expiry cannot pass for the freeing.
-		{"after an Unlock", false, 4 * least, least + e.Slack()},
+		{"after an Unlock", false, 4 * least, 2*least + e.Slack()},
 		{"after an Unlock and a Close", true, least, 2*least + time.Second + e.Slack()},
 	} {
 		a, b := must2(e.Two(ctx, fencelock.WithTTL(w.ttl)))

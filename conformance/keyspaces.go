@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
@@ -99,7 +98,7 @@ func (e *Env) apart(ctx context.Context, open func(ctx context.Context, side int
 // locksApart holds a lock in one keyspace, and has one wait for it, while its name is used in the
 // other, where List shows that use only.
 func (e *Env) locksApart(ctx context.Context, one, two keyspace, name string) error {
-	const soon = 5 * time.Second // a lock that is free is granted within it, and one that is not is not
+	const soon = ample / 2 // a lock that is free is granted within it, and one that is not is not
 	le, err := try(ctx, one.a, name, "a free lock")
 	if err != nil {
 		return err

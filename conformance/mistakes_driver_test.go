@@ -281,7 +281,7 @@ func (d *toyDriver) up() error {
 
 func (d *toyDriver) Traits() backend.Traits {
 	t := backend.TraitsOf("memory")
-	t.Name = "toy"
+	t.Name, t.Readers, t.Permits = "toy", false, 0
 	return t
 }
 

@@ -55,7 +55,7 @@ func Rules() []Rule {
 	rules := slices.Concat(basics, releases, leases, losses, tokens, queues, processes, resources,
 		hostileNodes, hostileKeyspaces, hostileDeaths, hostileClients, hostileStores, hostileLimits,
 		hostileFloors, hostilePushes, hostilePassing, hostileResends, hostileTransactions, hostileObservers,
-		hostileStalls)
+		hostileStalls, shared)
 	for i, r := range rules {
 		rules[i].Check = stopping(r.Check)
 	}

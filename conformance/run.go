@@ -89,7 +89,7 @@ var process sync.RWMutex
 
 // seats has a place for each backend whose rules may run beside each other: with more of them they wait for each other
 // longer than a store may take to answer.
-var seats = make(chan struct{}, 4*runtime.GOMAXPROCS(0))
+var seats = make(chan struct{}, 3*runtime.GOMAXPROCS(0))
 
 // Check checks every rule and joins the errors of those that are broken.
 func Check(ctx context.Context, h Harness) error {

@@ -18,7 +18,8 @@ var hostileStores = []Rule{
 			"Unlock works later, nothing is left",
 		Why: "Stores fail in the middle of much work; a lock that is lost or left behind then " +
 			"turns a hiccup into an incident.",
-		Needs: Needs{Link: true, Store: true}, Check: storeOutOfReach,
+		// Alone: when the store is back, all connect to it at once, and others would wait for their turn.
+		Needs: Needs{Link: true, Store: true}, Alone: true, Check: storeOutOfReach,
 	},
 	{
 		Name: "K48",

@@ -198,9 +198,14 @@ type result struct {
 
 // locking starts a Lock on a goroutine of its own.
 func locking(ctx context.Context, l *fencelock.Locker, name string, opts ...fencelock.Option) <-chan result {
+	return calling(ctx, l.Mutex(name, opts...).Lock)
+}
+
+// calling starts a call such as Lock, RLock or Acquire on a goroutine of its own.
+func calling(ctx context.Context, lock func(context.Context) (*fencelock.Lease, error)) <-chan result {
 	ch := make(chan result, 1)
 	go func() {
-		le, err := l.Mutex(name, opts...).Lock(ctx)
+		le, err := lock(ctx)
 		ch <- result{le, err, time.Now()}
 	}()
 	return ch
@@ -217,12 +222,7 @@ func merged(all ...<-chan result) <-chan result {
 
 // trying starts a TryLock on a goroutine of its own.
 func trying(ctx context.Context, l *fencelock.Locker, name string) <-chan result {
-	ch := make(chan result, 1)
-	go func() {
-		le, err := l.Mutex(name).TryLock(ctx)
-		ch <- result{le, err, time.Now()}
-	}()
-	return ch
+	return calling(ctx, l.Mutex(name).TryLock)
 }
 
 // freeFor is for until: l locks and unlocks the name by TryLock.
@@ -241,7 +241,7 @@ func freeFor(ctx context.Context, l *fencelock.Locker, name string) func() (bool
 
 // waiting waits until the store knows n waiting processes for the name, as far as it can tell.
 func waiting(ctx context.Context, l *fencelock.Locker, name string, n int) error {
-	return until(ctx, 5*time.Second, fmt.Sprintf("%d waiters in the store", n), func() (bool, error) {
+	return until(ctx, ample/2, fmt.Sprintf("%d waiters in the store", n), func() (bool, error) {
 		info, err := l.Inspect(ctx, name)
 		return err == nil && (info.Waiters >= n || info.Waiters < 0), err
 	})

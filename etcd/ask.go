@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -14,51 +12,6 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 )
-
-const (
-	// floorTimer is how long a waiter waits for a push at the most.
-	floorTimer = 5 * time.Second
-	// requeuePause is what lies between two of a waiter's entries that were taken out of the queue,
-	// after the first: whoever takes it out may be about it yet.
-	requeuePause = time.Second
-)
-
-// errPlace says that the own entry is gone: its etcd lease has ended, or somebody has deleted it.
-var errPlace = errors.New("the entry of this request is gone from the queue")
-
-// place is what the store remembers of a claim.
-type place struct {
-	c     *backend.Claim
-	queue string
-	key   string // "": none, or it may be another's; the same for as long as the place listens
-	own   *lease // a lease of its own
-	hold  *hold  // what it was granted
-
-	rev, mod int64 // of the own entry, once it is there
-	holds    bool  // it is a holder's: an earlier send was granted the lock
-	locked   bool  // the store has said that another holds it
-
-	watch    *watch // nil: it does not listen
-	session  *lease // that its entry waits under
-	requeued time.Time
-
-	// Guarded by push.mu:
-	listed int64            // the revision of the last list of the queue
-	front  map[string]bool  // the entries in front that are there yet; the own one: to be looked at
-	gone   map[string]int64 // the deletions that the list did not know of, with their revisions
-}
-
-func (s *store) place(c *backend.Claim) *place {
-	p, ok := c.Place.(*place)
-	if !ok {
-		p = &place{c: c, queue: s.keys.queue(c.Name)}
-		if c.Leaving { // this driver was not asked for it: it is another's entry that is to go
-			p.key = p.queue + c.Nonce
-		}
-		c.Place = p
-	}
-	return p
-}
 
 // secs is the TTL of the store's lease.
 func secs(r *backend.Request) int64 { return seconds(r.TTL + r.Grace) }
@@ -110,7 +63,7 @@ func (s *store) share(c *backend.Claim, p *place) *part {
 		return nil
 	case c.Leaving:
 		return s.leaving(c, nil)
-	case p.hold != nil || p.rev != 0 || c.Floor != 0 || c.Reserve != 0:
+	case p.hold != nil || p.rev != 0 || c.Floor != 0 || c.Reserve != 0 || c.Mode != backend.Exclusive:
 		return nil
 	}
 	l := p.own
@@ -144,25 +97,27 @@ func (s *store) ask(ctx context.Context, c *backend.Claim) error {
 			return err
 		}
 	}
+	if c.Mode != backend.Exclusive {
+		return s.beside(ctx, c, p)
+	}
 	if p.rev > 0 {
 		return s.look(ctx, c, p)
 	}
-	age := c.TTL / 8
-	if c.Unsure { // a member is silent: the fewer requests the better, and the engine renews at once
-		age = c.TTL / 2
-	}
-	l, err := s.lease(ctx, c, p, age)
+	l, err := s.leaseOf(ctx, c, p)
 	if err != nil {
 		return err
 	}
 	return s.send(ctx, s.first(c, p, l))
 }
 
-// lease returns the lease for the lock, confirmed at most age ago if it is a
-// shared one, and just now if not: the Deadline counts from that.
-func (s *store) lease(
-	ctx context.Context, c *backend.Claim, p *place, age time.Duration,
-) (*lease, error) {
+// leaseOf returns the lease for the lock: one of its own was confirmed just now, for the Deadline counts
+// from that. A shared one may have half the TTL behind it for a waiter whose turn has come, and where a
+// member is silent, which is to get few requests: the engine renews at once then.
+func (s *store) leaseOf(ctx context.Context, c *backend.Claim, p *place) (*lease, error) {
+	age := c.TTL / 8
+	if c.Unsure || p.rev > 0 {
+		age = c.TTL / 2
+	}
 	if c.Auto {
 		return s.leases.get(ctx, slotOf(c.Request), age)
 	}
@@ -177,10 +132,7 @@ func (s *store) lease(
 // Otherwise it joins the queue, under the waiters' lease, if the claim listens. An entry that is
 // there already is found. It does neither if the gates are not those of the claim.
 func (s *store) first(c *backend.Claim, p *place, l *lease) *part {
-	if p.key == "" {
-		p.key = p.queue + s.ids.take(p.queue, c.Nonce)
-	}
-	s.listen(p)
+	s.prepare(p)
 	k, pt, began := s.keys, s.history.now(), backend.Now()
 	tomb := clientv3.Compare(clientv3.CreateRevision(k.gone(c.Nonce)), "=", 0)
 	empty := clientv3.Compare(clientv3.CreateRevision(p.queue), "=", 0).WithPrefix()
@@ -199,15 +151,8 @@ func (s *store) first(c *backend.Claim, p *place, l *lease) *part {
 	}
 	one.take = func(ctx context.Context, resp *clientv3.TxnResponse, err error) error {
 		switch {
-		case errors.Is(err, rpctypes.ErrLeaseNotFound):
-			// Nothing was done. A lease ended between its confirmation and now: see which.
-			if session != nil {
-				return errors.Join(err, s.leases.verify(ctx, l, session))
-			}
-			l.die()
-			return err
 		case err != nil:
-			return err
+			return s.unleased(ctx, err, l, session)
 		case resp.Succeeded:
 			p.rev, p.mod = resp.Header.Revision, resp.Header.Revision
 			return s.granted(c, p, l, pt, due, began, resp)
@@ -237,65 +182,29 @@ func (s *store) first(c *backend.Claim, p *place, l *lease) *part {
 	return one
 }
 
-// refuse ends an Ask of a claim that is not in the queue.
-func (s *store) refuse(c *backend.Claim, p *place) error {
+// unleased takes in the error of a transaction that puts an entry under the lease l, or under session
+// if that is not nil. If a lease ended between its confirmation and now, it finds out which.
+func (s *store) unleased(ctx context.Context, err error, l, session *lease) error {
 	switch {
-	case c.Wait:
-		c.Next = time.Nanosecond // it enters now
-	case !c.Unsure: // the entry was never there, and never will be
-		s.settle(p, p.own, true)
-	}
-	return backend.ErrLocked
-}
-
-// settle ends what a claim has of its own. sure: nothing of it is in the store, nor under way.
-func (s *store) settle(p *place, own *lease, sure bool) {
-	if sure && p.key != "" {
-		s.ids.give(p.queue, strings.TrimPrefix(p.key, p.queue))
-	}
-	switch {
-	case own == nil:
-	case sure:
-		s.leases.give(own)
+	case !errors.Is(err, rpctypes.ErrLeaseNotFound): // else nothing was done
+	case session != nil:
+		return errors.Join(err, s.leases.verify(ctx, l, session))
 	default:
-		s.leases.revoke(own) // and with it what a late request may still put under it
+		l.die()
 	}
-	p.key, p.rev, p.own, p.hold = "", 0, nil, nil
-}
-
-// queued ends an Ask of a claim whose entry is in the queue.
-func queued(c *backend.Claim, p *place) error {
-	switch {
-	case !c.Wait: // it was put into an empty queue
-		return backend.Refusal(errPlace)
-	case p.watch == nil:
-		c.Next = time.Nanosecond
-	default:
-		c.Queued, c.Next = true, floorTimer
-	}
-	return backend.ErrLocked
-}
-
-// requeue ends an Ask of a claim whose entry is gone: the next one queues again, with the same key:
-// a late copy of an earlier request finds that key where it is, or is found there.
-func requeue(c *backend.Claim, p *place) error {
-	if !c.Wait {
-		return backend.Refusal(errPlace)
-	}
-	c.Next = time.Nanosecond
-	if time.Since(p.requeued) < requeuePause {
-		c.Next = requeuePause
-	}
-	p.requeued = time.Now()
-	return backend.ErrLocked
+	return err
 }
 
 // looks are the reads of a request that is not granted; looked takes in the answers to them.
 func (s *store) looks(c *backend.Claim, p *place) []clientv3.Op {
-	return []clientv3.Op{
+	ops := []clientv3.Op{
 		clientv3.OpGet(p.key), p.list(),
 		clientv3.OpGet(s.keys.gone(c.Nonce), clientv3.WithCountOnly()), clientv3.OpGet(s.keys.gates()),
 	}
+	if c.Mode != backend.Exclusive {
+		ops = append(ops, clientv3.OpGet(s.keys.base()))
+	}
+	return ops
 }
 
 // looked returns ErrGates if the gates are others, unless the own entry is in the queue: they are
@@ -312,28 +221,15 @@ func (s *store) looked(c *backend.Claim, p *place, rev int64, answers []*pb.Resp
 		p.holds = v.held
 	}
 	s.push.list(p, rev, answers[1].GetResponseRange().GetKvs())
+	if c.Mode != backend.Exclusive {
+		if err := s.see(p, rev, answers); err != nil {
+			return err
+		}
+	}
 	if p.rev > 0 {
 		return nil
 	}
 	return shown(c, answers[3].GetResponseRange().GetKvs())
-}
-
-// put writes the own entry; where it is there already it moves to another lease and stays where it
-// is in the queue.
-func (p *place) put(v value, l *lease) clientv3.Op {
-	return clientv3.OpPut(p.key, v.String(), clientv3.WithLease(l.id))
-}
-
-// putHeld makes the own entry that of a holder, under the lock's lease.
-func (p *place) putHeld(due rise, l *lease) clientv3.Op {
-	v := holding(p.c.Request)
-	v.reserve = due.reserve
-	return p.put(v, l)
-}
-
-// list reads the queue's keys.
-func (p *place) list() clientv3.Op {
-	return clientv3.OpGet(p.queue, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 }
 
 // look looks at the queue if somebody is known to be in front of the own entry, or may be, and
@@ -369,8 +265,7 @@ func (s *store) look(ctx context.Context, c *backend.Claim, p *place) error {
 // Otherwise it looks who is in front. The gates are compared unless the entry is a holder's, and it
 // is only the answer that was lost.
 func (s *store) turn(ctx context.Context, c *backend.Claim, p *place) (bool, error) {
-	// A shared lease may have half the TTL behind it: the engine renews at once then.
-	l, err := s.lease(ctx, c, p, c.TTL/2)
+	l, err := s.leaseOf(ctx, c, p)
 	if err != nil {
 		return false, err
 	}
@@ -389,11 +284,8 @@ func (s *store) turn(ctx context.Context, c *backend.Claim, p *place) (bool, err
 	}
 	resp, err := s.txn(ctx, ifs, append(then, clientv3.OpGet(s.keys.base())), s.looks(c, p))
 	switch {
-	case errors.Is(err, rpctypes.ErrLeaseNotFound):
-		l.die()
-		return false, err
 	case err != nil:
-		return false, err
+		return false, s.unleased(ctx, err, l, nil)
 	case resp.Succeeded:
 		p.mod = resp.Header.Revision
 		err := s.granted(c, p, l, pt, due, began, resp)
@@ -416,14 +308,17 @@ func (s *store) granted(
 	if err != nil {
 		return err
 	}
-	h := &hold{
-		key: p.key, rev: p.rev, lease: l, own: p.own != nil, value: holding(c.Request),
-		reserved: reserved,
-	}
-	h.token = token
+	v := holding(c.Request)
+	v.token = token
+	s.held(c, p, &hold{lease: l, value: v, reserved: reserved}, began)
+	return nil
+}
+
+// held makes h that of a claim whose entry is there, and was asked for at began.
+func (s *store) held(c *backend.Claim, p *place, h *hold, began backend.Instant) {
+	h.key, h.rev, h.own = p.key, p.rev, p.own != nil
 	p.hold = h
 	c.Grant = h.grant(c.Request)
 	c.Sent = max(began.Sub(c.Asked), 0)
 	s.push.remove(p)
-	return nil
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // The leader is killed, or stops answering: the lock is kept, the waiter keeps its place, and a
-// Lock meanwhile is ridden out.
+// Lock meanwhile is ridden out; so is an RLock, which joins those who read.
 func TestLeaderFails(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -33,12 +33,19 @@ func TestLeaderFails(t *testing.T) {
 		l, other := open(t, r.url(), fencelock.WithTTL(10*time.Second)), open(t, r.url())
 		le := lock(t, l.Mutex("x"))
 		wait := r.wait(t, other.Mutex("x"), 2)
+		reader := get(t, l.RWMutex("readers").RLock)
 		leader, err := e.Leader(within(t, 10*time.Second))
 		must(t, err)
 		must(t, tt.fail(leader))
 		began := time.Now()
 		y := lock(t, l.Mutex("y"))
 		t.Logf("leader %s: the next Lock took %v", tt.name, time.Since(began).Round(time.Millisecond))
+		beside := get(t, other.RWMutex("readers").RLock)
+		if beside.Token() != reader.Token() {
+			t.Errorf("leader %s: readers have the tokens %d and %d", tt.name, reader.Token(), beside.Token())
+		}
+		unlock(t, beside)
+		unlock(t, reader)
 		must(t, le.Err())
 		if wait.over() {
 			t.Fatalf("leader %s: the waiter came back while the lock is held: %v", tt.name, wait.err)
@@ -195,7 +202,19 @@ func TestTokensOverCrashAndRestore(t *testing.T) {
 	must(t, s.Start())
 	le = lock(t, l.Mutex("x"))
 	rising(t, "of an old client that comes first after a restore", last, le.Token())
+	last = le.Token()
 	unlock(t, le)
+
+	for _, mode := range []locks{l.RWMutex("x").RLock, l.Semaphore("x", 2).Acquire} {
+		must(t, s.Kill())
+		must(t, os.RemoveAll(data))
+		must(t, os.CopyFS(data, os.DirFS(backup)))
+		must(t, s.Start())
+		le = get(t, mode)
+		rising(t, fmt.Sprintf("of a %v of an old client that comes first", le.Mode()), last, le.Token())
+		last = le.Token()
+		unlock(t, le)
+	}
 }
 
 // A waiter whose store is down is not left waiting for ever.

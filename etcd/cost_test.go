@@ -44,19 +44,37 @@ func (c *calls) take() map[string]int {
 func (r *rig) counted(t *testing.T, opts ...fencelock.Option) (*fencelock.Locker, *calls) {
 	t.Helper()
 	var n calls
+	return r.seen(t, func(method string, _ any) func() { n.add(method); return func() {} }, opts...), &n
+}
+
+// seen returns a Locker over a client of its own whose calls are shown before they are sent, with the request where it
+// is no stream. What see returns is called with its answer, before the driver has it.
+func (r *rig) seen(
+	t *testing.T, see func(method string, req any) (answered func()), opts ...fencelock.Option,
+) *fencelock.Locker {
+	t.Helper()
+	l, _ := r.seenDriver(t, see, opts...)
+	return l
+}
+
+// seenDriver is seen, and returns the Locker's driver, too.
+func (r *rig) seenDriver(
+	t *testing.T, see func(method string, req any) (answered func()), opts ...fencelock.Option,
+) (*fencelock.Locker, *etcd.Driver) {
+	t.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: r.e.Addrs(), Logger: zap.NewNop(), DialOptions: []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(
 			ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
 			invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 		) error {
-			n.add(method)
+			defer see(method, req)()
 			return invoke(ctx, method, req, reply, cc, opts...)
 		}),
 		grpc.WithChainStreamInterceptor(func(
 			ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
 			stream grpc.Streamer, opts ...grpc.CallOption,
 		) (grpc.ClientStream, error) {
-			n.add(method)
+			defer see(method, nil)()
 			return stream(ctx, desc, cc, method, opts...)
 		}),
 	}})
@@ -67,7 +85,7 @@ func (r *rig) counted(t *testing.T, opts ...fencelock.Option) (*fencelock.Locker
 	l, err := fencelock.New(d, opts...)
 	must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	return l, &n
+	return l, d
 }
 
 // roundTrips: an uncontended lock costs one transaction, its release another; a try on a held lock one.

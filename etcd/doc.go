@@ -17,6 +17,8 @@
 //
 //	fencelock:~lock/orders%2F17/<id>    held:<token>:<owner>, both:<token>:<migration>:<owner>
 //	                                    or wait::<owner>
+//	fencelock:~lock/orders%2F17/+r<id>  the same of a reader
+//	fencelock:~lock/pool/+p5.<id>       of a permit of five; held/<slot>:<token>:<owner>, held: for slot 0
 //	fencelock:~base                     what is added to a create revision to make a token
 //	fencelock:~last                     the nonce of the last release, or of those in one transaction
 //	fencelock:~gone/<nonce>             tombstone of an acquisition; ends after two minutes
@@ -33,7 +35,7 @@
 // queue lies in another; a ~ of the prefix is doubled. The token stands in the key from the
 // holder's first renewal on; before that there is nothing, or +63 for a grant that asked for a
 // reserve of 63 tokens. What is left of a name once nobody holds it or waits for it: nothing.
-// etcdctl del of the first key is what Break does; its holder notices within a second, by looking
+// etcdctl del of the holders' keys is what Break does; a holder notices within a second, by looking
 // at its keys every 0.6 s, 120 of them in a transaction.
 //
 // The auto-renewed locks of one TTL share one etcd lease, so that thousands of them are renewed by
@@ -49,16 +51,16 @@
 //
 // An uncontended lock is one transaction: if the queue is empty, put the key and read the base.
 // While two of a process are under way, the locks and releases of other names that come share the
-// next one, 60 at most; but for locks with a floor or a reserve. It asks for all of them or
-// nothing, and, if one was not free, once more for each by itself. If the queue is not empty the
-// waiter watches it for deletions, those in front of it and its own, and puts its key under the
-// waiters' lease. When nobody is in front any more it moves its key under the lock's lease, in a
-// transaction that compares that this is so; that is the grant. First come, first served, by create
-// revision. A process has one watch for each name that it waits for, kept for ten seconds after.
-// Each release is told to every process that waits for the name; the one whose turn it is acts. A
-// waiter looks for itself every 5 s, in case a push is lost. A waiter whose entry is gone, because
-// its process, its network or the server stood still for 3 s or an operator deleted it, queues
-// again behind the others.
+// next one, 60 at most; but for locks with a floor or a reserve, readers and permits. It asks for
+// all of them or nothing, and, if one was not free, once more for each by itself. If the queue is
+// not empty the waiter watches it for deletions, those in front of it and its own, and puts its key
+// under the waiters' lease. When nobody is in front any more it moves its key under the lock's
+// lease, in a transaction that compares that this is so; that is the grant. First come, first
+// served, by create revision. A process has one watch for each name that it waits for, kept for ten
+// seconds after. Each release is told to every process that waits for the name; the one whose turn
+// it is acts. A waiter looks for itself every 5 s, in case a push is lost. A waiter whose entry is
+// gone, because its process, its network or the server stood still for 3 s or an operator deleted
+// it, queues again behind the others.
 //
 // # Tokens
 //
@@ -80,6 +82,32 @@
 // is ahead of the client's clock already, be it for another client's clock or for a floor, nothing
 // is reserved.
 //
+// # Readers and permits
+//
+// Their keys stand in the queue of their name, among the exclusive ones. A reader may hold the lock
+// if all keys in front of its own are readers'. A permit may if all in front are permits', and no
+// more than its own limit and theirs allow. Keys in front only vanish, so a claim that may hold the
+// lock may for good: a waiter finds out by the watch, and moves its key under the lock's lease by
+// itself. Until it does it counts as a holder, for as long as its lease of 3 s lasts. The recipe of
+// one key each, and programs of before there were readers, see all of them as keys in front of
+// their own; but Break of such a program ends the first hold only.
+//
+// The token and, of a permit, the slot are chosen from the queue as it was read. The transaction
+// compares that no other key of the mode has changed since, and, where the claim has no key yet,
+// that none was created; otherwise they are chosen again. So the first holder costs one
+// transaction, which guesses that the queue is empty, and each further one two. A reader takes the
+// token of the readers that hold, and its transaction compares that the key which has it is there
+// yet. A reader with a floor that is not below that token draws one of its own, and later readers
+// take the greatest.
+//
+// To draw a token is to raise the base to this client's clock, or to what it is if that is more.
+// The key says the token as a number, or, with an @, the base to which its create revision is to be
+// added. Where a waiter in front may hold the lock and has not moved its key yet, the token counts
+// from the create revision of that waiter's key, and the base is raised by one more, so that the
+// waiter has a greater token. None is reserved.
+//
+// Package tests/models/etcd is a model of this, with each compare left out in turn.
+//
 // # Gates
 //
 // All gates of a keyspace are in the one key ~gates, as JSON. Every transaction that grants, to a
@@ -93,12 +121,13 @@
 //
 // That a lock survives a restore from an older state: its holder is told within a second or so of
 // being connected again, but another may be granted the lock before that. Its token tells the two
-// apart. That a waiter keeps its place, rather than a place, over a cut of its network of more than
-// 3 s. That a dead waiter delays the others by less than 5 s while the cluster elects a leader,
-// which prolongs every lease. Inspect of a lock that was never renewed shows token 0 if the store
-// has been compacted since its grant. A Release whose answer was lost is told apart from a loss by
-// the store's history; if that is compacted within the seconds before its repetition, the
-// repetition is an error.
+// apart; but a reader that joins readers of the older state has their token. That a waiter keeps
+// its place, rather than a place, over a cut of its network of more than 3 s. That a dead waiter
+// delays the others by less than 5 s while the cluster elects a leader, which prolongs every lease.
+// Inspect of an exclusive lock that was never renewed shows token 0 if the store has been compacted
+// since its grant. A Release whose answer was lost is told apart from a loss by the store's
+// history; if that is compacted within the seconds before its repetition, the repetition is an
+// error.
 //
 // # What the server needs
 //

@@ -57,6 +57,7 @@ type store struct {
 	push    push
 	history history
 	ids     ids
+	base    atomic.Int64 // as it was seen last
 	slow    atomic.Int32 // how many batches go part by part yet
 }
 
@@ -144,7 +145,7 @@ func holdOf(c *backend.Claim) (*hold, error) {
 
 // grant is what the engine is told: the Deadline counts from the last confirmation of the lease.
 func (h *hold) grant(r *backend.Request) backend.Grant {
-	g := backend.Grant{Token: h.token, Reserved: h.reserved, Asked: h.lease.confirmed(), Handle: h}
+	g := backend.Grant{Token: h.token, Slot: h.slot, Reserved: h.reserved, Asked: h.lease.confirmed(), Handle: h}
 	if h.lease.granted < r.TTL+r.Grace {
 		g.Max = max(h.lease.granted-r.Grace, time.Nanosecond)
 	}

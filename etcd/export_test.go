@@ -7,5 +7,17 @@ func (d *Driver) Watches() int {
 	return len(d.store.push.watches)
 }
 
+// Told is how many deletions the watches have told of that no list of a claim knows yet.
+func (d *Driver) Told() (n int) {
+	d.store.push.mu.Lock()
+	defer d.store.push.mu.Unlock()
+	for _, w := range d.store.push.watches {
+		for p := range w.places {
+			n += len(p.gone)
+		}
+	}
+	return n
+}
+
 // TooOld is the error of a version.
 func TooOld(version string) error { return tooOld(version) }

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/fencelock/fencelock/backend"
 )
 
@@ -20,6 +22,44 @@ func (k keys) locks() string { return k.prefix + "~lock/" }
 // queue is what the keys of one lock begin with: its holder's and its waiters', each with an id.
 // The encoded name has no slash, so no queue lies in another.
 func (k keys) queue(name string) string { return k.locks() + encode(name) + "/" }
+
+// mark is what stands before the id in the key of a claim that others may hold the lock beside: +r of
+// a reader, +p5. of a permit of five. What begins otherwise excludes all others.
+func mark(r *backend.Request) string {
+	switch r.Mode {
+	case backend.Reader:
+		return "+r"
+	case backend.Permit:
+		return "+p" + strconv.Itoa(r.Limit) + "."
+	}
+	return ""
+}
+
+// idOf is the id of an entry that others may be beside, by its key.
+func idOf(key string) string { return key[strings.LastIndexAny(key, "r.")+1:] }
+
+// asks returns what an entry asks for, of which the key without that of its queue and the value are
+// given.
+func asks(id, text string) *backend.Request {
+	limit, _, whole := strings.Cut(strings.TrimPrefix(id, "+p"), ".")
+	n, err := strconv.Atoi(limit)
+	r := &backend.Request{}
+	switch _, known := parse(text); {
+	case !known: // a stranger's
+	case strings.HasPrefix(id, "+r"):
+		r.Mode = backend.Reader
+	case strings.HasPrefix(id, "+p") && whole && err == nil:
+		r.Mode, r.Limit = backend.Permit, n
+	}
+	return r
+}
+
+// kin are the first key of a queue that an entry of the mode of r may have, and the first one after all
+// of those.
+func kin(queue string, r *backend.Request) (from, end string) {
+	from = queue + mark(r)[:2]
+	return from, clientv3.GetPrefixRangeEnd(from)
+}
 
 // base is the number that is added to a create revision to make a token.
 func (k keys) base() string { return k.prefix + "~base" }
@@ -100,9 +140,13 @@ type value struct {
 	held  bool          // granted; otherwise it waits
 	both  bool          // granted to a client in backend.PhaseBoth of the migration move
 	token backend.Token // 0 until the holder's first renewal has written it
+	// base: the token is its base plus the create revision of its entry.
+	base    backend.Token
+	counted bool
 	// reserve is how many numbers after its token are the entry's too, if its grant has raised the
 	// base; 0 once the token is written.
 	reserve int
+	slot    int // of a permit
 	move    string
 	owner   string
 }
@@ -119,6 +163,8 @@ func holding(r *backend.Request) value {
 func (v value) String() string {
 	token := ""
 	switch {
+	case v.counted:
+		token = "@" + strconv.FormatInt(v.base, 10)
 	case v.token > 0:
 		token = strconv.FormatInt(v.token, 10)
 	case v.reserve > 0:
@@ -127,6 +173,8 @@ func (v value) String() string {
 	switch {
 	case v.both:
 		return "both:" + token + ":" + url.QueryEscape(v.move) + ":" + v.owner
+	case v.slot > 0:
+		return "held/" + strconv.Itoa(v.slot) + ":" + token + ":" + v.owner
 	case v.held:
 		return "held:" + token + ":" + v.owner
 	}
@@ -152,16 +200,35 @@ func parse(s string) (v value, ok bool) {
 		v.move, parts[2] = plain, owner
 	}
 	if parts[1] != "" {
-		n, err := strconv.ParseInt(parts[1], 10, 64)
-		if err != nil || n <= 0 {
+		var number string
+		number, v.counted = strings.CutPrefix(parts[1], "@")
+		n, err := strconv.ParseInt(number, 10, 64)
+		switch {
+		case err != nil || n < 0 || n == 0 && !v.counted:
 			return v, false
-		}
-		if parts[1][0] == '+' {
+		case v.counted:
+			v.base = n
+		case number[0] == '+':
 			v.reserve = int(n)
-		} else {
+		default:
 			v.token = n
 		}
 	}
-	v.held, v.owner = parts[0] == "held", parts[2]
-	return v, v.held || parts[0] == "wait"
+	state, slot, slotted := strings.Cut(parts[0], "/")
+	if slotted {
+		var err error
+		if v.slot, err = strconv.Atoi(slot); err != nil || v.slot <= 0 || v.both {
+			return v, false
+		}
+	}
+	v.held, v.owner = state == "held", parts[2]
+	return v, v.held || state == "wait" && !slotted
+}
+
+// tokenOf is the token of an entry that says it, of which the create revision is given; else 0.
+func (v value) tokenOf(rev int64) backend.Token {
+	if v.counted {
+		return v.base + rev
+	}
+	return v.token
 }

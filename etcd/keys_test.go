@@ -85,6 +85,9 @@ func TestValues(t *testing.T) {
 		{held: true, both: true},
 		{held: true, reserve: 63, owner: "a:b"},
 		{held: true, both: true, reserve: 1, move: "m"},
+		{held: true, counted: true},
+		{held: true, counted: true, base: 1 << 52, slot: 1023, owner: "a:b/c"},
+		{held: true, token: 7, slot: 1},
 	} {
 		if got, ok := parse(v.String()); !ok || got != v {
 			t.Errorf("parse(%q): got %+v, %v, want %+v", v, got, ok, v)
@@ -93,9 +96,36 @@ func TestValues(t *testing.T) {
 	for _, s := range []string{
 		"", "held", "held:", "held:x:o", "held:0:o", "held:-3:o", "held:+0:o", "held:+:o",
 		"hold:3:o", "::", "both:3:o", "both:3:%zz:o", "both:x:m:o", "both:",
+		"held/0:3:o", "held/-1:3:o", "held/x:3:o", "held/:3:o", "wait/1::o", "both/1:3:m:o", "held:@:o", "held:@-1:o",
 	} {
 		if v, ok := parse(s); ok {
 			t.Errorf("parse(%q), which is not ours: got %+v", s, v)
+		}
+	}
+}
+
+// What an entry asks for stands in its key; what is not written so excludes everybody.
+func TestAsks(t *testing.T) {
+	t.Parallel()
+	const id = "0123456789abcdef0123456789abcdef"
+	for _, r := range []*backend.Request{
+		{},
+		{Mode: backend.Reader},
+		{Mode: backend.Permit, Limit: 2},
+		{Mode: backend.Permit, Limit: backend.MostPermits},
+	} {
+		for _, text := range []string{"wait::o", "held:7:o", "held/3:@7:o"} {
+			if got := asks(mark(r)+id, text); got.Mode != r.Mode || got.Limit != r.Limit {
+				t.Errorf("asks(%q): got %v of %d, want %v of %d", mark(r)+id, got.Mode, got.Limit, r.Mode, r.Limit)
+			}
+		}
+		if got := asks(mark(r)+id, "what a stranger writes"); got.Mode != backend.Exclusive {
+			t.Errorf("a stranger's %q: got %v, want exclusive", mark(r)+id, got.Mode)
+		}
+	}
+	for _, strange := range []string{"+", "+p", "+p2", "+px." + id, "+p." + id, "+q2." + id, "694d7c8a2f1e", ""} {
+		if got := asks(strange, "held::o"); got.Mode != backend.Exclusive {
+			t.Errorf("asks(%q): got %v, want exclusive", strange, got.Mode)
 		}
 	}
 }

@@ -17,8 +17,14 @@ func (s *store) leave(ctx context.Context, c *backend.Claim) error {
 	if !c.Unsure {
 		return s.send(ctx, s.leaving(c, nil))
 	}
+	p := s.place(c)
+	if p.others && c.Mode == backend.Permit {
+		if err := s.find(ctx, p); err != nil {
+			return err
+		}
+	}
 	// A request that creates the entry may still be under way: a tombstone is to refuse it.
-	if p := s.place(c); !c.Held && p.key != "" {
+	if !c.Held && p.key != "" {
 		// The deletion waits for nothing that a tombstone needs and a full server has not.
 		if _, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(p.key)}, nil); err != nil {
 			return err
@@ -37,6 +43,20 @@ func (s *store) leave(ctx context.Context, c *backend.Claim) error {
 		l.die() // somebody has revoked it: the engine sends again
 	}
 	return err
+}
+
+// find finds the key of a permit that another program holds: its limit is in the key.
+func (s *store) find(ctx context.Context, p *place) error {
+	resp, err := s.get(ctx, p.queue+"+p", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return err
+	}
+	for _, kv := range resp.Kvs {
+		if key := string(kv.Key); idOf(key) == p.c.Nonce {
+			p.key = key
+		}
+	}
+	return nil
 }
 
 // leaving returns the transaction that gives up a claim, or nil if nothing of it is left.
@@ -77,8 +97,11 @@ func (s *store) releasing(c *backend.Claim, p *place, tomb []clientv3.Op) *part 
 	}
 	again := h.sent
 	h.sent = true
-	one := &part{c: c, ifs: []clientv3.Cmp{h.same()}, els: tomb, freed: c.Nonce}
+	one := &part{c: c, ifs: []clientv3.Cmp{h.same()}, freed: c.Nonce}
 	one.then = append([]clientv3.Op{clientv3.OpDelete(h.key)}, tomb...)
+	if tomb != nil { // what a late copy has put there after a Break; no other claim has the key
+		one.els = one.then
+	}
 	one.take = func(ctx context.Context, resp *clientv3.TxnResponse, err error) error {
 		if errors.Is(err, rpctypes.ErrNoSpace) { // which the server says of what it has done, too
 			again = true
@@ -160,20 +183,26 @@ func (s *store) wasOurs(ctx context.Context, nonce string, h *hold) (bool, error
 	return false, nil
 }
 
-// Break implements backend.Driver. A first waiter that has not taken the free lock yet is left
-// alone.
+// Break implements backend.Driver. It ends the holds that it finds. Waiters that may hold and have not had
+// their turn yet are left alone.
 func (s *store) Break(ctx context.Context, name string) error {
-	resp, err := s.get(ctx, s.keys.queue(name), clientv3.WithFirstCreate()...)
+	resp, err := s.get(ctx, s.keys.queue(name), clientv3.WithPrefix())
 	if err != nil || len(resp.Kvs) == 0 {
 		return err
 	}
-	first := resp.Kvs[0]
-	if v, ok := parse(string(first.Value)); ok && !v.held && first.Lease != 0 {
-		return nil
+	first := firstOf(resp.Kvs)
+	var ops []clientv3.Op
+	for _, kv := range resp.Kvs {
+		v, known := parse(string(kv.Value))
+		if kv == first && (!known || kv.Lease == 0) || v.held {
+			ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{still(kv)}, []clientv3.Op{
+				clientv3.OpDelete(string(kv.Key)),
+			}, nil))
+		}
 	}
-	key := string(first.Key)
-	_, err = s.commit(ctx,
-		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", first.CreateRevision)},
-		[]clientv3.Op{clientv3.OpDelete(key)}, nil)
+	for part := range slices.Chunk(ops, perTxn) {
+		_, failed := s.commit(ctx, nil, part, nil)
+		err = errors.Join(err, failed)
+	}
 	return err
 }

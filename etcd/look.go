@@ -1,9 +1,12 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -114,13 +117,11 @@ func (s *store) describe(ctx context.Context, q queue, left *remains) (backend.I
 	if len(q.kvs) == 0 {
 		return i, nil
 	}
-	first := q.kvs[0]
-	for _, kv := range q.kvs {
-		if kv.CreateRevision < first.CreateRevision {
-			first = kv
-		}
-	}
+	first := firstOf(q.kvs)
 	v, known := parse(string(first.Value))
+	if r := s.asks(q.name, first); r.Mode != backend.Exclusive {
+		return s.describeGroup(ctx, q, r.Mode, left)
+	}
 	i.Waiters = len(q.kvs)
 	if known && !v.held {
 		return i, nil // the lock is free for the first waiter, which has not taken it yet
@@ -144,6 +145,59 @@ func (s *store) describe(ctx context.Context, q queue, left *remains) (backend.I
 		err = nil // it is over just now
 	}
 	return i, err
+}
+
+// firstOf returns the entry that was created first.
+func firstOf(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
+	return slices.MinFunc(kvs, func(a, b *mvccpb.KeyValue) int {
+		return cmp.Compare(a.CreateRevision, b.CreateRevision)
+	})
+}
+
+// asks returns what an entry of a name asks for.
+func (s *store) asks(name string, kv *mvccpb.KeyValue) *backend.Request {
+	return asks(strings.TrimPrefix(string(kv.Key), s.keys.queue(name)), string(kv.Value))
+}
+
+// describeGroup is describe where the first entry is of a mode that several may hold in.
+func (s *store) describeGroup(
+	ctx context.Context, q queue, mode backend.Mode, left *remains,
+) (backend.Info, error) {
+	i := backend.Info{Name: q.name}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var errs error
+	for _, kv := range q.kvs {
+		v, _ := parse(string(kv.Value))
+		if !v.held || s.asks(q.name, kv).Mode != mode {
+			continue
+		}
+		h := backend.Held{
+			ID: idOf(string(kv.Key)), Owner: v.owner, Token: v.tokenOf(kv.CreateRevision), Slot: v.slot,
+		}
+		i.Held, i.Mode, i.Owner, i.Token = true, mode, v.owner, max(i.Token, h.Token)
+		i.Holders++
+		wg.Go(func() {
+			var err error
+			if kv.Lease != 0 {
+				h.ExpiresIn, err = s.left(ctx, kv.Lease, left)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			i.Leaked = i.Leaked || kv.Lease == 0
+			i.Holds = append(i.Holds, h)
+			i.ExpiresIn = max(i.ExpiresIn, h.ExpiresIn)
+			if !errors.Is(err, rpctypes.ErrLeaseNotFound) { // else just over
+				errs = errors.Join(errs, err)
+			}
+		})
+	}
+	wg.Wait()
+	i.Holds = backend.FirstHolds(i.Holds)
+	if i.Waiters = len(q.kvs) - i.Holders; i.Holders > 1 {
+		i.Owner = ""
+	}
+	return i, errs
 }
 
 // tokenOf returns the token of an entry that was last written by its grant, with the value v.

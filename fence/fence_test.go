@@ -85,3 +85,15 @@ func TestMemoryRefusesFarMarks(t *testing.T) {
 		}
 	}
 }
+
+func TestSlot(t *testing.T) {
+	var g fence.Memory
+	for slot, token := range []fence.Token{7, 9, 8} {
+		if err := g.Check(t.Context(), fence.Slot("printer", slot), token); err != nil {
+			t.Errorf("slot %d with token %d: %v", slot, token, err)
+		}
+	}
+	if err := g.Check(t.Context(), fence.Slot("printer", 1), 8); !errors.Is(err, backend.ErrStale) {
+		t.Errorf("an older holder of slot 1: got %v, want %v", err, backend.ErrStale)
+	}
+}

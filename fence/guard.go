@@ -12,12 +12,17 @@ package fence
 
 import (
 	"context"
+	"strconv"
 
 	"github.com/fencelock/fencelock/backend"
 )
 
 // Token is a fencing token.
 type Token = backend.Token
+
+// Slot is the resource of one permit of a Semaphore, by the slot of its lease: resource#slot. One that is guarded
+// as a whole would refuse permits that are live, for a newer one has a greater token.
+func Slot(resource string, slot int) string { return resource + "#" + strconv.Itoa(slot) }
 
 // A Guard remembers the greatest token that it has seen for each resource. It
 // must be asked with every access, reads included, and atomically with it.

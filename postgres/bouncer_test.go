@@ -151,6 +151,9 @@ func TestLeaseBehindPgBouncer(t *testing.T) {
 // as long as its transaction, or is a row.
 func TestGatesBehindPgBouncer(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("gates behind a pooler")
+	}
 	s := servers.Postgres(t, servers.PostgresOptions{})
 	addr := bouncer(t, s, "transaction", 60)
 	for _, mode := range modes {

@@ -82,6 +82,11 @@
 // of one where no push arrives) a waiting process gives a sign of life, one statement for all its
 // waiters, which also finds what a lost push has missed. One that gives none for 4 s is skipped.
 //
+// Readers and permits are rows of fencelock_hold, each with its own expiry, beside a row of
+// fencelock_lease that marks their name: so a free lock is granted without a look at that table.
+// They wait in the same queue, and whatever frees the name, or takes a waiter out, hands it to all
+// at the head of the queue who may have it, as claims.
+//
 // # Tokens
 //
 // Each grant draws max(last + 1, the server's clock in µs), once the lock is won, from a sequence
@@ -131,6 +136,7 @@
 //
 //	fencelock_row       mode row: a row for each name that is held or waited for
 //	fencelock_lease     mode lease: name, nonce, owner, token, expires_at
+//	fencelock_hold      mode lease: the same of each reader and permit
 //	fencelock_queue, fencelock_process    mode lease: who waits, and until when a process is alive
 //	fencelock_ring, fencelock_gone        nonces released last, and those that were given up
 //	fencelock_token, fencelock_lead       the last number drawn, and the slots that are ahead of it

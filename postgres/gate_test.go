@@ -49,6 +49,9 @@ func TestGates(t *testing.T) {
 				"strict:"), "postgres@", "strict@", 1)},
 		} {
 			t.Run(string(mode)+"/"+tt.name, func(t *testing.T) {
+				if tt.name != "plain" && testing.Short() {
+					t.Skip("other settings")
+				}
 				gatetest.Run(t, func(t *testing.T) backend.Driver {
 					t.Helper()
 					return client(t, tt.url)

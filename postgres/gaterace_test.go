@@ -170,7 +170,8 @@ func gateParkedRenewal(t *testing.T, s *servers.PostgresServer) {
 	}
 	must(t, d.Release(t.Context(), &core.Hold{Request: r, Grant: h}))
 	// A lease that has expired for good holds up nothing.
-	run(t, p, "INSERT INTO fencelock_lease VALUES ('renewal:y', 'n', 'me', 1, clock_timestamp() - interval '1 s')")
+	run(t, p, "INSERT INTO fencelock_lease VALUES ('renewal:y', 'n', 'me', 1, "+
+		"clock_timestamp() - interval '1 s', NULL, false, false)")
 	if got := undrained(t, d, g); len(got) > 0 {
 		t.Errorf("undrained: %v", got)
 	}

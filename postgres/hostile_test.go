@@ -7,12 +7,14 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
@@ -167,6 +169,37 @@ func txLeftOpen(t *testing.T, s *servers.PostgresServer) {
 			})
 		}
 	}
+}
+
+// A server that takes longer to accept a connection than connect_timeout is opened within the 5 s of Open.
+func openOfSlow(t *testing.T, s *servers.PostgresServer) {
+	link := proxied(t, s)
+	link.Set(faultproxy.BlackHole)
+	defer time.AfterFunc(2500*time.Millisecond, func() { link.Set(faultproxy.Mode{}) }).Stop()
+	lock(t, open(t, at(link.Addr(), postgres.Lease)).Mutex("slow"))
+}
+
+// A server that is slow to begin connections is not asked for all of them at once.
+func beginsFew(t *testing.T, s *servers.PostgresServer) {
+	const locks, most = 40, 8
+	link := proxied(t, s)
+	l := open(t, at(link.Addr(), postgres.Row))
+	link.Set(faultproxy.BlackHole)
+	before := link.Counts().Open
+	var asking sync.WaitGroup
+	for i := range locks {
+		asking.Go(func() {
+			if _, err := l.Mutex(fmt.Sprint("begin", i)).TryLock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	ctx := within(t, time.Second)
+	if link.Await(ctx, func(c faultproxy.Counts) bool { return c.Open > before+most }) == nil {
+		t.Errorf("more than %d connections were begun at once", most)
+	}
+	link.Set(faultproxy.Mode{})
+	asking.Wait()
 }
 
 // Every statement ends soon after its ctx, though the server be silent.
@@ -389,6 +422,37 @@ func rowSilentWaiter(t *testing.T, s *servers.PostgresServer) {
 	unlock(t, le)
 	proxy.Cut()
 	proxy.Set(faultproxy.Mode{})
+}
+
+// Whoever wins the door of a row that has vanished, and is never heard of again, does not keep it.
+func rowDoorOfTheSilent(t *testing.T, s *servers.PostgresServer) {
+	p, key := pool(t, s, ""), []byte(backend.DefaultPrefix+"vanishes")
+	run(t, p, "INSERT INTO fencelock_row(name) VALUES ($1)", key)
+	tidy, err := p.Begin(t.Context())
+	must(t, err)
+	defer func() { _ = tidy.Rollback(context.Background()) }()
+	silent, err := p.Begin(t.Context())
+	must(t, err)
+	defer func() { _ = silent.Rollback(context.Background()) }()
+	_, err = tidy.Exec(t.Context(), "DELETE FROM fencelock_row WHERE name = $1", key)
+	must(t, err)
+	var state string
+	told := make(chan error, 1)
+	go func() {
+		told <- silent.QueryRow(t.Context(), "SELECT fencelock_take($1, 0, true, $2, NULL, "+
+			"fencelock_gates_now(), '300', ' tag 8c silent')", key, len(backend.DefaultPrefix)).Scan(&state)
+	}()
+	held := func() bool {
+		return one[bool](t, p, "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted "+
+			"AND objsubid = 1 AND classid::bigint << 32 | objid::bigint = fencelock_door($1))", key)
+	}
+	await(t, 10*time.Second, "the door", held)
+	must(t, tidy.Commit(t.Context()))
+	must(t, <-told)
+	if state != "missing 0" {
+		t.Errorf("got %q, want missing 0", state)
+	}
+	await(t, 10*time.Second, "the end of the silent one", func() bool { return !held() })
 }
 
 // signalTo sends a signal to a process of the server.

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"iter"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -65,8 +67,9 @@ func (l *lease) enter(c *backend.Claim) *waiter {
 // Ask implements backend.Driver: one statement, with one commit. A waiter joins the queue with its
 // first request if it would hear a push.
 func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
-	var names, nonces, owners, ms, floors, reserves, moves, versions, tickets array
+	var names, nonces, owners, ms, floors, reserves, moves, versions, tickets, modes, most array
 	conn, hears := (*store).borrow, l.hub.ready()
+	cs, several := ordered(cs)
 	for _, c := range cs {
 		names.bytes(l.prefix, c.Name)
 		nonces.hex(c.Nonce)
@@ -90,6 +93,10 @@ func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
 			tickets.int(w.ticket)
 			conn = (*store).spare
 		}
+		if several {
+			modes.raw(letters[c.Mode])
+			most.int(int64(min(c.Most(), math.MaxInt32)))
+		}
 	}
 	s := statement{
 		conn: conn,
@@ -99,6 +106,10 @@ func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
 			moves.end(), versions.end(), tickets.end(), []byte(l.hub.process),
 			number(millis(slack)), number(millis(claim)), number(int64(len(l.prefix))),
 		},
+	}
+	if several {
+		s.text = "SELECT fencelock_acquire_any($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)"
+		s.raw = append(s.raw, modes.end(), most.end())
 	}
 	asked := backend.Now()
 	err := limited(l.send(ctx, &s))
@@ -110,6 +121,22 @@ func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
 		}
 	}
 }
+
+// letters are the modes as the tables have them.
+var letters = [...]string{backend.Exclusive: "x", backend.Reader: "r", backend.Permit: "p"}
+
+// ordered reports whether claims are not all exclusive. Then it orders them by their nonces: names
+// have several of them, whose rows every statement locks in that order.
+func ordered(cs []*backend.Claim) ([]*backend.Claim, bool) {
+	if !slices.ContainsFunc(cs, sharing) {
+		return cs, false
+	}
+	return slices.SortedFunc(slices.Values(cs), func(a, b *backend.Claim) int {
+		return strings.Compare(a.Nonce, b.Nonce)
+	}), true
+}
+
+func sharing(c *backend.Claim) bool { return c.Mode != backend.Exclusive }
 
 // array is one in the server's text form.
 type array []byte
@@ -163,6 +190,13 @@ func (l *lease) answer(c *backend.Claim, answer string, asked backend.Instant) e
 	switch {
 	case state == "granted" && x > 0 && y >= 0:
 		c.Grant = backend.Grant{Token: x, Reserved: int(y), Asked: asked}
+		if c.Mode == backend.Permit {
+			slot := a.number(3)
+			if slot < 0 || slot >= int64(c.Limit) {
+				return unexpected(answer)
+			}
+			c.Slot = int(slot)
+		}
 		l.leave(c)
 		return nil
 	case state == "locked":
@@ -200,6 +234,7 @@ func (l *lease) leave(c *backend.Claim) {
 // may still be under way.
 func (l *lease) Leave(ctx context.Context, cs []*backend.Claim) {
 	var names, nonces, keeps, held array
+	cs, _ = ordered(cs)
 	for _, c := range cs {
 		l.leave(c)
 		names.bytes(l.prefix, c.Name)
@@ -227,43 +262,67 @@ func (l *lease) Leave(ctx context.Context, cs []*backend.Claim) {
 	l.sweep()
 }
 
-// Keep implements backend.Driver: one statement for all.
+// Keep implements backend.Driver: one statement for all that are exclusive, and one for the others,
+// which are in another table.
 func (l *lease) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
-	var names, nonces, ms array
 	errs := make([]error, len(cs))
-	for _, c := range cs {
+	l.keep(ctx, cs, errs, extend, false, "SELECT fencelock_renew($1,$2,$3)", looking)
+	if slices.ContainsFunc(cs, sharing) {
+		l.keep(ctx, cs, errs, extend, true, "SELECT fencelock_renew_shared($1,$2,$3)", lookingShared)
+	}
+	return errs
+}
+
+// keep is Keep for those that are shared, or for the others.
+func (l *lease) keep(
+	ctx context.Context, cs []*backend.Claim, errs []error, extend, shared bool, renew, look string,
+) {
+	var names, nonces, ms array
+	at := make([]int, 0, len(cs)) // which of cs the statement is about
+	for i, c := range cs {
+		if sharing(c) != shared {
+			continue
+		}
+		at = append(at, i)
 		names.bytes(l.prefix, c.Name)
 		nonces.hex(c.Nonce)
 		ms.int(millis(c.TTL + c.Grace))
 	}
+	if len(at) == 0 {
+		return
+	}
 	s := statement{
-		conn: (*store).spare, text: "SELECT fencelock_renew($1,$2,$3)",
+		conn: (*store).spare, text: renew,
 		raw: [][]byte{names.end(), nonces.end(), ms.end()},
 	}
 	if !extend {
-		s.text, s.raw = looking, s.raw[:2]
+		s.text, s.raw = look, s.raw[:2]
 	}
 	err := l.send(ctx, &s)
-	for i := range errs {
+	for _, i := range at {
 		if errs[i] = err; err == nil {
 			errs[i] = backend.ErrLost
 		}
 	}
 	if err != nil {
-		return errs // what the statement said was undone, perhaps
+		return // what the statement said was undone, perhaps
 	}
 	for i := range strings.FieldsSeq(s.told) {
-		if n, _ := strconv.Atoi(i); n > 0 && n <= len(errs) {
-			errs[n-1] = nil
+		if n, _ := strconv.Atoi(i); n > 0 && n <= len(at) {
+			errs[at[n-1]] = nil
 		}
 	}
-	return errs
 }
 
-// looking is fencelock_renew without a renewal.
+// looking is fencelock_renew without a renewal, and lookingShared fencelock_renew_shared.
 const looking = `SELECT coalesce(string_agg(x.i::text, ' '), '')
 	FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY x(name, nonce, i)
 	JOIN fencelock_lease l USING (name, nonce) WHERE l.expires_at > clock_timestamp()`
+
+const lookingShared = `SELECT coalesce(string_agg(x.i::text, ' '), '')
+	FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY x(name, nonce, i)
+	JOIN fencelock_hold h USING (name, nonce) JOIN fencelock_lease l USING (name)
+	WHERE h.expires_at > clock_timestamp() AND NOT h.claimed AND l.shared`
 
 // sweep deletes now and then what dead processes have left.
 func (l *lease) sweep() {
@@ -284,16 +343,29 @@ func (l *lease) sweep() {
 }
 
 // leases describes what is held or waited for, by names that begin with $1, or by the name $1 alone
-// unless $2. Held is what expires after $3, or after now.
-const leases = `SELECT n.name, l.name IS NOT NULL, coalesce(l.owner, ''), coalesce(l.token, 0),
-	coalesce(extract(epoch FROM l.expires_at - clock_timestamp())::float8, 0),
+// unless $2. Held is what expires after $3, or after now. A name that several hold has what is said
+// of all of them, and of those that end first "nonce:token:slot:ms:owner" of each, the last in hex.
+const leases = `SELECT n.name, h.mode IS NOT NULL, coalesce(h.owner, ''), coalesce(h.token, 0),
+	coalesce(extract(epoch FROM h.expires_at - clock_timestamp())::float8, 0),
 	(SELECT count(*) FROM fencelock_queue q JOIN fencelock_process p USING (process)
 		WHERE q.name = n.name AND p.alive_until > clock_timestamp())::int,
-	coalesce(l.move, ''), coalesce(l.claimed, false)
+	coalesce(h.move, ''), coalesce(h.claimed, false), coalesce(h.mode, 'x'), coalesce(h.holders, 0)::int,
+	coalesce(array_to_string(h.holds[1:100], ' '), '')
 FROM (SELECT name FROM fencelock_lease UNION SELECT name FROM fencelock_queue) n
-LEFT JOIN fencelock_lease l
-	ON l.name = n.name
-	AND l.expires_at > coalesce(to_timestamp($3::bigint / 1000000.0), clock_timestamp())
+CROSS JOIN coalesce(to_timestamp($3::bigint / 1000000.0), clock_timestamp()) since
+LEFT JOIN LATERAL (
+	SELECT l.owner, l.token, l.expires_at, l.move, l.claimed, 'x' AS mode, 0 AS holders, NULL::text[] AS holds
+		FROM fencelock_lease l WHERE l.name = n.name AND l.expires_at > since AND NOT l.shared
+	UNION ALL
+	SELECT CASE count(*) WHEN 1 THEN (array_agg(s.owner))[1] END, max(s.token), max(s.expires_at),
+			(array_agg(s.move) FILTER (WHERE s.move IS NOT NULL))[1], bool_and(s.claimed), s.mode, count(*),
+			array_agg(encode(s.nonce, 'hex') || ':' || CASE WHEN s.claimed THEN 0 ELSE s.token END || ':'
+				|| coalesce(s.slot, 0) || ':'
+				|| ceil(extract(epoch FROM s.expires_at - clock_timestamp()) * 1000)::bigint || ':'
+				|| encode(s.owner, 'hex') ORDER BY s.expires_at)
+		FROM fencelock_lease l JOIN fencelock_hold s USING (name)
+		WHERE l.name = n.name AND l.shared AND s.expires_at > since GROUP BY s.mode
+) h ON true
 WHERE n.name >= $1 AND substr(n.name, 1, length($1::bytea)) = $1 AND ($2 OR n.name = $1)`
 
 // Look implements backend.Driver. Why Strict misses none stands at fencelock_settled.
@@ -312,10 +384,16 @@ func (l *lease) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Inf
 			var key, owner, move []byte
 			var i backend.Info
 			var left float64
-			err := row.Scan(&key, &i.Held, &owner, &i.Token, &left, &i.Waiters, &move, &i.Pending)
+			var mode, holds string
+			err := row.Scan(&key, &i.Held, &owner, &i.Token, &left, &i.Waiters, &move, &i.Pending, &mode,
+				&i.Holders, &holds)
 			if err != nil {
 				return err
 			}
+			for one := range strings.FieldsSeq(holds) {
+				i.Holds = append(i.Holds, held(one))
+			}
+			i.Mode = backend.Mode(max(slices.Index(letters[:], mode), 0))
 			i.Name, i.Owner = strings.TrimPrefix(string(key), l.prefix), string(owner)
 			i.Both = string(move)
 			if i.Held {
@@ -325,6 +403,18 @@ func (l *lease) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Inf
 			return nil
 		})
 	})
+}
+
+// held reads "nonce:token:slot:ms:owner" of one of several holds.
+func held(text string) (h backend.Held) {
+	words := append(strings.Split(text, ":"), make([]string, 5)...)
+	h.ID = words[0]
+	h.Token, _ = strconv.ParseInt(words[1], 10, 64)
+	h.Slot, _ = strconv.Atoi(words[2])
+	ms, _ := strconv.ParseInt(words[3], 10, 64)
+	owner, _ := hex.DecodeString(words[4])
+	h.ExpiresIn, h.Owner = time.Duration(ms)*time.Millisecond, string(owner)
+	return h
 }
 
 // looked yields what describe finds: of the names with a prefix those that are held or waited for.

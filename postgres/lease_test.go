@@ -181,7 +181,8 @@ func TestHostileRows(t *testing.T) {
 	l := driver(t, at(s.Addr(), postgres.Lease, "prefix", "h:"))
 	r := driver(t, at(s.Addr(), postgres.Row, "prefix", "h:"))
 	for _, end := range []string{"infinity", "-infinity"} {
-		run(t, p, "DELETE FROM fencelock_lease; INSERT INTO fencelock_lease VALUES ('h:x', 'n', 'o', 1, '"+end+"')")
+		run(t, p, "DELETE FROM fencelock_lease; INSERT INTO fencelock_lease VALUES ('h:x', 'n', 'o', 1, '"+end+
+			"', NULL, false, false)")
 		_, err := l.Acquire(t.Context(), request("x", ""))
 		want(t, "a lease until "+end, err, fencelock.ErrInvalid)
 	}
@@ -270,7 +271,7 @@ func abandonHandsOn(t *testing.T, s *servers.PostgresServer) {
 	theirs := lock(t, open(t, url).Mutex("warm"))
 	warm := queue(t, b, "warm", 1) // its process listens
 	heard()
-	var most time.Duration
+	p := pool(t, s, "")
 	for range 5 { // the sign of life finds one now and then in time
 		r := request("x", "")
 		g, err := d.Acquire(t.Context(), r)
@@ -288,13 +289,11 @@ func abandonHandsOn(t *testing.T, s *servers.PostgresServer) {
 		must(t, d.Release(t.Context(), &core.Hold{Request: r, Grant: g}))
 		cancel()
 		<-ended
-		began := time.Now()
 		must(t, late.Abandon(t.Context(), first))
+		if n := one[int](t, p, "SELECT count(*) FROM fencelock_lease WHERE name = 'abandon:x'"); n != 1 {
+			t.Error("the claim of whoever gave up was handed to nobody")
+		}
 		unlock(t, wait.granted(t, 3*time.Second))
-		most = max(most, wait.at.Sub(began))
-	}
-	if most > 250*time.Millisecond {
-		t.Errorf("handed on after %v", most)
 	}
 	unlock(t, theirs)
 	unlock(t, warm.granted(t, 3*time.Second))
@@ -323,11 +322,11 @@ func takenOverIsFreed(t *testing.T, s *servers.PostgresServer) {
 	p := pool(t, s, "")
 	url := at(s.Addr(), postgres.Lease, "prefix", "over:")
 	dead := driver(t, url)
+	a, b := open(t, url), open(t, url)
 	r := request("x", "")
-	r.TTL = 600 * time.Millisecond // nobody renews it
+	r.TTL = 2 * time.Second // nobody renews it
 	_, err := dead.Acquire(t.Context(), r)
 	must(t, err)
-	a, b := open(t, url), open(t, url)
 	wait := queue(t, a, "x", 1)
 	unlock(t, wait.granted(t, 5*time.Second))
 	le, err := b.Mutex("x").TryLock(t.Context())

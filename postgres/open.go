@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock/backend"
@@ -181,7 +182,8 @@ func (st *store) probe(ctx context.Context) error {
 		take: func(row scanner) error { return row.Scan(&version, &replica) },
 	}
 	err := st.once(ctx, &ask)
-	if err != nil && ctx.Err() == nil && broken(err) {
+	// A server to which many connect at once may take longer to accept one than connect_timeout.
+	for tries := 1; err != nil && tries < 3 && ctx.Err() == nil && (broken(err) || pgconn.Timeout(err)); tries++ {
 		err = st.once(ctx, &ask)
 	}
 	switch {

@@ -296,7 +296,7 @@ const (
 func leftovers(t *testing.T, p *pgxpool.Pool) int {
 	t.Helper()
 	return one[int](t, p, "SELECT (SELECT count(*) FROM fencelock_row) + (SELECT count(*) FROM "+
-		"fencelock_lease) + (SELECT count(*) FROM fencelock_queue)")
+		"fencelock_lease) + (SELECT count(*) FROM fencelock_hold) + (SELECT count(*) FROM fencelock_queue)")
 }
 
 // caller is a driver, and how the engine calls it.

@@ -1,4 +1,4 @@
--- Fencelock's objects in PostgreSQL 15 or later, version 2, for both modes.
+-- Fencelock's objects in PostgreSQL 15 or later, version 3, for both modes.
 --
 -- The driver runs this file by itself on first use. Where its role may not create tables, run it
 -- once by hand, as the owner of a schema for it (here "locks"; schema=locks in the URL then), and
@@ -291,11 +291,17 @@ BEGIN
 	-- was there when the door was won.
 	IF wait THEN
 		done := pg_advisory_xact_lock(d) IS NULL;
+		IF tail IS NOT NULL THEN -- before any answer: who has the door and is silent is to lose it
+			idle := set_config('idle_in_transaction_session_timeout', idle, true);
+		END IF;
 		IF floor IS NOT NULL THEN
 			SELECT EXISTS (SELECT FROM fencelock_gate), EXISTS (SELECT FROM fencelock_lead)
 				INTO gated, led FROM fencelock_row WHERE name = k FOR UPDATE;
 		END IF;
 	ELSIF pg_try_advisory_xact_lock(d) THEN
+		IF tail IS NOT NULL THEN
+			idle := set_config('idle_in_transaction_session_timeout', idle, true);
+		END IF;
 		IF floor IS NOT NULL THEN
 			SELECT EXISTS (SELECT FROM fencelock_gate), EXISTS (SELECT FROM fencelock_lead)
 				INTO gated, led FROM fencelock_row WHERE name = k FOR UPDATE SKIP LOCKED;
@@ -332,9 +338,6 @@ BEGIN
 		RETURN 'missing 0';
 	END IF;
 	IF (gated OR seen IS DISTINCT FROM 0) AND fencelock_gates_now() IS DISTINCT FROM seen THEN
-		IF tail IS NOT NULL THEN -- the door is had
-			idle := set_config('idle_in_transaction_session_timeout', idle, true);
-		END IF;
 		RETURN fencelock_gates(k, pre);
 	END IF;
 	IF floor IS NOT NULL THEN
@@ -354,7 +357,6 @@ BEGIN
 	told := CASE WHEN t > floor THEN 'held ' || t ELSE 'floor 0' END || ' '
 		|| CASE WHEN floor IS NULL THEN fencelock_here(d) ELSE pg_current_xact_id()::text END;
 	IF tail IS NOT NULL THEN
-		idle := set_config('idle_in_transaction_session_timeout', idle, true);
 		tail := CASE WHEN t > floor THEN t ELSE 0 END || tail;
 		tail := set_config('application_name', 'fl ' || tail, true);
 	END IF;
@@ -495,7 +497,10 @@ END $$;
 
 -- Mode lease -------------------------------------------------------------------------------------
 
--- The leases: a row for each name that is held, by the server's clock until expires_at.
+-- The leases: a row for each name that is held, by the server's clock until expires_at. Of a name
+-- that several may hold it is the mark of that, which does not expire, with the token of the readers
+-- that hold at once, 0 while there is none; their holds are in fencelock_hold. So nobody is granted
+-- the name alone beside them, and whoever looks for a lease finds that the name is held.
 CREATE TABLE IF NOT EXISTS fencelock_lease (
 	name bytea PRIMARY KEY,
 	nonce bytea NOT NULL,
@@ -503,7 +508,25 @@ CREATE TABLE IF NOT EXISTS fencelock_lease (
 	token bigint NOT NULL,
 	expires_at timestamptz NOT NULL,
 	move bytea, -- the migration of a holder in phase both, or NULL
-	claimed boolean NOT NULL DEFAULT false -- given by another's release, and not confirmed yet
+	claimed boolean NOT NULL DEFAULT false, -- given by another's release, and not confirmed yet
+	shared boolean NOT NULL -- it is the mark of a name that several may hold
+) WITH (fillfactor = 50);
+
+-- The holds of readers ('r') and permits ('p'). lim: how many may hold the name at once, as far as
+-- this one is concerned. token is 0 and slot NULL while it is claimed. They count only beside the
+-- mark of their name.
+CREATE TABLE IF NOT EXISTS fencelock_hold (
+	name bytea NOT NULL,
+	nonce bytea NOT NULL,
+	mode text NOT NULL,
+	lim int NOT NULL,
+	slot int,
+	token bigint NOT NULL,
+	owner bytea NOT NULL,
+	expires_at timestamptz NOT NULL,
+	claimed boolean NOT NULL,
+	move bytea,
+	PRIMARY KEY (name, nonce)
 ) WITH (fillfactor = 50);
 
 -- Who waits. What a crash takes from these tables, the waiters put back.
@@ -514,6 +537,8 @@ CREATE UNLOGGED TABLE IF NOT EXISTS fencelock_queue (
 	nonce bytea NOT NULL UNIQUE,
 	owner bytea NOT NULL,
 	process text NOT NULL,
+	mode text NOT NULL DEFAULT 'x', -- alone; or as in fencelock_hold
+	lim int NOT NULL DEFAULT 1,
 	PRIMARY KEY (name, ticket, nonce)
 );
 
@@ -573,7 +598,8 @@ END $$;
 -- Hands a free lock to the first live waiter, unless that is self, and returns whose turn it is;
 -- NULL: nobody waits. The grant is a claim: it lasts for the TTL only once the waiter has sent its
 -- own acquire again, which also draws a token above the waiter's floor: what a waiter asks for is
--- no business of the release. The waiter after it is told to look when the claim is over.
+-- no business of the release. The waiter after it is told to look when the claim is over. If the
+-- first one wants the lock beside others, fencelock_serve hands it to all who may have it.
 CREATE OR REPLACE FUNCTION fencelock_grant(k bytea, self bytea, claim bigint) RETURNS bytea
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -581,17 +607,20 @@ DECLARE
 	after record;
 BEGIN
 	LOOP
-		SELECT q.nonce, q.owner, q.process, p.alive_until > clock_timestamp() AS live INTO h
+		SELECT q.nonce, q.owner, q.process, q.mode, p.alive_until > clock_timestamp() AS live INTO h
 			FROM fencelock_queue q LEFT JOIN fencelock_process p USING (process)
 			WHERE q.name = k ORDER BY q.ticket, q.nonce LIMIT 1;
 		IF NOT FOUND OR h.nonce = self THEN
+			RETURN h.nonce;
+		ELSIF h.live AND h.mode <> 'x' THEN
+			PERFORM fencelock_serve(k, self, claim);
 			RETURN h.nonce;
 		END IF;
 		DELETE FROM fencelock_queue WHERE nonce = h.nonce;
 		EXIT WHEN h.live;
 	END LOOP;
 	INSERT INTO fencelock_lease VALUES (k, h.nonce, h.owner, fencelock_draw(k, 0),
-		clock_timestamp() + claim * interval '1 ms', NULL, true)
+		clock_timestamp() + claim * interval '1 ms', NULL, true, false)
 		ON CONFLICT (name) DO UPDATE SET nonce = excluded.nonce, owner = excluded.owner,
 		token = excluded.token, expires_at = excluded.expires_at, move = NULL, claimed = true;
 	PERFORM fencelock_push(h.process, 'g ' || encode(h.nonce, 'hex'));
@@ -601,6 +630,169 @@ BEGIN
 		PERFORM fencelock_push(after.process, 'w' || claim || ' ' || encode(after.nonce, 'hex'));
 	END IF;
 	RETURN h.nonce;
+END $$;
+
+-- Whether a name may be held in mode m, by most at once, beside those who hold it; what is dead has
+-- been buried. This is Request.Admits of the driver's contract.
+CREATE OR REPLACE FUNCTION fencelock_admits(k bytea, m text, most int) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	beside boolean := (SELECT x.shared FROM fencelock_lease x WHERE x.name = k);
+BEGIN
+	IF beside THEN
+		beside := (SELECT bool_and(h.mode = m) AND count(*) < least(most, min(h.lim))
+			FROM fencelock_hold h WHERE h.name = k);
+	END IF;
+	RETURN coalesce(beside, true);
+END $$;
+
+-- Buries the holds of a name whose time is over, and hands it to all at the head of the queue who
+-- may have it, up to self, as claims (see fencelock_grant). A dead waiter at the head is dropped,
+-- whether the name is free or not: those behind it may be let in beside its holders. Returns who
+-- is first in the queue then, or NULL.
+--
+-- A hold that is being renewed is locked, so that it is left alone. Where another's hand has deleted
+-- the mark of a name, its holds are over.
+CREATE OR REPLACE FUNCTION fencelock_serve(k bytea, self bytea, claim bigint) RETURNS bytea
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	beside boolean := (SELECT x.shared FROM fencelock_lease x WHERE x.name = k);
+	woken boolean := false;
+	h record;
+BEGIN
+	IF beside THEN
+		DELETE FROM fencelock_hold WHERE name = k AND nonce = ANY (ARRAY(
+			SELECT x.nonce FROM fencelock_hold x
+			WHERE x.name = k AND x.expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED));
+		DELETE FROM fencelock_lease WHERE name = k
+			AND NOT EXISTS (SELECT FROM fencelock_hold x WHERE x.name = k);
+	ELSE
+		DELETE FROM fencelock_hold WHERE name = k;
+		DELETE FROM fencelock_lease WHERE name = k AND expires_at <= clock_timestamp();
+	END IF;
+	LOOP
+		SELECT q.nonce, q.owner, q.process, q.mode, q.lim,
+			p.alive_until > clock_timestamp() AS live INTO h
+			FROM fencelock_queue q LEFT JOIN fencelock_process p USING (process)
+			WHERE q.name = k ORDER BY q.ticket, q.nonce LIMIT 1;
+		EXIT WHEN NOT FOUND OR h.nonce = self;
+		IF h.live THEN
+			EXIT WHEN NOT fencelock_admits(k, h.mode, h.lim);
+			IF h.mode = 'x' THEN
+				INSERT INTO fencelock_lease VALUES (k, h.nonce, h.owner, fencelock_draw(k, 0),
+					clock_timestamp() + claim * interval '1 ms', NULL, true, false);
+			ELSE
+				PERFORM fencelock_join(k, h.nonce, h.mode, h.lim, NULL, 0, h.owner, claim, true, NULL);
+			END IF;
+			PERFORM fencelock_push(h.process, 'g ' || encode(h.nonce, 'hex'));
+			woken := true;
+		END IF;
+		DELETE FROM fencelock_queue WHERE nonce = h.nonce;
+	END LOOP;
+	IF woken AND h.nonce <> self IS NOT FALSE AND h.nonce IS NOT NULL THEN
+		PERFORM fencelock_push(h.process, 'w' || claim || ' ' || encode(h.nonce, 'hex'));
+	END IF;
+	RETURN h.nonce;
+END $$;
+
+-- Writes a hold, and the mark of its name.
+CREATE OR REPLACE FUNCTION fencelock_join(k bytea, n bytea, m text, most int, s int, t bigint,
+	who bytea, ms bigint, claim boolean, mv bytea) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+	INSERT INTO fencelock_lease VALUES (k, 'shared', '', CASE m WHEN 'r' THEN t ELSE 0 END,
+		clock_timestamp() + interval '100 years', NULL, false, true)
+		ON CONFLICT (name) DO UPDATE SET token = excluded.token
+		WHERE fencelock_lease.shared AND fencelock_lease.token < excluded.token;
+	INSERT INTO fencelock_hold
+		VALUES (k, n, m, most, s, t, who, clock_timestamp() + ms * interval '1 ms', claim, mv)
+		ON CONFLICT (name, nonce) DO UPDATE SET slot = excluded.slot, token = excluded.token,
+		expires_at = excluded.expires_at, claimed = excluded.claimed, move = excluded.move;
+END $$;
+
+-- The part of fencelock_acquire for a request that is not exclusive, or whose name others hold
+-- together. A reader beside readers has their token, if its floor is below that.
+CREATE OR REPLACE FUNCTION fencelock_share(k bytea, n bytea, who bytea, ms bigint, floor bigint,
+	mv bytea, seen bigint, ticket bigint, m text, most int, proc text, slack bigint, claim bigint,
+	pre int, gates bigint) RETURNS text
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	first bytea;
+	mine fencelock_hold;
+	ends timestamptz;
+BEGIN
+	IF EXISTS (SELECT FROM fencelock_gone g WHERE g.nonce = n) THEN
+		RETURN 'gone';
+	ELSIF EXISTS (SELECT FROM fencelock_lease x WHERE x.name = k AND NOT isfinite(x.expires_at))
+		OR EXISTS (SELECT FROM fencelock_hold x WHERE x.name = k AND NOT isfinite(x.expires_at)) THEN
+		RETURN 'broken';
+	END IF;
+	first := fencelock_serve(k, n, claim);
+	SELECT * INTO mine FROM fencelock_hold x WHERE x.name = k AND x.nonce = n FOR UPDATE;
+	IF FOUND OR (first = n) IS NOT FALSE AND fencelock_admits(k, m, most) THEN
+		IF mine.claimed IS NOT FALSE AND gates IS DISTINCT FROM seen THEN
+			RETURN fencelock_gates(k, pre);
+		END IF;
+		IF mine.claimed IS NOT FALSE OR mine.token <= floor THEN
+			mine.token := (SELECT x.token FROM fencelock_lease x WHERE x.name = k AND m = 'r');
+			IF mine.token > floor IS NOT TRUE THEN
+				mine.token := fencelock_above(k, floor);
+			END IF;
+			IF mine.token IS NULL THEN
+				RETURN 'far';
+			END IF;
+		END IF;
+		IF m = 'p' AND mine.slot IS NULL THEN
+			mine.slot := (SELECT min(s) FROM generate_series(0, most - 1) s
+				WHERE s NOT IN (SELECT x.slot FROM fencelock_hold x WHERE x.name = k AND NOT x.claimed));
+		END IF;
+		IF m = 'x' THEN
+			INSERT INTO fencelock_lease VALUES (k, n, who, mine.token,
+				clock_timestamp() + ms * interval '1 ms', mv, false, false);
+		ELSE
+			PERFORM fencelock_join(k, n, m, most, mine.slot, mine.token, who, ms, false, mv);
+		END IF;
+		IF first = n THEN
+			DELETE FROM fencelock_queue WHERE nonce = n;
+			PERFORM fencelock_serve(k, NULL, claim);
+		END IF;
+		RETURN 'granted ' || mine.token || ' 0 ' || coalesce(mine.slot, 0);
+	END IF;
+	IF ticket < 0 THEN
+		RETURN 'locked';
+	ELSIF floor > 0 AND fencelock_far(floor) THEN
+		RETURN 'far';
+	END IF;
+	ticket := fencelock_wait(k, n, who, ticket, m, most, proc, slack);
+	-- A name is free for one alone when the last hold of it ends. Those behind a waiter look when
+	-- that may be dead.
+	SELECT CASE m WHEN 'x' THEN max(x.ends) ELSE min(x.ends) END INTO ends FROM (
+		SELECT l.expires_at AS ends FROM fencelock_lease l WHERE l.name = k AND NOT l.shared
+		UNION ALL SELECT h.expires_at FROM fencelock_hold h WHERE h.name = k) x;
+	IF first <> n THEN
+		ends := least(ends, (SELECT p.alive_until FROM fencelock_queue q
+			JOIN fencelock_process p USING (process) WHERE q.nonce = first));
+	END IF;
+	RETURN 'queued ' || ticket || ' ' || greatest(
+		ceil(extract(epoch FROM ends - clock_timestamp()) * 1000), 0);
+END $$;
+
+-- Puts a waiter into the queue, if it is not there, and returns its ticket. Its process is alive
+-- for slack ms from now.
+CREATE OR REPLACE FUNCTION fencelock_wait(k bytea, n bytea, who bytea, ticket bigint, m text,
+	most int, proc text, slack bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	t bigint := (SELECT q.ticket FROM fencelock_queue q WHERE q.nonce = n);
+BEGIN
+	IF t IS NULL THEN
+		INSERT INTO fencelock_process VALUES (proc, clock_timestamp() + slack * interval '1 ms')
+			ON CONFLICT (process) DO UPDATE SET alive_until = excluded.alive_until
+			WHERE fencelock_process.alive_until < clock_timestamp() + slack * interval '0.5 ms';
+		t := CASE WHEN ticket > 0 THEN ticket ELSE nextval('fencelock_ticket') END;
+		INSERT INTO fencelock_queue VALUES (k, t, n, who, proc, m, most);
+	END IF;
+	RETURN t;
 END $$;
 
 -- The part of fencelock_acquire for locks that are free and not waited for: all at once, which
@@ -619,7 +811,7 @@ BEGIN
 		SELECT u.k, u.n, u.who, (SELECT fencelock_next(clock, cardinality(ks), 0)) + u.at - 1
 			+ (SELECT greatest(max(d.lead), 0) FROM fencelock_lead d
 				WHERE d.slot IN (-1, fencelock_hash(u.k) & 1023)),
-			clock_timestamp() + u.ms * interval '1 ms', u.move, false
+			clock_timestamp() + u.ms * interval '1 ms', u.move, false, false
 		FROM unnest(ks, ns, whos, mss, floors, mores, moves, seens)
 			WITH ORDINALITY u(k, n, who, ms, above, more, move, seen, at)
 		WHERE u.seen = gates AND u.more = 0 AND u.above < clock
@@ -681,7 +873,7 @@ BEGIN
 		INSERT INTO fencelock_lease SELECT k, n, whos[1], fencelock_next(fencelock_clock(), 1, 0)
 				+ greatest(0, (SELECT lead FROM fencelock_lead WHERE slot = -1),
 					(SELECT lead FROM fencelock_lead WHERE slot = fencelock_hash(k) & 1023)),
-				clock_timestamp() + mss[1] * interval '1 ms', moves[1], false
+				clock_timestamp() + mss[1] * interval '1 ms', moves[1], false, false
 			WHERE NOT EXISTS (SELECT FROM fencelock_lease x WHERE x.name = k)
 				AND NOT EXISTS (SELECT FROM fencelock_queue q WHERE q.name = k)
 				AND NOT EXISTS (SELECT FROM fencelock_gone g WHERE g.nonce = n)
@@ -695,7 +887,7 @@ BEGIN
 		k := ks[i];
 		n := ns[i];
 		turn := NULL;
-		SELECT x.nonce, x.token, x.expires_at, x.claimed,
+		SELECT x.nonce, x.token, x.expires_at, x.claimed, x.shared,
 			EXISTS (SELECT FROM fencelock_queue q WHERE q.name = k) AS waited,
 			EXISTS (SELECT FROM fencelock_gone g WHERE g.nonce = n) AS gone,
 			(SELECT coalesce(max(d.lead), 0) FROM fencelock_lead d
@@ -706,6 +898,10 @@ BEGIN
 			CONTINUE;
 		ELSIF NOT isfinite(r.expires_at) OR r.ahead < 0 THEN
 			answers[i] := 'broken';
+			CONTINUE;
+		ELSIF r.shared THEN
+			answers[i] := fencelock_share(k, n, whos[i], mss[i], floors[i], moves[i], seens[i],
+				tickets[i], 'x', 1, proc, slack, claim, pre, gates);
 			CONTINUE;
 		END IF;
 		l := r;
@@ -749,10 +945,10 @@ BEGIN
 				END IF;
 				IF r.nonce IS NULL THEN
 					INSERT INTO fencelock_lease VALUES (k, n, whos[i], t,
-						clock_timestamp() + mss[i] * interval '1 ms', moves[i], false);
+						clock_timestamp() + mss[i] * interval '1 ms', moves[i], false, false);
 				ELSE -- what dead holders leave may be swept away just now
 					INSERT INTO fencelock_lease VALUES (k, n, whos[i], t,
-						clock_timestamp() + mss[i] * interval '1 ms', moves[i], false)
+						clock_timestamp() + mss[i] * interval '1 ms', moves[i], false, false)
 						ON CONFLICT (name) DO UPDATE SET nonce = excluded.nonce, owner = excluded.owner,
 						token = excluded.token, expires_at = excluded.expires_at,
 						move = excluded.move, claimed = false;
@@ -760,7 +956,12 @@ BEGIN
 				answers[i] := 'granted ' || t || ' ' || more;
 				CONTINUE;
 			END IF;
-			SELECT x.expires_at INTO l FROM fencelock_lease x WHERE x.name = k;
+			SELECT x.expires_at, x.shared INTO l FROM fencelock_lease x WHERE x.name = k;
+			IF l.shared THEN -- those who were before it have it together
+				answers[i] := fencelock_share(k, n, whos[i], mss[i], floors[i], moves[i], seens[i],
+					tickets[i], 'x', 1, proc, slack, claim, pre, gates);
+				CONTINUE;
+			END IF;
 		END IF;
 		IF tickets[i] < 0 THEN
 			answers[i] := 'locked';
@@ -769,16 +970,37 @@ BEGIN
 			answers[i] := 'far';
 			CONTINUE;
 		END IF;
-		SELECT q.ticket INTO t FROM fencelock_queue q WHERE q.nonce = n;
-		IF NOT FOUND THEN
-			INSERT INTO fencelock_process VALUES (proc, clock_timestamp() + slack * interval '1 ms')
-				ON CONFLICT (process) DO UPDATE SET alive_until = excluded.alive_until
-				WHERE fencelock_process.alive_until < clock_timestamp() + slack * interval '0.5 ms';
-			t := CASE WHEN tickets[i] > 0 THEN tickets[i] ELSE nextval('fencelock_ticket') END;
-			INSERT INTO fencelock_queue VALUES (k, t, n, whos[i], proc);
-		END IF;
+		t := fencelock_wait(k, n, whos[i], tickets[i], 'x', 1, proc, slack);
 		answers[i] := 'queued ' || t || ' ' || greatest(
 			ceil(extract(epoch FROM l.expires_at - clock_timestamp()) * 1000), 0);
+	END LOOP;
+	RETURN array_to_string(answers, E'\n');
+END $$;
+
+-- fencelock_acquire for requests of any mode: modes are x (exclusive), r (reader) and p (permit),
+-- and mosts how many may hold the name at once. Of r and p the answer is "granted token 0 slot".
+CREATE OR REPLACE FUNCTION fencelock_acquire_any(ks bytea[], ns bytea[], whos bytea[],
+	mss bigint[], floors bigint[], mores bigint[], moves bytea[], seens bigint[], tickets bigint[],
+	proc text, slack bigint, claim bigint, pre int, modes text[], mosts int[]) RETURNS text
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	line int[] := fencelock_line(ks);
+	answers text[];
+	gates bigint;
+	i int;
+BEGIN
+	gates := (SELECT coalesce(bit_xor(hash_record_extended(g, 0)), 0) FROM fencelock_gate g);
+	IF (SELECT max(f) FROM unnest(floors) f) >= fencelock_clock() THEN -- as in fencelock_acquire
+		PERFORM pg_advisory_xact_lock(7306, 1);
+	END IF;
+	FOREACH i IN ARRAY line LOOP
+		IF modes[i] = 'x' THEN
+			answers[i] := fencelock_acquire(ks[i:i], ns[i:i], whos[i:i], mss[i:i], floors[i:i],
+				mores[i:i], moves[i:i], seens[i:i], tickets[i:i], proc, slack, claim, pre);
+		ELSE
+			answers[i] := fencelock_share(ks[i], ns[i], whos[i], mss[i], floors[i], moves[i],
+				seens[i], tickets[i], modes[i], mosts[i], proc, slack, claim, pre, gates);
+		END IF;
 	END LOOP;
 	RETURN array_to_string(answers, E'\n');
 END $$;
@@ -840,17 +1062,22 @@ BEGIN
 		DELETE FROM fencelock_lease l WHERE l.name = ks[i] AND l.nonce = ns[i]
 			RETURNING l.expires_at > clock_timestamp(),
 				EXISTS (SELECT FROM fencelock_queue q WHERE q.name = ks[i]) INTO live, waited;
-		IF NOT FOUND THEN
-			answers[i] := helds[i] AND EXISTS (SELECT FROM fencelock_ring WHERE ns[i] = ANY (nonces));
-			-- The lock may have been this waiter's to take.
-			IF dropped AND NOT EXISTS (SELECT FROM fencelock_lease l
-				WHERE l.name = ks[i] AND l.expires_at > clock_timestamp()) THEN
+		IF FOUND THEN
+			IF waited THEN
 				done := fencelock_grant(ks[i], NULL, claim) IS NULL;
 			END IF;
-			CONTINUE;
-		END IF;
-		IF waited THEN
-			done := fencelock_grant(ks[i], NULL, claim) IS NULL;
+		ELSE
+			DELETE FROM fencelock_hold h WHERE h.name = ks[i] AND h.nonce = ns[i]
+				RETURNING h.expires_at > clock_timestamp() INTO live;
+			-- The lock may have been this waiter's to take, or it kept those behind it out.
+			IF FOUND OR dropped AND NOT EXISTS (SELECT FROM fencelock_lease l
+				WHERE l.name = ks[i] AND l.expires_at > clock_timestamp() AND NOT l.shared) THEN
+				done := fencelock_serve(ks[i], NULL, claim) IS NULL;
+			END IF;
+			IF live IS NULL THEN
+				answers[i] := helds[i] AND EXISTS (SELECT FROM fencelock_ring WHERE ns[i] = ANY (nonces));
+				CONTINUE;
+			END IF;
 		END IF;
 		IF live AND helds[i] THEN
 			ended := ended || ns[i];
@@ -867,9 +1094,10 @@ END $$;
 CREATE OR REPLACE FUNCTION fencelock_break(k bytea, claim bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-	PERFORM pg_advisory_xact_lock(7307, fencelock_hash(k));
+	PERFORM fencelock_line(ARRAY[k]);
+	PERFORM 1 FROM fencelock_hold WHERE name = k ORDER BY nonce FOR UPDATE; -- as a renewal locks them
 	DELETE FROM fencelock_lease WHERE name = k;
-	PERFORM fencelock_grant(k, NULL, claim);
+	PERFORM fencelock_serve(k, NULL, claim);
 END $$;
 
 -- Renews, and returns the index of every hold that is renewed. The rows are locked in the order of
@@ -886,6 +1114,26 @@ BEGIN
 		UPDATE fencelock_lease l SET expires_at = clock_timestamp() + x.ms * interval '1 ms'
 			FROM unnest(names, ns, ms) WITH ORDINALITY x(name, nonce, ms, i)
 			WHERE l.name = x.name AND l.nonce = x.nonce AND l.expires_at > clock_timestamp()
+			RETURNING x.i
+	) SELECT coalesce(string_agg(i::text, ' '), '') INTO renewed FROM done;
+	RETURN renewed;
+END $$;
+
+-- The same for holds of readers and permits.
+CREATE OR REPLACE FUNCTION fencelock_renew_shared(names bytea[], ns bytea[], ms bigint[])
+RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	renewed text;
+BEGIN
+	PERFORM 1 FROM fencelock_hold h
+		JOIN unnest(names, ns) x(name, nonce) ON h.name = x.name AND h.nonce = x.nonce
+		ORDER BY h.name, h.nonce FOR UPDATE OF h;
+	WITH done AS (
+		UPDATE fencelock_hold h SET expires_at = clock_timestamp() + x.ms * interval '1 ms'
+			FROM unnest(names, ns, ms) WITH ORDINALITY x(name, nonce, ms, i)
+			WHERE h.name = x.name AND h.nonce = x.nonce AND h.expires_at > clock_timestamp()
+				AND NOT h.claimed
+				AND EXISTS (SELECT FROM fencelock_lease l WHERE l.name = h.name AND l.shared)
 			RETURNING x.i
 	) SELECT coalesce(string_agg(i::text, ' '), '') INTO renewed FROM done;
 	RETURN renewed;
@@ -940,6 +1188,9 @@ BEGIN
 	PERFORM 1 FROM fencelock_lease l
 		WHERE l.expires_at <= to_timestamp(moment / 1000000.0) AND substr(l.name, 1, length(ks)) = ks
 		ORDER BY l.name FOR SHARE;
+	PERFORM 1 FROM fencelock_hold h
+		WHERE h.expires_at <= to_timestamp(moment / 1000000.0) AND substr(h.name, 1, length(ks)) = ks
+		ORDER BY h.name, h.nonce FOR SHARE;
 	RETURN moment;
 END $$;
 
@@ -958,12 +1209,19 @@ END $$;
 -- Deletes what dead processes have left.
 CREATE OR REPLACE FUNCTION fencelock_sweep() RETURNS void
 LANGUAGE sql VOLATILE AS $$
+	SELECT fencelock_level();
 	DELETE FROM fencelock_process WHERE alive_until < clock_timestamp() - interval '10 s';
 	DELETE FROM fencelock_queue q
 		WHERE NOT EXISTS (SELECT FROM fencelock_process p WHERE p.process = q.process);
 	DELETE FROM fencelock_gone WHERE until < clock_timestamp();
 	DELETE FROM fencelock_lease l WHERE expires_at < clock_timestamp() - interval '10 s'
 		AND NOT EXISTS (SELECT FROM fencelock_queue q WHERE q.name = l.name);
+	WITH dead AS MATERIALIZED (SELECT l.name FROM fencelock_lease l
+		WHERE l.shared AND NOT EXISTS (SELECT FROM fencelock_hold h
+			WHERE h.name = l.name AND h.expires_at > clock_timestamp() - interval '10 s')
+	), ours AS MATERIALIZED (
+		SELECT name FROM dead WHERE pg_try_advisory_xact_lock(7307, fencelock_hash(name))
+	) SELECT fencelock_serve(name, NULL, 2000) FROM ours;
 $$;
 
 -- Guards ------------------------------------------------------------------------------------------
@@ -993,4 +1251,4 @@ BEGIN
 END $$;
 
 -- The version of all this: last, so that it is there only when the rest is.
-CREATE OR REPLACE FUNCTION fencelock_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 2';
+CREATE OR REPLACE FUNCTION fencelock_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 3';

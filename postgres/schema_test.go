@@ -96,6 +96,9 @@ func TestSchema(t *testing.T) {
 		cycle(t, strings.Replace(url, "&schema=locks", "", 1)) // where they are, not where they might be made
 		for _, mode := range modes {
 			t.Run(string(mode), func(t *testing.T) {
+				if testing.Short() {
+					t.Skip("gates with the rights that the file shows")
+				}
 				gatetest.Run(t, func(t *testing.T) backend.Driver {
 					return client(t, url+"&pool_max_conns=8&mode="+string(mode))
 				})

@@ -571,18 +571,25 @@ func (e *refused) Unwrap() []error { return []error{backend.ErrInvalid, e.err} }
 // never shorter.
 func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
+// beginMost is how many connections a pool begins at once with one address. After an outage it would
+// begin all that it lacks, and so would every other process: a server that takes 40 ms for each would
+// be done with none within connect_timeout, and be asked for all of them again.
+const beginMost = 8
+
 // dialer is the way to dial of pools that the driver opened: it notices a dead network soon, unless
-// the program dials in its own way, and can end every connection at once.
+// the program dials in its own way, begins few connections at once, and can end every one at once.
 type dialer struct {
 	next   pgconn.DialFunc
 	mu     sync.Mutex
 	closed bool
 	conns  map[*dialed]struct{}
+	begins map[string]chan struct{} // by address; full while beginMost are begun
 }
 
 type dialed struct {
 	net.Conn
-	of *dialer
+	of    *dialer
+	begun context.CancelFunc
 }
 
 func newDialer() *dialer {
@@ -590,28 +597,57 @@ func newDialer() *dialer {
 		Enable: true, Idle: 5 * time.Second,
 		Interval: 2 * time.Second, Count: 4,
 	}}
-	return &dialer{next: soon.DialContext, conns: map[*dialed]struct{}{}}
+	return &dialer{
+		next: soon.DialContext, conns: map[*dialed]struct{}{}, begins: map[string]chan struct{}{},
+	}
 }
 
-// dial is a pgconn.DialFunc.
+// dial is a pgconn.DialFunc: its ctx ends when the connection has begun, or cannot.
 func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	begun, err := d.begin(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
 	c, err := d.next(ctx, network, addr)
 	if err != nil {
+		begun()
 		return nil, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
+		begun()
 		_ = c.Close()
 		return nil, net.ErrClosed
 	}
-	one := &dialed{c, d}
+	one := &dialed{c, d, begun}
 	d.conns[one] = struct{}{}
 	return one, nil
 }
 
+// begin waits for a place among the connections that are begun with an address. It is given back when
+// begun is called, ctx ends, or connectMost is over: the server may never answer.
+func (d *dialer) begin(ctx context.Context, addr string) (begun context.CancelFunc, err error) {
+	d.mu.Lock()
+	places := d.begins[addr]
+	if places == nil {
+		places = make(chan struct{}, beginMost)
+		d.begins[addr] = places
+	}
+	d.mu.Unlock()
+	select {
+	case places <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	ctx, begun = context.WithTimeout(ctx, connectMost)
+	context.AfterFunc(ctx, func() { <-places })
+	return begun, nil
+}
+
 // Close closes the connection and forgets it.
 func (c *dialed) Close() error {
+	c.begun()
 	c.of.mu.Lock()
 	delete(c.of.conns, c)
 	c.of.mu.Unlock()

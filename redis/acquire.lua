@@ -1,6 +1,6 @@
 -- The acquire that found the key taken, the queue not empty, its own tombstone, gates that the
--- client does not know, or no counter yet. Follows shape.lua, queue.lua and gates.lua; what it is given and
--- replies: run.lua.
+-- client does not know, or no counter yet. Follows shape.lua, queue.lua, holds.lua and gates.lua; what it
+-- is given and replies: run.lua.
 local function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
   local ticket, floor, reserve = string.match(kind, '(%d+):(%d+):(%d+)$')
   floor, reserve = tonumber(floor or 0), tonumber(reserve or 0)
@@ -22,11 +22,7 @@ local function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
 
   -- Ours already: the same request again, which no gate refuses any more, or the waiter's
   -- confirmation of its claim.
-  local value = redis.pcall('GET', LOCK)
-  if type(value) == 'table' then -- a stranger holds it if that is a lock of Redisson
-    if shape(LOCK) ~= 'lock' then error(value) end
-    value = ''
-  end
+  local value = lockvalue(LOCK)
   local mine = value and sub(value, 1, 33) == nonce .. ':'
   local claimed = mine and string.byte(value, -1) == 0
   local n = mine and tonumber(string.match(value, '^%x+:(%d+):'))
@@ -38,33 +34,18 @@ local function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
   end
   if claimed then return granted(n) end
 
-  -- Free, but others wait: the first live one gets it, whoever looks.
-  if not value then
-    if not grant(pub, nonce, claim) then return granted(draw(floor)) end
+  -- Free, but others wait: the first live ones get it, whoever looks. Those beside whom others may hold
+  -- make room by their end, and a waiter that has died by that.
+  tally(value)
+  if held ~= 'x' then
+    serve(pub, nonce, claim)
+    if held == '' then return granted(draw(floor)) end
     value = call('GET', LOCK)
   end
   if sub(kind, 1, 1) == 't' then return {'locked'} end
 
-  -- Queue, or keep the place: a waiter that was dropped comes back with its ticket.
-  local left = call('PTTL', LOCK)
   local foreign = string.match(value, '^%x+:%d+:') and 0 or 1
-  local place = tonumber(call('ZSCORE', QUEUE, nonce) or 0)
-  local dropped = 0
-  if place == 0 then
-    place = tonumber(ticket or 0)
-    if place ~= 0 then dropped = 1 end
-    if place == 0 then place = draw(0) end
-    call('ZADD', QUEUE, num(place), nonce)
-  end
-  local look = left
-  if look < 0 or look > 5000 then look = 5000 end
-  local alive = look + tonumber(slack)
   local ask = string.match(kind, '^w(%d+)')
   local said = ask and ask .. '/' .. version or '-'
-  call('HSET', WAITERS, nonce, num(ms + alive) .. ' ' .. process .. ' ' .. said .. ' ' .. owner)
-  if call('PTTL', QUEUE) < alive then
-    call('PEXPIRE', QUEUE, alive)
-    call('PEXPIRE', WAITERS, alive)
-  end
-  return {'queued', num(place), left, foreign, dropped}
+  return join(nonce, ticket, call('PTTL', LOCK), foreign, held == 'x' and 5000 or 1000, slack, process, said, owner)
 end

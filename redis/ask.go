@@ -44,6 +44,18 @@ type place struct {
 // holder has for its first renewal.
 const freshest = claim / 2
 
+// shared reports whether several may have what the claim wants at once: share.lua is for those, run.lua
+// for the others.
+func shared(c *backend.Claim) bool { return c.Mode != backend.Exclusive }
+
+// script is the one that takes the claim's asks and leaves.
+func (p *place) script() *script {
+	if shared(p.claim) {
+		return shareScript
+	}
+	return runScript
+}
+
 // taken takes the lock that a push has given the claim, and reports whether it has one. A push that
 // tells of another ask is old or early: what it gave, the next ask finds.
 func (p *place) taken() bool {
@@ -51,7 +63,7 @@ func (p *place) taken() bool {
 	if g == nil || g.ask != p.answered || p.since.Elapsed() > freshest {
 		return false
 	}
-	p.claim.Grant = backend.Grant{Token: g.token, Asked: p.since, Short: claim}
+	p.claim.Grant = backend.Grant{Token: g.token, Slot: g.slot, Asked: p.since, Short: claim}
 	p.listener.Leave()
 	return true
 }
@@ -93,13 +105,15 @@ func (s *store) prepare(c *backend.Claim) bool {
 			return false
 		}
 		p.millis, p.released = redisnode.Millis(c.TTL+c.Grace), false
+		ask := ""
+		if p.listener.Hub() != nil && c.Auto && c.Floor == 0 && c.Reserve == 0 && c.Move == "" {
+			p.asks++
+			ask = strconv.FormatInt(p.asks, 10)
+		}
 		switch {
+		case shared(c):
+			p.kind = p.sharing(ask)
 		case p.listener.Hub() != nil:
-			ask := ""
-			if c.Auto && c.Floor == 0 && c.Reserve == 0 && c.Move == "" {
-				p.asks++
-				ask = strconv.FormatInt(p.asks, 10)
-			}
 			p.kind = fmt.Sprintf("w%s:%d:%d:%d", ask, p.ticket, c.Floor, c.Reserve)
 		case c.Floor > 0 || c.Reserve > 0:
 			p.kind = fmt.Sprintf("t:0:%d:%d", c.Floor, c.Reserve)
@@ -124,8 +138,21 @@ func (s *store) prepare(c *backend.Claim) bool {
 	return !p.released
 }
 
-// Ask implements backend.Driver: one script in one round trip, for one claim or for many. Claims
-// that were judged by other gates than the first one go in a call of their own.
+// sharing is the kind of an acquire of share.lua.
+func (p *place) sharing(ask string) string {
+	kind, mode := tries, "r"
+	if p.listener.Hub() != nil {
+		kind = "w" + ask
+	}
+	if p.claim.Mode == backend.Permit {
+		mode = "p"
+	}
+	return fmt.Sprintf("%s:%s%d:%d:%d", kind, mode, p.claim.Limit, p.ticket, p.claim.Floor)
+}
+
+// Ask implements backend.Driver: one script in one round trip, for one claim or for many. Claims that
+// were judged by other gates than the first one go in a call of their own, and so do those of another
+// script.
 func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	if len(cs) == 1 {
 		if !s.prepare(cs[0]) {
@@ -145,6 +172,8 @@ func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	var asks, others []*backend.Claim
 	for _, c := range cs {
 		switch {
+		case shared(c) != shared(cs[0]):
+			others = append(others, c)
 		case !s.prepare(c):
 		case c.Leaving:
 			all = append(all, c)
@@ -209,15 +238,16 @@ func version(c *backend.Claim) string {
 	return c.Gates.Version
 }
 
-// command makes the command of run.lua.
+// command makes the command of run.lua or share.lua.
 func (s *store) command(ctx context.Context, cs []*backend.Claim, r int, byText bool) *goredis.Cmd {
 	args := cs[0].Place.(*place).space[:0]
 	if len(cs) > 1 {
 		args = make([]any, 0, 8+8*len(cs))
 	}
-	args = append(args, "evalsha", &runScript.hash, 0)
+	sc := cs[0].Place.(*place).script()
+	args = append(args, "evalsha", &sc.hash, 0)
 	if byText {
-		args[0], args[1] = "eval", &runScript.text
+		args[0], args[1] = "eval", &sc.text
 	}
 	keys := len(args)
 	of := func(i int) *place { return cs[i].Place.(*place) }
@@ -261,7 +291,7 @@ func (s *store) command(ctx context.Context, cs []*backend.Claim, r int, byText 
 
 // others returns the keys that a claim may need besides, which a cluster wants to be declared.
 func (p *place) others() []any {
-	return []any{p.keys.ours() + "m" + p.keys.lock, p.counter, p.tombstone}
+	return []any{p.keys.ours() + "m" + p.keys.lock, p.counter, p.tombstone, p.keys.holds(), p.keys.parts()}
 }
 
 // mark returns the owner as the value of a lock has it, without a copy where it has no marks. A grant
@@ -312,8 +342,11 @@ func (p *place) left() error {
 
 // asked takes in the answer to an acquire.
 func (s *store) asked(c *backend.Claim, p *place, res []any, asked backend.Instant) error {
-	if token, reserved, ok := granted(p.reply, res); ok {
-		c.Grant = backend.Grant{Token: token, Reserved: reserved, Asked: asked}
+	if token, n, ok := granted(p.reply, res); ok {
+		c.Grant = backend.Grant{Token: token, Reserved: n, Asked: asked}
+		if shared(c) {
+			c.Reserved, c.Slot = 0, n
+		}
 		p.listener.Leave()
 		return nil
 	}
@@ -337,8 +370,8 @@ func (s *store) asked(c *backend.Claim, p *place, res []any, asked backend.Insta
 	return redisnode.Unexpected(p.reply)
 }
 
-// granted reads token, or {token, reserved}.
-func granted(reply any, res []any) (token backend.Token, reserved int, ok bool) {
+// granted reads token, {token, reserved}, or {token, slot}.
+func granted(reply any, res []any) (token backend.Token, second int, ok bool) {
 	if len(res) != 2 {
 		token, ok = reply.(int64)
 		return token, 0, ok

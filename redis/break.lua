@@ -1,5 +1,5 @@
 -- Frees the lock whoever holds it, and hands it on. What is no lock is left alone. Follows
--- shape.lua, clock.lua and queue.lua.
+-- shape.lua, clock.lua and holds.lua.
 -- KEYS  1 lock  2 version of the gates, then on a cluster those that it may use
 -- ARGV  1 base, as in run.lua  2 claim ms  3 PUBLISH or SPUBLISH  4 as in shape.lua
 --       5 nonce of this Break: a copy that comes later would free the next holder's lock
@@ -13,7 +13,10 @@ local value = redis.pcall('GET', KEYS[1]) -- a lock of Redisson is no string
 local nonce = type(value) == 'string' and string.match(value, '^(%x+):%d+:') or ''
 of(KEYS[1], ARGV[1], nonce)
 GATES = KEYS[2]
-call('DEL', LOCK)
+local several = type(value) == 'string' and marker(value) and call('ZRANGE', HOLDS, 0, -1) or {}
+call('DEL', LOCK, HOLDS, PARTS)
 if #nonce == 32 then mark(TOMB, 0) end
-grant(ARGV[3], '', ARGV[2])
+for _, nonce in ipairs(several) do mark(ARGV[1] .. 'x' .. nonce, 0) end
+held = ''
+serve(ARGV[3], '', ARGV[2])
 return 1

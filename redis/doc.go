@@ -20,6 +20,8 @@
 //	fl\0{tag}q<lock>    queue: nonce by ticket
 //	fl\0{tag}m<lock>    its waiters: until when each counts as alive, its process, its last ask and the
 //	                    gates that it was judged by then, its owner
+//	fl\0{tag}h<lock>    the holds of readers or permits: until when each lasts
+//	fl\0{tag}o<lock>    what else is known of them
 //	fl\0{tag}x<nonce>   tombstone of an acquisition of which a copy may come yet: a request of it
 //	                    went unanswered, even if another copy was answered. Or the mark that
 //	                    its lock was taken away, for a release that is sent again; or that
@@ -30,6 +32,11 @@
 //
 // Once nobody holds a name or waits for it, nothing is left of it but tombstones and marks, which
 // expire. The counters are at most one for each of the 16,384 slots, however many names there are.
+//
+// Readers and permits hold the lock as a group: its key is the marker "shared:r:era" of readers, with
+// their token, or "shared:p:least" of permits, with the least limit, which a program of the plain recipe
+// takes for a stranger's lock; holds.lua has the two keys beside it. All three expire with the hold that
+// ends last; each hold ends by its own time, on the server's clock.
 //
 // Behind the owner a NUL and a migration mark a holder in PhaseBoth, and a NUL at the end of the
 // value a claim that its waiter has not confirmed.
@@ -79,7 +86,8 @@
 // Each grant's token is max(counter + 1, the server's clock in µs, floor + 1), computed in the
 // script that grants. So tokens rise also after the data is lost or a stale replica is promoted, as
 // long as the clock of the server that grants next is not behind the clock of the one that granted
-// last by more than the time between the two grants. Tokens reserved for other holders of the
+// last by more than the time between the two grants. Readers who join those that a stale replica still
+// shows share their token, until these have expired. Tokens reserved for other holders of the
 // process move the counter at most 3 ms ahead of that clock. A floor more than an hour ahead of the
 // clock and above the counter is ErrInvalid, for it would spend the numbers of other names.
 //

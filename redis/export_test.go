@@ -7,6 +7,7 @@ import "time"
 // The hashes by which the scripts are called on the wire.
 var (
 	RunHash   = runScript.hash
+	ShareHash = shareScript.hash
 	RenewHash = renewScript.hash
 	CheckHash = checkScript.hash
 )

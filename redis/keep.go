@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,76 +13,124 @@ import (
 )
 
 // Keep implements backend.Driver: on one server as one call with all keys, on a cluster as one
-// pipeline for each node, so that a node that does not answer delays no other. Also a look is a
-// script, so that a client that sends reads to replicas asks the master.
+// pipeline for each node, so that a node that does not answer delays no other. Holds of groups go beside the
+// others, in a call of their own. Also a look is a script, so that a client that sends reads to replicas
+// asks the master.
 func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
-	sc := checkScript
-	if extend {
-		sc = renewScript
-	}
-	args := func(of ...*backend.Claim) (keys []string, args []any) {
-		for _, c := range of {
-			keys, args = append(keys, s.prefix+c.Name), append(args, c.Nonce)
-			if extend {
-				args = append(args, redisnode.Millis(c.TTL+c.Grace))
-			}
-		}
-		return keys, args
-	}
 	errs := make([]error, len(cs))
-	if s.cluster == nil {
-		keys, args := args(cs...)
-		reply, err := s.run(ctx, sc, keys, args...)
-		ours, ok := reply.([]any)
-		if err == nil && (!ok || len(ours) != len(cs)) {
-			err = redisnode.Unexpected(reply)
-		}
-		for i := range cs {
-			if errs[i] = err; err == nil {
-				errs[i] = verdict(ours[i])
-			}
-		}
+	all := s.keeps(cs, extend)
+	if s.cluster == nil && len(all) == 1 {
+		s.keepAll(ctx, all[0], errs)
 		return errs
 	}
 	var wg sync.WaitGroup
-	for _, of := range s.byNode(ctx, cs) {
-		wg.Go(func() {
-			most := nodeMost
-			if end, ok := ctx.Deadline(); ok { // the answers of the others count only once all are there
-				most = min(most, time.Until(end)/2)
-			}
-			ctx, cancel := context.WithTimeout(ctx, most)
-			defer cancel()
-			words := func(i int) ([]string, []any) { return args(cs[i]) }
-			err := together(ctx, s, sc, of, words, func(i int, c *goredis.Cmd) error {
-				switch reply, err := c.Slice(); {
-				case err != nil:
-					errs[i] = s.meaning(err)
-				case len(reply) != 1:
-					errs[i] = redisnode.Unexpected(reply)
-				default:
-					errs[i] = verdict(reply[0])
-				}
-				return nil // the answer for one is none for the others
-			})
-			for _, i := range of {
-				if err != nil {
-					errs[i] = err
-				}
-			}
-		})
+	for _, k := range all {
+		if s.cluster == nil {
+			wg.Go(func() { s.keepAll(ctx, k, errs) })
+			continue
+		}
+		for _, of := range s.byNode(ctx, k.cs, k.of) {
+			wg.Go(func() { s.keepEach(ctx, k, of, errs) })
+		}
 	}
 	wg.Wait()
 	return errs
 }
 
+// keeping is what one script asks about claims.
+type keeping struct {
+	*script
+	cs     []*backend.Claim
+	of     []int // indexes of those claims
+	extend bool
+}
+
+// keeps returns one for each script that is needed.
+func (s *store) keeps(cs []*backend.Claim, extend bool) []keeping {
+	alone, beside := keeping{checkScript, cs, nil, extend}, keeping{keepSharedScript, cs, nil, extend}
+	if extend {
+		alone.script = renewScript
+	}
+	alone.of = make([]int, 0, len(cs))
+	for i, c := range cs {
+		if shared(c) {
+			beside.of = append(beside.of, i)
+		} else {
+			alone.of = append(alone.of, i)
+		}
+	}
+	return slices.DeleteFunc([]keeping{alone, beside}, func(k keeping) bool { return len(k.of) == 0 })
+}
+
+// words adds what is asked about a claim.
+func (s *store) words(k keeping, c *backend.Claim, keys []string, args []any) ([]string, []any) {
+	args = append(args, c.Nonce)
+	if shared(c) {
+		keys = append(keys, keysOf(s.prefix+c.Name).keep()...)
+	} else {
+		keys = append(keys, s.prefix+c.Name)
+	}
+	switch {
+	case k.extend:
+		args = append(args, redisnode.Millis(c.TTL+c.Grace))
+	case shared(c):
+		args = append(args, 0)
+	}
+	return keys, args
+}
+
+// keepAll asks one server, in one call.
+func (s *store) keepAll(ctx context.Context, k keeping, errs []error) {
+	keys, args := make([]string, 0, len(k.of)), make([]any, 0, 2*len(k.of))
+	for _, i := range k.of {
+		keys, args = s.words(k, k.cs[i], keys, args)
+	}
+	reply, err := s.run(ctx, k.script, keys, args...)
+	ours, ok := reply.([]any)
+	if err == nil && (!ok || len(ours) != len(k.of)) {
+		err = redisnode.Unexpected(reply)
+	}
+	for at, i := range k.of {
+		if errs[i] = err; err == nil {
+			errs[i] = verdict(ours[at])
+		}
+	}
+}
+
+// keepEach asks one node of a cluster about the claims with these indexes, each in a call of its own.
+func (s *store) keepEach(ctx context.Context, k keeping, of []int, errs []error) {
+	most := nodeMost
+	if end, ok := ctx.Deadline(); ok { // the answers of the others count only once all are there
+		most = min(most, time.Until(end)/2)
+	}
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	words := func(i int) ([]string, []any) { return s.words(k, k.cs[i], nil, nil) }
+	err := together(ctx, s, k.script, of, words, func(i int, c *goredis.Cmd) error {
+		switch reply, err := c.Slice(); {
+		case err != nil:
+			errs[i] = s.meaning(err)
+		case len(reply) != 1:
+			errs[i] = redisnode.Unexpected(reply)
+		default:
+			errs[i] = verdict(reply[0])
+		}
+		return nil // the answer for one is none for the others
+	})
+	for _, i := range of {
+		if err != nil {
+			errs[i] = err
+		}
+	}
+}
+
 // byNode groups the indexes of claims by the node of a cluster that has their locks. Those whose
 // node is not known go together.
-func (s *store) byNode(ctx context.Context, cs []*backend.Claim) map[string][]int {
+func (s *store) byNode(ctx context.Context, cs []*backend.Claim, of []int) map[string][]int {
 	groups := map[string][]int{}
-	for i, c := range cs {
+	for _, i := range of {
 		node := ""
-		if n, err := s.cluster.MasterForKey(ctx, s.prefix+c.Name); err == nil {
+		if n, err := s.cluster.MasterForKey(ctx, s.prefix+cs[i].Name); err == nil {
 			node = n.Options().Addr
 		}
 		groups[node] = append(groups[node], i)

@@ -16,6 +16,8 @@ const slots = 16384
 //	fl\0{tag}c          the slot's counter
 //	fl\0{tag}q<lock>    the queue
 //	fl\0{tag}m<lock>    its waiters
+//	fl\0{tag}h<lock>    the holds of readers or permits: until when each lasts
+//	fl\0{tag}o<lock>    what else is known of them
 //	fl\0{tag}x<nonce>   a tombstone, or the mark that the lock was taken away from this nonce
 //	fl\0{tag}g<prefix>  the version of the keyspace's gates: on a cluster in every slot, elsewhere in one
 //	fl\0{tag}g<prefix>\0  the gates, in the same slots
@@ -30,14 +32,23 @@ func (k keys) ours() string { return ours(k.tag) }
 // ours is what the keys of a slot begin with.
 func ours(tag string) string { return "fl\x00{" + tag + "}" }
 
+// holds is the key of the holds of a group, parts that of what is known of them: holds.lua.
+func (k keys) holds() string { return k.ours() + "h" + k.lock }
+func (k keys) parts() string { return k.ours() + "o" + k.lock }
+
+// keep returns the KEYS of keepshared.lua.
+func (k keys) keep() []string { return []string{k.lock, k.holds(), k.parts()} }
+
 // inspect returns the KEYS of inspect.lua.
 func (k keys) inspect() []string {
-	return []string{k.lock, k.ours() + "q" + k.lock, k.ours() + "m" + k.lock}
+	return []string{k.lock, k.ours() + "q" + k.lock, k.ours() + "m" + k.lock, k.holds(), k.parts()}
 }
 
 // all returns every key that break.lua may use.
 func (k keys) all(gates string) []string {
-	return []string{k.lock, gates, k.ours() + "q" + k.lock, k.ours() + "m" + k.lock, k.ours() + "c"}
+	return []string{
+		k.lock, gates, k.ours() + "q" + k.lock, k.ours() + "m" + k.lock, k.ours() + "c", k.holds(), k.parts(),
+	}
 }
 
 // slot returns the hash slot of a key: CRC16 of its hash tag, as the Redis

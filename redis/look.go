@@ -63,11 +63,11 @@ func (s *store) plain() string {
 	return "0"
 }
 
-// info reads {value, there, pttl, waiters, shaped like a lock}. other: it is no lock, as far as one
-// can see, but an application's data.
+// info reads {value, there, pttl, waiters, shaped like a lock}, and of a group what members reads. other: it
+// is no lock, as far as one can see, but an application's data.
 func info(name string, reply any) (i backend.Info, other bool, err error) {
 	res, _ := reply.([]any)
-	if len(res) != 5 {
+	if len(res) != 5 && len(res) != 6 {
 		return backend.Info{}, false, redisnode.Unexpected(reply)
 	}
 	text, ok1 := res[0].(string)
@@ -82,6 +82,9 @@ func info(name string, reply any) (i backend.Info, other bool, err error) {
 		return i, false, nil
 	}
 	parse(text, &i)
+	if len(res) == 6 && !members(text, res[5], &i) {
+		return backend.Info{}, false, redisnode.Unexpected(reply)
+	}
 	i.Leaked = left == -1
 	if left > 0 {
 		i.ExpiresIn = time.Duration(min(left, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
@@ -94,6 +97,62 @@ func parse(text string, i *backend.Info) {
 	if v := redisnode.Parse(text); len(v.ID) == 32 {
 		i.Token, i.Owner, i.Both, i.Pending = v.Number, v.Owner, v.Both, v.Pending
 	}
+}
+
+// members reads {holds, greatest token, owner, none is confirmed, holds that end first} of a group with this
+// marker. Without holds, which only some other program can have deleted, nobody knows who holds it.
+func members(marker string, group any, i *backend.Info) bool {
+	res, _ := group.([]any)
+	if len(res) != 5 {
+		return false
+	}
+	n, ok1 := res[0].(int64)
+	token, ok2 := res[1].(int64)
+	owner, ok3 := res[2].(string)
+	pending, ok4 := res[3].(int64)
+	first, ok5 := res[4].([]any)
+	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || n < 0 || token < 0 {
+		return false
+	}
+	if n == 0 {
+		return true
+	}
+	i.Mode = backend.Reader
+	if strings.HasPrefix(marker, "shared:p:") {
+		i.Mode = backend.Permit
+	}
+	i.Holders, i.Token, i.Pending = int(n), token, pending == 1
+	i.Owner, i.Both, _ = strings.Cut(owner, "\x00")
+	i.Holds = make([]backend.Held, len(first))
+	for at := range first {
+		if !member(first[at], &i.Holds[at]) {
+			return false
+		}
+	}
+	return true
+}
+
+// member reads {nonce, token, slot, owner, pttl} of one hold of a group.
+func member(one any, h *backend.Held) bool {
+	res, _ := one.([]any)
+	if len(res) != 5 {
+		return false
+	}
+	var ok [5]bool
+	var token, slot string
+	var left int64
+	h.ID, ok[0] = res[0].(string)
+	token, ok[1] = res[1].(string)
+	slot, ok[2] = res[2].(string)
+	h.Owner, ok[3] = res[3].(string)
+	left, ok[4] = res[4].(int64)
+	h.Owner, _, _ = strings.Cut(h.Owner, "\x00")
+	h.ExpiresIn = time.Duration(left) * time.Millisecond
+	var err1, err2 error
+	h.Token, err1 = strconv.ParseInt(token, 10, 64)
+	h.Slot, err2 = strconv.Atoi(slot)
+	return ok == [5]bool{true, true, true, true, true} && err1 == nil && err2 == nil &&
+		h.Token >= 0 && h.Slot >= 0
 }
 
 // list finds the names that have a lock key or a queue, until found says no.

@@ -39,3 +39,24 @@ func FuzzInfo(f *testing.F) {
 		}
 	})
 }
+
+// Whatever a look is answered about a group, it is an error or what a group can be.
+func FuzzMembers(f *testing.F) {
+	f.Add("shared:r:7", int64(2), int64(7), "", int64(0), 5, "7", "0")
+	f.Add("shared:p:3", int64(1), int64(7), "owner\x00move", int64(1), 5, "7", "2")
+	f.Add("shared:p:3", int64(0), int64(0), "", int64(1), 5, "x", "-1")
+	f.Add("x", int64(-1), int64(-7), "o", int64(2), 3, "", "")
+	f.Fuzz(func(t *testing.T, text string, n, token int64, owner string, pending int64, length int, of, slot string) {
+		group := []any{n, token, owner, pending, []any{[]any{"0123", of, slot, owner, pending}}}
+		reply := []any{text, int64(1), int64(1000), int64(0), int64(1), group[:min(max(length, 0), len(group))]}
+		i, _, err := info("n", reply)
+		if err == nil && (i.Token < 0 || i.Holders < 0 || i.Holders > 0 && i.Mode == backend.Exclusive) {
+			t.Errorf("%v: read as %+v", reply, i)
+		}
+		for _, h := range i.Holds {
+			if err == nil && (h.Token < 0 || h.Slot < 0) {
+				t.Errorf("%v: read as %+v", reply, h)
+			}
+		}
+	})
+}

@@ -25,6 +25,7 @@ const (
 type given struct {
 	ask   int64
 	token backend.Token
+	slot  int
 }
 
 // channel returns the channel of this driver for a lock, as queue.lua makes it: one, or on a cluster
@@ -135,21 +136,15 @@ func (p sharded) Unsubscribe(ctx context.Context, channels ...string) error {
 	return p.SUnsubscribe(ctx, channels...)
 }
 
-// Push implements redisnode.Waiter: "h<ask>:<token>", it is yours, by that ask; "g", it is yours if
-// you ask; or "w<ms>", look in that time.
+// Push implements redisnode.Waiter: "h<ask>:<token>", of a permit with ":<slot>", it is yours, by that
+// ask; "g", it is yours if you ask; or "w<ms>", look in that time.
 func (p *place) Push(what string) {
 	if pause, ok := redisnode.PushedPause(what); ok {
 		p.Wake(pause)
 		return
 	}
 	if by, ok := strings.CutPrefix(what, "h"); ok {
-		ask, token, _ := strings.Cut(by, ":")
-		g := &given{}
-		var bad error
-		if g.ask, bad = strconv.ParseInt(ask, 10, 64); bad == nil {
-			g.token, bad = strconv.ParseInt(token, 10, 64)
-		}
-		if bad == nil && g.ask > 0 && g.token > 0 {
+		if g := readGiven(by); g != nil {
 			p.given.Store(g)
 		}
 		p.Wake(0)
@@ -157,6 +152,23 @@ func (p *place) Push(what string) {
 	if what == "g" {
 		p.Wake(0)
 	}
+}
+
+// readGiven reads "<ask>:<token>" or "<ask>:<token>:<slot>"; nil: it is neither.
+func readGiven(text string) *given {
+	ask, token, _ := strings.Cut(text, ":")
+	token, slot, permit := strings.Cut(token, ":")
+	g := &given{}
+	var err1, err2, err3 error
+	g.ask, err1 = strconv.ParseInt(ask, 10, 64)
+	g.token, err2 = strconv.ParseInt(token, 10, 64)
+	if permit {
+		g.slot, err3 = strconv.Atoi(slot)
+	}
+	if err1 != nil || err2 != nil || err3 != nil || g.ask <= 0 || g.token <= 0 || g.slot < 0 {
+		return nil
+	}
+	return g
 }
 
 // Wake implements redisnode.Waiter.

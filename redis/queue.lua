@@ -1,10 +1,14 @@
--- The queue of a lock: what acquire.lua, release.lua and break.lua share. Its order is the ticket,
--- drawn from the counter. A waiter is "until process said owner", and alive if its "until" has not
--- passed and a push to its process finds a listener.
-local LOCK, QUEUE, WAITERS, COUNTER, TOMB, GATES
+-- The queue of a lock: what acquire.lua, release.lua, share.lua and break.lua have in common. Its order is
+-- the ticket, drawn from the counter. A waiter is "until process said owner", and alive if its "until"
+-- has not passed and a push to its process finds a listener. What it has said is its last ask and the
+-- version of the gates that it was judged by, "ask/version", or "-" where no push may grant. A reader
+-- or a permit has its mode and its limit before that, "r0:" or "p3:": a program that knows neither
+-- hands it the lock as a claim of an exclusive one then, which share.lua understands.
+local LOCK, QUEUE, WAITERS, COUNTER, TOMB, GATES, HOLDS, PARTS
 local function of(lock, base, nonce)
   LOCK, QUEUE, WAITERS = lock, base .. 'q' .. lock, base .. 'm' .. lock
   COUNTER, TOMB = base .. 'c', base .. 'x' .. nonce
+  HOLDS, PARTS = base .. 'h' .. lock, base .. 'o' .. lock
 end
 
 -- The channel of a process: one for all slots, or with sharded pub/sub one in each slot.
@@ -35,16 +39,17 @@ local function judged(version)
   return type(v) ~= 'table' and (v or '-') == version
 end
 
--- The channel of a waiter, what it has said, and its owner; nil if it does not live.
+-- The channel of a waiter, what it has said, its owner, and all that stands there; nil if it does not
+-- live.
 local function waiter(pub, nonce)
-  local till, process, said, owner =
-    string.match(call('HGET', WAITERS, nonce) or '', '^(%d+) (%S+) (%S+) (.*)$')
+  local entry = call('HGET', WAITERS, nonce) or ''
+  local till, process, said, owner = string.match(entry, '^(%d+) (%S+) (%S+) (.*)$')
   if not till or tonumber(till) < ms then return nil end
   local to = channel(pub, process)
   -- PUBLISH counts those too who listen to every channel. To a shard's nobody can by a pattern. A
   -- user without the right to PUBSUB has the count of PUBLISH alone.
   if pub == 'PUBLISH' and redis.pcall('PUBSUB', 'NUMSUB', to)[2] == 0 then return nil end
-  return to, said, owner
+  return to, said, owner, entry
 end
 
 -- Leaves a mark that the lock was taken away from the nonce whose tombstone this is. Without memory
@@ -54,31 +59,38 @@ local function mark(tomb, keep)
   if reply.err and not string.find(reply.err, 'OOM', 1, true) then error(reply) end
 end
 
--- Hands the free lock to the first live waiter, for as long as a claim lasts. If the waiter has said
--- by which of its asks it takes that, and the gates are those that it was judged by then, it holds
--- the lock from now on, and hears so. Otherwise it must send its acquire again, which the gates may
--- refuse; a NUL at the end tells such a claim. The waiter after it is told to look when the time is
--- over. Stops at the waiter self, who takes the lock himself.
-local function grant(pub, self, claim)
-  local h = head()
-  while h and h ~= self do
-    local to, said, owner = waiter(pub, h)
-    local n, word, mark = to and num(draw(0)), 'g', '\0'
-    local ask, version = string.match(said or '', '^(%d+)/(%S+)$')
-    if ask and judged(version) then word, mark = 'h' .. ask .. ':' .. n, '' end
-    drop(h)
-    if to and call(pub, to, word .. ' ' .. h) > 0 then
-      call('SET', LOCK, h .. ':' .. n .. ':' .. owner .. mark, 'PX', claim)
-      h = head()
-      while h do
-        to = waiter(pub, h)
-        if to and call(pub, to, 'w' .. claim .. ' ' .. h) > 0 then break end
-        drop(h)
-        h = head()
-      end
-      return true
-    end
-    h = head()
+-- What a release or an abandon leaves behind, and its reply. A lock that is not ours was taken away, as
+-- the first release of it can tell. It leaves a mark then, as does break.lua. A release that is sent
+-- again, since no answer came to the first one, and finds neither lock nor mark, finds what the first
+-- one did.
+local function left(ours, keep, kind)
+  local lost = not ours and kind ~= '0' and (kind == '1' or call('GET', TOMB) == 'lost')
+  if lost then
+    mark(TOMB, keep)
+  elseif keep ~= '0' then
+    call('SET', TOMB, '1', 'PX', keep)
   end
-  return false
+  return (ours or kind == '2' and not lost) and 1 or 0
+end
+
+-- Queues a waiter, or keeps its place: one that was dropped comes back with its ticket. The lock is free
+-- in pttl ms, as far as one can tell, and the waiter looks again within most ms. Returns the reply.
+local function join(nonce, ticket, pttl, foreign, most, slack, process, said, owner)
+  local place = tonumber(call('ZSCORE', QUEUE, nonce) or 0)
+  local dropped = 0
+  if place == 0 then
+    place = tonumber(ticket or 0)
+    if place ~= 0 then dropped = 1 end
+    if place == 0 then place = draw(0) end
+    call('ZADD', QUEUE, num(place), nonce)
+  end
+  local look = pttl
+  if look < 0 or look > most then look = most end
+  local alive = look + tonumber(slack)
+  call('HSET', WAITERS, nonce, num(ms + alive) .. ' ' .. process .. ' ' .. said .. ' ' .. owner)
+  if call('PTTL', QUEUE) < alive then
+    call('PEXPIRE', QUEUE, alive)
+    call('PEXPIRE', WAITERS, alive)
+  end
+  return {'queued', num(place), pttl, foreign, dropped}
 end

@@ -15,6 +15,8 @@ var (
 	runLua string
 	//go:embed queue.lua
 	queueLua string
+	//go:embed holds.lua
+	holdsLua string
 	//go:embed gates.lua
 	gatesLua string
 	//go:embed acquire.lua
@@ -23,6 +25,10 @@ var (
 	releaseLua string
 	//go:embed rest.lua
 	restLua string
+	//go:embed share.lua
+	shareLua string
+	//go:embed keepshared.lua
+	keepSharedLua string
 	//go:embed renew.lua
 	renewLua string
 	//go:embed check.lua
@@ -51,11 +57,13 @@ var (
 // ones need, and returns before the queue's functions are even defined.
 var (
 	runScript = newScript(refuseLua + clockLua + runLua +
-		shapeLua + queueLua + gatesLua + acquireLua + releaseLua + restLua)
-	renewScript   = newScript(refuseLua + renewLua)
-	checkScript   = newScript(refuseLua + checkLua)
-	breakScript   = newScript(shapeLua + clockLua + queueLua + breakLua)
-	inspectScript = newScript(shapeLua + inspectLua)
+		shapeLua + queueLua + holdsLua + gatesLua + acquireLua + releaseLua + restLua)
+	shareScript      = newScript(refuseLua + clockLua + shapeLua + queueLua + holdsLua + gatesLua + shareLua + restLua)
+	renewScript      = newScript(refuseLua + renewLua)
+	checkScript      = newScript(refuseLua + checkLua)
+	keepSharedScript = newScript(refuseLua + clockLua + keepSharedLua)
+	breakScript      = newScript(shapeLua + clockLua + queueLua + holdsLua + breakLua)
+	inspectScript    = newScript(shapeLua + inspectLua)
 
 	loadScript      = newScript(gatesLua + loadLua)
 	swapScript      = newScript(gatesLua + swapLua)

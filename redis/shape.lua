@@ -1,12 +1,13 @@
 -- What a lock's key holds. Under a prefix every string is a lock, as the recipe SET key value NX PX
 -- writes it, whatever the value. With an empty prefix, plain = '1', an application keeps its own
--- strings there. Returns nil for no key | 'lock': ours, a token as redsync and redislock write it,
--- or a lock of Redisson | what it is instead, for people
+-- strings there. Returns nil for no key | 'lock': ours, also of several, a token as redsync and
+-- redislock write it, or a lock of Redisson | what it is instead, for people
 local function shape(key, plain)
   local v = redis.pcall('GET', key)
   if not v then return nil end
   if type(v) == 'string' then
     if plain ~= '1' then return 'lock' end
+    if string.match(v, '^shared:[rp]:%d+$') then return 'lock' end
     if string.match(v, '^%x+:%d+:') and string.sub(v, 33, 33) == ':' then return 'lock' end
     local random = #v >= 16 and string.match(v, '^[%w+/=_-]+$')
       or #v >= 22 and string.match(string.sub(v, 1, 22), '^[%w_-]+$')
@@ -28,4 +29,14 @@ local function shape(key, plain)
     if holders > 0 then return 'lock' end
   end
   return 'a ' .. kind
+end
+
+-- The value of a lock, nil for none, and '' where a stranger holds it as a lock of Redisson.
+local function lockvalue(key)
+  local value = redis.pcall('GET', key)
+  if type(value) == 'table' then
+    if shape(key) ~= 'lock' then error(value) end
+    return ''
+  end
+  return value or nil
 end

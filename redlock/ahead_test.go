@@ -44,13 +44,7 @@ func TestLibraryForgetsSettings(t *testing.T) {
 // one of them changes, those after it find.
 func TestOperationsOfOneCall(t *testing.T) {
 	t.Parallel()
-	client := goredis.NewClient(&goredis.Options{Addr: servers.Redis(t, servers.RedisOptions{}).Addr()})
-	t.Cleanup(func() { _ = client.Close() })
-	s, err := newStore([]goredis.UniversalClient{client, client, client}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
+	client, s := thrice(t)
 	id := func(c string) string { return strings.Repeat(c, 32) }
 	first := time.Now().UnixMicro()
 	number := first

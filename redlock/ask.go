@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ const (
 
 var (
 	errSplit = errors.New("several clients want the lock, and none of them has the votes of a majority")
+	errOwn   = errors.New("an earlier attempt of this request, whose votes came too late, is being undone")
 	errGates = errors.New("the nodes have different gates of migrations, " +
 		"and are being given the latest ones")
 )
@@ -221,6 +223,7 @@ type votes struct {
 	unsettled bool           // a node is in quarantine
 	gone      bool
 	foreign   bool
+	own       bool            // a node has a vote for an earlier ballot of the claim
 	left      []time.Duration // until the refusing nodes are free
 }
 
@@ -264,6 +267,10 @@ func (v *votes) take(a answer) error {
 			return redisnode.Unexpected(res)
 		}
 		holder, _ := res[2].(string)
+		if nonce, _, _ := strings.Cut(holder, "."); nonce == v.c.Nonce {
+			v.own = true // the vote for a ballot before is about to be undone
+			break
+		}
 		if v.held == nil {
 			v.held = map[string]int{}
 		}
@@ -321,6 +328,8 @@ func (s *store) refused(p *place, v *votes) error {
 		return v.err()
 	case v.good-len(v.gates) < s.quorum:
 		return v.otherGates()
+	case v.own && !c.Wait: // nobody else has it, as far as that node knows
+		return backend.Refusal(errOwn)
 	}
 	// Several want it and none has a majority: each undoes its votes and comes back at a moment of its
 	// own.

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
@@ -89,9 +91,9 @@ func TestVoteAskedForAgainIsUnderWay(t *testing.T) {
 	begin("released", 0)
 }
 
-// A vote that is given again takes nobody's place, and comes after no release and no Break.
-func TestVoteAgainOnANode(t *testing.T) {
-	t.Parallel()
+// thrice is a store whose three nodes are one server, and a client of that.
+func thrice(t *testing.T) (*goredis.Client, *store) {
+	t.Helper()
 	client := goredis.NewClient(&goredis.Options{Addr: servers.Redis(t, servers.RedisOptions{}).Addr()})
 	t.Cleanup(func() { _ = client.Close() })
 	s, err := newStore([]goredis.UniversalClient{client, client, client}, nil)
@@ -99,6 +101,13 @@ func TestVoteAgainOnANode(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
+	return client, s
+}
+
+// A vote that is given again takes nobody's place, and comes after no release and no Break.
+func TestVoteAgainOnANode(t *testing.T) {
+	t.Parallel()
+	client, s := thrice(t)
 	ask := func(lock string, args ...any) any {
 		t.Helper()
 		replies, err := s.nodes[0].ask(t.Context(), []op{{lock, args}})
@@ -155,5 +164,42 @@ func TestVoteAgainOnANode(t *testing.T) {
 		if got, _, _ := strings.Cut(client.Get(t.Context(), tt.lock).Val(), ":"); got != tt.left {
 			t.Errorf("%s: the lock has %q, want %q", tt.what, got, tt.left)
 		}
+	}
+}
+
+// Votes for a ballot that was too late, and whose undoing is under way, are no other holder's.
+func TestOwnVotesAreNobodyElses(t *testing.T) {
+	t.Parallel()
+	client, s := thrice(t)
+	_ = s.settle(t.Context()) // makes the node's state; its quarantine ends here
+	if err := client.HDel(t.Context(), stateKey, "until").Err(); err != nil {
+		t.Fatal(err)
+	}
+	r := &backend.Request{Name: "x", Nonce: strings.Repeat("a", 32), Owner: "o", TTL: 10 * time.Second}
+	ballots := 1
+	ask := func(holder string, wait bool) (time.Duration, error) {
+		t.Helper()
+		ballots++
+		if err := client.Set(t.Context(), s.prefix+"x", holder+":5:o", 10*time.Second).Err(); err != nil {
+			t.Fatal(err)
+		}
+		again := *r
+		again.Wait = wait
+		c := &backend.Claim{Request: &again, Place: &place{
+			ballot: s.ballot(r.Nonce + "." + strconv.Itoa(ballots)), ballots: ballots, splits: tries - 1,
+		}}
+		err := s.vote(t.Context(), c)
+		return c.Next, err
+	}
+	for _, ballot := range []string{"", ".1"} {
+		if _, err := ask(r.Nonce+ballot, false); !backend.Refused(err) || errors.Is(err, backend.ErrLocked) {
+			t.Errorf("held by the claim's ballot %q: got %v, want that it can be tried again", ballot, err)
+		}
+	}
+	if next, err := ask(r.Nonce, true); !errors.Is(err, backend.ErrLocked) || next > time.Second {
+		t.Errorf("a waiter: got %v and a look in %v, want ErrLocked and one soon", err, next)
+	}
+	if _, err := ask(strings.Repeat("b", 32), false); !errors.Is(err, backend.ErrLocked) {
+		t.Errorf("held by another: got %v, want ErrLocked", err)
 	}
 }

@@ -89,14 +89,22 @@ status=0
 # Nothing is taken from the cache, which does not see what a test reads outside of its module.
 # Several packages at a time, the longest first: most of their time is waiting.
 if [[ -z $full ]]; then
+	packages=$(scripts/packages.sh | grep -v /tests/models/) # those only compute
 	# All is compiled first: two cores that compile are no machine for leases of a second.
-	go list -export -test -deps -f '' ./tests/backends $(scripts/packages.sh) >/dev/null
-	go test -count=1 -short -vet=off -ldflags=-w -shuffle=on -p 3 -timeout 10m "$@" ./tests/backends $(scripts/packages.sh) || status=$?
+	go list -export -test -deps -f '' ./tests/backends $packages >/dev/null
+	go test -count=1 -short -vet=off -ldflags=-w -shuffle=on -p 3 -timeout 10m "$@" ./tests/backends $packages || status=$?
 else
-	# The backends' rules load the machine by themselves. With the race detector they take twelve minutes:
-	# go test -race ./tests/backends
+	# The backends' rules wait for half of their time, and the models' search of all states waits for nothing: it runs
+	# beside them at the least priority. It is too slow with the race detector.
+	nice -n 19 go test -count=1 -v "$@" ./tests/models/... >"$TMPDIR/models" 2>&1 &
+	models=$!
+	# With the race detector the backends' rules take twelve minutes: go test -race ./tests/backends
 	go test -count=1 -vet=off -shuffle=on -timeout 20m "$@" ./tests/backends || status=$?
-	scripts/packages.sh | grep -vE '/tests/(backends|models/.*)$' | xargs go test -count=1 -vet=off -race -shuffle=on -p 2 -timeout 20m "$@" || status=$?
+	wait "$models" || status=$?
+	grep -v '^=== ' "$TMPDIR/models"
+	# Faults are made beside nothing else, and the processes that meet them are not slowed by the race detector.
+	go test -count=1 -vet=off -shuffle=on -timeout 20m "$@" ./tests/guarantees || status=$?
+	scripts/packages.sh | grep -vE '/tests/(backends|guarantees|models/.*)$' | xargs go test -count=1 -vet=off -race -shuffle=on -p 2 -timeout 20m "$@" || status=$?
 	# What an operation costs is counted without the race detector, which allocates.
 	go test -count=1 "$@" -run TestCounts ./bench || status=$?
 	# Drivers from outside, held to the same suite.
@@ -110,8 +118,6 @@ else
 	(cd bench/peers && go test -count=1 -timeout 10m -run 'TestOldProgramsOnOneKey|TestMixedFleets' .) || status=$?
 	# The questions of the rules, put to other libraries: half a minute.
 	go test -count=1 -timeout 5m ./tests/peers || status=$?
-	# The search of the protocols' states needs the speed that the race detector costs.
-	go test -count=1 -v "$@" ./tests/models/... | grep -v '^=== ' || status=$?
 fi
 program pgbouncer || echo "test: NOT RUN: Postgres behind a pooler (no pgbouncer; see scripts/setup-tests.sh)"
 program prometheus || echo "test: NOT RUN: the alert rules and the dashboard (no prometheus and promtool; see scripts/setup-tests.sh)"

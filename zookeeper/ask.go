@@ -24,21 +24,22 @@ type place struct {
 	st         *store
 	r          *backend.Request
 	c          *backend.Claim // changed only while no operation is under way
-	lock, held string         // the name's node, and the holder's, if it is ours
+	lock, held string         // the name's node; and the holder's, once it is ours
 
 	doing  kind               // the operation that is under way, or ended and not answered yet
 	ended  chan error         // of size 1
 	cancel context.CancelFunc // ends the one that is under way aside
 
 	// What follows is written by the operation that is under way.
-	s       *session // changed only while there is none
-	doubt   bool     // a request that makes nodes of ours was not answered
-	wait    string   // our node in the queue; empty if there is none
-	turn    bool     // the lock is free, and ours is the first node in the queue
-	taken   bool     // the lock was not free when it was asked for
-	empty   bool     // its node is there, and nothing under it
-	missing bool     // a node is missing that carries everything else
-	others  bool     // somebody waited behind us when we last looked
+	s       *session  // changed only while there is none
+	doubt   bool      // a request that makes nodes of ours was not answered
+	wait    string    // our node in the queue; empty if there is none
+	turn    *turn     // the lock is ours to take from the queue
+	taken   bool      // the lock was not free when it was asked for
+	empty   bool      // its node is there, and nothing under it
+	missing bool      // a node is missing that carries everything else
+	others  bool      // somebody else stood there when we last looked
+	said    time.Time // when it last said that it lives; see head
 	next    time.Duration
 	gates   *backend.Record // by which it was judged; the servers', with ErrGates
 	fresh   bool            // the request that made the grant was answered
@@ -67,10 +68,7 @@ func (st *store) place(c *backend.Claim) *place {
 	p := st.find(c)
 	if p == nil {
 		lock := st.at.lock(c.Name)
-		p = &place{
-			st: st, r: c.Request, c: c, lock: lock, held: lock + "/" + heldMark + c.Nonce,
-			ended: make(chan error, 1),
-		}
+		p = &place{st: st, r: c.Request, c: c, lock: lock, ended: make(chan error, 1)}
 		st.mu.Lock()
 		st.places[c.Nonce] = p
 		st.mu.Unlock()
@@ -98,10 +96,13 @@ func (st *store) find(c *backend.Claim) *place {
 func (p *place) length() time.Duration { return p.r.TTL + p.r.Grace }
 
 // load is what the claim adds to the transaction that ends its session: the path of its node, with
-// its length. It has one at a time, and that in the queue is the longer one.
+// its length. It has one at a time; what of its name is neither the lock's nor the nonce is bounded.
 func (p *place) load() int {
-	const sizes, number = 4, len("-2147483648")
-	return sizes + len(p.lock) + len("/") + len(waitMark) + nonceLen + number + 1
+	const sizes, exclusive, shared = 4, len(waitMark + "--2147483648"), len(permMark + "-9007199254740991-1024-1023")
+	if p.r.Mode == backend.Exclusive {
+		return sizes + len(p.lock) + len("/") + nonceLen + exclusive
+	}
+	return sizes + len(p.lock) + len("/") + nonceLen + shared
 }
 
 // kind is what an operation does; each is for the calls of one method.
@@ -214,7 +215,7 @@ func (p *place) join(k kind) error {
 		return err
 	}
 	p.unwatch()
-	p.s, p.wait, p.turn, p.doubt = s, "", false, false
+	p.s, p.wait, p.turn, p.doubt = s, "", nil, false
 	return nil
 }
 
@@ -313,16 +314,22 @@ func (p *place) prepare(ctx context.Context) (*unit, error) {
 		return nil, err
 	}
 	u := &unit{p: p, gates: set.version, bucket: st.bucket(c.Name)}
-	if c.Wait && (p.wait != "" && !p.turn || p.wait == "" && (p.taken || st.wasHeld(p.lock))) {
+	if c.Wait && (p.wait != "" && p.turn == nil || p.wait == "" && (p.taken || st.wasHeld(p.lock))) {
 		p.taken = true
 		return nil, backend.ErrLocked
 	}
-	if p.wait != "" {
-		u.ops = []any{&zk.DeleteRequest{Path: p.lock + "/" + p.wait, Version: -1}}
-	} else {
+	if p.turn == nil {
 		if err := p.look(ctx); err != nil {
 			return nil, err
 		}
+	}
+	if t := p.turn; t != nil {
+		u.ops = []any{&zk.DeleteRequest{Path: p.lock + "/" + p.wait, Version: -1}}
+		if t.beside != "" {
+			u.ops = append(u.ops, &zk.CheckVersionRequest{Path: p.lock + "/" + t.beside, Version: -1})
+		}
+		u.era, u.tells, u.slot = t.era, t.beside != "" && t.era == 0, t.slot
+	} else {
 		if p.empty {
 			// The container is taken down only if it is empty, and what is not there can be made.
 			u.ops = []any{&zk.DeleteRequest{Path: p.lock, Version: -1}}
@@ -358,6 +365,9 @@ func (p *place) draw(ctx context.Context) error {
 // costs the servers a write that fails, to look costs a read: so it looks only where the lock was
 // held just now.
 func (p *place) look(ctx context.Context) error {
+	if p.wait != "" {
+		return p.step(ctx)
+	}
 	if !p.taken {
 		if !p.st.wasHeld(p.lock) {
 			return nil
@@ -366,15 +376,18 @@ func (p *place) look(ctx context.Context) error {
 			return err
 		}
 	}
-	p.taken, p.empty = false, false
 	l, err := p.s.line(ctx, p.lock)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
 		return err
 	}
-	if err := p.s.saw(ctx, p.lock, l); err != nil {
+	p.taken, p.empty = false, false
+	if err := p.s.saw(ctx, p.lock, l, "", silentHead); err != nil {
 		return err
 	}
-	if l.held != "" || len(l.waiters) > 0 {
+	switch {
+	case len(l.holds) > 0 && l.turn(p.r, len(l.waiters), 0) != nil:
+		return p.step(ctx)
+	case len(l.holds)+len(l.waiters) > 0:
 		return backend.ErrLocked
 	}
 	p.empty = err == nil // its holder died, and the servers have not taken it down yet
@@ -385,7 +398,9 @@ func (p *place) look(ctx context.Context) error {
 func (p *place) asked(ctx context.Context, u *unit) error {
 	switch i := u.index; {
 	case u.err == nil:
-		p.granted(u.token, u.reserved, u.pot.after(), u.asked)
+		p.granted(u.held, backend.Grant{
+			Token: u.token, Reserved: u.reserved, Slot: u.slot, Asked: u.asked,
+		}, u.pot.after())
 		p.fresh = true
 		if p.isFresh() {
 			return nil
@@ -399,12 +414,18 @@ func (p *place) asked(ctx context.Context, u *unit) error {
 	case errors.Is(u.err, errGates):
 		p.st.gates.outdated(u.gates)
 	case errors.Is(u.err, errDrawn):
+	case p.turn != nil && i > 0 && (errors.Is(u.err, zk.ErrNoNode) || errors.Is(u.err, zk.ErrNodeExists)):
+		// Whom it was to read beside has left, or a session of ours that is over has made its hold.
+		p.unwatch()
+		if p.turn = nil; p.c.Wait {
+			return backend.ErrLocked
+		}
 	case errors.Is(u.err, zk.ErrNodeExists):
 		if p.taken = true; p.c.Wait {
 			return backend.ErrLocked
 		}
-	case p.wait != "" && i == 0 && errors.Is(u.err, zk.ErrNoNode): // taken for dead, or cleaned up
-		p.wait, p.turn, p.taken = "", false, true
+	case p.turn != nil && i == 0 && errors.Is(u.err, zk.ErrNoNode): // taken for dead, or cleaned up
+		p.wait, p.turn, p.taken = "", nil, true
 		return backend.ErrLocked
 	case p.empty && (errors.Is(u.err, zk.ErrNotEmpty) || errors.Is(u.err, zk.ErrNoNode)):
 		p.empty = false
@@ -426,30 +447,27 @@ func (p *place) recover(ctx context.Context) error {
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
 		return err
 	}
-	p.wait, p.turn = "", false
-	if l.held == heldMark+p.c.Nonce {
-		n, err := get(ctx, s, p.held)
-		switch {
+	p.wait, p.turn = "", nil
+	for _, e := range l.of(p.c.Nonce) {
+		path := p.lock + "/" + e.node
+		n, err := get(ctx, s, path)
+		switch ours := err == nil && n.stat.EphemeralOwner == s.owner(); {
 		case errors.Is(err, zk.ErrNoNode):
 		case err != nil:
 			return err
+		case e.waits && ours:
+			p.wait = e.node
+		case e.waits, !ours && p.r.Mode != backend.Exclusive: // of a session of ours that is over
 		default:
 			r, ok := readRecord(n.data)
-			if !ok || n.stat.EphemeralOwner != s.owner() {
+			if !ok || !ours {
 				return errEnded // left by a session of ours that is over: it goes by itself
 			}
 			counter := draws{version: r.Version, last: r.Last}
 			p.st.bucket(p.c.Name).hint(counter.version, counter.last)
-			p.granted(r.Token, 0, counter, backend.Now()) // the time is confirmed next
+			// The time is confirmed next.
+			p.granted(path, backend.Grant{Token: r.Token, Slot: e.slot, Asked: backend.Now()}, counter)
 			return nil
-		}
-	}
-	for _, w := range l.of(p.c.Nonce) {
-		n, err := get(ctx, s, p.lock+"/"+w)
-		if err == nil && n.stat.EphemeralOwner == s.owner() {
-			p.wait = w
-		} else if err != nil && !errors.Is(err, zk.ErrNoNode) {
-			return err
 		}
 	}
 	p.doubt = false

@@ -27,14 +27,18 @@ const (
 type unit struct {
 	p      *place
 	ops    []any
-	noted  bool    // it has to be known whether they were done, also if the answer is lost
-	bucket *bucket // of a grant: the counter that its token is drawn from
-	gates  int32   // of a grant: the version of the gates with which it is done
+	noted  bool          // it has to be known whether they were done, also if the answer is lost
+	bucket *bucket       // of a grant: the counter that its token is drawn from
+	gates  int32         // of a grant: the version of the gates with which it is done
+	era    backend.Token // of a reader's grant beside others: their token, which is not drawn
+	tells  bool          // of a reader's: others are to have the token that it draws
+	slot   int           // of a permit's
 
 	done     chan struct{} // closed when the rest is there
 	asked    backend.Instant
 	token    backend.Token
 	reserved int
+	held     string // the path of the holder's node
 	pot      *pot
 	index    int  // the operation that failed; -1 with an error: see sent
 	sent     bool // with index -1: it is unknown whether they were done; otherwise they were not
@@ -268,7 +272,10 @@ func (f *flight) draw() {
 			return false
 		}
 		err := errDrawn
-		if clocked && u.pot.known {
+		switch {
+		case u.era > 0 && u.pot.known:
+			u.token, err = u.era, nil
+		case clocked && u.pot.known:
 			u.token, u.reserved, err = u.pot.draw(u.p.c.Request, us)
 		}
 		if err != nil {
@@ -280,10 +287,14 @@ func (f *flight) draw() {
 
 // count is how many operations of a flight are the unit's.
 func (u *unit) count() int {
+	n := len(u.ops)
 	if u.bucket != nil {
-		return len(u.ops) + 1
+		n++
 	}
-	return len(u.ops)
+	if u.tells {
+		n++
+	}
+	return n
 }
 
 // ops are the operations of the flight. The library could not read the answer if a container's were
@@ -303,10 +314,15 @@ func (f *flight) ops() []any {
 		u.asked, u.sent = asked, true
 		ops = append(ops, u.ops...)
 		if u.bucket != nil {
+			u.held = u.p.holder(u.token, u.slot)
 			ops = append(ops, &zk.CreateRequest{
-				Path: u.p.held, Data: encoded(holding(u.p.c.Request, u.token, u.pot.after())),
+				Path: u.held, Data: encoded(holding(u.p.c.Request, u.token, u.pot.after())),
 				Acl: st.acl, Flags: zk.FlagEphemeral,
 			})
+		}
+		if u.tells {
+			data := encoded(passing{Era: u.token})
+			ops = append(ops, &zk.SetDataRequest{Path: u.p.lock, Data: data, Version: -1})
 		}
 	}
 	if f.noted {

@@ -240,11 +240,39 @@ func (s *session) children(ctx context.Context, path string) ([]string, error) {
 
 // line reads who stands at a lock.
 func (s *session) line(ctx context.Context, lock string) (line, error) {
-	children, err := s.children(ctx, lock)
+	return s.lineBy(ctx, lock, (*zk.Conn).Children)
+}
+
+// lineWatched is line, and the servers tell of the next change.
+func (s *session) lineWatched(ctx context.Context, lock string) (line, error) {
+	l, err := s.lineBy(ctx, lock, func(c *zk.Conn, path string) ([]string, *zk.Stat, error) {
+		children, stat, _, err := c.ChildrenW(path)
+		if err == nil {
+			s.armed(path, nil)
+		}
+		return children, stat, err
+	})
+	if errors.Is(err, zk.ErrNoNode) {
+		s.unarmed(lock)
+	}
+	return l, err
+}
+
+func (s *session) lineBy(
+	ctx context.Context, lock string, list func(*zk.Conn, string) ([]string, *zk.Stat, error),
+) (line, error) {
+	l, err := call(ctx, s, func(c *zk.Conn) (line, error) {
+		children, stat, err := list(c, lock)
+		if err != nil {
+			return line{}, err
+		}
+		l := readLine(children)
+		l.written = stat.Version != 0
+		return l, nil
+	})
 	if err != nil {
 		return line{}, err
 	}
-	l := readLine(children)
 	if l.strange != "" {
 		return l, backend.Invalid("the node %s/%s was made by another program: "+
 			"nothing but locks may be there", lock, l.strange)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fencelock/fencelock/backend"
 )
 
 // Whatever a holder's node has, it is a stranger's, or what it says is what it says again.
@@ -36,16 +38,29 @@ func FuzzLine(f *testing.F) {
 	f.Add(heldMark+nonce, waitMark+nonce+"-0000000001", "x")
 	f.Add(waitMark+nonce+"--2147483648", waitMark+nonce+"-2147483647", waitMark+nonce+"-")
 	f.Add("", heldMark, waitMark)
+	f.Add(readMark+nonce+"-7", waitReadMark+nonce+"-0000000001", waitPermMark+nonce+"-3--2147483648")
+	f.Add(permMark+nonce+"-7-3-0", permMark+nonce+"-7-3-3", waitPermMark+nonce+"-1025-1")
 	f.Fuzz(func(t *testing.T, a, b, c string) {
 		in := []string{a, b, c}
 		l := readLine(in)
+		n, strange := len(l.holds)+len(l.waiters), 0
 		for _, node := range in {
-			if !slices.Contains(l.waiters, node) && !isHeld(node) && isWait(node) {
-				t.Errorf("%q: %q is lost", in, node)
+			if _, ok := parse(node); !ok {
+				strange++
 			}
 		}
-		for _, w := range l.waiters {
-			sequence(w)
+		if n+strange != len(in) || (l.strange != "") != (strange > 0) && !slices.Contains(in, "") {
+			t.Errorf("%q: got %+v, with %d that are strange", in, l, strange)
+		}
+		for _, e := range slices.Concat(l.holds, l.waiters) {
+			if e.ask.Mode == backend.Permit && (e.ask.Limit < 1 || e.slot >= e.ask.Limit) || e.token > maxToken {
+				t.Errorf("%q: got %+v", in, e)
+			}
+		}
+		for i, w := range l.waiters {
+			if l.at(w.node) > i {
+				t.Errorf("%q: %q is not where it stands", in, w.node)
+			}
 		}
 	})
 }

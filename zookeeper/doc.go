@@ -23,10 +23,12 @@
 //	locks                                 its data are the gates of migrations
 //	locks/<name>                          container: there while the name is held or waited for;
 //	                                      its data are those of the last release that somebody
-//	                                      waited for
+//	                                      waited for, or of an era that a floor began
 //	locks/<name>/held-<nonce>             ephemeral: the holder; its data are the token, the
 //	                                      owner, and what it made of the counter, as JSON
 //	locks/<name>/wait-<nonce>-<number>    ephemeral, sequential: the queue; the data are the owner
+//	locks/<name>/read-…, perm-…           ephemeral: holders that are readers or have permits
+//	locks/<name>/waitread-…, waitperm-…   ephemeral, sequential: their places in the same queue
 //	tokens/00 … tokens/ff                 counters: no name whose hash is that has had a greater
 //	                                      token
 //	done/<session>-<n>                    ephemeral: the last of a session's requests with releases
@@ -122,6 +124,33 @@
 // it leaves the lock free for 2 s it is dead, or as good as dead, and loses its place; who is alive
 // then joins again at the end. A waiter looks by itself every 2 s (every 5 s behind the second
 // place), in case a push is lost.
+//
+// # Readers and permits
+//
+// Each that holds has a node, with its nonce and token, of a permit its limit and slot too, in the name:
+// so a list of the nodes tells all there is to know. One multi takes a free lock, as ever. Beside
+// others a claim stands in the queue first, and a list after that shows its place and who holds:
+// three requests, and one more where it was not known that the lock is held. That no step comes too
+// late for what the list showed rests on two rules.
+//
+//   - Only the first in the queue becomes a holder, by deleting its place in the same multi. As long
+//     as that place is there nobody else does, so what the first has seen of holders only shrinks: it
+//     stays admitted, and a slot that was free stays free. A reader that sees no holder begins an era.
+//   - A reader that readers alone stand before need not be the first: it joins a reader that holds,
+//     whose node the multi checks. So it has the token of somebody who holds at that moment, and no
+//     writer has come since that was drawn. If that reader has left meanwhile, it looks again.
+//
+// A reader whose floor is not below the token of those beside it draws a new one, and leaves it in
+// the lock's node for those who come later: the one that it saw may have the older one.
+//
+// A reader that waits watches the last in front of it that is no reader, so all behind a writer are
+// woken at once; the first that waits for a permit watches the list, since anybody's release may let
+// it in. A writer that waits behind a group, or whoever else is the first in the queue and may not
+// hold yet, writes into its node each 2 s that it lives. One that says nothing for 3.5 s loses its
+// place: those behind it might be let in, and would wait for as long as its session lasts.
+//
+// All programs that use a name in these ways must know of them. An older one never gets in beside a
+// group: it finds nodes that it does not know, and says ErrInvalid.
 //
 // # Tokens
 //

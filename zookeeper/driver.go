@@ -50,6 +50,7 @@ type store struct {
 	gates   gates
 	ticks   atomic.Int64   // see tick
 	flying  sync.WaitGroup // calls that may outlive their callers, and sessions that are being closed
+	tidying sync.WaitGroup // see tidy
 
 	mu       sync.Mutex
 	closed   bool
@@ -149,13 +150,19 @@ func (st *store) Traits() backend.Traits { return backend.TraitsOf("zookeeper") 
 func (st *store) Calls() backend.Calls { return backend.Calls{Most: 1, Abreast: 1} }
 
 // Close implements backend.Driver. It returns when every session has ended, or could not be told to
-// within a second.
+// within a second, after as long for what releases have left to do.
 func (st *store) Close() error {
 	st.mu.Lock()
 	st.closed = true
 	sessions := st.sessions
 	st.sessions = nil
 	st.mu.Unlock()
+	tidied := make(chan struct{})
+	go func() { st.tidying.Wait(); close(tidied) }()
+	select {
+	case <-tidied:
+	case <-time.After(closeMost):
+	}
 	for _, s := range sessions {
 		s.end()
 	}

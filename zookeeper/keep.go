@@ -121,16 +121,14 @@ func (p *place) arm(ctx context.Context) error {
 	return nil
 }
 
-// granted makes the claim a hold. asked is when the request was sent that the session's end is
-// counted from.
-func (p *place) granted(
-	token backend.Token, reserved int, counter draws, asked backend.Instant,
-) {
+// granted makes the claim a hold: that of a node. Asked is when the request was sent that the
+// session's end is counted from.
+func (p *place) granted(held string, g backend.Grant, counter draws) {
 	p.unwatch()
-	p.wait, p.turn, p.doubt, p.fresh, p.counter = "", false, false, false, counter
+	p.wait, p.turn, p.doubt, p.fresh, p.counter = "", nil, false, false, counter
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.grant, p.renewed = &backend.Grant{Token: token, Reserved: reserved, Asked: asked}, asked
+	p.held, p.grant, p.renewed = held, &g, g.Asked
 	if p.timer == nil {
 		p.timer = time.AfterFunc(p.length(), p.expire)
 	}

@@ -3,17 +3,8 @@ package zookeeper
 import (
 	"fmt"
 	"hash/fnv"
-	"slices"
 	"strconv"
 	"strings"
-)
-
-// What begins the name of a node under a lock's node. What follows is the nonce, and for a waiter
-// the number that ZooKeeper gave it.
-const (
-	heldMark = "held-"
-	waitMark = "wait-"
-	nonceLen = 32
 )
 
 // buckets is how many counters there are for the tokens of all names.
@@ -101,63 +92,4 @@ func decode(element string) (string, bool) {
 		i += 2
 	}
 	return b.String(), encode(b.String()) == element
-}
-
-// line is who stands at a lock, read from the names of the nodes under it.
-type line struct {
-	held    string   // the holder's node; empty if there is none
-	waiters []string // in order
-	strange string   // a node that is not ours, if there is one
-}
-
-// readLine reads the children of a lock's node.
-func readLine(children []string) line {
-	var l line
-	for _, c := range children {
-		switch {
-		case isHeld(c):
-			l.held = c
-		case isWait(c):
-			l.waiters = append(l.waiters, c)
-		default:
-			l.strange = c
-		}
-	}
-	sortWaiters(l.waiters)
-	return l
-}
-
-// of are the waiters with a nonce.
-func (l line) of(nonce string) (ws []string) {
-	for _, w := range l.waiters {
-		if w[len(waitMark):len(waitMark)+nonceLen] == nonce {
-			ws = append(ws, w)
-		}
-	}
-	return ws
-}
-
-func isHeld(node string) bool {
-	return strings.HasPrefix(node, heldMark) && len(node) == len(heldMark)+nonceLen
-}
-
-func isWait(node string) bool {
-	if !strings.HasPrefix(node, waitMark) || len(node) < len(waitMark)+nonceLen+2 {
-		return false
-	}
-	_, err := strconv.ParseInt(node[len(waitMark)+nonceLen+1:], 10, 32)
-	return err == nil
-}
-
-// sequence is the number that ZooKeeper gave a waiter. It counts up to 2^31 and goes on with the
-// least negative number.
-func sequence(node string) int32 {
-	n, _ := strconv.ParseInt(node[len(waitMark)+nonceLen+1:], 10, 32) // isWait has looked
-	return int32(n)
-}
-
-// sortWaiters puts those who came first first. The numbers are compared by their difference, since
-// they start again after 2^32.
-func sortWaiters(ws []string) {
-	slices.SortFunc(ws, func(a, b string) int { return int(sequence(a) - sequence(b)) })
 }

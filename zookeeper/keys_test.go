@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fencelock/fencelock/backend"
 )
 
 func FuzzEncode(f *testing.F) {
@@ -41,12 +43,46 @@ func TestLineOrdersWaitersOverTheEndOfTheNumbers(t *testing.T) {
 	for _, n := range []string{"2147483646", "2147483647", "-2147483648", "-2147483647"} {
 		want = append(want, waitMark+nonce+"-"+n)
 	}
-	got := readLine([]string{want[2], want[0], heldMark + nonce, want[3], want[1]})
-	if !slices.Equal(got.waiters, want) || got.held != heldMark+nonce || got.strange != "" {
-		t.Errorf("got %+v, want the waiters %q", got, want)
+	l := readLine([]string{want[2], want[0], heldMark + nonce, want[3], want[1]})
+	got := []string{}
+	for _, w := range l.waiters {
+		got = append(got, w.node)
+	}
+	if !slices.Equal(got, want) || l.held() != heldMark+nonce || l.strange != "" {
+		t.Errorf("got %+v, want the waiters %q", l, want)
 	}
 	if l := readLine([]string{"note"}); l.strange != "note" {
 		t.Errorf("got %+v, want a strange node", l)
+	}
+}
+
+// What a claim's nodes are called is read as what they are.
+func TestNodesOfAClaim(t *testing.T) {
+	const most = 1<<53 - 1
+	nonce := strings.Repeat("0", nonceLen)
+	for _, r := range []backend.Request{
+		{Nonce: nonce},
+		{Nonce: nonce, Mode: backend.Reader},
+		{Nonce: nonce, Mode: backend.Permit, Limit: 2},
+		{Nonce: nonce, Mode: backend.Permit, Limit: backend.MostPermits},
+	} {
+		p := &place{r: &r, lock: "/locks/x"}
+		hold := p.holder(most, max(r.Limit-1, 0))
+		h, ok := parse(strings.TrimPrefix(hold, p.lock+"/"))
+		if !ok || h.waits || h.nonce != nonce || h.ask.Mode != r.Mode || h.ask.Limit != r.Limit ||
+			h.slot != max(r.Limit-1, 0) || h.token != most && r.Mode != backend.Exclusive {
+			t.Errorf("%v: the hold %q is read as %+v, %v", r.Mode, hold, h, ok)
+		}
+		w, ok := parse(p.waiter() + "-2147483648")
+		if !ok || !w.waits || w.nonce != nonce || w.ask.Mode != r.Mode || w.ask.Limit != r.Limit ||
+			w.number != -1<<31 {
+			t.Errorf("%v: the waiter %q is read as %+v, %v", r.Mode, p.waiter(), w, ok)
+		}
+		for _, path := range []string{hold, p.lock + "/" + p.waiter() + "-2147483648"} {
+			if 4+len(path) > p.load() {
+				t.Errorf("%v: %q is longer than a session counts", r.Mode, path)
+			}
+		}
 	}
 }
 

@@ -13,6 +13,10 @@ import (
 // Leave implements backend.Driver. A release is one multi; see prepareRelease.
 func (st *store) Leave(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
+		if c.Unsure && !c.Held && st.find(c) == nil {
+			c.Err = st.breakOne(ctx, c)
+			continue
+		}
 		p := st.place(c)
 		k := undoing
 		if c.Held {
@@ -20,6 +24,35 @@ func (st *store) Leave(ctx context.Context, cs []*backend.Claim) {
 		}
 		c.Err = p.do(ctx, k)
 	}
+}
+
+// breakOne ends a claim that is another program's.
+func (st *store) breakOne(ctx context.Context, c *backend.Claim) error {
+	s, err := st.any(ctx)
+	if err != nil {
+		return err
+	}
+	lock := st.at.lock(c.Name)
+	nodes, err := s.of(ctx, lock, c.Nonce)
+	if err != nil {
+		return err
+	}
+	return s.erase(ctx, lock, nodes)
+}
+
+// of are the nodes of a claim.
+func (s *session) of(ctx context.Context, lock, nonce string) (nodes []string, err error) {
+	if err := s.sync(ctx); err != nil && !errors.Is(err, errEnded) {
+		return nil, err
+	}
+	l, err := s.line(ctx, lock)
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		return nil, err
+	}
+	for _, e := range l.of(nonce) {
+		nodes = append(nodes, lock+"/"+e.node)
+	}
+	return nodes, nil
 }
 
 // prepareRelease returns what is to be sent to release: it deletes the holder's node, and the
@@ -39,11 +72,12 @@ func (p *place) prepareRelease(ctx context.Context) (*unit, error) {
 		p.missing = false
 	}
 	u := &unit{p: p, ops: []any{&zk.DeleteRequest{Path: p.held, Version: -1}}, noted: true}
-	if p.others {
-		data := encoded(passing{p.c.Nonce, p.counter.version, p.counter.last})
-		u.ops = append(u.ops, &zk.SetDataRequest{Path: p.lock, Data: data, Version: -1})
-	} else {
+	switch {
+	case !p.others:
 		u.ops = append(u.ops, &zk.DeleteRequest{Path: p.lock, Version: -1})
+	case p.r.Mode == backend.Exclusive: // in a group the data are that of its era
+		data := encoded(passing{Nonce: p.c.Nonce, Version: p.counter.version, Last: p.counter.last})
+		u.ops = append(u.ops, &zk.SetDataRequest{Path: p.lock, Data: data, Version: -1})
 	}
 	return u, nil
 }
@@ -54,7 +88,7 @@ func (p *place) released(_ context.Context, u *unit) error {
 	case u.err == nil:
 		p.leave()
 		if p.others && (u.last.Stat == nil || u.last.Stat.NumChildren == 0) {
-			p.st.flying.Go(p.tidy)
+			p.tidy()
 		}
 		return nil
 	case i == 0 && errors.Is(u.err, zk.ErrNoNode):
@@ -75,12 +109,22 @@ func (p *place) leave() {
 	p.stop()
 }
 
-// tidy takes down the lock's node if nobody is left. What it cannot do the servers do within a
-// minute.
+// tidy takes down the lock's node if nobody is left, beside what follows; Close waits for that. What it cannot do
+// the servers do within a minute.
 func (p *place) tidy() {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	_ = p.s.remove(ctx, p.lock)
+	st := p.st
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed { // and the session is about to end
+		return
+	}
+	st.tidying.Add(1)
+	st.flying.Go(func() {
+		defer st.tidying.Done()
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		_ = p.s.remove(ctx, p.lock)
+	})
 }
 
 // undo deletes what the claim has made.
@@ -112,17 +156,11 @@ func (p *place) erase(ctx context.Context) error {
 		nodes = append(nodes, p.held)
 	}
 	if p.doubt {
-		if err := s.sync(ctx); err != nil && !errors.Is(err, errEnded) {
+		more, err := s.of(ctx, p.lock, p.c.Nonce)
+		if err != nil {
 			return err
 		}
-		l, err := s.line(ctx, p.lock)
-		if err != nil && !errors.Is(err, zk.ErrNoNode) {
-			return err
-		}
-		nodes = append(nodes, p.held)
-		for _, w := range l.of(p.c.Nonce) {
-			nodes = append(nodes, p.lock+"/"+w)
-		}
+		nodes = append(nodes, more...)
 	}
 	err := s.erase(ctx, p.lock, nodes)
 	if errors.Is(err, errEnded) {

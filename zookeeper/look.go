@@ -101,21 +101,51 @@ func (s *session) inspect(ctx context.Context, name string) (backend.Info, error
 			return i, err
 		}
 		i.Waiters = len(l.waiters)
-		if l.held == "" {
+		if len(l.holds) == 0 {
 			return i, nil
 		}
-		n, err := get(ctx, s, lock+"/"+l.held)
+		i.Held = true
+		if i.Mode = l.holds[0].ask.Mode; i.Mode != backend.Exclusive {
+			i.Token = l.newest().token
+			if err := s.describe(ctx, lock, l, &i); err != nil || i.Holders > 0 {
+				return i, err
+			}
+			continue // they went in between
+		}
+		n, err := get(ctx, s, lock+"/"+l.holds[0].node)
 		if errors.Is(err, zk.ErrNoNode) {
 			continue // it went in between
 		}
 		if err != nil {
 			return i, err
 		}
-		i.Held, i.Leaked = true, n.stat.EphemeralOwner == 0
+		i.Leaked = n.stat.EphemeralOwner == 0
 		r, _ := readRecord(n.data)
 		i.Token, i.Owner, i.Both = r.Token, r.Owner, r.Both
 		return i, nil
 	}
+}
+
+// describe describes the holds of a group. None takes part in a migration: package migrate has no such modes.
+func (s *session) describe(ctx context.Context, lock string, l line, i *backend.Info) error {
+	first := l.holds[:min(len(l.holds), backend.MostHolds)]
+	nodes, errs := make([]node, len(first)), make([]error, len(first))
+	abreast(len(first), func(n int) { nodes[n], errs[n] = get(ctx, s, lock+"/"+first[n].node) })
+	for n, h := range first {
+		if errors.Is(errs[n], zk.ErrNoNode) {
+			continue
+		}
+		if errs[n] != nil {
+			return errs[n]
+		}
+		r, _ := readRecord(nodes[n].data)
+		i.Leaked = i.Leaked || nodes[n].stat.EphemeralOwner == 0
+		i.Holds = append(i.Holds, backend.Held{ID: h.nonce, Owner: r.Owner, Token: h.token, Slot: h.slot})
+	}
+	if i.Holders = len(i.Holds) + len(l.holds) - len(first); i.Holders == 1 {
+		i.Owner = i.Holds[0].Owner
+	}
+	return nil
 }
 
 // Break implements backend.Driver.
@@ -134,8 +164,10 @@ func (st *store) Break(ctx context.Context, name string) error {
 		return nil
 	case l.strange != "":
 		return s.erase(ctx, lock, []string{lock + "/" + l.strange})
-	case err != nil || l.held == "":
+	case err != nil || len(l.holds) == 0:
 		return err
+	case l.held() != "":
+		return s.erase(ctx, lock, []string{lock + "/" + l.held()})
 	}
-	return s.erase(ctx, lock, []string{lock + "/" + l.held})
+	return s.breakAll(ctx, lock, l)
 }

@@ -8,4 +8,4 @@ import (
 )
 
 // TestMain fails the package if a goroutine is left when every test has ended.
-func TestMain(m *testing.M) { leaks.Main(m, 8, 10*time.Second) }
+func TestMain(m *testing.M) { leaks.Main(m, 4, 10*time.Second) }

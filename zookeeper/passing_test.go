@@ -47,6 +47,17 @@ func TestWaiterThatGivesUpPassesNothingOn(t *testing.T) {
 // the lock, so it waits on, with another session.
 func TestGrantThatNobodyWasGiven(t *testing.T) {
 	t.Parallel()
+	for mark, mode := range map[string]backend.Mode{
+		"held-": backend.Exclusive, "read-": backend.Reader, "perm-": backend.Permit,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			grantThatNobodyWasGiven(t, mark, mode)
+		})
+	}
+}
+
+func grantThatNobodyWasGiven(t *testing.T, mark string, mode backend.Mode) {
 	z := single(t)
 	c := foreign(t, z.Addrs()...)
 	holder := driver(t, z.URL())
@@ -56,7 +67,7 @@ func TestGrantThatNobodyWasGiven(t *testing.T) {
 	p, url := proxied(t, z.Servers()[0])
 	d := driver(t, url)
 	r := request("x")
-	r.Wait, r.TTL = true, 2*time.Second
+	r.Mode, r.Limit, r.Wait, r.TTL = mode, 2, true, 2*time.Second
 	told := make(chan error, 10)
 	r.Lost = func(err error) { told <- err }
 	type outcome struct {
@@ -68,16 +79,16 @@ func TestGrantThatNobodyWasGiven(t *testing.T) {
 		g, err := d.Acquire(within(t, 30*time.Second), r)
 		done <- outcome{g, err}
 	}()
-	await(t, 10*time.Second, "one waiter", func() bool { return len(nodes(t, c, "x", "wait-")) == 1 })
-	p.LoseReplyTo(1, about("/held-"+r.Nonce, "/tokens/"))
+	await(t, 10*time.Second, "one waiter", func() bool { return len(nodes(t, c, "x", "wait")) == 1 })
+	p.LoseReplyTo(1, about("/"+mark+r.Nonce, "/tokens/"))
 	must(t, holder.Release(t.Context(), &core.Hold{Request: first, Grant: g}))
 	await(t, 10*time.Second, "the grant's reply is lost", func() bool { return p.Counts().LostReplies == 1 })
 	const multi = "\x00\x00\x00\x0e"
-	p.LoseReplyTo(1, about(multi, "/held-"+r.Nonce)) // it has found its grant, and looks whether its session is sure
+	p.LoseReplyTo(1, about(multi, "/"+mark+r.Nonce)) // it has found its grant, and looks whether its session is sure
 	await(t, 10*time.Second, "the confirmation's reply is lost", func() bool { return p.Counts().LostReplies == 2 })
 	p.Set(faultproxy.Mode{Refuse: true})
 	p.Cut()
-	await(t, 4*time.Second, "the session has ended", func() bool { return len(nodes(t, c, "x", "held-")) == 0 })
+	await(t, 4*time.Second, "the session has ended", func() bool { return len(nodes(t, c, "x", mark)) == 0 })
 	p.Set(faultproxy.Mode{})
 	got := <-done
 	must(t, got.err)

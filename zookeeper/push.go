@@ -2,9 +2,7 @@ package zookeeper
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
@@ -21,10 +19,6 @@ const (
 	// before them is dead; farFloor is for the others.
 	nearFloor = 2 * time.Second
 	farFloor  = 5 * time.Second
-	// maxSights bounds what is remembered of names that were not free.
-	maxSights = 1000
-	// busyFor is how long a name that was found held is looked at before it is asked for.
-	busyFor = 2 * time.Second
 )
 
 // errMoved: the queue changed between two requests.
@@ -65,7 +59,7 @@ func (p *place) enter(ctx context.Context) error {
 			}
 			continue
 		}
-		if p.turn {
+		if p.turn != nil {
 			return nil
 		}
 		if err := p.stand(ctx); !errors.Is(err, errMoved) {
@@ -78,8 +72,11 @@ func (p *place) enter(ctx context.Context) error {
 
 // queue takes a place at the end of the queue, if there is one.
 func (p *place) queue(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	u := &unit{p: p, ops: []any{&zk.CreateRequest{
-		Path: p.lock + "/" + waitMark + p.c.Nonce + "-", Data: []byte(p.c.Owner), Acl: p.st.acl,
+		Path: p.lock + "/" + p.waiter(), Data: []byte(p.c.Owner), Acl: p.st.acl,
 		Flags: zk.FlagEphemeralSequential,
 	}}}
 	p.s.send(u)
@@ -94,61 +91,49 @@ func (p *place) queue(ctx context.Context) error {
 		return nil
 	case u.index == 0 && errors.Is(u.err, zk.ErrNoNode): // free meanwhile
 		p.taken = false
-		return p.s.saw(ctx, p.lock, line{})
+		return p.s.saw(ctx, p.lock, line{}, "", silentHead)
 	}
 	p.doubt = p.doubt || u.index < 0 && u.sent
 	return u.err
 }
 
 // stand looks at the queue from our place in it: the lock may be ours to take; otherwise it watches
-// the one before us. errMoved: look again.
+// what is in front of us. errMoved: look again.
 func (p *place) stand(ctx context.Context) error {
-	l, err := p.s.line(ctx, p.lock)
-	if errors.Is(err, zk.ErrNoNode) {
-		p.wait = ""
-		return errMoved
-	}
+	l, at, err := p.see(ctx, p.s.line)
 	if err != nil {
 		return err
 	}
-	at := slices.Index(l.waiters, p.wait)
-	if at < 0 { // unless the server is behind
-		if err := p.s.sync(ctx); err != nil {
+	said := int32(silentHead)
+	if p.turn == nil {
+		if said, err = p.head(ctx, l, at); err != nil {
 			return err
 		}
-		if l, err = p.s.line(ctx, p.lock); err != nil && !errors.Is(err, zk.ErrNoNode) {
+	}
+	if p.turn == nil || len(l.holds) > 0 {
+		if err := p.s.saw(ctx, p.lock, l, p.wait, said); err != nil {
 			return err
 		}
-		at = slices.Index(l.waiters, p.wait)
 	}
-	p.others = at+1 < len(l.waiters)
-	switch {
-	case at < 0: // somebody took us for dead, or cleaned up
-		p.wait = ""
-		return errMoved
-	case l.held == "" && at == 0:
-		return p.first(ctx)
-	}
-	if err := p.s.saw(ctx, p.lock, l); err != nil {
-		return err
-	}
-	before := l.held
-	if at > 0 {
-		before = l.waiters[at-1]
+	if p.turn != nil {
+		return p.draw(ctx)
 	}
 	p.next = farFloor
 	if at <= 1 {
 		p.next = nearFloor
 	}
-	if l.held == "" {
+	switch {
+	case l.due():
 		p.next = claim / 4
+	case said != silentHead:
+		p.next = min(p.next, p.st.quiet(p.lock))
 	}
-	return p.watchNode(ctx, before)
+	return p.watchFront(ctx, l, at)
 }
 
 // first notes that the lock is free and ours to take, and remains so.
 func (p *place) first(ctx context.Context) error {
-	p.turn = true
+	p.turn = &turn{}
 	return p.draw(ctx)
 }
 
@@ -157,14 +142,17 @@ func (p *place) first(ctx context.Context) error {
 // has had it, unless it gave up: if so it was the first, and now we are. errMoved: look at the
 // queue.
 func (p *place) follow(ctx context.Context, gone string) error {
+	before, _ := parse(gone)
+	if p.r.Mode != backend.Exclusive || before.ask.Mode != backend.Exclusive {
+		return errMoved
+	}
 	p.others = true // probably: others came since we looked
-	if isWait(gone) {
-		nonce := gone[len(waitMark) : len(waitMark)+nonceLen]
+	if before.waits {
 		p.next = nearFloor
-		if err := p.watchNode(ctx, heldMark+nonce); !errors.Is(err, errMoved) {
+		if err := p.watchNode(ctx, heldMark+before.nonce); !errors.Is(err, errMoved) {
 			return err
 		}
-		if err := p.passedOn(ctx, nonce); err != nil {
+		if err := p.passedOn(ctx, before.nonce); err != nil {
 			return err
 		}
 	}
@@ -179,8 +167,8 @@ func (p *place) passedOn(ctx context.Context, nonce string) error {
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
 		return err
 	}
-	var last passing
-	if json.Unmarshal(n.data, &last) != nil || last.Nonce != nonce {
+	last := readPassing(n.data)
+	if last.Nonce != nonce {
 		return errMoved
 	}
 	p.st.bucket(p.c.Name).hint(last.Version, last.Last)
@@ -208,53 +196,11 @@ func (p *place) watchNode(ctx context.Context, name string) error {
 		return err
 	}
 	p.watched, p.watch = path, w
-	if r, ok := readRecord(data); ok && isHeld(name) {
+	e, _ := parse(name)
+	if r, ok := readRecord(data); ok && !e.waits {
 		p.st.bucket(p.c.Name).hint(r.Version, r.Last) // what our own grant will find
 	}
 	return nil
-}
-
-// sight is how a lock was seen that was not free.
-type sight struct {
-	at    time.Time
-	first string // in the queue of a lock that nobody held; empty if somebody did
-	since time.Time
-}
-
-// saw remembers who stands at a lock. Where nobody holds it, and the first in the queue has not
-// taken it for so long that it is dead, or as good as dead, that one loses its place.
-func (s *session) saw(ctx context.Context, lock string, l line) error {
-	now := sight{at: time.Now()}
-	st := s.st
-	st.mu.Lock()
-	was := st.sights[lock]
-	switch {
-	case l.held == "" && len(l.waiters) > 0:
-		if now.first, now.since = l.waiters[0], now.at; was.first == now.first {
-			now.since = was.since
-		}
-		fallthrough
-	case l.held != "":
-		if len(st.sights) >= maxSights {
-			clear(st.sights)
-		}
-		st.sights[lock] = now
-	default:
-		delete(st.sights, lock)
-	}
-	st.mu.Unlock()
-	if now.first != "" && now.at.Sub(now.since) >= claim {
-		return s.remove(ctx, lock+"/"+now.first)
-	}
-	return nil
-}
-
-// wasHeld reports whether a lock was not free just now. To ask for one that is held costs the
-// servers a write that fails, to look costs a read.
-func (st *store) wasHeld(lock string) bool {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return time.Since(st.sights[lock].at) < busyFor
 }
 
 // unwatch takes back what wakes a waiter.
@@ -304,6 +250,13 @@ func (s *session) armed(path string, data []byte) {
 	}
 }
 
+// unarmed forgets a node that has gone: no other one will look for it in vain.
+func (s *session) unarmed(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.posts, path)
+}
+
 // watches reports whether the servers watch anything for the session.
 func (s *session) watches() bool {
 	s.mu.Lock()
@@ -342,10 +295,12 @@ func (s *session) ignore(path string, w *watch) {
 	}
 }
 
-// fire calls those who watch a node that was deleted. A change of its data uses up the watch: they
-// look, and arm it anew.
+// fire calls those who watch a node that was deleted. Another change uses up the watch: they look, and
+// arm it anew.
 func (s *session) fire(e zk.Event) {
-	if e.Type != zk.EventNodeDeleted && e.Type != zk.EventNodeDataChanged {
+	switch e.Type {
+	case zk.EventNodeDeleted, zk.EventNodeDataChanged, zk.EventNodeChildrenChanged:
+	default:
 		return
 	}
 	s.mu.Lock()
@@ -377,9 +332,7 @@ func (s *session) watchEnd(
 		return data, err
 	})
 	if errors.Is(err, zk.ErrNoNode) {
-		s.mu.Lock()
-		delete(s.posts, path) // no other one will look for it in vain
-		s.mu.Unlock()
+		s.unarmed(path)
 	}
 	if err != nil {
 		s.ignore(path, w)

@@ -175,6 +175,9 @@ type pot struct {
 // counter follows the clock, and is put ahead of it for numbers in stock by no more than maxAhead.
 func (p *pot) draw(r *backend.Request, clock int64) (backend.Token, int, error) {
 	reserve := backend.Token(max(r.Reserve, 0))
+	if r.Mode == backend.Reader { // they have one number, and not several
+		reserve = 0
+	}
 	t := max(p.next, r.Floor+1)
 	if t+reserve > p.last {
 		if clock > maxClock {
@@ -303,12 +306,22 @@ func readRecord(data []byte) (r record, ok bool) {
 	return r, err == nil && r.Token > 0 && r.Last >= r.Token
 }
 
-// passing is what a release leaves in a lock's node for the next in the queue, as JSON: whose it
-// was, and what is known of the counter.
+// passing is what a lock's node has, as JSON. A release leaves there for the next in the queue whose it
+// was, and what is known of the counter; a reader that draws a number beside others, for its floor,
+// leaves that number for all who join later.
 type passing struct {
-	Nonce   string        `json:"nonce"`
-	Version int32         `json:"version"`
-	Last    backend.Token `json:"last"`
+	Nonce   string        `json:"nonce,omitempty"`
+	Version int32         `json:"version,omitempty"`
+	Last    backend.Token `json:"last,omitempty"`
+	Era     backend.Token `json:"era,omitempty"`
+}
+
+// readPassing reads one; what is none says nothing.
+func readPassing(data []byte) (p passing) {
+	if json.Unmarshal(data, &p) != nil {
+		return passing{}
+	}
+	return p
 }
 
 // encoded is a record or a passing as a node has it.

@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -15,6 +16,11 @@ const (
 	pushLife  = 8 * time.Second // pushEvery, the engine's jitter, and a busy machine
 	pollEvery = 50 * time.Millisecond
 	pollLife  = 2 * time.Second
+	// The first of those who wait looks so often, for nobody is told of a datagram that got lost; and so does a shared
+	// waiter where the death of one in front of it may let it in.
+	lostEvery = time.Second
+	// A waiter looks so long after the expiry of a hold that another is to see before it.
+	shareAfter = 100 * time.Millisecond
 )
 
 // Enter implements [backend.Driver]. The claim's place is the name of the socket through which it is
@@ -38,15 +44,16 @@ func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	}
 }
 
-// take grants the lock to c if it is free and c's turn; a waiter that has entered queues otherwise.
+// take grants the lock to c if it may have it now; a waiter that has entered queues otherwise.
 func (s *store) take(st *state, l *lock, c *backend.Claim, g *backend.Grant) (bool, error) {
 	if st.ended(c.Nonce) {
 		return false, backend.ErrLost
 	}
+	h := l.find(c.Nonce, st.now)
 	switch {
-	case l.heldBy(c.Nonce, st.now): // sent again: it keeps its token
-		*g = backend.Grant{Token: l.holder.token, Asked: st.at}
-	case l != nil && (l.holder != nil || len(l.queue) > 0 && l.queue[0].nonce != c.Nonce):
+	case h != nil: // sent again: it keeps its token
+		*g = backend.Grant{Token: h.token, Slot: int(h.slot), Asked: st.at}
+	case !l.admits(c):
 		c.Queued = c.Wait && c.Place != nil
 		return c.Queued && l.wait(st.now, c), backend.ErrLocked
 	default:
@@ -54,7 +61,7 @@ func (s *store) take(st *state, l *lock, c *backend.Claim, g *backend.Grant) (bo
 			c.Gates = gates
 			return false, backend.ErrGates
 		}
-		if err := st.draw(c.Request, g); err != nil {
+		if err := st.number(l, c.Request, g); err != nil {
 			return false, err
 		}
 		if l == nil {
@@ -62,13 +69,23 @@ func (s *store) take(st *state, l *lock, c *backend.Claim, g *backend.Grant) (bo
 			st.locks[s.key(c.Name)] = l
 		}
 		l.drop(st.now, func(w waiter) bool { return w.nonce == c.Nonce })
-		l.holder = &holder{nonce: c.Nonce, owner: c.Owner, token: g.Token}
-		if c.Phase == backend.PhaseBoth {
-			l.holder.both = c.Move
-		}
+		h = l.hold(c, g)
 	}
-	l.holder.until = st.now + int64(c.TTL+c.Grace)
+	h.until = st.now + int64(c.TTL+c.Grace)
 	return true, nil
+}
+
+// hold adds a hold, and returns it.
+func (l *lock) hold(c *backend.Claim, g *backend.Grant) *holder {
+	h := holder{nonce: c.Nonce, owner: c.Owner, token: g.Token, way: wayOf(c.Request), slot: int64(g.Slot)}
+	if c.Phase == backend.PhaseBoth {
+		h.both = c.Move
+	}
+	if c.Mode == backend.Reader {
+		l.era = g.Token
+	}
+	l.holds = append(l.holds, h)
+	return &l.holds[len(l.holds)-1]
 }
 
 // wait takes or keeps c's place in the queue, and says when to look again.
@@ -81,20 +98,51 @@ func (l *lock) wait(now int64, c *backend.Claim) (changed bool) {
 	i := slices.IndexFunc(l.queue, func(w waiter) bool { return w.nonce == c.Nonce })
 	if i < 0 {
 		i = len(l.queue)
-		l.queue = append(l.queue, waiter{nonce: c.Nonce, until: now})
+		l.queue = append(l.queue, waiter{nonce: c.Nonce, until: now, way: wayOf(c.Request)})
 	}
 	w := &l.queue[i]
 	// One that polls does not write at every look.
 	if changed = w.socket != socket || w.until-now < int64(life)/2; changed {
 		w.socket, w.until = socket, now+int64(life)
 	}
-	at := l.freed
-	if l.holder != nil {
-		at = l.holder.until
-	}
-	if l.holder == nil || i > 0 { // the first one is to take it then
-		at += int64(turn)
-	}
-	c.Next = min(max(time.Duration(at-now), time.Millisecond), every)
+	changed = l.ask(now, i) || changed
+	c.Next = min(max(time.Duration(l.lookAt(now, i)-now), time.Millisecond), every)
 	return changed
+}
+
+// ask has the first in the queue say within a turn that it lives, where it keeps out the waiter i, which those who hold
+// the lock would admit: its own turn comes only after they all have gone. It reports whether it has changed anything.
+func (l *lock) ask(now int64, i int) bool {
+	first, me := &l.queue[0], l.queue[i].way
+	if !me.shared() || first.way == me || first.socket == "" || !me.request().Admits(l.there()) {
+		return false
+	}
+	by := now + int64(turn)
+	asked := first.until > by
+	first.until = min(first.until, by)
+	return asked
+}
+
+// lookAt is when waiter i, which may not have the lock now, looks again at the latest.
+func (l *lock) lookAt(now int64, i int) int64 {
+	_, n := l.served("")
+	at := int64(math.MaxInt64)
+	for _, h := range l.holds {
+		at = min(at, h.until)
+	}
+	if len(l.holds) > 0 && i > n { // the first of those who wait is to see that
+		if l.queue[n].shared() {
+			at += int64(shareAfter) // its turn begins when somebody sees it
+		} else {
+			at += int64(turn)
+		}
+	}
+	if n > 0 {
+		at = min(at, l.turnEnd(now))
+	}
+	me := l.queue[i].way
+	if i == n || me.shared() && slices.ContainsFunc(l.queue[:i], func(w waiter) bool { return w.way != me }) {
+		at = min(at, now+int64(lostEvery), l.queue[n].until)
+	}
+	return at
 }

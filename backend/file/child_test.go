@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -31,6 +32,11 @@ var jobs = map[string]func(ctx context.Context, d caller){
 	"count": func(ctx context.Context, d caller) { count(ctx, d, 4, 25) },
 	"hold":  func(ctx context.Context, d caller) { childHold(ctx, d, try("x", 300*time.Millisecond)) },
 	"wait":  func(ctx context.Context, d caller) { childHold(ctx, d, wait("x", time.Minute)) },
+	"share": func(ctx context.Context, d caller) { share(ctx, d, 4, 25) },
+	"read":  func(ctx context.Context, d caller) { childHold(ctx, d, reading(wait("x", time.Minute))) },
+	"permit": func(ctx context.Context, d caller) {
+		childHold(ctx, d, permit(2, wait("x", 300*time.Millisecond)))
+	},
 	"write": childWrite,
 	"stuck": func(ctx context.Context, d caller) {
 		if err := d.store.bucket("x").enter(ctx); err != nil {
@@ -111,6 +117,61 @@ func count(ctx context.Context, d caller, workers, rounds int) {
 	all.Wait()
 }
 
+// share lets readers, writers and permits look at two files, which writers change one after the other, and permits make
+// a file of their slot, which nobody else may have. It returns the longest wait.
+func share(ctx context.Context, d caller, workers, rounds int) time.Duration {
+	const limit = 3
+	left, right := filepath.Join(d.store.hub.dir, "left"), filepath.Join(d.store.hub.dir, "right")
+	var longest atomic.Int64
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() {
+			for range rounds {
+				r := wait("share", 10*time.Second)
+				switch rand.IntN(5) {
+				case 0, 1:
+					r = reading(r)
+				case 2, 3:
+					r = permit(limit, r)
+				}
+				began := time.Now()
+				g, err := d.Acquire(ctx, r)
+				if err != nil {
+					fail(err)
+				}
+				longest.Store(max(longest.Load(), int64(time.Since(began))))
+				one, _ := os.ReadFile(left) // missing at first
+				two, _ := os.ReadFile(right)
+				if string(one) != string(two) {
+					fail(fmt.Errorf("a %v sees %q and %q", r.Mode, one, two))
+				}
+				mark := filepath.Join(d.store.hub.dir, fmt.Sprint("slot", g.Slot))
+				switch r.Mode {
+				case backend.Exclusive:
+					n, _ := strconv.Atoi(string(one))
+					for _, path := range []string{left, right} {
+						err = errors.Join(err, os.WriteFile(path, []byte(strconv.Itoa(n+1)), 0o600))
+					}
+					if marks, _ := filepath.Glob(filepath.Join(d.store.hub.dir, "slot*")); len(marks) > 0 {
+						err = fmt.Errorf("a writer sees the permits %q", marks)
+					}
+				case backend.Permit:
+					f, e := os.OpenFile(mark, os.O_CREATE|os.O_EXCL, 0o600)
+					if err = errors.Join(e, f.Close()); err == nil && g.Slot < limit {
+						time.Sleep(time.Millisecond)
+						err = os.Remove(mark)
+					}
+				}
+				if err := errors.Join(err, d.Release(ctx, &core.Hold{Request: r, Grant: g})); err != nil {
+					fail(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	return time.Duration(longest.Load())
+}
+
 // childWrite changes the state all the time, until it is killed.
 func childWrite(ctx context.Context, d caller) {
 	fmt.Println("writing")
@@ -118,6 +179,12 @@ func childWrite(ctx context.Context, d caller) {
 		name := "n" + strconv.Itoa(rand.IntN(5))
 		r := try(name, 100*time.Millisecond)
 		r.Wait = rand.IntN(4) == 0
+		switch rand.IntN(4) {
+		case 0:
+			r = reading(r)
+		case 1:
+			r = permit(2, r)
+		}
 		g, err := d.Acquire(ctx, r)
 		h := &core.Hold{Request: r, Grant: g}
 		switch {

@@ -20,11 +20,15 @@ import (
 //	counter TOKEN
 //	record PREFIX KEY DATA UNTIL
 //	lock PREFIX NAME FREE-SINCE
+//	era TOKEN                                  of the lock above, while readers hold it
 //	holder NONCE TOKEN UNTIL MIGRATION OWNER   of the lock above
 //	waiter NONCE UNTIL SOCKET                  of the lock above, in order
 //	released NONCE UNTIL
 //	abandoned NONCE UNTIL
 //	sum CRC-64
+//
+// A holder that is not exclusive has MODE LIMIT SLOT at its end, and such a waiter MODE LIMIT CALLED. A program from
+// before there were any refuses a file in which they stand.
 //
 // Times are nanoseconds of the shared clock. The sum is that of all that stands before its line.
 const formatVersion = 1
@@ -48,8 +52,11 @@ func (st *state) encode(bucket int) []byte {
 	}
 	for k, l := range st.locks {
 		raw = line(raw, "lock", &k.prefix, &k.name, &l.freed)
-		if l.holder != nil {
-			raw = line(raw, "holder", l.holder.words()...)
+		if l.era != 0 {
+			raw = line(raw, "era", &l.era)
+		}
+		for i := range l.holds {
+			raw = line(raw, "holder", l.holds[i].words()...)
 		}
 		for _, w := range l.queue {
 			raw = line(raw, "waiter", w.words()...)
@@ -65,8 +72,21 @@ func (st *state) encode(bucket int) []byte {
 }
 
 // words are what stands in a line behind its kind.
-func (h *holder) words() []any { return []any{&h.nonce, &h.token, &h.until, &h.both, &h.owner} }
-func (w *waiter) words() []any { return []any{&w.nonce, &w.until, &w.socket} }
+func (h *holder) words() []any {
+	words := []any{&h.nonce, &h.token, &h.until, &h.both, &h.owner}
+	if h.shared() {
+		words = append(words, &h.mode, &h.limit, &h.slot)
+	}
+	return words
+}
+
+func (w *waiter) words() []any {
+	words := []any{&w.nonce, &w.until, &w.socket}
+	if w.shared() {
+		words = append(words, &w.mode, &w.limit, &w.called)
+	}
+	return words
+}
 
 // line appends a line.
 func line(raw []byte, kind string, words ...any) []byte {
@@ -78,6 +98,8 @@ func line(raw []byte, kind string, words ...any) []byte {
 			raw = append(raw, url.PathEscape(*w)...)
 		case *int64:
 			raw = strconv.AppendInt(raw, *w, 10)
+		case *backend.Mode:
+			raw = append(raw, w.String()...)
 		}
 	}
 	return append(raw, '\n')
@@ -97,6 +119,8 @@ func scan(text string, words ...any) (err error) {
 			*w, err = url.PathUnescape(word)
 		case *int64:
 			*w, err = strconv.ParseInt(word, 10, 64)
+		case *backend.Mode:
+			err = w.UnmarshalText([]byte(word))
 		}
 		if err != nil {
 			return err
@@ -129,6 +153,11 @@ func decode(raw []byte, bucket int) (*state, error) {
 	if d.st.boot == "" || !isToken(d.st.counter) {
 		return nil, errors.New("the boot or the counter is missing or wrong")
 	}
+	for k, l := range d.st.locks {
+		if !l.possible() {
+			return nil, fmt.Errorf("the holders of %.60q cannot hold it at once", k.name)
+		}
+	}
 	return d.st, nil
 }
 
@@ -158,15 +187,20 @@ func (d *decoder) line(text string) (err error) {
 		ok = st.locks[k] == nil && backend.CheckPrefix(k.prefix) == nil &&
 			backend.CheckName(k.name) == nil
 		st.locks[k] = d.last
-	case kind == "holder" && d.last != nil && d.last.holder == nil:
-		h := &holder{}
+	case kind == "era" && d.last != nil && d.last.era == 0:
+		err = scan(rest, &d.last.era)
+		ok = d.last.era > 0 && isToken(d.last.era)
+	case kind == "holder" && d.last != nil:
+		d.last.holds = append(d.last.holds, holder{way: wayIn(rest, 5)})
+		h := &d.last.holds[len(d.last.holds)-1]
+		shared := h.shared()
 		err = scan(rest, h.words()...)
-		ok = h.nonce != "" && isToken(h.token) && backend.CheckOwner(h.owner) == nil
-		d.last.holder = h
+		ok = h.nonce != "" && isToken(h.token) && backend.CheckOwner(h.owner) == nil && h.shared() == shared
 	case kind == "waiter" && d.last != nil:
-		var w waiter
+		w := waiter{way: wayIn(rest, 3)}
+		shared := w.shared()
 		err = scan(rest, w.words()...)
-		ok = w.nonce != "" && isSocket(w.socket)
+		ok = w.nonce != "" && isSocket(w.socket) && w.shared() == shared
 		d.last.queue = append(d.last.queue, w)
 	case kind == "released" || kind == "abandoned":
 		var e ended
@@ -183,6 +217,37 @@ func (d *decoder) line(text string) (err error) {
 		err = errors.New("it is unknown, out of place, or a value in it is out of range")
 	}
 	return err
+}
+
+// wayIn is some way that is exclusive or not, as that of a line is: one that has no more words than those.
+func wayIn(text string, exclusive int) (w way) {
+	if strings.Count(text, " ") >= exclusive {
+		w.mode = backend.Reader
+	}
+	return w
+}
+
+// possible reports whether those that hold the lock may do so at once: as Admits says, permits in different slots, and
+// readers of no more than the era's token.
+func (l *lock) possible() bool {
+	n := len(l.holds)
+	if n == 0 || n == 1 && !l.holds[0].shared() {
+		return l.era == 0
+	}
+	last := l.holds[n-1]
+	others := lock{holds: l.holds[:n-1]}
+	there, _ := others.served("")
+	slots := map[int64]bool{}
+	for _, h := range l.holds {
+		if last.mode == backend.Reader != (l.era != 0) || h.token > l.era && l.era != 0 {
+			return false
+		}
+		if h.mode == backend.Permit && (h.slot < 0 || h.slot >= h.limit || slots[h.slot]) {
+			return false
+		}
+		slots[h.slot] = h.mode == backend.Permit
+	}
+	return last.request().Admits(there)
 }
 
 func isToken(n int64) bool { return n >= 0 && n <= maxToken }

@@ -63,15 +63,30 @@ func full() *state {
 		l := &lock{freed: int64(-i)}
 		st.locks[key{hostile[len(hostile)-1-i], name}] = l
 		if i%3 != 1 {
-			l.holder = &holder{nonce: nonce(), owner: name, token: int64(i), until: 1 << 62}
+			l.holds = []holder{{nonce: nonce(), owner: name, token: int64(i), until: 1 << 62}}
 		}
 		if i%3 != 0 {
 			l.queue = []waiter{{nonce: nonce(), until: 5}, {nonce: "odd one\n", socket: "wake-2-ff.sock", until: -5}}
 		}
 		st.released = append(st.released, ended{nonce(), int64(i)})
 		st.abandoned = append(st.abandoned, ended{nonce(), int64(-i)})
-		if l.holder != nil && i%2 == 0 {
-			l.holder.both = name
+		if l.holds != nil && i%2 == 0 {
+			l.holds[0].both = name
+		}
+		switch reader, permit := (way{mode: backend.Reader}), (way{backend.Permit, 3}); i % 7 {
+		case 3:
+			l.era = int64(i) + 1
+			l.holds = []holder{
+				{nonce: nonce(), owner: name, token: 1, until: 1 << 62, way: reader},
+				{nonce: nonce(), token: l.era, until: -1, way: reader, both: name},
+			}
+			l.queue = append(l.queue, waiter{nonce: nonce(), until: 7, way: permit, called: 6})
+		case 4:
+			l.holds = []holder{
+				{nonce: nonce(), owner: name, token: 9, until: 1 << 62, way: permit, slot: 2},
+				{nonce: nonce(), token: 8, until: 3, way: way{backend.Permit, 1024}, slot: 0},
+			}
+			l.queue = append(l.queue, waiter{nonce: nonce(), until: 7, way: reader})
 		}
 		st.records[key{name, backend.ClientKey + name + "\x00" + name}] = record{`{"a": "b c"}`, int64(i)}
 	}
@@ -149,6 +164,26 @@ var badFiles = map[string]string{
 	"too much":      signed(head + "released n 1 2\n"),
 	"too little":    signed(head + "released n\n"),
 	"spaces":        signed(head + "released  n 1\n"),
+
+	"reader and writer":   signed(head + "lock p a 0\nera 1\nholder n 1 1  o\nholder m 1 1  o reader 0 0\n"),
+	"reader and permit":   signed(head + "lock p a 0\nera 1\nholder n 1 1  o permit 2 0\nholder m 1 1  o reader 0 0\n"),
+	"a permit too many":   signed(head + "lock p a 0\nholder n 1 1  o permit 1 0\nholder m 1 1  o permit 2 1\n"),
+	"one slot twice":      signed(head + "lock p a 0\nholder n 1 1  o permit 2 1\nholder m 1 1  o permit 2 1\n"),
+	"slot out of range":   signed(head + "lock p a 0\nholder n 1 1  o permit 2 2\n"),
+	"slot below 0":        signed(head + "lock p a 0\nholder n 1 1  o permit 2 -1\n"),
+	"of nothing":          signed(head + "lock p a 0\nholder n 1 1  o permit 0 0\n"),
+	"no such mode":        signed(head + "lock p a 0\nholder n 1 1  o writer 0 0\n"),
+	"exclusive in words":  signed(head + "lock p a 0\nholder n 1 1  o exclusive 0 0\n"),
+	"a waiter in words":   signed(head + "lock p a 0\nwaiter n 1  exclusive 0 0\n"),
+	"a waiter of no mode": signed(head + "lock p a 0\nwaiter n 1  permits 2 0\n"),
+	"half a mode":         signed(head + "lock p a 0\nwaiter n 1  reader 0\n"),
+	"readers without era": signed(head + "lock p a 0\nholder n 1 1  o reader 0 0\n"),
+	"era behind a reader": signed(head + "lock p a 0\nera 1\nholder n 2 1  o reader 0 0\n"),
+	"era of a permit":     signed(head + "lock p a 0\nera 1\nholder n 1 1  o permit 2 0\n"),
+	"era of a writer":     signed(head + "lock p a 0\nera 1\nholder n 1 1  o\n"),
+	"era of nobody":       signed(head + "lock p a 0\nera 1\nwaiter n 1 \n"),
+	"two eras":            signed(head + "lock p a 0\nera 1\nera 2\nholder n 1 1  o reader 0 0\n"),
+	"era without a lock":  signed(head + "era 1\n"),
 }
 
 func TestBadFilesAreInvalid(t *testing.T) {
@@ -197,7 +232,7 @@ func TestOtherBoot(t *testing.T) {
 	d := newQuiet(t, t.TempDir())
 	b := d.store.bucket("x")
 	st := newState("another", 1<<52)
-	st.locks[d.store.key("x")] = &lock{holder: &holder{nonce: nonce(), token: 1 << 52, until: 1 << 62}}
+	st.locks[d.store.key("x")] = &lock{holds: []holder{{nonce: nonce(), token: 1 << 52, until: 1 << 62}}}
 	if err := os.WriteFile(b.path, st.encode(b.index), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +255,15 @@ func FuzzState(f *testing.F) {
 	st.shrink() // small ones are tried faster
 	f.Add(withoutSum(st))
 	f.Add(withoutSum(newState("x", 0)))
-	f.Add("fencelock state 1 bucket 7\nboot b\ncounter 1\nlock p a%20b 0\nwaiter n 1 \n")
+	for _, text := range []string{
+		"waiter n 1 \n",
+		"waiter n 1  reader 0 0\nwaiter m 2 wake-1.sock permit 3 -1\nwaiter o 3 \n",
+		"era 1\nholder n 1 9  o reader 0 0\nholder m 1 0 m  reader 0 0\nwaiter o 3 \nwaiter p 4  reader 0 2\n",
+		"holder n 1 9  o permit 2 1\nholder m 1 0 m  permit 3 0\nwaiter p 4  permit 5 2\n",
+		"holder n 1 9  o\nwaiter p 4  reader 0 0\n",
+	} {
+		f.Add("fencelock state 1 bucket 7\nboot b\ncounter 1\nlock p a%20b 0\n" + text)
+	}
 	f.Fuzz(func(t *testing.T, body string) {
 		// What is on disk, as it is and with a sum that is right.
 		_, _ = decode([]byte(body), 7)
@@ -240,6 +283,9 @@ func FuzzState(f *testing.F) {
 		}
 		st.now = 1
 		st.sweep()
+		for _, l := range st.locks {
+			l.serve(st.now)
+		}
 		if _, err := decode(st.encode(7), 7); err != nil {
 			t.Fatalf("swept: %v", err)
 		}

@@ -24,7 +24,22 @@
 // process in the directory. A waiter whose process is gone is skipped at once, because its socket
 // refuses; one that is stopped, when its 1.6 s are over. Where there are no such sockets (Windows,
 // a directory with a very long path on systems other than Linux, [Options].NoSockets) waiters look
-// every 50 ms instead.
+// every 50 ms instead. A datagram may get lost, so the first waiter looks once a second anyway.
+//
+// # Readers and permits
+//
+// A name has as many holders as may hold it at once, each with an expiry of its own. All modes
+// wait in the one queue. Whatever changes who holds or waits begins the turn of all at its head
+// who may hold the name together, and what is kept for them counts. Readers that hold at once have
+// the token of the last of them that drew one; a permit has the least slot that is free.
+//
+// A reader or permit behind a waiter of another kind looks once a second whether the process of
+// that waiter is gone: nothing comes free by its death, so nobody would tell. Where that one is
+// stopped, and others hold the name beside whom it may not, it stays up to 8 s in their way.
+//
+// A program from before there were readers and permits refuses a bucket with [backend.ErrInvalid]
+// while one is held or waited for in it, and what it holds there is lost. So update all programs
+// of a machine before one uses them. A bucket with exclusive locks alone is as ever.
 //
 // # What it does not promise
 //

@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"slices"
 
 	"github.com/fencelock/fencelock/backend"
 )
@@ -74,22 +75,23 @@ func (s *store) Close() error {
 
 // change applies to a name's lock what time has done to it, but to the waiter me, and runs step on
 // it, which reports whether it changed anything. l is nil if the lock is neither held nor waited
-// for. If it is free then, its first waiters are told; those whose process is gone are dropped.
+// for. Waiters that may have it then are told; those whose process is gone are dropped.
 func (s *store) change(
 	ctx context.Context, name, me string, step func(st *state, l *lock) (changed bool, err error),
 ) error {
 	k := s.key(name)
-	var next []waiter
+	var wakes []wakeUp
 	err := s.bucket(name).update(ctx, func(st *state) (bool, error) {
 		l := st.locks[k]
 		settled := l.settle(st.now, me)
 		changed, err := step(st, l)
-		next = st.locks[k].next()
-		return changed || settled, err
+		var served bool
+		wakes, served = st.locks[k].serve(st.now)
+		return changed || settled || served, err
 	})
-	if gone := s.hub.tell(next); gone != "" { // if this fails, the others look in time
+	if gone := s.hub.tell(wakes); gone != nil { // if this fails, the others look in time
 		_ = s.change(ctx, name, me, func(st *state, l *lock) (bool, error) {
-			return l.drop(st.now, func(w waiter) bool { return w.socket == gone }), nil
+			return l.drop(st.now, func(w waiter) bool { return slices.Contains(gone, w.socket) }), nil
 		})
 	}
 	return err

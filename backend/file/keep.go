@@ -18,11 +18,11 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 	for p, group := range groups {
 		err := s.buckets[p].update(ctx, func(st *state) (changed bool, err error) {
 			for _, i := range group {
-				l := st.locks[s.key(cs[i].Name)]
-				if !l.heldBy(cs[i].Nonce, st.now) {
+				h := st.locks[s.key(cs[i].Name)].find(cs[i].Nonce, st.now)
+				if h == nil {
 					errs[i] = backend.ErrLost
 				} else if extend {
-					l.holder.until, changed = st.now+int64(cs[i].TTL+cs[i].Grace), true
+					h.until, changed = st.now+int64(cs[i].TTL+cs[i].Grace), true
 				}
 			}
 			return changed, nil

@@ -16,13 +16,11 @@ func (s *store) Leave(ctx context.Context, cs []*backend.Claim) {
 	}
 }
 
-// leave takes c out of the queue, or frees the lock if c is its holder. Who sends its release again
+// leave takes c out of the queue, or ends its hold. Who sends its release again
 // is told nil, and a copy of its request that comes later is refused.
 func (l *lock) leave(st *state, c *backend.Claim) (changed bool, answer error) {
-	held := l.heldBy(c.Nonce, st.now)
-	if held {
-		l.free(st.now)
-	} else if c.Held && !has(st.released, c.Nonce) {
+	held := l.end(st.now, func(h holder) bool { return h.nonce == c.Nonce })
+	if !held && c.Held && !has(st.released, c.Nonce) {
 		answer = backend.ErrLost
 	}
 	changed = l.drop(st.now, func(w waiter) bool { return w.nonce == c.Nonce })
@@ -36,14 +34,12 @@ func (l *lock) leave(st *state, c *backend.Claim) (changed bool, answer error) {
 	return changed, answer
 }
 
-// Break implements [backend.Driver]. The holder learns of it when it looks.
+// Break implements [backend.Driver]. The holders learn of it when they look.
 func (s *store) Break(ctx context.Context, name string) error {
 	return s.change(ctx, name, "", func(st *state, l *lock) (bool, error) {
-		if l == nil || l.holder == nil {
-			return false, nil
-		}
-		st.abandoned = append(st.abandoned, ended{l.holder.nonce, l.holder.until + int64(endLife)})
-		l.free(st.now)
-		return true, nil
+		return l.end(st.now, func(h holder) bool {
+			st.abandoned = append(st.abandoned, ended{h.nonce, h.until + int64(endLife)})
+			return true
+		}), nil
 	})
 }

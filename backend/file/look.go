@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"strings"
@@ -44,9 +45,23 @@ func (l *lock) info(name string, now int64) backend.Info {
 	if l == nil {
 		return i
 	}
-	if h := l.holder; h != nil && h.until > now {
-		i.Held, i.Owner, i.Token, i.Both = true, h.owner, h.token, h.both
-		i.ExpiresIn = time.Duration(h.until - now)
+	for _, h := range l.holds {
+		if h.until <= now {
+			continue
+		}
+		i.Held, i.Owner, i.Token = true, h.owner, max(i.Token, h.token)
+		i.ExpiresIn = max(i.ExpiresIn, time.Duration(h.until-now))
+		i.Both = cmp.Or(i.Both, h.both)
+		if i.Mode = h.mode; h.shared() {
+			i.Holders++
+			i.Holds = append(i.Holds, backend.Held{
+				ID: h.nonce, Owner: h.owner, Token: h.token, Slot: int(h.slot), ExpiresIn: time.Duration(h.until - now),
+			})
+		}
+	}
+	i.Holds = backend.FirstHolds(i.Holds)
+	if i.Holders > 1 {
+		i.Owner = ""
 	}
 	for _, w := range l.queue {
 		if w.until > now {

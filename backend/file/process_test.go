@@ -136,6 +136,111 @@ func TestStoppedHolder(t *testing.T) {
 	wantErr(t, "Check of the new holder", d.Check(t.Context(), []*core.Hold{h})[0], nil)
 }
 
+// Readers, writers and permits of several processes never see what they must not.
+func TestProcessesShare(t *testing.T) {
+	dir := t.TempDir()
+	var ps []*process
+	for range 3 {
+		ps = append(ps, start(t, dir, "share"))
+	}
+	d := newDriver(t, dir)
+	t.Logf("the longest wait here: %v", share(t.Context(), d, 4, 25))
+	for _, p := range ps {
+		p.end(t)
+	}
+	wantEmpty(t, d, "share")
+}
+
+// Writers that wait behind a reader are killed: the readers behind them come in beside it, each in its own process.
+func TestKilledWritersBeforeReaders(t *testing.T) {
+	dir := t.TempDir()
+	d := newDriver(t, dir)
+	reader := take(t, d, reading(try("x", time.Minute)))
+	var writers, readers []*process
+	for i := range 2 {
+		writers = append(writers, start(t, dir, "wait"))
+		queued(t, d, "x", i+1)
+	}
+	for i := range 3 {
+		readers = append(readers, start(t, dir, "read"))
+		queued(t, d, "x", i+3)
+	}
+	for _, w := range writers {
+		w.signal(t, syscall.SIGKILL)
+		w.end(t)
+	}
+	began := time.Now()
+	for _, r := range readers {
+		if token := r.token(t); token != reader.Token {
+			t.Errorf("token: got %d beside a reader with %d", token, reader.Token)
+		}
+	}
+	if took, most := time.Since(began), d.Traits().DeadWaiter; took > most {
+		t.Errorf("killed writers kept readers out for %v, want at most %v", took, most)
+	}
+	if i := inspect(t, d, "x"); i.Holders != 4 || i.Waiters != 0 {
+		t.Errorf("Inspect: got %+v, want 4 readers", i)
+	}
+	release(t, d, reader)
+}
+
+// A holder of a permit, and one that was woken for the other, are killed: both permits are free in time.
+func TestKilledPermits(t *testing.T) {
+	dir := t.TempDir()
+	d := newDriver(t, dir)
+	p := start(t, dir, "permit")
+	p.token(t)
+	h := take(t, d, permit(2, try("x", time.Minute)))
+	waiter := start(t, dir, "permit")
+	queued(t, d, "x", 1)
+	one := later(t.Context(), d, permit(2, wait("x", time.Minute)))
+	two := later(t.Context(), d, permit(2, wait("x", time.Minute)))
+	queued(t, d, "x", 3)
+	waiter.signal(t, syscall.SIGKILL)
+	waiter.end(t)
+	began := time.Now()
+	p.signal(t, syscall.SIGKILL)
+	release(t, d, h)
+	a, b := soon(t, one), soon(t, two)
+	if took := time.Since(began); took > 1300*time.Millisecond {
+		t.Errorf("granted %v after the kill, want within the TTL of 300ms and a second", took)
+	}
+	if a.Slot == b.Slot || a.Slot+b.Slot != 1 {
+		t.Errorf("slots: got %d and %d, want 0 and 1", a.Slot, b.Slot)
+	}
+	release(t, d, a)
+	release(t, d, b)
+	wantEmpty(t, d, "x")
+}
+
+// A writer of another process lets all the readers in at once.
+func TestReadersOfManyProcesses(t *testing.T) {
+	dir := t.TempDir()
+	d := newDriver(t, dir)
+	w := take(t, d, try("x", time.Minute))
+	var readers []*process
+	for i := range 5 {
+		readers = append(readers, start(t, dir, "read"))
+		queued(t, d, "x", i+1)
+	}
+	began := time.Now()
+	release(t, d, w)
+	tokens := map[backend.Token]bool{}
+	for _, r := range readers {
+		tokens[r.token(t)] = true
+	}
+	if took := time.Since(began); took > time.Second { // without a push it is up to 5 s
+		t.Errorf("all had it after %v, want a push for each", took)
+	}
+	if len(tokens) != 1 || tokens[w.Token] {
+		t.Errorf("tokens: got %v, want one above %d", tokens, w.Token)
+	}
+	if err := d.Break(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	take(t, d, try("x", time.Minute))
+}
+
 func TestHandOverBetweenProcesses(t *testing.T) {
 	dir := t.TempDir()
 	d := newDriver(t, dir)

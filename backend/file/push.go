@@ -97,26 +97,24 @@ func (h *hub) leave(c *backend.Claim) {
 	delete(h.claims, c.Nonce)
 }
 
-// tell wakes the first waiter of a free lock, and the second one when it is to see whether the
-// first has taken it. It returns the socket of one whose process is surely gone.
-func (h *hub) tell(next []waiter) (gone string) {
-	for i, w := range next {
-		in := time.Duration(i) * turn
-		if h.wake(w.nonce, in) || w.socket == "" || h.base == "" {
+// tell makes waiters look. It returns the sockets of those whose process is surely gone.
+func (h *hub) tell(wakes []wakeUp) (gone []string) {
+	for _, w := range wakes {
+		if h.wake(w.nonce, w.in) || w.socket == "" || h.base == "" {
 			continue
 		}
 		conn, dead := h.dial(w.socket)
 		if dead {
-			return w.socket
+			gone = append(gone, w.socket)
 		}
 		if conn != nil {
 			// A process that reads nothing is not waited for: it looks by itself.
 			_ = conn.SetWriteDeadline(time.Now().Add(5 * time.Millisecond))
-			_, _ = fmt.Fprintf(conn, "%d %s", in.Milliseconds(), w.nonce)
+			_, _ = fmt.Fprintf(conn, "%d %s", w.in.Milliseconds(), w.nonce)
 			_ = conn.Close()
 		}
 	}
-	return ""
+	return gone
 }
 
 // wake makes a waiter of this driver look, and reports whether there is such a one.

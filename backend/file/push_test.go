@@ -66,6 +66,14 @@ func TestWithoutSockets(t *testing.T) {
 	}
 }
 
+// A wake-up that gets lost, here since the one who releases has no sockets, costs a second or two.
+func TestLostPush(t *testing.T) {
+	dir := t.TempDir()
+	if took := handOver(t, newQuiet(t, dir), newDriver(t, dir)); took > 3*time.Second {
+		t.Errorf("handed over after %v, want a look within a second", took)
+	}
+}
+
 func TestSocketThatWasRemoved(t *testing.T) {
 	dir := t.TempDir()
 	a, b := newDriver(t, dir), newDriver(t, dir)

@@ -2,6 +2,7 @@ package file
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -34,9 +35,10 @@ type state struct {
 
 // lock is one name that is held or waited for.
 type lock struct {
-	holder *holder // nil: free for the first of the queue
-	freed  int64   // when it came free
-	queue  []waiter
+	holds []holder      // each admitted beside the others; none: free for the first of the queue
+	era   backend.Token // the last token of the readers that hold; 0: none does
+	freed int64         // when it came free
+	queue []waiter
 }
 
 type holder struct {
@@ -44,11 +46,34 @@ type holder struct {
 	both         string // the migration that it holds for in PhaseBoth; else empty
 	token        backend.Token
 	until        int64
+	way
+	slot int64 // of a permit
 }
 
 type waiter struct {
 	nonce, socket string // of its process; empty: it looks by itself
 	until         int64  // it is taken for dead then, unless it looks again
+	way
+	called int64 // when its turn began; 0: not yet. An exclusive one's begins when the lock comes free
+}
+
+// way is how a claim wants its name.
+type way struct {
+	mode  backend.Mode
+	limit int64 // of a permit
+}
+
+func wayOf(r *backend.Request) way {
+	if r.Mode == backend.Permit {
+		return way{r.Mode, int64(r.Limit)}
+	}
+	return way{mode: r.Mode}
+}
+
+func (w way) shared() bool { return w.mode != backend.Exclusive }
+
+func (w way) request() *backend.Request {
+	return &backend.Request{Mode: w.mode, Limit: int(w.limit)}
 }
 
 type ended struct {
@@ -73,7 +98,7 @@ func has(es []ended, nonce string) bool {
 func (st *state) sweep() {
 	maps.DeleteFunc(st.locks, func(_ key, l *lock) bool {
 		l.settle(st.now, "")
-		return l.holder == nil && len(l.queue) == 0
+		return len(l.holds) == 0 && len(l.queue) == 0
 	})
 	maps.DeleteFunc(st.records, func(_ key, r record) bool { return r.over(st.now) })
 	over := func(e ended) bool { return e.until <= st.now }
@@ -83,23 +108,21 @@ func (st *state) sweep() {
 	st.abandoned = st.abandoned[max(0, len(st.abandoned)-maxAbandoned):]
 }
 
-// settle applies what time has done to the lock: it ends an expired hold, and drops waiters that
+// settle applies what time has done to the lock: it ends expired holds, and drops waiters that
 // are taken for dead, but not the nonce me, which is asking right now. It reports whether it
 // changed anything.
 func (l *lock) settle(now int64, me string) bool {
 	if l == nil {
 		return false
 	}
-	expired := l.holder != nil && l.holder.until <= now
-	if expired {
-		l.free(l.holder.until)
-	}
+	expired := l.end(now, func(h holder) bool { return h.until <= now })
 	late := "" // it has had its turn
-	if l.holder == nil && len(l.queue) > 0 && now >= l.freed+int64(turn) {
+	if len(l.holds) == 0 && len(l.queue) > 0 && now >= l.freed+int64(turn) && !l.queue[0].shared() {
 		late = l.queue[0].nonce
 	}
 	return l.drop(now, func(w waiter) bool {
-		return w.nonce != me && (w.nonce == late || w.until <= now)
+		over := w.nonce == late || w.called != 0 && now >= w.called+int64(turn)
+		return w.nonce != me && (over || w.until <= now)
 	}) || expired
 }
 
@@ -117,18 +140,125 @@ func (l *lock) drop(now int64, dropped func(w waiter) bool) bool {
 	return len(l.queue) < n
 }
 
-// free frees the lock for the first of the queue.
-func (l *lock) free(now int64) { l.holder, l.freed = nil, now }
-
-// heldBy reports whether nonce holds the lock.
-func (l *lock) heldBy(nonce string, now int64) bool {
-	return l != nil && l.holder != nil && l.holder.nonce == nonce && l.holder.until > now
+// end ends holds, and reports whether there were any. An expired one has ended when its time was over.
+func (l *lock) end(now int64, ended func(h holder) bool) bool {
+	if l == nil {
+		return false
+	}
+	n, last := len(l.holds), int64(math.MinInt64)
+	l.holds = slices.DeleteFunc(l.holds, func(h holder) bool {
+		over := ended(h)
+		if over {
+			last = max(last, min(now, h.until))
+		}
+		return over
+	})
+	if len(l.holds) == 0 {
+		l.era = 0
+	}
+	if len(l.holds) == n {
+		return false
+	}
+	l.freed = last
+	return true
 }
 
-// next returns the first two waiters of a lock that is free.
-func (l *lock) next() []waiter {
-	if l == nil || l.holder != nil {
+// find returns the hold of a nonce, or nil.
+func (l *lock) find(nonce string, now int64) *holder {
+	if l == nil {
 		return nil
 	}
-	return slices.Clone(l.queue[:min(len(l.queue), 2)])
+	i := slices.IndexFunc(l.holds, func(h holder) bool { return h.nonce == nonce && h.until > now })
+	if i < 0 {
+		return nil
+	}
+	return &l.holds[i]
+}
+
+// served returns those who may have the lock now, up to the waiter me or the first one that may not: all who hold it,
+// and how many of the first waiters, to whom it is kept.
+func (l *lock) served(me string) (there []*backend.Request, n int) {
+	there = l.there()
+	for _, w := range l.queue {
+		if w.nonce == me || !w.request().Admits(there) {
+			break
+		}
+		there = beside(there, w.way)
+		n++
+	}
+	return there, n
+}
+
+// there returns those who hold the lock.
+func (l *lock) there() (all []*backend.Request) {
+	for _, h := range l.holds {
+		all = beside(all, h.way)
+	}
+	return all
+}
+
+// beside adds one to there. Those that are alike are one Request.
+func beside(there []*backend.Request, w way) []*backend.Request {
+	if n := len(there); n > 0 && wayOf(there[n-1]) == w {
+		return append(there, there[n-1])
+	}
+	return append(there, w.request())
+}
+
+// admits reports whether c may have the lock now: beside all who hold it and all in front of it.
+func (l *lock) admits(c *backend.Claim) bool {
+	if l == nil {
+		return true
+	}
+	there, n := l.served(c.Nonce)
+	return (n == len(l.queue) || l.queue[n].nonce == c.Nonce) && c.Admits(there)
+}
+
+// wakeUp is a waiter that is to look, in some time.
+type wakeUp struct {
+	waiter
+	in time.Duration
+}
+
+// serve begins the turn of all at the head of the queue who may have the lock, and returns who is to look: those whose
+// turn has just begun; the first one again, which may not have heard; and the one behind them when the first turn is
+// over. That one is named too where it keeps others out who would be admitted without it, for it may be dead: at once
+// if it was asked whether it lives. serve reports whether it has changed anything.
+func (l *lock) serve(now int64) (wakes []wakeUp, changed bool) {
+	if l == nil || len(l.queue) == 0 {
+		return nil, false
+	}
+	_, n := l.served("")
+	for i := range l.queue[:n] {
+		w := &l.queue[i]
+		begins := w.shared() && w.called == 0
+		if begins {
+			w.called, changed = now, true
+		}
+		if begins || i == 0 {
+			wakes = append(wakes, wakeUp{*w, 0})
+		}
+	}
+	if n < len(l.queue) && (n > 0 || len(l.queue) > 1 && len(l.holds) > 0 && l.holds[0].shared()) {
+		in := turn
+		if n == 0 && l.queue[0].socket != "" && l.queue[0].until-now <= int64(turn) {
+			in = 0
+		}
+		if left := time.Duration(l.turnEnd(now) - now); n > 0 && left > 0 {
+			in = left
+		}
+		wakes = append(wakes, wakeUp{l.queue[n], in})
+	}
+	return wakes, changed
+}
+
+// turnEnd is when the first turn of those who may have the lock is over.
+func (l *lock) turnEnd(now int64) int64 {
+	began := l.freed
+	if w := l.queue[0]; w.shared() {
+		if began = w.called; began == 0 {
+			began = now
+		}
+	}
+	return began + int64(turn)
 }

@@ -2,12 +2,28 @@ package file
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
 )
 
 const maxToken = 1<<53 - 1
+
+// number sets the token of a grant of now, and the slot of a permit: the least that is free. A reader has the token of
+// the others, unless its floor is not below it.
+func (st *state) number(l *lock, r *backend.Request, g *backend.Grant) error {
+	if r.Mode == backend.Reader && l != nil && l.era > r.Floor {
+		g.Token, g.Asked = l.era, st.at
+		return nil
+	}
+	if r.Mode == backend.Permit && l != nil {
+		for slices.ContainsFunc(l.holds, func(h holder) bool { return h.slot == int64(g.Slot) }) {
+			g.Slot++
+		}
+	}
+	return st.draw(r, g)
+}
 
 // draw sets the token of a grant of now. It refuses a floor that would move the counter
 // further than an hour ahead of the clock.
@@ -22,7 +38,9 @@ func (st *state) draw(r *backend.Request, g *backend.Grant) error {
 	if g.Token > maxToken {
 		return backend.Invalid("the last token was %d: no other is below 2^53", st.counter)
 	}
-	g.Reserved, g.Asked = backend.Reserve(r, g.Token, now), st.at
+	if g.Asked = st.at; r.Mode != backend.Reader { // others have a reader's number, and would be behind the next ones
+		g.Reserved = backend.Reserve(r, g.Token, now)
+	}
 	st.counter = g.Token + backend.Token(g.Reserved)
 	return nil
 }
@@ -51,7 +69,7 @@ func (s *store) Raise(ctx context.Context, floor backend.Token, held *backend.Cl
 	}
 	for _, b := range raised {
 		err := b.update(ctx, func(st *state) (bool, error) {
-			if held != nil && !st.locks[s.key(held.Name)].heldBy(held.Nonce, st.now) {
+			if held != nil && st.locks[s.key(held.Name)].find(held.Nonce, st.now) == nil {
 				return false, backend.ErrLost
 			}
 			changed := st.counter < floor

@@ -52,9 +52,17 @@ func NewCounting() *Driver {
 	return newDriver(s, backend.DefaultPrefix)
 }
 
-// Expire ends the hold of name as though its TTL and grace were over, and tells the holder before
+// Expire ends every hold of name as though its TTL and grace were over, and tells the holders before
 // that: for tests. It reports whether there was one.
-func (d *Driver) Expire(name string) bool { return d.client.store.expireNow(d.client.prefix + name) }
+func (d *Driver) Expire(name string) bool {
+	key := d.client.prefix + name
+	holds := d.client.store.holders(key)
+	for _, h := range holds {
+		h.Lost(&backend.LostError{Reason: backend.Expired})
+	}
+	d.client.store.end(key, holds)
+	return len(holds) > 0
+}
 
 // Client returns another client of the same store, such as the other program of a test. An empty
 // prefix stands for d's own: the two exclude each other. Any other is another keyspace.
@@ -101,13 +109,13 @@ func (d *client) Keep(_ context.Context, cs []*backend.Claim, extend bool) []err
 	errs := make([]error, len(cs))
 	for i, c := range cs {
 		key := d.prefix + c.Name
-		l := s.locks[key]
+		h := s.locks[key].mine(c.Nonce)
 		switch {
-		case !l.mine(c.Nonce):
+		case h == nil:
 			errs[i] = backend.ErrLost
 		case extend:
-			l.expires = time.Now().Add(c.TTL + c.Grace)
-			s.serve(key, l) // the timer
+			h.expires = time.Now().Add(c.TTL + c.Grace)
+			s.serve(key, s.locks[key]) // the timer
 		}
 	}
 	return errs
@@ -116,10 +124,18 @@ func (d *client) Keep(_ context.Context, cs []*backend.Claim, extend bool) []err
 // Leave implements backend.Driver.
 func (d *client) Leave(_ context.Context, cs []*backend.Claim) {
 	s := d.store
+	var others []*backend.Request // whose holds somebody else ends
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, c := range cs {
-		c.Err = s.leave(d.prefix+c.Name, c)
+		key := d.prefix + c.Name
+		if h := s.locks[key].mine(c.Nonce); h != nil && h.Request != c.Request {
+			others = append(others, h.Request)
+		}
+		c.Err = s.leave(key, c)
+	}
+	s.mu.Unlock()
+	for _, r := range others {
+		r.Lost(backend.ErrLost)
 	}
 }
 
@@ -140,10 +156,12 @@ func (d *client) Look(_ context.Context, r backend.Range) iter.Seq2[backend.Info
 	}
 }
 
-// Break implements backend.Driver. The holder is told at once.
+// Break implements backend.Driver. The holders are told at once.
 func (d *client) Break(_ context.Context, name string) error {
-	if holder := d.store.breakLock(d.prefix + name); holder != nil {
-		holder.Lost(backend.ErrLost)
+	holds := d.store.holders(d.prefix + name)
+	d.store.end(d.prefix+name, holds)
+	for _, h := range holds {
+		h.Lost(backend.ErrLost)
 	}
 	return nil
 }
@@ -191,7 +209,7 @@ func (d *client) Raise(_ context.Context, floor backend.Token, held *backend.Cla
 	s := d.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if held != nil && !s.locks[d.prefix+held.Name].mine(held.Nonce) {
+	if held != nil && s.locks[d.prefix+held.Name].mine(held.Nonce) == nil {
 		return backend.ErrLost
 	}
 	s.counter = max(s.counter, floor)

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -73,7 +74,7 @@ func want(t *testing.T, what string, got, want error) {
 
 func wantInfo(t *testing.T, d caller, what string, want backend.Info) {
 	t.Helper()
-	if got, err := d.Inspect(t.Context(), want.Name); err != nil || got != want {
+	if got, err := d.Inspect(t.Context(), want.Name); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%s: got %+v, %v, want %+v", what, got, err, want)
 	}
 }

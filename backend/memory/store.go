@@ -27,13 +27,21 @@ type store struct {
 
 // lock is one name that is held or waited for.
 type lock struct {
-	holder   *backend.Claim // nil: free
+	holds []hold        // of one mode
+	room  [1]hold       // theirs, mostly
+	era   backend.Token // of the readers that hold at once; 0: none has read yet
+	queue []*backend.Claim
+	timer *time.Timer // fires when the first hold ends, while that matters
+}
+
+// hold is one of a lock's.
+type hold struct {
+	*backend.Claim
 	token    backend.Token
 	reserved int // numbers after token that are its holder's too
+	slot     int
 	expires  time.Time
-	pending  bool // the holder was woken, and has not asked yet
-	queue    []*backend.Claim
-	timer    *time.Timer // fires at expires while somebody waits
+	pending  bool // it was woken, and has not asked yet
 }
 
 func newStore() *store {
@@ -56,70 +64,126 @@ func (s *store) ask(prefix string, c *backend.Claim) error {
 	l := s.locks[key]
 	if l == nil {
 		l = &lock{}
+		l.holds = l.room[:0]
 		s.locks[key] = l
 	}
 	defer s.serve(key, l)
 	l.expire()
-	turn := l.mine(c.Nonce)
-	again := turn && !l.pending // the same claim again
-	if !turn && (l.holder != nil || len(l.queue) > 0 && l.queue[0].Nonce != c.Nonce) {
+	h := l.find(c.Nonce)
+	first := len(l.queue) == 0 || l.queue[0].Nonce == c.Nonce
+	if h == nil && !(first && c.Admits(l.requests())) {
 		if c.Wait {
 			l.join(c)
 			c.Queued = true
 		}
 		return backend.ErrLocked
 	}
+	again := h != nil && !h.pending // the same claim again
 	if !again {
 		if g := s.gates(prefix); !sameVersion(g, c.Gates) {
 			c.Gates = g
 			return backend.ErrGates
 		}
 	}
-	if !again || l.token <= c.Floor {
-		l.token = max(s.counter, c.Floor) + 1
-		l.reserved = 0
-		if !s.counting {
-			if !again {
-				l.token = max(l.token, now.UnixMicro())
-			}
-			l.reserved = backend.Reserve(c.Request, l.token, now)
-		}
-		s.counter = l.token + backend.Token(l.reserved)
+	if h == nil {
+		h = l.hold(hold{Claim: c, pending: true})
+	}
+	h.expires = now.Add(c.TTL + c.Grace)
+	if !again || h.token <= c.Floor {
+		s.number(l, h, now)
 	}
 	l.drop(c.Nonce)
-	l.holder, l.pending, l.expires = c, false, now.Add(c.TTL+c.Grace)
-	c.Grant = backend.Grant{Token: l.token, Reserved: l.reserved, Asked: backend.Now()}
+	c.Grant = backend.Grant{Token: h.token, Slot: h.slot, Reserved: h.reserved, Asked: backend.Now()}
 	return nil
 }
 
-// expire ends a hold whose time is over.
-func (l *lock) expire() {
-	if l.holder != nil && !time.Now().Before(l.expires) {
-		l.holder, l.pending = nil, false
+// number gives a hold its token, and a permit its slot.
+func (s *store) number(l *lock, h *hold, now time.Time) {
+	if h.pending && h.Mode == backend.Permit {
+		for h.slot = 0; slices.ContainsFunc(l.holds, func(o hold) bool { return !o.pending && o.slot == h.slot }); {
+			h.slot++
+		}
+	}
+	if h.Mode == backend.Reader && l.era > h.Floor {
+		h.token, h.pending = l.era, false
+		return
+	}
+	h.token = max(s.counter, h.Floor) + 1
+	h.reserved = 0
+	if !s.counting {
+		if h.pending {
+			h.token = max(h.token, now.UnixMicro())
+		}
+		h.reserved = backend.Reserve(h.Request, h.token, now)
+	}
+	s.counter = h.token + backend.Token(h.reserved)
+	if h.pending = false; h.Mode == backend.Reader {
+		l.era = h.token
 	}
 }
 
-// serve keeps a free lock for the first in the queue, whom it wakes, forgets a lock that nobody
-// wants, and sets the timer. A waiter that does not ask in time has gone.
+// expire ends the holds whose time is over.
+func (l *lock) expire() {
+	now := time.Now()
+	l.holds = slices.DeleteFunc(l.holds, func(h hold) bool { return !now.Before(h.expires) })
+	if len(l.holds) == 0 {
+		l.era = 0
+	}
+}
+
+// find returns the hold of a nonce, or nil.
+func (l *lock) find(nonce string) *hold {
+	i := slices.IndexFunc(l.holds, func(h hold) bool { return h.Nonce == nonce })
+	if i < 0 {
+		return nil
+	}
+	return &l.holds[i]
+}
+
+// hold adds a hold, and returns it.
+func (l *lock) hold(h hold) *hold {
+	l.holds = append(l.holds, h)
+	return &l.holds[len(l.holds)-1]
+}
+
+// requests are those that hold the lock.
+func (l *lock) requests() []*backend.Request {
+	all := make([]*backend.Request, len(l.holds))
+	for i, h := range l.holds {
+		all[i] = h.Request
+	}
+	return all
+}
+
+// serve keeps the lock for those at the head of the queue who may have it, whom it wakes, forgets a lock that
+// nobody wants, and sets the timer. A waiter that does not ask in time has gone.
 func (s *store) serve(key string, l *lock) {
 	l.expire()
 	if l.timer != nil {
 		l.timer.Stop()
 		l.timer = nil
 	}
-	if l.holder == nil && len(l.queue) > 0 {
-		l.holder, l.pending, l.expires = l.queue[0], true, time.Now().Add(claim)
+	for len(l.queue) > 0 && l.queue[0].Admits(l.requests()) {
+		c := l.queue[0]
 		l.queue = l.queue[1:]
-		l.holder.Wake(0)
+		l.hold(hold{Claim: c, pending: true, expires: time.Now().Add(claim)})
+		c.Wake(0)
 	}
-	switch {
-	case l.holder == nil:
+	if len(l.holds) == 0 {
 		delete(s.locks, key)
 		return
-	case len(l.queue) == 0 && !l.pending:
+	}
+	next, matters := l.holds[0].expires, len(l.queue) > 0
+	for _, h := range l.holds {
+		matters = matters || h.pending
+		if h.expires.Before(next) {
+			next = h.expires
+		}
+	}
+	if !matters {
 		return
 	}
-	l.timer = time.AfterFunc(time.Until(l.expires), func() {
+	l.timer = time.AfterFunc(time.Until(next), func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.locks[key] == l {
@@ -143,20 +207,30 @@ func (l *lock) drop(nonce string) {
 	l.queue = slices.DeleteFunc(l.queue, func(w *backend.Claim) bool { return w.Nonce == nonce })
 }
 
-// mine reports whether the nonce holds the lock.
-func (l *lock) mine(nonce string) bool {
-	return l != nil && l.holder != nil && l.holder.Nonce == nonce && time.Now().Before(l.expires)
+// mine returns the hold of a nonce, or nil.
+func (l *lock) mine(nonce string) *hold {
+	if l == nil {
+		return nil
+	}
+	l.expire()
+	return l.find(nonce)
 }
 
-// leave takes c out of the queue, or frees the lock if c is its holder.
+// free ends the hold of a nonce, and reports whether there was one.
+func (l *lock) free(nonce string) bool {
+	n := len(l.holds)
+	l.holds = slices.DeleteFunc(l.holds, func(h hold) bool { return h.Nonce == nonce })
+	return len(l.holds) < n
+}
+
+// leave takes c out of the queue, and ends its hold.
 func (s *store) leave(key string, c *backend.Claim) error {
 	l := s.locks[key]
-	mine := l.mine(c.Nonce)
+	mine := false
 	if l != nil {
+		l.expire()
 		l.drop(c.Nonce)
-		if mine {
-			l.holder, l.pending = nil, false
-		}
+		mine = l.free(c.Nonce)
 		s.serve(key, l)
 	}
 	switch {
@@ -171,43 +245,30 @@ func (s *store) leave(key string, c *backend.Claim) error {
 	return nil
 }
 
-// expireNow ends a hold as though its time were over, and reports whether there was one. The holder
-// is told before.
-func (s *store) expireNow(key string) bool {
-	s.mu.Lock()
-	var holder *backend.Claim
-	if l := s.locks[key]; l != nil {
-		if l.expire(); !l.pending {
-			holder = l.holder
-		}
-	}
-	s.mu.Unlock()
-	if holder == nil {
-		return false
-	}
-	holder.Lost(&backend.LostError{Reason: backend.Expired})
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l := s.locks[key]; l.mine(holder.Nonce) {
-		l.expires = time.Now()
-		s.serve(key, l)
-	}
-	return true
-}
-
-// breakLock frees a lock and returns who had it, or nil.
-func (s *store) breakLock(key string) *backend.Claim {
+// holders returns the holds of a lock that its holders know of.
+func (s *store) holders(key string) []hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.locks[key]
-	if l == nil || l.pending { // free, and kept
+	if l == nil {
 		return nil
 	}
 	l.expire()
-	holder := l.holder
-	l.holder = nil
+	return slices.DeleteFunc(slices.Clone(l.holds), func(h hold) bool { return h.pending })
+}
+
+// end ends holds, and serves the queue.
+func (s *store) end(key string, holds []hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.locks[key]
+	if l == nil {
+		return
+	}
+	for _, h := range holds {
+		l.free(h.Nonce)
+	}
 	s.serve(key, l)
-	return holder
 }
 
 func (s *store) inspect(key string) backend.Info {
@@ -218,15 +279,25 @@ func (s *store) inspect(key string) backend.Info {
 		return backend.Info{}
 	}
 	s.serve(key, l)
-	i := backend.Info{Waiters: len(l.queue)}
-	if h := l.holder; h != nil {
-		i.Held, i.Owner, i.ExpiresIn = true, h.Owner, time.Until(l.expires)
-		if i.Pending = l.pending; !l.pending {
-			i.Token = l.token
+	i := backend.Info{Waiters: len(l.queue), Held: len(l.holds) > 0, Pending: true}
+	for _, h := range l.holds {
+		i.Owner, i.ExpiresIn = h.Owner, max(i.ExpiresIn, time.Until(h.expires))
+		if !h.pending {
+			i.Pending, i.Token = false, max(i.Token, h.token)
 		}
 		if h.Phase == backend.PhaseBoth {
 			i.Both = h.Move
 		}
+		if i.Mode = h.Mode; i.Mode != backend.Exclusive {
+			i.Holders++
+			i.Holds = append(i.Holds, backend.Held{
+				ID: h.Nonce, Owner: h.Owner, Token: h.token, Slot: h.slot, ExpiresIn: time.Until(h.expires),
+			})
+		}
+	}
+	i.Holds = backend.FirstHolds(i.Holds)
+	if i.Pending = i.Pending && i.Held; i.Holders > 1 {
+		i.Owner = ""
 	}
 	return i
 }

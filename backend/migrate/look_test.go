@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/migrate"
 	"github.com/fencelock/fencelock/internal/core"
@@ -88,6 +89,29 @@ func TestTraitsOfBoth(t *testing.T) {
 		got.DeadWaiter != redis.DeadWaiter+row.DeadWaiter {
 		t.Errorf("got %+v", got)
 	}
+}
+
+// A reader in one phase would have the token of another store's readers in the next, and a permit another slot.
+func TestNoSharedHolds(t *testing.T) {
+	bubble(t, func(w world) {
+		for _, phase := range []backend.Phase{backend.PhaseFrom, backend.PhaseBoth, backend.PhaseTo} {
+			d, err := migrate.New(w.Context(), w.options(phase))
+			if err != nil {
+				w.Fatal(err)
+			}
+			l, err := fencelock.New(d)
+			if err != nil {
+				w.Fatal(err)
+			}
+			_, err = l.RWMutex("moved/n").RLock(w.Context())
+			w.want(string(phase)+": RLock", err, fencelock.ErrUnsupported)
+			_, err = l.Semaphore("moved/n", 2).Acquire(w.Context())
+			w.want(string(phase)+": Acquire", err, fencelock.ErrUnsupported)
+			if err := l.Close(); err != nil {
+				w.Error(err)
+			}
+		}
+	})
 }
 
 func TestBadOptions(t *testing.T) {

@@ -157,6 +157,7 @@ func (o Options) member() (*member, error) {
 	case backend.PhaseBoth:
 		d.traits = TraitsOfBoth(o.From.Traits(), o.To.Traits())
 	}
+	d.traits.Readers, d.traits.Permits = false, 0 // two stores number readers' tokens and permits each for itself
 	return d, nil
 }
 
@@ -165,7 +166,7 @@ func (o Options) member() (*member, error) {
 func TraitsOfBoth(from, to backend.Traits) backend.Traits {
 	t := backend.Weakest(from, to)
 	t.Name = from.Name + "+" + to.Name
-	t.Transactional = false
+	t.Transactional, t.Readers, t.Permits = false, false, 0
 	t.DeadWaiter = from.DeadWaiter + to.DeadWaiter
 	return t
 }

@@ -93,7 +93,7 @@ func TestConfigRoutes(t *testing.T) {
 func TestOneStoreIsEnoughForOneName(t *testing.T) {
 	t.Parallel()
 	path := configFile(t, twoStores(fileStore(t), "redis://127.0.0.1:1"))
-	if got := invoke(t, nil, "--config", path, "run", "--ttl", "1s", "cron/a", "--", "true"); got.code != 0 {
+	if got := invoke(t, nil, "--config", path, "run", "cron/a", "--", "true"); got.code != 0 {
 		t.Errorf("run: got %+v", got)
 	}
 	if got := invoke(t, nil, "--config", path, "inspect", "cron/a"); got.code != 0 {

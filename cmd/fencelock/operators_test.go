@@ -106,6 +106,58 @@ func TestList(t *testing.T) {
 	})
 }
 
+// Of several holds each is shown, and one is broken by its id.
+func TestBreakOneHold(t *testing.T) {
+	t.Parallel()
+	url := fileStore(t)
+	locks := client(t, url)
+	s := locks.Semaphore("n", 3, fencelock.WithOwner("a"))
+	keeps, err := s.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	loses, err := locks.Semaphore("n", 3, fencelock.WithOwner("b")).Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := invoke(t, on(url), "inspect", "n")
+	of := regexp.MustCompile(fmt.Sprintf(`(?m)^([0-9a-f]{12}) +b +%d +1 +[0-9.]+s$`, loses.Token()))
+	row := of.FindStringSubmatch(got.out)
+	if got.code != 0 || !strings.Contains(got.out, "held by 2 (permit)") || row == nil {
+		t.Fatalf("inspect: got %+v, want both permits", got)
+	}
+	if got := invoke(t, on(url), "ls"); !strings.Contains(got.out, "2 permits") {
+		t.Errorf("ls: got %+v", got)
+	}
+	var info struct {
+		Holders int `json:"holders"`
+		Holds   []struct{ ID, Owner string }
+	}
+	if err := json.Unmarshal([]byte(invoke(t, on(url), "inspect", "--json", "n").out), &info); err != nil ||
+		info.Holders != 2 || len(info.Holds) != 2 || info.Holds[1].ID != row[1] && info.Holds[0].ID != row[1] {
+		t.Errorf("inspect --json: got %+v, %v, want hold %s among two", info, err, row[1])
+	}
+	got = invoke(t, on(url), "break", "--yes", "--hold", row[1], "n")
+	want := fmt.Sprintf("broke n: it was held by b (permit), token %d\n", loses.Token())
+	if got.code != 0 || got.out != want {
+		t.Errorf("break: got %+v, want %q", got, want)
+	}
+	await(t, "its holder is told", func() bool { return loses.Err() != nil })
+	if keeps.Err() != nil {
+		t.Errorf("the other: got %v, want it held", keeps.Err())
+	}
+	if got := invoke(t, on(url), "ls"); !strings.Contains(got.out, "a (permit)") {
+		t.Errorf("ls: got %+v, want how the one that is left holds it", got)
+	}
+	got = invoke(t, on(url), "break", "--yes", "--hold", row[1], "n")
+	if want = fmt.Sprintf("n is held by no %s any more\n", row[1]); got.code != 0 || got.out != want {
+		t.Errorf("again: got %+v, want %q", got, want)
+	}
+	if got := invoke(t, on(url), "break", "--yes", "--hold", "b", "n"); got.code != 64 {
+		t.Errorf("what is no id: got %+v, want code 64", got)
+	}
+}
+
 func TestBreak(t *testing.T) {
 	t.Parallel()
 	url := fileStore(t)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
 
@@ -54,6 +55,8 @@ func TestRunExitCodes(t *testing.T) {
 		{"short ttl", []string{"--ttl", "1ms", "n", "true"}, 64, "at least 100ms"},
 		{"zero max-hold", []string{"--max-hold", "0s", "n", "true"}, 64, "want more than 0"},
 		{"min-hold beyond the ttl", []string{"--ttl", "2s", "--min-hold", "3s", "n", "true"}, 64, "WithMinHold"},
+		{"no permits", []string{"--permits", "0", "n", "true"}, 64, "want 1 to 1024"},
+		{"shared permits", []string{"--permits", "2", "--shared", "n", "true"}, 64, "exclude each other"},
 		{"negative kill-after", []string{"--kill-after", "-1s", "n", "true"}, 64, "want 0 or more"},
 		{"bad owner", []string{"--owner", "a\x00b", "n", "true"}, 64, "NUL"},
 		{"not found", []string{"n", "--", "no-such-command"}, 127, `"no-such-command"`},
@@ -261,5 +264,58 @@ func TestRunMinHold(t *testing.T) {
 	got := invoke(t, on(store), "run", "--wait", "10s", "n", "--", "true")
 	if got.code != 0 {
 		t.Errorf("a third, who waits: got code %d, %q", got.code, got.err)
+	}
+}
+
+// Two hold at once, and a third is told how many there are.
+func TestRunShared(t *testing.T) {
+	for _, c := range []struct {
+		flags []string
+		held  string
+	}{
+		{[]string{"--permits", "2"}, "2 permits"},
+		{[]string{"--shared"}, "2 readers"},
+	} {
+		t.Run(c.flags[0], func(t *testing.T) {
+			store := fileStore(t)
+			inner := append(append([]string{"run", "--wait", "0"}, c.flags...), "n", "--", "true")
+			outer := running(t, store, "sleep 60", append(slices.Clone(c.flags), "n")...)
+			outer.await("acquired")
+			if got := invoke(t, on(store), inner...); got.code != 0 {
+				t.Errorf("the second got code %d, %q", got.code, got.err)
+			}
+			second := running(t, store, "sleep 60", append(slices.Clone(c.flags), "n")...)
+			second.await("acquired")
+			got := invoke(t, on(store), "run", "--wait", "0", "n", "--", "true")
+			if got.code != cli.ExitNotObtained || !strings.Contains(got.err, c.held) {
+				t.Errorf("an exclusive one got code %d, %q, want %q", got.code, got.err, c.held)
+			}
+			if got := invoke(t, on(store), "ls"); !strings.Contains(got.out, c.held) {
+				t.Errorf("ls: got %q, want %q", got.out, c.held)
+			}
+			if got := invoke(t, on(store), "inspect", "n"); !strings.Contains(got.out, c.held) {
+				t.Errorf("inspect: got %q, want %q", got.out, c.held)
+			}
+		})
+	}
+}
+
+// A command finds the slot of its permit.
+func TestRunSlot(t *testing.T) {
+	store := fileStore(t)
+	e := running(t, store, "sleep 60", "--permits", "3", "n").await("acquired")
+	if e.Mode != fencelock.Permit || e.Slot == nil || *e.Slot != 0 {
+		t.Errorf("got %+v, want a permit with slot 0", e)
+	}
+	for flags, want := range map[string]string{"--permits=3": "slot 1", "--permits=1": ""} {
+		name := "n"
+		if want == "" {
+			name = "other"
+		}
+		got := invoke(t, on(store), "run", flags, name, "--",
+			"sh", "-c", `echo "${FENCELOCK_SLOT:+slot $FENCELOCK_SLOT}"`)
+		if got.code != 0 || strings.TrimSpace(got.out) != want {
+			t.Errorf("%s: got code %d and %q, %q; want %q", flags, got.code, got.out, got.err, want)
+		}
 	}
 }

@@ -18,6 +18,9 @@ type Grant struct {
 	// when it was trusted for sure; To is not after From for one whose time was over when it was
 	// granted
 	From, To Moment
+
+	Mode        backend.Mode
+	Slot, Limit int // of Permit
 }
 
 // String says who held what when.
@@ -26,8 +29,12 @@ func (g Grant) String() string {
 	if g.Phase != "" {
 		phase = " in phase " + g.Phase
 	}
-	return fmt.Sprintf("%s%s with token %d, asked for at %v, trusted from %v to %v", g.Process,
-		phase, g.Token, time.Duration(g.Called), time.Duration(g.From), time.Duration(g.To))
+	mode := ""
+	if g.Mode != backend.Exclusive {
+		mode = fmt.Sprintf(" (%v)", g.Mode)
+	}
+	return fmt.Sprintf("%s%s%s with token %d, asked for at %v, trusted from %v to %v", g.Process,
+		phase, mode, g.Token, time.Duration(g.Called), time.Duration(g.From), time.Duration(g.To))
 }
 
 // lease tells one from others.
@@ -56,6 +63,7 @@ func Grants(events []Event) []Grant {
 		g := Grant{
 			Process: e.Process, Phase: e.Phase, Name: e.Name, Token: e.Token, Called: e.Called,
 			From: e.At, To: e.Until,
+			Mode: e.Mode, Slot: e.Slot, Limit: e.Limit,
 		}
 		if end, ok := ends[lease{e.Process, e.Name, e.Token}]; ok {
 			g.To = end
@@ -88,6 +96,12 @@ func Sweep(events []Event) Findings {
 		n := slices.IndexFunc(grants, func(g Grant) bool { return g.Name != grants[0].Name })
 		if n < 0 {
 			n = len(grants)
+		}
+		if slices.ContainsFunc(grants[:n], func(g Grant) bool { return g.Mode != backend.Exclusive }) {
+			tokens, twice := together(grants[:n])
+			f.Tokens, f.Twice = append(f.Tokens, tokens...), append(f.Twice, twice...)
+			grants = grants[n:]
+			continue
 		}
 		tokens, between := rising(grants[:n])
 		f.Tokens = append(f.Tokens, tokens...)

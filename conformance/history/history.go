@@ -82,6 +82,11 @@ type Event struct {
 	Until   Moment        `json:"until,omitempty"` // Granted, Ended: the lease's deadline as it was then
 	Value   int64         `json:"value,omitempty"` // Added, Counted: of the counter
 	Result  Result        `json:"result,omitempty"`
+
+	// Granted: how the name is held; of Permit the slot, and of how many.
+	Mode  backend.Mode `json:"mode,omitempty"`
+	Slot  int          `json:"slot,omitempty"`
+	Limit int          `json:"limit,omitempty"`
 }
 
 // Read returns the events of one part. A last line that its process did not finish is left out.

@@ -189,6 +189,8 @@ type lease struct {
 	done     chan struct{}
 }
 
+func (l *lease) Mode() backend.Mode    { return backend.Exclusive }
+func (l *lease) Slot() int             { return 0 }
 func (l *lease) Name() string          { return "x" }
 func (l *lease) Token() backend.Token  { return l.token }
 func (l *lease) Deadline() time.Time   { return l.deadline }
@@ -302,5 +304,63 @@ func TestNow(t *testing.T) {
 	}
 	if fmt.Sprint(time.Duration(a.After(time.Second)-a)) != "1s" {
 		t.Error("After is not after")
+	}
+}
+
+func TestCheckShared(t *testing.T) {
+	of := func(mode backend.Mode, slot int, e history.Event) history.Event {
+		e.Mode, e.Slot, e.Limit = mode, slot, 2
+		return e
+	}
+	reads := func(p string, token backend.Token, from, until history.Moment) history.Event {
+		return of(backend.Reader, 0, granted(p, token, from, until))
+	}
+	permit := func(p string, slot int, token backend.Token, from, until history.Moment) history.Event {
+		return of(backend.Permit, slot, granted(p, token, from, until))
+	}
+	ofThree := permit("c", 2, 3, 20, 40)
+	ofThree.Limit = 3
+	for _, c := range []struct {
+		what string
+		want string // in the error; empty: none
+		h    []history.Event
+	}{
+		{"readers at once", "", []history.Event{
+			reads("a", 1, 10, 40), reads("b", 1, 15, 30), reads("c", 1, 35, 50), granted("w", 2, 50, 60),
+			reads("a", 3, 60, 70),
+		}},
+		{"a writer beside a reader", "held twice", []history.Event{reads("a", 1, 10, 40), granted("w", 2, 39, 60)}},
+		{"a reader beside a writer", "held twice", []history.Event{granted("w", 1, 10, 40), reads("a", 2, 39, 60)}},
+		{"two writers beside readers that are gone", "held twice", []history.Event{
+			reads("a", 1, 10, 20), granted("v", 2, 20, 40), granted("w", 3, 39, 60),
+		}},
+		{"different tokens at once", "different tokens", []history.Event{reads("a", 1, 10, 40), reads("b", 2, 15, 30)}},
+		{"the era goes on over a writer", "not greater", []history.Event{
+			reads("a", 1, 10, 20), granted("w", 2, 22, 30), reads("b", 1, 32, 40),
+		}},
+		{"a writer with the readers' token", "not greater", []history.Event{
+			reads("a", 1, 10, 20), granted("w", 1, 22, 30),
+		}},
+		{"two permits of two", "", []history.Event{
+			permit("a", 0, 1, 10, 40), permit("b", 1, 2, 15, 30), permit("c", 1, 3, 32, 50),
+		}},
+		{"three of two", "3 permits were out, of 2", []history.Event{
+			permit("a", 0, 1, 10, 40), permit("b", 1, 2, 15, 30), ofThree,
+		}},
+		{"one slot twice", "slot 0 was out twice", []history.Event{
+			permit("a", 0, 1, 10, 40), permit("b", 0, 2, 15, 30),
+		}},
+		{"a reader beside a permit", "held twice", []history.Event{permit("a", 0, 1, 10, 40), reads("b", 2, 15, 30)}},
+		{"a permit's token that falls", "not greater", []history.Event{
+			permit("a", 0, 5, 10, 20), permit("b", 1, 4, 22, 30),
+		}},
+	} {
+		err := history.Check(c.h)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", c.what, err, c.want)
+		}
+		if err := history.Verify(c.h, history.Options{}); err != nil {
+			t.Errorf("%s: the judges of locks with one holder look at it: %v", c.what, err)
+		}
 	}
 }

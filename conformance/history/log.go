@@ -46,6 +46,8 @@ func (l *Log) Write(e Event) {
 // A Lease is what a Log must know of one. *fencelock.Lease is one.
 type Lease interface {
 	Name() string
+	Mode() backend.Mode
+	Slot() int
 	Token() backend.Token
 	Deadline() time.Time
 	Done() <-chan struct{}
@@ -62,10 +64,14 @@ type Hold struct {
 
 // Hold records that a lease was granted, after a call that began at called. Its end is recorded as soon as the lease is
 // lost, or when End is called.
-func (l *Log) Hold(lease Lease, called Moment) *Hold {
+func (l *Log) Hold(lease Lease, called Moment) *Hold { return l.HoldOf(lease, called, 0) }
+
+// HoldOf is Hold for a permit of limit.
+func (l *Log) HoldOf(lease Lease, called Moment, limit int) *Hold {
 	first := lease.Deadline()
 	granted := Event{
 		Kind: Granted, Name: lease.Name(), Token: lease.Token(), Called: called, At: Now(), Until: moment(first),
+		Mode: lease.Mode(), Slot: lease.Slot(), Limit: limit,
 	}
 	l.Write(granted)
 	h := &Hold{log: l, lease: lease, stop: make(chan struct{}), done: make(chan struct{})}

@@ -153,7 +153,7 @@ func (t *tenure) end(granted, ended, freed Event, o Options) {
 // FencedMutex is the second judge alone: it returns an error for each lock of which no order of the acquisitions and
 // releases is one of Hazelcast's fenced mutex. It takes n log n steps for n events.
 func FencedMutex(events []Event, o Options) error {
-	all := tenures(events, o)
+	all := tenures(exclusiveOnly(events), o)
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		errs = append(errs, obeys(name, all[name]))

@@ -78,6 +78,7 @@ func Judge(events []Event, o Options) []Verdict {
 	if o.Timeout == 0 {
 		o.Timeout = 30 * time.Second
 	}
+	events = exclusiveOnly(events)
 	ops, others := operations(events, o), tenures(events, o)
 	var all []Verdict
 	for _, name := range slices.Sorted(maps.Keys(ops)) {

@@ -37,7 +37,7 @@ func (a *acq) has(t backend.Token) bool {
 // of finds the acquisition of an owner that a token belongs to, or nil. w.mu is held.
 func (w *world) of(owner string, t backend.Token) *acq {
 	for _, a := range w.byOwner[owner] {
-		if a.has(t) {
+		if a.has(t) && a.name != common { // there several may have it
 			return a
 		}
 	}

@@ -35,6 +35,7 @@ type client struct {
 	closing bool
 	counts  map[string]int
 	bursts  map[string]bool // their owners
+	common  []*acq          // of the name that several hold at once
 }
 
 func newClient(w *world, i int) *client {
@@ -79,6 +80,11 @@ func (c *client) start(wg *sync.WaitGroup) {
 		p.rnd = c.w.fate("program", p.id)
 		wg.Go(p.run)
 	}
+	if c.w.plan.shares {
+		for i := range sharers {
+			wg.Go(c.sharer(i).run)
+		}
+	}
 	if c.w.plan.bursts {
 		b := &burster{c: c, w: c.w, rnd: c.w.fate("bursts", c.id)}
 		wg.Go(b.run)
@@ -105,6 +111,9 @@ func (c *client) close(when string) {
 			h.unlocked, h.closed = true, true
 			h.gaveUp(time.Now())
 		}
+	}
+	for _, h := range w.shared {
+		h.unlocked = h.unlocked || h.c == c
 	}
 	w.note("%s: close, %s", c.id, when)
 	w.mu.Unlock()

@@ -9,7 +9,7 @@
 // or without. Operators break locks. Programs wait, try, give up, renew by hand, enter again, stop
 // for longer than a TTL, forget to unlock, and close their Locker in the middle of it all. In
 // bursts, several goroutines of a client take turns with one lock, which is passed on within the
-// process.
+// process. In every fourth world readers, writers and holders of permits share one more name.
 //
 // The store hangs at times: it takes requests in, applies them at once, late or never, and answers
 // late or never. Observers block for up to 8 s, or panic, at any event.

@@ -41,6 +41,7 @@ func (d *driver) Traits() backend.Traits {
 	return backend.Traits{
 		Name: "simulated", Fencing: backend.Anchored, FIFO: true, Grace: true, DeadWaiter: deadFor,
 		MinTTL: 100 * time.Millisecond, Resolution: time.Millisecond, Revoked: revoked,
+		Readers: true, Permits: backend.MostPermits,
 	}
 }
 
@@ -112,6 +113,9 @@ func (d *driver) acq(r *backend.Request) *acq {
 		a.id = fmt.Sprintf("%s#%d", r.Owner, len(d.w.byOwner[r.Owner]))
 		d.w.acqs[r.Nonce] = a
 		d.w.byOwner[r.Owner] = append(d.w.byOwner[r.Owner], a)
+		if a.name == common {
+			d.c.common = append(d.c.common, a)
+		}
 	}
 	return a
 }
@@ -187,7 +191,7 @@ func (d *driver) granted(a *acq, rep reply, asked backend.Instant) backend.Grant
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
 	a.asked, a.seen = asked, backend.Now()
-	g := backend.Grant{Token: rep.token, Reserved: rep.spare, Asked: asked, Handle: a}
+	g := backend.Grant{Token: rep.token, Slot: rep.slot, Reserved: rep.spare, Asked: asked, Handle: a}
 	switch d.w.flaw {
 	case reserveMore:
 		g.Reserved = a.r.Reserve

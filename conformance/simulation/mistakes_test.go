@@ -92,6 +92,17 @@ const (
 	wakesNobody flaw = "release wakes nobody"
 
 	unsureForgotten flaw = "no tombstone for what went unanswered"
+
+	// Of what several hold at once.
+	modesMixed     flaw = "readers beside a writer"
+	onePermitMore  flaw = "one permit too many"
+	ownLimit       flaw = "the limits of others are nothing"
+	eraKept        flaw = "readers' token kept over a writer"
+	tokenEach      flaw = "a token for each reader"
+	slotIsCount    flaw = "slot is the count"
+	permitNotFound flaw = "re-sent permit: another"
+	newcomersPass  flaw = "readers pass those who wait"
+	oneExpiry      flaw = "one expiry for all who hold"
 )
 
 // mistakes are those that must be found.
@@ -108,6 +119,7 @@ var mistakes = []flaw{
 	lifo, overtaking, deadStalls, pushOnly, swallowsOutages, leaksGoroutine, wakesNobody,
 	reserveAgain, reserveMore, sentLate, eventTwice, eventLost, eventLate, hungDeaf, hungForgets, hungRenewed,
 	unsureForgotten,
+	modesMixed, onePermitMore, ownLimit, eraKept, tokenEach, slotIsCount, permitNotFound, newcomersPass, oneExpiry,
 }
 
 // elsewhere are the mistakes that no broken driver or store can make here, and what finds them.
@@ -193,7 +205,7 @@ func (d *driver) acquireStubbornly(ctx context.Context, a *acq) (g backend.Grant
 		rep, asked, err := d.c.call(ctx, d.id(a, "acquire"), func() reply { return d.w.store.acquire(a) })
 		switch {
 		case err == nil:
-			return backend.Grant{Token: rep.token, Asked: asked, Handle: a}, nil
+			return d.granted(a, rep, asked), nil
 		case ctx.Err() != nil, !a.r.Wait, backend.Final(err) && !errors.Is(err, backend.ErrLocked):
 			return g, err
 		}

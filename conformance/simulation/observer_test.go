@@ -123,7 +123,7 @@ func (s *saw) of(k *call, e fencelock.Event) {
 		w.order(k)
 		k.got = true
 	}
-	if e.Kind == fencelock.NotAcquired {
+	if e.Kind == fencelock.NotAcquired || e.Kind == fencelock.Joined {
 		k.got = true // it stands in no line any more
 	}
 }

@@ -85,6 +85,7 @@ func (w *world) look() {
 		byName[h.a.name] = h
 	}
 	w.holds = kept
+	w.lookShared()
 	for _, l := range w.store.locks {
 		if a := l.holder; a != nil {
 			if most := a.applied.Add(a.r.TTL + a.r.Grace); l.expires.After(most) {
@@ -151,7 +152,7 @@ func (w *world) ended(l *lock, why string) {
 
 // refusal checks a "locked by another holder". w.mu is held.
 func (w *world) refusal(a *acq, rep reply) {
-	if rep.err != backend.ErrLocked {
+	if rep.err != backend.ErrLocked || a.name == common {
 		return
 	}
 	l := w.store.lock(a.name)
@@ -230,6 +231,18 @@ func (w *world) leftBehind() {
 			w.violation("%s of %s is still in the store %v after it was given up and all was well", what, a.id, left)
 		}
 	}
+	g := w.store.group
+	g.serve()
+	for _, h := range g.shares {
+		unwanted("the share", h.a)
+		kept := claimed - time.Until(h.expires)
+		if w.plan.temper == calm && h.pending && h.a.over.IsZero() && kept > 500*time.Millisecond {
+			w.violation("%q was kept for %s for %v, which has not taken it", common, h.a.id, kept)
+		}
+	}
+	for _, p := range g.queue {
+		unwanted("the place in the queue", p.a)
+	}
 	for _, l := range w.store.locks {
 		w.store.serve(l)
 		if w.plan.temper == calm && l.claim != nil && l.claim.over.IsZero() &&
@@ -263,6 +276,10 @@ func (w *world) afterwards() {
 		for _, p := range l.queue {
 			w.violation("%s waits for %q when all is over", p.a.id, name)
 		}
+	}
+	w.store.group.serve()
+	if g := w.store.group; len(g.shares)+len(g.queue) > 0 {
+		w.violation("%d hold %q and %d wait for it when all is over", len(g.shares), common, len(g.queue))
 	}
 	for _, c := range w.clients {
 		c.saw.afterwards(w)

@@ -32,6 +32,7 @@ type plan struct {
 	brief   bool      // the hangs are so short that no lease may be lost to them
 	faults  [][]fault // of each client
 	manners []manner  // of each client's observer
+	shares  bool      // several hold one name at once
 	bursts  bool      // several goroutines of a client take turns with one lock
 	goesOn  bool      // also when a mistake has shown
 }
@@ -101,6 +102,7 @@ func newPlan(seed uint64) plan {
 		temper: int(seed % tempers), clients: 2 + r.IntN(2),
 		ttl: []time.Duration{3, 6, 10}[r.IntN(3)] * time.Second,
 	}
+	p.shares = seed%4 == 2
 	p.longest = 2*p.ttl + 5*time.Second
 	p.checks, p.waits = r.IntN(4) == 0, r.IntN(2) == 0
 	p.patient = r.IntN(3) == 0

@@ -61,6 +61,12 @@ func (s *saw) observe(ctx context.Context, e fencelock.Event) {
 	switch e.Kind {
 	case fencelock.Acquired:
 		s.acquired(e)
+	case fencelock.Joined:
+		if e.Name == common {
+			s.c.w.mu.Lock()
+			s.c.w.joined(s.c, e)
+			s.c.w.mu.Unlock()
+		}
 	case fencelock.Renewed:
 		s.renewed(e)
 	case fencelock.Released, fencelock.Lost:

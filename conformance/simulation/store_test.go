@@ -74,6 +74,7 @@ type lock struct {
 type reply struct {
 	err   error
 	token backend.Token
+	slot  int           // of a permit
 	spare int           // tokens reserved after it
 	in    time.Duration // when to look again
 	errs  []error
@@ -89,6 +90,7 @@ type store struct {
 	past    map[string]string // how nonces ended
 	counter backend.Token
 	guards  map[string]backend.Token // the resources': the greatest token seen
+	group   *group                   // of the common name
 	early   map[string]backend.Token // numbers that a flaw drew too early
 	late    bool                     // it applies what it took in while it hung
 }
@@ -96,6 +98,11 @@ type store struct {
 func (s *store) reset() {
 	s.locks, s.past, s.counter = map[string]*lock{}, map[string]string{}, 0
 	s.early = map[string]backend.Token{}
+	g := &group{s: s}
+	if s.group != nil { // tokens rise through a loss of the data
+		g.last = s.group.last
+	}
+	s.group = g
 }
 
 func (s *store) lock(name string) *lock {
@@ -138,6 +145,9 @@ func (s *store) serve(l *lock) {
 
 // acquire grants the lock, keeps a place in the queue, or refuses.
 func (s *store) acquire(a *acq) reply {
+	if a.name == common {
+		return s.group.acquire(a)
+	}
 	l := s.lock(a.name)
 	s.serve(l)
 	if how := s.past[a.nonce]; how == released ||
@@ -288,6 +298,9 @@ func (l *lock) drop(a *acq) {
 
 // renew is one renewal.
 func (s *store) renew(a *acq) error {
+	if a.name == common {
+		return s.group.renew(a, true)
+	}
 	l := s.lock(a.name)
 	s.serve(l)
 	switch {
@@ -321,6 +334,9 @@ func (s *store) renew(a *acq) error {
 
 // check is one look at a hold.
 func (s *store) check(a *acq) error {
+	if a.name == common {
+		return s.group.renew(a, false)
+	}
 	if !s.lock(a.name).mine(a) {
 		return backend.ErrLost
 	}
@@ -340,6 +356,9 @@ func (s *store) leaveBare(a *acq, how string, unsure bool) error {
 
 // leave ends an acquisition: released or abandoned.
 func (s *store) leave(a *acq, how string) error {
+	if a.name == common {
+		return s.group.leave(a, how)
+	}
 	l := s.lock(a.name)
 	s.serve(l)
 	mine, was := l.mine(a), s.past[a.nonce]
@@ -372,6 +391,10 @@ func (s *store) leave(a *acq, how string) error {
 
 // breakLock frees the lock whoever holds it.
 func (s *store) breakLock(name string) {
+	if name == common {
+		s.group.clear("broken")
+		return
+	}
 	l := s.lock(name)
 	s.serve(l)
 	a := l.holder
@@ -431,6 +454,9 @@ func (s *store) write(name string, t backend.Token) error {
 }
 
 func (s *store) inspect(name string) backend.Info {
+	if name == common {
+		return s.group.inspect()
+	}
 	l := s.lock(name)
 	s.serve(l)
 	info := backend.Info{Name: name, Waiters: len(l.queue)}

@@ -41,7 +41,8 @@ type world struct {
 	lastEnd  map[string]string
 	handed   map[lease]*hold // what was handed out
 	inLine   map[*call]bool
-	passed   []lease // what was passed on within a process
+	shared   []*shared // leases on the common name that are trusted
+	passed   []lease   // what was passed on within a process
 	wipes    int
 	trouble  time.Time // of the store
 	steps    int

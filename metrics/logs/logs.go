@@ -3,7 +3,8 @@
 //	l, err := fencelock.Open(ctx, url, fencelock.WithObserver(logs.New(slog.Default())))
 //
 // The message is "lock " and the kind of the event in words. The attributes are backend, name,
-// owner, and where the event has them token, took, reason, margin and err. No secret is in any of
+// owner, and where the event has them mode (unless that is exclusive), slot (of a permit), token, took,
+// reason, margin and err. No secret is in any of
 // them.
 package logs
 
@@ -34,8 +35,14 @@ func (o *Observer) Observe(ctx context.Context, e fencelock.Event) {
 	if !to.Enabled(ctx, level) {
 		return
 	}
-	as := make([]slog.Attr, 0, 8)
+	as := make([]slog.Attr, 0, 10)
 	as = append(as, slog.String("backend", e.Backend), slog.String("name", e.Name), slog.String("owner", e.Owner))
+	if e.Mode != fencelock.Exclusive {
+		as = append(as, slog.String("mode", e.Mode.String()))
+	}
+	if e.Token != 0 && e.Mode == fencelock.Permit {
+		as = append(as, slog.Int("slot", e.Slot))
+	}
 	if e.Token != 0 {
 		as = append(as, slog.Int64("token", int64(e.Token)))
 	}

@@ -97,6 +97,25 @@ func TestALeaseInLines(t *testing.T) {
 	})
 }
 
+// A line tells how the name is held, where that is not alone.
+func TestModesInLines(t *testing.T) {
+	var out bytes.Buffer
+	to := logs.New(slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	for _, e := range []fencelock.Event{
+		{Kind: fencelock.Acquired, Token: 7},
+		{Kind: fencelock.Acquired, Token: 7, Mode: fencelock.Reader},
+		{Kind: fencelock.Acquired, Token: 7, Mode: fencelock.Permit, Slot: 2},
+		{Kind: fencelock.NotAcquired, Mode: fencelock.Permit},
+	} {
+		to.Observe(t.Context(), e)
+	}
+	for i, want := range []struct{ mode, slot any }{{}, {"reader", nil}, {"permit", 2.0}, {"permit", nil}} {
+		if line := parse(t, out.String())[i]; line["mode"] != want.mode || line["slot"] != want.slot {
+			t.Errorf("line %d: got %v, want %+v", i, line, want)
+		}
+	}
+}
+
 func parse(t *testing.T, out string) []map[string]any {
 	t.Helper()
 	var lines []map[string]any

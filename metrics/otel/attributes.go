@@ -12,7 +12,12 @@ import (
 	"github.com/fencelock/fencelock/metrics/internal/measure"
 )
 
-// labels are the attributes that every metric has, with others.
+// labelsOf are the attributes that every metric of an event has, with others.
+func labelsOf(e fencelock.Event, resource string, more ...attribute.KeyValue) metric.MeasurementOption {
+	return labels(e.Backend, resource, append(more, attribute.String("mode", e.Mode.String()))...)
+}
+
+// labels are the attributes of a metric of names.
 func labels(backend, resource string, more ...attribute.KeyValue) metric.MeasurementOption {
 	all := append([]attribute.KeyValue{
 		attribute.String("backend", backend), attribute.String("resource", resource),
@@ -25,6 +30,7 @@ func spanAttributes(e fencelock.Event, resource string) []attribute.KeyValue {
 	as := []attribute.KeyValue{
 		attribute.String("lock.name", e.Name), attribute.String("lock.backend", e.Backend),
 		attribute.String("lock.owner", e.Owner), attribute.String("lock.resource", resource),
+		attribute.String("lock.mode", e.Mode.String()),
 	}
 	if e.Token != 0 {
 		as = append(as, attribute.Int64("lock.token", int64(e.Token)))

@@ -11,7 +11,7 @@
 // The spans are "lock", "trylock" and "unlock", children of the span in the caller's context, and
 // "hold", their sibling from the grant until the lease is released or lost, with a link to the span
 // that acquired it. Spans of the store's client become children of "lock", "trylock" and "unlock".
-// Their attributes are lock.name, lock.backend, lock.owner, lock.resource, lock.token once there is
+// Their attributes are lock.name, lock.backend, lock.owner, lock.resource, lock.mode, lock.token once there is
 // one, lock.outcome (how a call ended), and for a lost hold lock.loss and lock.margin_seconds.
 // Errors are recorded and set the span's status, but for a TryLock that was told that the lock is
 // held: that is an answer.

@@ -93,9 +93,9 @@ func (o *Observer) look(m metric.Meter) error {
 
 // count counts an event; c is the call that ends in it, or nil.
 func (o *Observer) count(ctx context.Context, e fencelock.Event, resource string, c *call) {
-	m, plain := &o.meters, labels(e.Backend, resource)
+	m, plain := &o.meters, labelsOf(e, resource)
 	with := func(key, value string) metric.MeasurementOption {
-		return labels(e.Backend, resource, attribute.String(key, value))
+		return labelsOf(e, resource, attribute.String(key, value))
 	}
 	locked := c != nil && c.kind == fencelock.Locking
 	if locked {

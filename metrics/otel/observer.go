@@ -103,7 +103,7 @@ var spanNames = map[fencelock.EventKind]string{
 // Begin starts the span of a call and counts a Lock in. It is for the Locker to call.
 func (o *Observer) Begin(ctx context.Context, e fencelock.Event) context.Context {
 	resource := o.groups.Of(e.Name)
-	c := &call{kind: e.Kind, caller: ctx, attrs: labels(e.Backend, resource)}
+	c := &call{kind: e.Kind, caller: ctx, attrs: labelsOf(e, resource)}
 	ctx, c.span = o.tracer.Start(ctx, spanNames[e.Kind], trace.WithTimestamp(e.At),
 		trace.WithAttributes(spanAttributes(e, resource)...))
 	if c.kind == fencelock.Locking {

@@ -38,7 +38,7 @@ func TestSpansOfALease(t *testing.T) {
 		}
 		common := map[string]any{
 			"lock.name": "jobs/nightly", "lock.backend": "memory", "lock.owner": "me",
-			"lock.resource": "jobs", "lock.token": int64(le.Token()),
+			"lock.resource": "jobs", "lock.mode": "exclusive", "lock.token": int64(le.Token()),
 		}
 		tests := map[string]struct {
 			from, to time.Duration

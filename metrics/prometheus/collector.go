@@ -15,7 +15,8 @@ import (
 type Options struct {
 	// Resource groups names: it returns the value of the label "resource". It is called for most events, by many
 	// goroutines, so it must be quick and must not call back; for "" the value is "other". The default is the part
-	// before the first slash, and "other" for a name without one. Return few values: each is about 70 time series.
+	// before the first slash, and "other" for a name without one. Return few values: each is about 70 time series, for
+	// each mode that its names are held in.
 	Resource func(name string) string
 	// MaxResources bounds the number of resources, whatever Resource returns: the first so many have series of their
 	// own, all others are "other". The default, also for what is below 1, is 100.
@@ -32,7 +33,7 @@ type Collector struct {
 	vecs
 
 	mu     sync.RWMutex
-	series map[measure.Pair]*series
+	series map[key]*series
 }
 
 // It is found by type assertion, so this is where a change would show.
@@ -52,7 +53,7 @@ func New(o *Options) *Collector {
 		jumps:  measure.NewJumps(measure.Clock()),
 		leaks:  measure.NewLeaks(groups),
 		vecs:   newVecs(),
-		series: map[measure.Pair]*series{},
+		series: map[key]*series{},
 	}
 }
 
@@ -85,7 +86,7 @@ func (c *Collector) Observe(ctx context.Context, e fencelock.Event) {
 	case fencelock.Lost:
 		s.held.Dec()
 		s.hold.Observe(e.Took.Seconds())
-		c.lost.WithLabelValues(e.Backend, s.resource, measure.Loss(e.Reason)).Inc()
+		s.lost.WithLabelValues(measure.Loss(e.Reason)).Inc()
 		if measure.Timed(e.Reason) {
 			s.margin.Observe(e.Margin.Seconds())
 			if e.Margin <= 0 {
@@ -99,7 +100,7 @@ func (c *Collector) Observe(ctx context.Context, e fencelock.Event) {
 			s.renewFailed.Inc()
 		}
 	case fencelock.NotReleased:
-		c.unlockFailures.WithLabelValues(e.Backend, s.resource, measure.UnlockFailure(e.Err)).Inc()
+		s.unlockFailures.WithLabelValues(measure.UnlockFailure(e.Err)).Inc()
 	case fencelock.CleanedUp:
 		s.cleanups.Inc()
 	default: // Left changes no number

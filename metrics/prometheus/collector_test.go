@@ -54,6 +54,35 @@ func TestALeaseInNumbers(t *testing.T) {
 	})
 }
 
+// Readers and permits are apart from who holds alone.
+func TestModes(t *testing.T) {
+	bubble(t, func(t *testing.T, _ *store, l *fencelock.Locker, c *prometheus.Collector) {
+		m, s := l.RWMutex("jobs/report"), l.Semaphore("jobs/seats", 3)
+		reader, err := m.RLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		permit, err := s.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.TryLock(t.Context()); !errors.Is(err, fencelock.ErrLocked) {
+			t.Errorf("got %v, want %v", err, fencelock.ErrLocked)
+		}
+		want(t, "a reader and a permit", c, numbers{
+			"held{memory,jobs,reader}": 1, "held{memory,jobs,permit}": 1,
+			"wait_seconds_count{memory,jobs,reader}": 1, "wait_seconds_count{memory,jobs,permit}": 1,
+			"failures_total{memory,jobs,locked}": 1,
+		})
+		unlock(t, reader)
+		unlock(t, permit)
+		got := scrape(t, c)
+		if got["held{memory,jobs,reader}"] != 0 || got["hold_seconds_count{memory,jobs,permit}"] != 1 {
+			t.Errorf("got %v, want nothing held", got)
+		}
+	})
+}
+
 func leaseContext(t *testing.T, le *fencelock.Lease) context.Context {
 	ctx, cancel := le.Context(t.Context())
 	t.Cleanup(cancel)

@@ -36,7 +36,7 @@ func Example() {
 	defer lease.Unlock(ctx)
 	fmt.Println(get("/metrics", `distributed_lock_held{`))
 	// Output:
-	// distributed_lock_held{backend="memory",resource="jobs"} 1
+	// distributed_lock_held{backend="memory",mode="exclusive",resource="jobs"} 1
 }
 
 func ExampleOptions() {
@@ -67,7 +67,7 @@ func ExampleOptions() {
 	defer lease.Unlock(ctx)
 	fmt.Println(get("/orders", `distributed_lock_held{`))
 	// Output:
-	// distributed_lock_held{backend="memory",resource="orders"} 1
+	// distributed_lock_held{backend="memory",mode="exclusive",resource="orders"} 1
 }
 
 func ExampleCollector_Watch() {

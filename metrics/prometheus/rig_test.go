@@ -105,8 +105,8 @@ func bubble(t *testing.T, fn func(t *testing.T, s *store, l *fencelock.Locker, c
 	})
 }
 
-// numbers are the values of a scrape, as `name{backend,resource,…}` without the prefix of the name; a histogram is
-// its count and its sum.
+// numbers are the values of a scrape, as `name{backend,resource,…}` without the prefix of the name, with the mode last
+// unless it is exclusive; a histogram is its count and its sum.
 type numbers map[string]float64
 
 func scrape(t testing.TB, c client.Collector) numbers {
@@ -129,6 +129,9 @@ func scrape(t testing.TB, c client.Collector) numbers {
 				if v, ok := by[l]; ok {
 					labels = append(labels, v)
 				}
+			}
+			if mode := by["mode"]; mode != "" && mode != "exclusive" {
+				labels = append(labels, mode)
 			}
 			name := strings.TrimPrefix(f.GetName(), "distributed_lock_")
 			in := "{" + strings.Join(labels, ",") + "}"

@@ -9,7 +9,7 @@ import (
 	"github.com/fencelock/fencelock/metrics/internal/measure"
 )
 
-// vecs are the metrics that have a backend and a resource.
+// vecs are the metrics that have a backend, a resource and a mode.
 type vecs struct {
 	wait, hold, margin                                       *client.HistogramVec
 	held, waiting                                            *client.GaugeVec
@@ -32,18 +32,18 @@ var (
 func newVecs() vecs {
 	counter := func(name, help string, labels ...string) *client.CounterVec {
 		return client.NewCounterVec(client.CounterOpts{Name: "distributed_lock_" + name, Help: help},
-			append([]string{"backend", "resource"}, labels...))
+			append([]string{"backend", "resource", "mode"}, labels...))
 	}
 	gauge := func(name, help string) *client.GaugeVec {
 		return client.NewGaugeVec(client.GaugeOpts{Name: "distributed_lock_" + name, Help: help},
-			[]string{"backend", "resource"})
+			[]string{"backend", "resource", "mode"})
 	}
 	histogram := func(name, help string, buckets []float64) *client.HistogramVec {
 		return client.NewHistogramVec(client.HistogramOpts{
 			Name: "distributed_lock_" + name, Help: help, Buckets: buckets,
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
 			NativeHistogramMinResetDuration: time.Hour,
-		}, []string{"backend", "resource"})
+		}, []string{"backend", "resource", "mode"})
 	}
 	return vecs{
 		wait: histogram("wait_seconds",
@@ -72,54 +72,60 @@ func (v *vecs) all() []client.Collector {
 	}
 }
 
-// series are the metrics of one backend and resource.
+// key tells series apart.
+type key struct{ backend, resource, mode string }
+
+// series are the metrics of one key.
 type series struct {
-	resource string
+	key
 
 	wait, hold, margin                   client.Observer
 	held, waiting                        client.Gauge
 	late, renewed, renewFailed, cleanups client.Counter
-	failures                             *client.CounterVec // has the other labels already
+	failures, lost, unlockFailures       *client.CounterVec // have the other labels already
 }
 
 // of returns the series of an event. When they are new, every counter is made with the value 0, so
 // that the first thing that is counted shows as an increase.
 func (c *Collector) of(e fencelock.Event) *series {
-	p := measure.Pair{Backend: e.Backend, Resource: c.groups.Of(e.Name)}
+	k := key{e.Backend, c.groups.Of(e.Name), e.Mode.String()}
 	c.mu.RLock()
-	s := c.series[p]
+	s := c.series[k]
 	c.mu.RUnlock()
 	if s != nil {
 		return s
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s := c.series[p]; s != nil {
+	if s := c.series[k]; s != nil {
 		return s
 	}
+	ls := client.Labels{"backend": k.backend, "resource": k.resource, "mode": k.mode}
 	s = &series{
-		resource:    p.Resource,
-		wait:        c.wait.WithLabelValues(p.Backend, p.Resource),
-		hold:        c.hold.WithLabelValues(p.Backend, p.Resource),
-		margin:      c.margin.WithLabelValues(p.Backend, p.Resource),
-		held:        c.held.WithLabelValues(p.Backend, p.Resource),
-		waiting:     c.waiting.WithLabelValues(p.Backend, p.Resource),
-		late:        c.late.WithLabelValues(p.Backend, p.Resource),
-		renewed:     c.renewals.WithLabelValues(p.Backend, p.Resource, "ok"),
-		renewFailed: c.renewals.WithLabelValues(p.Backend, p.Resource, "failed"),
-		cleanups:    c.cleanups.WithLabelValues(p.Backend, p.Resource),
-		failures:    c.failures.MustCurryWith(client.Labels{"backend": p.Backend, "resource": p.Resource}),
+		key:            k,
+		wait:           c.wait.With(ls),
+		hold:           c.hold.With(ls),
+		margin:         c.margin.With(ls),
+		held:           c.held.With(ls),
+		waiting:        c.waiting.With(ls),
+		late:           c.late.With(ls),
+		cleanups:       c.cleanups.With(ls),
+		failures:       c.failures.MustCurryWith(ls),
+		lost:           c.lost.MustCurryWith(ls),
+		unlockFailures: c.unlockFailures.MustCurryWith(ls),
 	}
+	renewals := c.renewals.MustCurryWith(ls)
+	s.renewed, s.renewFailed = renewals.WithLabelValues("ok"), renewals.WithLabelValues("failed")
 	for _, reason := range measure.Failures {
 		s.failures.WithLabelValues(reason)
 	}
 	for _, reason := range measure.Losses {
-		c.lost.WithLabelValues(p.Backend, p.Resource, reason)
+		s.lost.WithLabelValues(reason)
 	}
 	for _, reason := range measure.UnlockFailures {
-		c.unlockFailures.WithLabelValues(p.Backend, p.Resource, reason)
+		s.unlockFailures.WithLabelValues(reason)
 	}
-	c.series[p] = s
+	c.series[k] = s
 	return s
 }
 

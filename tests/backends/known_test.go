@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/fencelock/fencelock/conformance"
-	"github.com/fencelock/fencelock/internal/servers"
 )
 
 // known are the rules that a backend is known to break, by the name of its harness, each with the reason.
@@ -18,10 +17,7 @@ const marks = 0
 func run(t *testing.T, h conformance.Harness) {
 	t.Helper()
 	h.Known = known[h.Name]
-	h.Parallel = 2 * runtime.GOMAXPROCS(0)
-	if servers.Slow() {
-		h.Parallel = 3
-	}
+	h.Parallel = 1 + runtime.GOMAXPROCS(0)
 	conformance.Run(t, h)
 }
 

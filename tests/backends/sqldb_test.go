@@ -37,7 +37,7 @@ func (d sqlDriver) Close() error { return errors.Join(d.Driver.Close(), d.db.Clo
 func runSQL(t *testing.T, under, keys string, listens bool) {
 	t.Helper()
 	skipShort(t)
-	t.Parallel()
+	beside(t)
 	s := servers.Postgres(t, servers.PostgresOptions{Config: []string{"max_connections=800"}})
 	direct := pgPool(t, s.URL())
 	dsn := func(c conformance.Client) string {

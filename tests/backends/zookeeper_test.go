@@ -155,7 +155,7 @@ func (s *zooKeeperStore) holder(prefix, name string) (string, error) {
 		return "", nil
 	}
 	for _, c := range children {
-		if strings.HasPrefix(c, "held-") {
+		if mark, _, _ := strings.Cut(c, "-"); mark == "held" || mark == "read" || mark == "perm" {
 			return lock + "/" + c, nil
 		}
 	}

@@ -39,7 +39,7 @@ func TestFaults(t *testing.T) {
 			t.Parallel()
 			s := start(t, b.Backend)
 			f, err := newFleet(t.Context(), s,
-				load{Names: 16, Goroutines: 3, Think: 60 * time.Millisecond}, t.TempDir())
+				load{Names: 16, Shared: 1, Goroutines: 3, Think: 60 * time.Millisecond}, t.TempDir())
 			defer func() {
 				if err := f.close(); err != nil {
 					t.Error(err)

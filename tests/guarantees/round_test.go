@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -68,6 +69,16 @@ func (f *fleet) run(
 	for i := range f.Names {
 		r.names = append(r.names, fmt.Sprintf("%s/%d", r.id, i))
 	}
+	for i := range f.Shared {
+		// A store that has gone back may show readers, whose token those share who join them.
+		if f.traits.Readers && !j.plain {
+			r.names = append(r.names, fmt.Sprint(r.id, ofReaders, i))
+		}
+		if f.traits.Permits > 0 {
+			r.names = append(r.names, fmt.Sprint(r.id, ofPermits, i))
+		}
+	}
+	slices.Reverse(r.names[1:]) // the first are asked for most
 	before, err := r.leadership()
 	for _, c := range f.clients {
 		err = errors.Join(err, mishap(r.begin(c)))

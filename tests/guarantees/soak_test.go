@@ -51,7 +51,8 @@ func TestSoak(t *testing.T) {
 }
 
 func soak(t *testing.T, ctx context.Context, s *stack) {
-	f, err := newFleet(t.Context(), s, load{Names: 64, Goroutines: 16, Think: 60 * time.Millisecond}, t.TempDir())
+	work := load{Names: 64, Shared: 4, Goroutines: 16, Think: 60 * time.Millisecond}
+	f, err := newFleet(t.Context(), s, work, t.TempDir())
 	defer func() {
 		if err := f.close(); err != nil {
 			t.Error(err)
@@ -126,9 +127,19 @@ func (r *round) overlap(server Fault) error {
 	return errors.Join(errs...)
 }
 
-// harass does one thing or another to a worker.
+// harass does one thing after another to a worker, until it is dead.
 func (r *round) harass(i int) error {
-	c := r.clients[i]
+	var err error
+	for range 1 + rand.IntN(4) {
+		if c := r.clients[i]; err == nil && !c.dead {
+			err = r.annoy(c)
+		}
+	}
+	return err
+}
+
+// annoy does one thing or another to a worker.
+func (r *round) annoy(c *client) error {
 	span := r.ttl/4 + rand.N(r.ttl)
 	what := rand.IntN(4)
 	if c.links == nil {

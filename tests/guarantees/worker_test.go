@@ -42,6 +42,7 @@ type assignment struct {
 // load is how much a worker does.
 type load struct {
 	Names      int           // locks of a round
+	Shared     int           // names that are read and written, and as many of permits, where the backend has them
 	Goroutines int           // that lock
 	Think      time.Duration // between two locks of one of them, at the most
 }
@@ -245,10 +246,9 @@ func (w *worker) halt() error {
 // cycle locks a name, adds to what it protects and unlocks it. It never looks whether it still has the lock: only the
 // resource stops it.
 func (w *worker) cycle(ctx context.Context, log *history.Log, name string, long bool) error {
-	m := w.l.Mutex(name)
-	lock := m.Lock
+	lock, try, writes, limit := w.way(name)
 	if rand.IntN(3) == 0 {
-		lock = m.TryLock
+		lock = try
 	}
 	waiting, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -264,16 +264,22 @@ func (w *worker) cycle(ctx context.Context, log *history.Log, name string, long 
 		return err
 	}
 	w.grants.Add(1)
-	h := log.Hold(le, called)
+	h := log.HoldOf(le, called, limit)
 	pause := time.Duration(rand.IntN(3)) * time.Millisecond
 	if long {
 		pause = w.TTL/8 + rand.N(w.TTL/2)
 	}
 	var value int64
-	if w.Tx {
+	switch {
+	case !writes:
+		if le.Mode() == fencelock.Reader {
+			_, err = counterOf(w.Dir, name).Read(le.Token()) // shuts out the writers that it has overtaken
+		}
+		time.Sleep(pause)
+	case w.Tx:
 		log.Wanted(name, le.Token())
 		value, err = addInTx(le, pause)
-	} else {
+	default:
 		value, err = w.add(log, le, pause)
 	}
 	h.End()
@@ -282,10 +288,31 @@ func (w *worker) cycle(ctx context.Context, log *history.Log, name string, long 
 	called = history.Now()
 	unlocked := le.Unlock(bounded)
 	log.Freed(name, le.Token(), called, resultOf(unlocked))
-	if w.Tx && err == nil && unlocked == nil { // committed
+	if w.Tx && writes && err == nil && unlocked == nil { // committed
 		log.Added(name, le.Token(), value)
 	}
 	return errors.Join(err, unlocked)
+}
+
+// The beginnings of the last part of a name that several may hold.
+const (
+	ofReaders = "/r"
+	ofPermits = "/p"
+	permits   = 3 // of each
+)
+
+// way is how a name is locked and tried this time, whether to add to its counter, and how many permits it has.
+func (w *worker) way(name string) (lock, try func(context.Context) (*fencelock.Lease, error), writes bool, limit int) {
+	switch {
+	case strings.Contains(name, ofPermits):
+		s := w.l.Semaphore(name, permits)
+		return s.Acquire, s.TryAcquire, false, permits
+	case strings.Contains(name, ofReaders) && rand.IntN(4) > 0:
+		m := w.l.RWMutex(name)
+		return m.RLock, m.TryRLock, false, 0
+	}
+	m := w.l.Mutex(name)
+	return m.Lock, m.TryLock, true, 0
 }
 
 func resultOf(err error) history.Result {

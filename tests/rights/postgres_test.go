@@ -1,6 +1,8 @@
 package rights
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -8,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
@@ -40,6 +43,7 @@ func TestPostgres(t *testing.T) {
 		works(t, url(mode), locking, moving)
 	}
 	must(t, guard(t, url("row")))
+	must(t, share(t, url("lease")))
 	for _, line := range lines {
 		m := regexp.MustCompile(`^GRANT (.*) ON (.*) TO app;$`).FindStringSubmatch(line)
 		if m == nil {
@@ -80,6 +84,28 @@ func exec(t *testing.T, c *pgx.Conn, sql string) {
 	if _, err := c.Exec(t.Context(), sql); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
+}
+
+// share reads, and takes permits, as the role.
+func share(t *testing.T, url string) error {
+	t.Helper()
+	l, err := fencelock.Open(t.Context(), url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }()
+	for _, take := range []func(context.Context) (*fencelock.Lease, error){
+		l.RWMutex("x").RLock, l.Semaphore("x", 2).Acquire, l.RWMutex("x").RLock,
+	} {
+		le, err := take(t.Context())
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(le.Renew(t.Context()), le.Unlock(t.Context())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // guard checks tokens as the role.

@@ -20,10 +20,13 @@ type Mutex struct {
 }
 
 // Ours is a Mutex of this library.
-func Ours(m fencelock.Mutex) Mutex {
+func Ours(m fencelock.Mutex) Mutex { return Of(m.Lock) }
+
+// Of is what one goroutine holds by a call of this library, such as Lock, RLock or Acquire.
+func Of(lock func(context.Context) (*fencelock.Lease, error)) Mutex {
 	var le *fencelock.Lease
 	return Mutex{
-		Lock:   func(ctx context.Context) (err error) { le, err = m.Lock(ctx); return err },
+		Lock:   func(ctx context.Context) (err error) { le, err = lock(ctx); return err },
 		Unlock: func(ctx context.Context) error { return le.Unlock(ctx) },
 		Renew:  func(ctx context.Context) error { return le.Renew(ctx) },
 	}

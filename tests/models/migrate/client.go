@@ -220,7 +220,7 @@ func (m *fleet) grant(t state, i int) {
 	m.add(t, broken, "%s is GRANTED with token %d", who, token)
 }
 
-// release gives the lock back, the new store's leg first.
+// release gives the lock back: one store's leg, then the other's. Both are asked at once, so either may be the first.
 func (m *fleet) release(s *state, i int) {
 	c := &s.clients[i]
 	if m.RaiseAfter && c.phase == both && c.at == held && s.stores[old].source < c.t2 {
@@ -228,21 +228,24 @@ func (m *fleet) release(s *state, i int) {
 		t.stores[old].source = c.t2
 		m.add(t, "", "%s raises %s to %d", m.who(s, i), side(old), c.t2)
 	}
-	t := *s
-	drop := func(k int) {
+	drop := func(t *state, k int) {
 		if t.stores[k].holder == uint8(i+1) {
 			t.stores[k].holder = 0
 		}
 	}
 	if c.phase == both && c.at == held {
-		drop(new)
-		t.clients[i].at, t.clients[i].t2 = leaving, 0
-		t.clients[i].trust &^= 1 << new
-		m.add(t, "", "%s releases %s", m.who(s, i), side(new))
+		for k := range s.stores {
+			t := *s
+			drop(&t, k)
+			t.clients[i].at, t.clients[i].t2 = leaving, 0
+			t.clients[i].trust &^= 1 << k
+			m.add(t, "", "%s releases %s", m.who(s, i), side(k))
+		}
 		return
 	}
-	drop(old)
-	drop(new)
+	t := *s
+	drop(&t, old)
+	drop(&t, new)
 	t.clients[i] = client{}
 	m.add(t, "", "%s releases", m.who(s, i))
 }

@@ -51,6 +51,7 @@ type Config struct {
 	Undo      bool   // a switch that fails opens again what it has closed, by a switch the other way
 	Ends      bool   // operators finish and cancel the migration, switch by hand, and begin again
 	Named     bool   // clients keep their names, for traces: many more states
+	Numbered  bool   // switches keep their numbers, for replays
 
 	// The safeguards left out.
 	NoSwitchRaise bool // C1: the switch does not raise the source of the store that it opens
@@ -139,7 +140,7 @@ func (m *fleet) Steps(s *state) []explore.Step[state] {
 		m.client(s, i)
 	}
 	for j := range m.Switchers {
-		if j > 0 && s.switchers[j] == s.switchers[j-1] {
+		if j > 0 && !m.Numbered && s.switchers[j] == s.switchers[j-1] {
 			continue
 		}
 		m.switcher(s, j)

@@ -10,7 +10,7 @@ const (
 	twoLegs       // both: and in the second one
 	raised        // both: and has raised the old store's source
 	held          // it was told that it has the lock
-	leaving       // both: it has given back the new store's leg
+	leaving       // both: it has given back one leg
 )
 
 // States of a gate.

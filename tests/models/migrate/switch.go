@@ -262,12 +262,14 @@ func (m *fleet) mend(s *state, k int) {
 	if o := &s.stores[1-k]; s.stores[k].gate != absent || m.NoGates || o.gate == void || k == new && o.sealed {
 		return
 	}
-	gate := shut
-	if k == old && s.stores[new].gate != open {
-		gate = open
+	set := func(gate uint8, how string) {
+		m.epochs(s, k, 0, func(t *state, epoch uint8) {
+			t.stores[k].gate, t.stores[k].epoch, t.stores[k].sealed = gate, epoch, k == old && t.stores[new].sealed
+			m.add(*t, "", "somebody finds no gate in %s and sets one, %s", side(k), how)
+		})
 	}
-	m.epochs(s, k, 0, func(t *state, epoch uint8) {
-		t.stores[k].gate, t.stores[k].epoch, t.stores[k].sealed = gate, epoch, k == old && t.stores[new].sealed
-		m.add(*t, "", "somebody finds no gate in %s and sets one, %s", side(k), [...]string{"", "open", "closed"}[gate])
-	})
+	set(shut, "closed") // in the old store so does the switch that opens it, before it begins
+	if k == old && s.stores[new].gate != open {
+		set(open, "open")
+	}
 }

@@ -37,6 +37,15 @@ func (m *machine) client(s *state, a int) {
 		m.renew(s, a)
 	case voting:
 		m.count(s, a)
+		if int(s.lost)+nodes <= m.Lost && m.Jumps > 0 { // as below
+			t := *s
+			t.lost += nodes
+			for n := range t.nodes {
+				t.nodes[n].cells[a].requests++
+				t.nodes[n].cells[a].vote = 0
+			}
+			m.add(t, "", "%s asks again", name(a))
+		}
 		// without a jump, one that comes while its client votes changes nothing
 		if int(s.lost) < m.Lost && m.Jumps > 0 {
 			for n := range s.nodes {
@@ -72,8 +81,9 @@ func (m *machine) end(s state, a int) {
 	for late := uint8(1<<nodes - 1); ; late-- { // every set of nodes
 		t := s
 		for n := range t.nodes {
-			t.nodes[n].cells[a].requests = late >> n & 1
-			t.lost += late >> n & 1
+			c, under := &t.nodes[n].cells[a], late>>n&1
+			c.requests = under * max(c.requests, 1)
+			t.lost += under
 		}
 		if int(t.lost) <= m.Lost {
 			m.add(t, "", "%s is over%s", name(a), map[bool]string{true: ", with requests under way"}[late != 0])
@@ -162,8 +172,8 @@ func (m *machine) grant(t state, a int) {
 }
 
 // renew begins the next term of a lease, and ends with a majority that has set its expiry. Then the
-// locks of the other nodes may expire before the term does, and those nodes are asked for their
-// vote again.
+// locks of the other nodes may expire before the term does. Those nodes are asked for their vote
+// again, and so may be one that has answered twice: first that it has not got the lock.
 func (m *machine) renew(s *state, a int) {
 	t := *s
 	if !s.attempts[a].renews {
@@ -185,15 +195,13 @@ func (m *machine) renew(s *state, a int) {
 	for n := range t.nodes {
 		no := &t.nodes[n]
 		c := &no.cells[a]
-		if c.flags&renewed == 0 {
-			c.flags |= stale | again
+		if c.flags |= again; c.flags&renewed == 0 {
+			c.flags |= stale
 		}
 		if c.flags&renewed == 0 || m.QuarantineOnce {
 			no.before &^= 1 << a // its quarantine began after the term that it may have voted for
 		}
-		if c.flags &^= renewed; no.holder == uint8(a+1) {
-			c.flags &^= again
-		}
+		c.flags &^= renewed
 	}
 	m.add(t, "", "%s is renewed", name(a))
 }

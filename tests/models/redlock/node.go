@@ -15,15 +15,17 @@ func (m *machine) deliver(s *state, n, a int) {
 	}
 	if at.phase == granted && at.renews && mine && !no.quar && c.flags&renewed == 0 {
 		t := *s
-		u := &t.nodes[n].cells[a]
-		u.flags = u.flags&^stale | renewed
+		u := &t.nodes[n]
+		u.older.since = u.older.is
+		u.cells[a].flags = u.cells[a].flags&^stale | renewed
 		m.add(t, "", "node %d renews %s's lock", n, name(a))
 	}
 	if at.phase == granted && c.flags&again != 0 && (no.holder == 0 || m.AgainTakes) && !no.quar {
 		t := *s
 		u := &t.nodes[n]
-		u.holder = uint8(a + 1)
-		u.cells[a].flags &^= again | stale
+		u.older.since = u.older.is
+		u.holder, u.number, u.counter = uint8(a+1), at.token, max(u.counter, at.token)
+		u.cells[a].flags &^= stale // a copy of the request may come
 		m.add(t, "", "node %d votes again for %s", n, name(a))
 	}
 	if at.phase == ended && (mine || c.requests > 0 && c.flags&released == 0) {
@@ -94,7 +96,7 @@ func (m *machine) writeBack(s *state, n, a int, mine bool) {
 	}
 	t := *s
 	u := &t.nodes[n]
-	u.older.since = u.older.since || u.older.is && !m.NoCountOfBacks
+	u.older.since = u.older.since || u.older.is && u.counter < at.token && !m.NoCountOfBacks
 	u.counter = max(u.counter, at.token)
 	if mine {
 		u.number = at.token

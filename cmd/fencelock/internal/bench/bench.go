@@ -33,7 +33,9 @@ It loads the servers: not for the middle of a working day.
 
 Rows: cycle (lock and unlock of free names), contended (goroutines that want one
 name), handover (from Unlock to the other client's grant), held (leases that are
-held and renewed). bench/README.md says what each column is.
+held and renewed), readers (goroutines that read one name), turns (handover
+between a reader and a writer), permits (goroutines that want one of ten).
+bench/README.md says what each column is.
 
 --html FILE writes a page of its own, without network, with charts and what each
 backend promises beside them.
@@ -83,7 +85,7 @@ n, with what was measured until then.`,
 		"how long each side of a row is measured in each round (default 1s)")
 	fl.IntVar(&o.Rounds, "rounds", 0, "how many rounds, each ours and then raw (default 5)")
 	fl.StringSliceVar(&o.Only, "only", nil, "measure these rows only: cycle, contended, handover, "+
-		"held, or one such as cycle/goroutines=64")
+		"held, readers, turns, permits, or one such as cycle/goroutines=64")
 	fl.IntVar(&o.Held, "held", 0, "how many leases the row held holds (default 1000)")
 	fl.BoolVar(&local, "local", false,
 		"start the servers that are installed here, and measure them")

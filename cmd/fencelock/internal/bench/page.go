@@ -53,6 +53,9 @@ var whatRows = map[bench.Op]string{
 	bench.Contended: "One name, wanted by 16 goroutines of one process. The time is the wait.",
 	bench.Handover:  "From Unlock to the grant of another client that waits.",
 	bench.Held:      "Leases that are held and renewed. The time is that of a renewal.",
+	bench.Readers:   "One name, read by 200 goroutines. The raw store has a name for each.",
+	bench.Turns:     "From Unlock to the grant of another client, of a reader and a writer in turns.",
+	bench.Permits:   "One of 10 permits, wanted by 100 goroutines of one process. The time is the wait.",
 }
 
 // WritePage writes the page of what was measured at a time.

@@ -23,16 +23,34 @@ import (
 type Info struct {
 	Name      string          `json:"name"`
 	Held      bool            `json:"held"`
-	Owner     string          `json:"owner"`         // empty: unknown
-	Token     fencelock.Token `json:"token"`         // 0: unknown
-	ExpiresIn int64           `json:"expires_in_ms"` // 0: the store has no expiry of its own
-	Waiters   int             `json:"waiters"`       // -1: the store cannot tell
-	Leaked    bool            `json:"leaked"`        // held without expiry
+	Owner     string          `json:"owner"`             // empty: unknown
+	Token     fencelock.Token `json:"token"`             // 0: unknown
+	ExpiresIn int64           `json:"expires_in_ms"`     // 0: the store has no expiry of its own
+	Waiters   int             `json:"waiters"`           // -1: the store cannot tell
+	Leaked    bool            `json:"leaked"`            // held without expiry
+	Mode      fencelock.Mode  `json:"mode,omitempty"`    // left out: exclusive
+	Holders   int             `json:"holders,omitempty"` // of another mode
+	Holds     []Held          `json:"holds,omitempty"`   // the first of them to expire
+}
+
+// Held is fencelock.Held as the command prints it. Its keys are stable.
+type Held struct {
+	ID        string          `json:"id"` // for break --hold
+	Owner     string          `json:"owner"`
+	Token     fencelock.Token `json:"token"`
+	Slot      int             `json:"slot"` // of a permit
+	ExpiresIn int64           `json:"expires_in_ms"`
 }
 
 // InfoOf returns an Info as JSON has it.
 func InfoOf(i fencelock.Info) Info {
-	return Info{i.Name, i.Held, i.Owner, i.Token, i.ExpiresIn.Milliseconds(), i.Waiters, i.Leaked}
+	var holds []Held
+	for _, h := range i.Holds {
+		holds = append(holds, Held{h.ID, h.Owner, h.Token, h.Slot, h.ExpiresIn.Milliseconds()})
+	}
+	return Info{
+		i.Name, i.Held, i.Owner, i.Token, i.ExpiresIn.Milliseconds(), i.Waiters, i.Leaked, i.Mode, i.Holders, holds,
+	}
 }
 
 // Safe returns text of a store as it may be shown on a terminal: what could steer it, or be taken
@@ -52,8 +70,17 @@ func orDash(known bool, s string) string {
 	return s
 }
 
-// Owner is the column of an Info's owner.
-func Owner(i fencelock.Info) string { return orDash(i.Owner != "", Safe(i.Owner)) }
+// Owner is the column of an Info's owner, or of how many there are.
+func Owner(i fencelock.Info) string {
+	if i.Holders > 1 {
+		return fmt.Sprintf("%d %ss", i.Holders, i.Mode)
+	}
+	owner := orDash(i.Owner != "", Safe(i.Owner))
+	if i.Held && i.Mode != fencelock.Exclusive {
+		owner += fmt.Sprintf(" (%v)", i.Mode)
+	}
+	return owner
+}
 
 // Token is the column of its token.
 func Token(i fencelock.Info) string { return orDash(i.Token != 0, strconv.FormatInt(i.Token, 10)) }

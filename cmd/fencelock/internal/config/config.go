@@ -83,6 +83,8 @@ mistake; with --connect 69 if a store does not answer.`,
 type RuleJSON struct {
 	Match     string   `json:"match"`
 	Scenario  string   `json:"scenario"`
+	Readers   bool     `json:"readers,omitempty"`
+	Permits   int      `json:"permits,omitempty"`
 	Backend   string   `json:"backend"`
 	Kind      string   `json:"kind"` // what the backend is; empty: known when connected
 	TTL       int64    `json:"ttl_ms"`
@@ -98,7 +100,7 @@ func printRules(a *cli.App, c *config.Config) {
 		e := r.Explain()
 		if a.JSON {
 			a.Print(RuleJSON{
-				r.Match, r.Scenario.Name, r.Backend.Name, r.Backend.Traits.Name,
+				r.Match, r.Scenario.Name, r.Need.Readers, r.Need.Permits, r.Backend.Name, r.Backend.Traits.Name,
 				r.Backend.LeaseTTL().Milliseconds(), r.Scenario.Reentrant,
 				e.Gets, e.Not, e.Yours, r.Line,
 			})
@@ -187,7 +189,7 @@ func connectOne(ctx context.Context, c *config.Config, b *config.Backend) (kind 
 	}
 	for _, r := range c.Rules() {
 		if r.Backend == b {
-			if err := r.Scenario.Need.Check(d.Traits()); err != nil {
+			if err := r.Need.Check(d.Traits()); err != nil {
 				return kind, fmt.Errorf("rule %s: scenario %s: %w",
 					cli.Safe(r.Match), r.Scenario.Name, err)
 			}

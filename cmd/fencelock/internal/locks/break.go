@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -23,12 +24,13 @@ type Broken struct {
 	Broken bool            `json:"broken"` // false: it was free already
 	Owner  string          `json:"owner"`
 	Token  fencelock.Token `json:"token"`
+	Hold   string          `json:"hold,omitempty"` // the one that was broken, of several
 }
 
 // breaking is what the flags of break say.
 type breaking struct {
 	a            *cli.App
-	name         string
+	name, hold   string // hold: only this one of several
 	yes, foreign bool
 }
 
@@ -42,9 +44,11 @@ func Break(a *cli.App) *cobra.Command {
 
 ` + Breaking + `
 
+Where several hold it, --hold frees one of them, by the id that inspect shows.
+
 Exit code: 0 also if the lock was free already; 1 if you did not confirm.`,
 		Example: "  fencelock break jobs/nightly\n  fencelock break --yes jobs/nightly\n" +
-			"  fencelock break --foreign legacy",
+			"  fencelock break --hold 0a1b2c3d4e5f reports\n  fencelock break --foreign legacy",
 		Args: cli.Args(1, 1, "one NAME is wanted"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !b.yes && !cli.IsTerminal(a.In) {
@@ -56,9 +60,10 @@ Exit code: 0 also if the lock was free already; 1 if you did not confirm.`,
 		ValidArgsFunction: a.CompleteName,
 	}
 	cmd.Flags().BoolVarP(&b.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().StringVar(&b.hold, "hold", "", "only the hold with this id, of several")
 	cmd.Flags().BoolVar(&b.foreign, "foreign", false,
 		"also what was not locked by Fencelock, such as a key that some other program wrote")
-	a.JSONFlag(cmd, "print one JSON object: name, broken, owner, token")
+	a.JSONFlag(cmd, "print one JSON object: name, broken, owner, token, hold")
 	return cmd
 }
 
@@ -73,25 +78,45 @@ func (b *breaking) free(ctx context.Context, locks *fencelock.Locker) error {
 			"or no lock at all. Breaking deletes it; look at it in the store first, then add "+
 			"--foreign.", cli.Safe(name))
 	}
+	if b.hold != "" {
+		b.one(&info)
+	}
 	if info.Held && !b.yes {
 		if err := b.confirm(ctx, info); err != nil {
 			return err
 		}
 	}
 	// Also when it looked free: a store may know of half a lock.
-	if err := locks.Break(ctx, name); err != nil {
+	breaks := locks.Break
+	if b.hold != "" {
+		breaks = func(ctx context.Context, name string) error { return locks.BreakHold(ctx, name, b.hold) }
+	}
+	if err := breaks(ctx, name); err != nil {
 		return err
 	}
 	switch {
 	case b.a.JSON:
-		b.a.Print(Broken{name, info.Held, info.Owner, info.Token})
+		b.a.Print(Broken{name, info.Held, info.Owner, info.Token, b.hold})
 	case info.Held:
 		fmt.Fprintf(b.a.Out, "broke %s: it was held by %s, token %s\n",
 			cli.Safe(name), cli.Owner(info), cli.Token(info))
+	case b.hold != "":
+		fmt.Fprintf(b.a.Out, "%s is held by no %s any more\n", cli.Safe(name), b.hold)
 	default:
 		fmt.Fprintf(b.a.Out, "%s was free already\n", cli.Safe(name))
 	}
 	return nil
+}
+
+// one makes what is said of a lock what is said of the hold that is meant, or of none.
+func (b *breaking) one(i *fencelock.Info) {
+	at := slices.IndexFunc(i.Holds, func(h fencelock.Held) bool { return h.ID == b.hold })
+	if at < 0 {
+		*i = fencelock.Info{Name: i.Name}
+		return
+	}
+	h := i.Holds[at]
+	i.Owner, i.Token, i.ExpiresIn, i.Holders = h.Owner, h.Token, h.ExpiresIn, 1
 }
 
 // confirm asks on the terminal, and returns nil for a yes.

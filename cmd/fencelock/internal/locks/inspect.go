@@ -3,6 +3,8 @@ package locks
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,7 +22,9 @@ func Inspect(a *cli.App) *cobra.Command {
 
 With --json: name, held, owner (empty: unknown), token (0: unknown),
 expires_in_ms (by the store's clock; 0: no expiry of its own), waiters
-(processes; -1: the store cannot tell), leaked (held without expiry).`,
+(processes; -1: the store cannot tell), leaked (held without expiry); where
+several hold it mode, holders (how many) and holds (id, owner, token, slot,
+expires_in_ms of the first 100 to expire).`,
 		Example: "  fencelock inspect jobs/nightly\n" +
 			"  fencelock inspect --exit-code jobs/nightly || echo free",
 		Args: cli.Args(1, 1, "one NAME is wanted"),
@@ -55,6 +59,8 @@ func show(a *cli.App, i fencelock.Info) {
 	switch {
 	case i.Leaked:
 		state = "held, without expiry: nobody will ever free it"
+	case i.Held && i.Mode != fencelock.Exclusive:
+		state = fmt.Sprintf("held by %d (%s)", i.Holders, i.Mode)
 	case i.Held:
 		state = "held"
 	}
@@ -68,4 +74,18 @@ func show(a *cli.App, i fencelock.Info) {
 	} {
 		fmt.Fprintf(a.Out, "%-12s%s\n", line[0], line[1])
 	}
+	if len(i.Holds) == 0 {
+		return
+	}
+	fmt.Fprintln(a.Out)
+	rows := []string{"HOLD\tOWNER\tTOKEN\tSLOT\tEXPIRES IN"}
+	for _, h := range i.Holds {
+		slot := "-"
+		if i.Mode == fencelock.Permit {
+			slot = strconv.Itoa(h.Slot)
+		}
+		one := fencelock.Info{Held: true, Owner: h.Owner, Token: h.Token, ExpiresIn: h.ExpiresIn}
+		rows = append(rows, strings.Join([]string{h.ID, cli.Owner(one), cli.Token(one), slot, cli.Expiry(one)}, "\t"))
+	}
+	cli.Table(a.Out, rows...)
 }

@@ -21,6 +21,8 @@ type Event struct {
 	Token    fencelock.Token `json:"token"`
 	Backend  string          `json:"backend,omitempty"`
 	Owner    string          `json:"owner,omitempty"`
+	Mode     fencelock.Mode  `json:"mode,omitempty"` // left out: exclusive
+	Slot     *int            `json:"slot,omitempty"` // of a permit
 	WaitedMS *int64          `json:"waited_ms,omitempty"`
 	Reason   string          `json:"reason,omitempty"`
 	Code     *int            `json:"code,omitempty"`
@@ -36,7 +38,11 @@ func (e events) emit(v Event) {
 
 func (e events) acquired(backend string, waited time.Duration) {
 	ms := waited.Milliseconds()
-	e.emit(Event{Event: "acquired", Backend: backend, Owner: e.lease.Owner(), WaitedMS: &ms})
+	v := Event{Event: "acquired", Backend: backend, Owner: e.lease.Owner(), Mode: e.lease.Mode(), WaitedMS: &ms}
+	if slot := e.lease.Slot(); v.Mode == fencelock.Permit {
+		v.Slot = &slot
+	}
+	e.emit(v)
 }
 
 func (e events) released() { e.emit(Event{Event: "released"}) }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"syscall"
 	"time"
 
 	"github.com/fencelock/fencelock"
@@ -39,6 +40,7 @@ type holding struct {
 	deadline time.Time     // as it was seen last
 	span     time.Duration // the longest time for which the lease was seen to be trusted
 	killAt   time.Time     // set with lost
+	keeperAt time.Time     // when the keeper kills, as it was told last
 }
 
 const (
@@ -95,6 +97,7 @@ func (h *holding) run(cmd *exec.Cmd, sigs <-chan os.Signal) (int, error) {
 				h.child.suspend(h.look)
 				continue
 			}
+			h.kept(e.code, time.Now())
 			h.look()
 			h.endGroup()
 			h.child.end()
@@ -133,7 +136,16 @@ func (h *holding) observe(now time.Time) {
 	}
 	h.deadline, h.span = d, max(h.span, d.Sub(now))
 	_, kill := margins(h.killAfter, h.span)
-	h.keeper.until(d.Add(-kill))
+	h.keeperAt = d.Add(-kill)
+	h.keeper.until(h.keeperAt)
+}
+
+// kept notes that the keeper has ended the command: it may not have been told in time that a renewal has
+// moved the Deadline.
+func (h *holding) kept(code int, now time.Time) {
+	if h.lost == nil && code == cli.ExitSignal+int(syscall.SIGKILL) && now.After(h.keeperAt) {
+		h.begin(now, &fencelock.LostError{Reason: h.nearing()})
+	}
 }
 
 // nearing says why no renewal moves the Deadline any more.

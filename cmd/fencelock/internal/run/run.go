@@ -25,6 +25,8 @@ type flags struct {
 	ttl, wait, grace, minHold, maxHold, killAfter cli.Duration
 
 	owner    string
+	shared   bool
+	permits  int
 	verbose  bool
 	conflict int
 	renewals renewals
@@ -43,7 +45,7 @@ func Command(a *cli.App) *cobra.Command {
 		Use:   strings.TrimPrefix(form, "fencelock "),
 		Short: "Hold a lock while a command runs",
 		Long: `Hold the lock NAME while COMMAND runs. COMMAND gets FENCING_TOKEN and
-FENCELOCK_NAME in its environment and runs in a process group of its own, to
+FENCELOCK_NAME in its environment, with --permits FENCELOCK_SLOT, and runs in a process group of its own, to
 which HUP, INT, QUIT, TERM, USR1 and USR2 are forwarded. On a terminal it gets
 the terminal.
 
@@ -76,8 +78,11 @@ in time; 126 COMMAND cannot be run; 127 not found.`,
   fencelock run --json --max-hold 1h migrate -- make migrate`,
 		ValidArgsFunction: a.CompleteName,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.conflict < 0 || f.conflict > 255 {
+			switch {
+			case f.conflict < 0 || f.conflict > 255:
 				return cli.Usagef("--conflict-exit-code is %d: want 0 to 255", f.conflict)
+			case f.shared && f.permits != 1:
+				return cli.Usagef("--shared and --permits exclude each other")
 			}
 			return run(cmd, a, f, args)
 		},
@@ -90,6 +95,8 @@ in time; 126 COMMAND cannot be run; 127 not found.`,
 	fl.Var(&f.minHold, "min-hold", "keep others out for at least this, also when COMMAND ends sooner; the TTL at most")
 	fl.Var(&f.maxHold, "max-hold", "end COMMAND so that the lock is held no longer than this")
 	fl.Var(&f.killAfter, "kill-after", "time from TERM to KILL when the lease is lost")
+	fl.BoolVar(&f.shared, "shared", false, "hold the lock for reading, beside others that do")
+	fl.IntVar(&f.permits, "permits", 1, "hold one of so many permits of NAME; the least of all holders' numbers binds")
 	fl.StringVar(&f.owner, "owner", "", "what others see of the holder (default host:pid)")
 	fl.IntVarP(&f.conflict, "conflict-exit-code", "E", f.conflict,
 		"the exit code when the lock is not obtained in time, as flock's")
@@ -227,15 +234,21 @@ func acquire(
 		return nil, nil, cli.Interrupted(ctx, err)
 	}
 	tells := f.verbose || !a.JSON && cli.IsTerminal(a.Err)
+	permits := locks.Semaphore(name, f.permits)
+	lock, try := permits.Acquire, permits.TryAcquire
+	if f.shared {
+		m := locks.RWMutex(name)
+		lock, try = m.RLock, m.TryRLock
+	}
 	var lease *fencelock.Lease
 	switch {
 	case f.wait.Forever:
-		lease, err = waitLock(ctx, a, locks, name, tells)
+		lease, err = waitLock(ctx, a, locks, name, lock, tells)
 	case f.wait.D == 0:
-		lease, err = locks.Mutex(name).TryLock(ctx)
+		lease, err = try(ctx)
 	default:
 		limited, cancel := context.WithDeadline(ctx, waitEnd)
-		lease, err = waitLock(limited, a, locks, name, tells)
+		lease, err = waitLock(limited, a, locks, name, lock, tells)
 		cancel()
 	}
 	switch {
@@ -252,13 +265,11 @@ func acquire(
 
 // command is what is to run under the lease.
 func command(a *cli.App, path string, argv []string, lease *fencelock.Lease) *exec.Cmd {
-	return &exec.Cmd{
-		Path: path, Args: argv,
-		Stdin: a.In, Stdout: a.Out, Stderr: a.Err,
-		Env: append(os.Environ(),
-			fmt.Sprintf("FENCING_TOKEN=%d", lease.Token()),
-			"FENCELOCK_NAME="+lease.Name()),
+	env := append(os.Environ(), fmt.Sprintf("FENCING_TOKEN=%d", lease.Token()), "FENCELOCK_NAME="+lease.Name())
+	if lease.Mode() == fencelock.Permit {
+		env = append(env, fmt.Sprintf("FENCELOCK_SLOT=%d", lease.Slot()))
 	}
+	return &exec.Cmd{Path: path, Args: argv, Stdin: a.In, Stdout: a.Out, Stderr: a.Err, Env: env}
 }
 
 // finish unlocks after the command has ended with code, or did not start because of err, and says

@@ -7,7 +7,28 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
+
+// A command that the keeper has killed was ended for its lease, though a renewal came after that.
+func TestKilledByTheKeeper(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for _, tt := range []struct {
+		code int
+		at   time.Time
+		lost bool
+	}{
+		{cli.ExitSignal + 9, now.Add(-time.Millisecond), true},
+		{cli.ExitSignal + 9, now.Add(time.Second), false}, // by somebody else
+		{0, now.Add(-time.Millisecond), false},
+	} {
+		h := holding{events: events{a: &cli.App{}}, deadline: tt.at, keeperAt: tt.at}
+		if h.kept(tt.code, now); (h.lost != nil) != tt.lost {
+			t.Errorf("code %d, killed at %v: got %v", tt.code, tt.at.Sub(now), h.lost)
+		}
+	}
+}
 
 func TestLossNamesTheCause(t *testing.T) {
 	t.Parallel()

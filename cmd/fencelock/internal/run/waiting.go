@@ -20,14 +20,15 @@ const (
 
 // waitLock waits for the lock, and tells the user who holds it.
 func waitLock(
-	ctx context.Context, a *cli.App, locks *fencelock.Locker, name string, tells bool,
+	ctx context.Context, a *cli.App, locks *fencelock.Locker, name string,
+	lock func(context.Context) (*fencelock.Lease, error), tells bool,
 ) (*fencelock.Lease, error) {
 	looking, stop := context.WithCancel(ctx)
 	var told sync.WaitGroup
 	if tells {
 		told.Go(func() { tellWho(looking, a, locks, name) })
 	}
-	lease, err := locks.Mutex(name).Lock(ctx)
+	lease, err := lock(ctx)
 	stop()
 	told.Wait()
 	return lease, err
@@ -63,8 +64,8 @@ func tellWho(ctx context.Context, a *cli.App, locks *fencelock.Locker, name stri
 // who describes a holder in a sentence.
 func who(i fencelock.Info) string {
 	s := "a holder without a name"
-	if i.Owner != "" {
-		s = cli.Safe(i.Owner)
+	if i.Owner != "" || i.Holders > 1 {
+		s = cli.Owner(i)
 	}
 	if i.ExpiresIn > 0 {
 		s += fmt.Sprintf(" (for %v unless it renews)", i.ExpiresIn.Round(100*time.Millisecond))

@@ -176,7 +176,7 @@ func changeOf(first, was, is bool, old, info fencelock.Info) string {
 		return Acquired
 	case !is:
 		return Released
-	case old.Owner != info.Owner || old.Token != info.Token:
+	case old.Owner != info.Owner || old.Token != info.Token || old.Holders != info.Holders:
 		return Changed
 	}
 	return ""

@@ -26,6 +26,7 @@ func TestChangeOf(t *testing.T) {
 		{false, true, false, one, fencelock.Info{}, "released"},
 		{false, true, true, one, two, "changed"},
 		{false, true, true, one, one, ""},
+		{false, true, true, fencelock.Info{Token: 1, Holders: 2}, fencelock.Info{Token: 1, Holders: 3}, "changed"},
 	} {
 		if got := changeOf(c.first, c.was, c.is, c.old, c.info); got != c.want {
 			t.Errorf("changeOf(%+v) = %q", c, got)

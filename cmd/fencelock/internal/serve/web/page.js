@@ -66,10 +66,16 @@ function newRow(name) {
   return row;
 }
 
+// holder is who holds a lock: an owner, or how many there are, and how.
+function holder(lock, unknown) {
+  if (lock.holders > 1) return `${lock.holders} ${lock.mode}s`;
+  return (lock.owner ? shown(lock.owner) : unknown) + (lock.mode ? ` (${lock.mode})` : '');
+}
+
 function fillRow(row, lock, now) {
   row.lock = lock;
   const left = lock.expires_in_ms - age();
-  set(row.owner, lock.held ? (lock.owner ? shown(lock.owner) : '-') : 'nobody: it is waited for');
+  set(row.owner, lock.held ? holder(lock, '-') : 'nobody: it is waited for');
   row.owner.classList.toggle('free', !lock.held);
   set(row.token, lock.token ? String(lock.token) : '-');
   set(row.seen, lock.held ? (lock.older ? '>' : '') + brief(lock.seen_ms + performance.now() - got) : '-');
@@ -190,7 +196,7 @@ let asked = null;
 function ask(lock) {
   asked = lock;
   set($('ask-name'), shown(lock.name));
-  set($('ask-owner'), lock.owner ? shown(lock.owner) : 'unknown');
+  set($('ask-owner'), holder(lock, 'unknown'));
   set($('ask-token'), lock.token ? String(lock.token) : 'unknown');
   $('ask-error').hidden = true;
   $('ask').showModal();

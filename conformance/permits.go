@@ -1,0 +1,205 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+)
+
+func permitsBound(ctx context.Context, e *Env) error {
+	const n = 3
+	ls := must(e.several(ctx, 3))
+	name := e.Name()
+	var now, most atomic.Int64
+	var wg sync.WaitGroup
+	errs := make(chan error, 4*len(ls))
+	for i := range 4 * len(ls) {
+		s := ls[i%len(ls)].Semaphore(name, n)
+		wg.Go(func() {
+			for range e.count(5, 30, 300) {
+				le, err := s.Acquire(ctx)
+				if err != nil {
+					errs <- err
+					return
+				}
+				if out := now.Add(1); out > n {
+					err = fmt.Errorf("%d permits of %d are out", out, n)
+				} else {
+					most.Store(max(most.Load(), out))
+				}
+				_ = sleep(ctx, 2*time.Millisecond)
+				now.Add(-1)
+				if err = errors.Join(err, le.Unlock(ctx)); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		return err
+	}
+	var out []*fencelock.Lease
+	for i := range n {
+		out = append(out, must(take(ctx, ls[i].Semaphore(name, n).TryAcquire, fmt.Sprintf("permit %d of %d", i+1, n))))
+	}
+	check(refused(ctx, ls[0].Semaphore(name, n).TryAcquire, "one more than there are"))
+	for _, le := range out {
+		check(unlock(ctx, le, "a permit"))
+	}
+	e.Notef("up to %d of %d at once", most.Load(), n)
+	return nil
+}
+
+func deadPermit(ctx context.Context, e *Env) error {
+	d := must(e.caller(ctx))
+	// Its renewals are to reach no other hold.
+	renewing := must(e.Open(ctx, fencelock.WithTTL(2*e.TTL())))
+	other := must(e.Open(ctx))
+	name := e.Name()
+	live := must(take(ctx, renewing.Semaphore(name, 2).TryAcquire, "a live holder"))
+	r := e.permit(name, 2, false)
+	began := time.Now()
+	must(acquire(ctx, d, r, "one that is never heard of again"))
+	waiter := calling(ctx, other.Semaphore(name, 2).Acquire)
+	got := must(granted(ctx, waiter, 2*e.TTL()+time.Second+e.Slack(), "a waiter"))
+	if took := got.at.Sub(began); took < e.TTL()-e.traits.Resolution-time.Millisecond {
+		return fmt.Errorf("granted %v after the dead holder's acquire, want no sooner than the TTL, %v", took, e.TTL())
+	}
+	check(live.Err())
+	check(unlock(ctx, got.lease, "the waiter"))
+	return unlock(ctx, live, "the live holder")
+}
+
+// permit is a request for one of n by a bare driver, which nobody renews.
+func (e *Env) permit(name string, n int, wait bool) *backend.Request {
+	r := e.Request(name, wait)
+	r.Mode, r.Limit, r.Auto = backend.Permit, n, false
+	return r
+}
+
+func leastBinds(ctx context.Context, e *Env) error {
+	ls := must(e.several(ctx, 3))
+	name := e.Name()
+	of3 := must(take(ctx, ls[0].Semaphore(name, 3).TryAcquire, "the first, of three"))
+	of2 := must(take(ctx, ls[1].Semaphore(name, 2).TryAcquire, "the second, of two"))
+	check(refused(ctx, ls[2].Semaphore(name, 3).TryAcquire, "a third beside one that asked for two"))
+	check(unlock(ctx, of2, "the one of two"))
+	second := must(take(ctx, ls[1].Semaphore(name, 3).TryAcquire, "the second, once that is gone"))
+	check(refused(ctx, ls[2].Semaphore(name, 2).TryAcquire, "one of two beside two of three"))
+	third := must(take(ctx, ls[2].Semaphore(name, 3).TryAcquire, "the third of three"))
+	for _, le := range []*fencelock.Lease{of3, second, third} {
+		check(unlock(ctx, le, "one of three"))
+	}
+	return nil
+}
+
+func slots(ctx context.Context, e *Env) error {
+	const n = 3
+	ls := must(e.several(ctx, n))
+	name := e.Name()
+	greatest := make([]fencelock.Token, n)
+	held := make([]*fencelock.Lease, n)
+	for round := range 4 {
+		for i := range held {
+			if held[i] != nil {
+				continue
+			}
+			le := must(take(ctx, ls[i].Semaphore(name, n).TryAcquire, "a permit that is free"))
+			s := le.Slot()
+			if s < 0 || s >= n {
+				return fmt.Errorf("got slot %d, want 0 to %d", s, n-1)
+			}
+			if slices.ContainsFunc(held, func(o *fencelock.Lease) bool { return o != nil && o.Slot() == s }) {
+				return fmt.Errorf("two live permits have slot %d", s)
+			}
+			if le.Token() <= greatest[s] {
+				return fmt.Errorf("slot %d: got token %d after %d", s, le.Token(), greatest[s])
+			}
+			greatest[s], held[i] = le.Token(), le
+		}
+		gone := round % n
+		check(unlock(ctx, held[gone], "a permit"))
+		held[gone] = nil
+	}
+	for _, le := range held {
+		check(unlockIf(ctx, le))
+	}
+	return nil
+}
+
+func permitAgain(ctx context.Context, e *Env) error {
+	d := must(e.caller(ctx))
+	l := must(e.Open(ctx))
+	name := e.Name()
+	other := must(acquire(ctx, d, e.permit(name, 3, false), "another"))
+	r := e.permit(name, 3, false)
+	h := must(acquire(ctx, d, r, "a request"))
+	again := must(acquire(ctx, d, r, "the same request again"))
+	if h.Token != again.Token || h.Slot != again.Slot {
+		return fmt.Errorf("got slot %d and token %d, then %d and %d", h.Slot, h.Token, again.Slot, again.Token)
+	}
+	third := must(take(ctx, l.Semaphore(name, 3).TryAcquire, "the third permit"))
+	check(unlock(ctx, third, "the third permit"))
+	check(release(ctx, d, h, "its holder"))
+	return release(ctx, d, other, "the other")
+}
+
+func permitAbandoned(ctx context.Context, e *Env) error {
+	d := must(e.caller(ctx))
+	name := e.Name()
+	held := must(acquire(ctx, d, e.permit(name, 2, false), "a holder"))
+	r := e.permit(name, 2, false)
+	must(acquire(ctx, d, r, "a request"))
+	unheard := *r // the driver knows no answer to this one: a copy of it may be under way
+	check(want(d.Abandon(ctx, &unheard), nil, "Abandon"))
+	if _, err := d.Acquire(ctx, r); !errors.Is(err, backend.ErrLost) {
+		return fmt.Errorf("a late copy of an abandoned request: got %v, want %w", err, backend.ErrLost)
+	}
+	next := must(acquire(ctx, d, e.permit(name, 2, false), "the next, of the permit that came free"))
+	check(release(ctx, d, next, "the next"))
+	return release(ctx, d, held, "the holder")
+}
+
+func releasedTwice(ctx context.Context, e *Env) error {
+	d := must(e.caller(ctx))
+	name := e.Name()
+	first := must(acquire(ctx, d, e.permit(name, 2, false), "the first"))
+	second := must(acquire(ctx, d, e.permit(name, 2, false), "the second"))
+	check(release(ctx, d, first, "the first"))
+	check(release(ctx, d, first, "the first, again"))
+	third := must(acquire(ctx, d, e.permit(name, 2, false), "the next"))
+	if _, err := d.Acquire(ctx, e.permit(name, 2, false)); !errors.Is(err, backend.ErrLocked) {
+		return fmt.Errorf("one more than two: got %w, want %w", err, backend.ErrLocked)
+	}
+	check(release(ctx, d, third, "the next"))
+	return release(ctx, d, second, "the second")
+}
+
+func wokenCounts(ctx context.Context, e *Env) error {
+	d := must(e.caller(ctx))
+	deaf, link := must2(e.OpenThrough(ctx))
+	l := must(e.Open(ctx))
+	name := e.Name()
+	first := must(acquire(ctx, d, e.permit(name, 2, false), "the first"))
+	second := must(acquire(ctx, d, e.permit(name, 2, false), "the second"))
+	line := calling(ctx, deaf.Semaphore(name, 2).Acquire)
+	check(waiting(ctx, l, name, 1))
+	link.Set(blackHole)
+	check(release(ctx, d, first, "the first"))
+	check(refused(ctx, l.Semaphore(name, 2).TryAcquire, "a try for the permit that was kept for a waiter"))
+	link.Set(passAll)
+	got := must(granted(ctx, line, e.soon()+e.traits.DeadWaiter, "the waiter"))
+	check(refused(ctx, l.Semaphore(name, 2).TryAcquire, "a try beside two permits of two"))
+	check(unlock(ctx, got.lease, "the waiter"))
+	return release(ctx, d, second, "the second")
+}

@@ -1,0 +1,299 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Readers and permits. Whether an entry may hold the lock depends on the entries in front of it, which
+// only vanish: once it may, it may for good. A grant also chooses a token and a slot. It chooses them
+// from the queue as it was read at one revision, and its transaction compares that they are right yet.
+// Package tests/models/etcd is a model of this, with the compares left out one by one.
+
+const (
+	// races is how often one call chooses again because others were granted the lock meanwhile.
+	races = 20
+	// slackLeast and slackMost bound by how much the base is raised beyond what was read, in µs, once
+	// others have raised it meanwhile.
+	slackLeast, slackMost = 256, 1 << 17
+)
+
+var errRaces = errors.New("others were granted the lock each time before this request was")
+
+// seen is a queue as it was read at one revision, for a claim of a mode that several may hold in. The
+// zero value is the guess that nobody is in it.
+type seen struct {
+	rev   int64
+	there []*backend.Request // the entries in front, all where there is no own one
+	slots map[int]bool       // those that are out
+	// era is the greatest token of the readers that hold, and keeper the entry that has it.
+	era    backend.Token
+	keeper *mvccpb.KeyValue
+	// first is the first entry in front that has not had its turn; nil: there is none.
+	first *mvccpb.KeyValue
+	own   value // what the own entry says
+	base  backend.Token
+	bare  bool // there is no base
+}
+
+// see takes in the answers to looks.
+func (s *store) see(p *place, rev int64, answers []*pb.ResponseOp) error {
+	q := &seen{rev: rev, slots: map[int]bool{}, bare: true}
+	for _, kv := range answers[4].GetResponseRange().GetKvs() {
+		base, err := readNumber(kv)
+		if err != nil {
+			return err
+		}
+		if q.base, q.bare = base, false; p.tried > 0 && base > p.tried {
+			p.slack = min(max(2*p.slack, slackLeast), slackMost)
+		}
+		s.base.Store(base)
+	}
+	for _, kv := range answers[1].GetResponseRange().GetKvs() {
+		v, _ := parse(string(kv.Value))
+		if string(kv.Key) == p.key {
+			q.own = v
+			continue
+		}
+		front := p.rev == 0 || kv.CreateRevision < p.rev
+		if front {
+			q.there = append(q.there, asks(strings.TrimPrefix(string(kv.Key), p.queue), string(kv.Value)))
+		}
+		switch {
+		case v.held:
+			q.slots[v.slot] = true
+			if t := v.tokenOf(kv.CreateRevision); t > q.era {
+				q.era, q.keeper = t, kv
+			}
+		case front && (q.first == nil || kv.CreateRevision < q.first.CreateRevision):
+			q.first = kv
+		}
+	}
+	p.seen = q
+	return nil
+}
+
+// beside asks for a lock that others may hold too. It first guesses that the queue is empty; where that
+// is wrong the answer lists the queue.
+func (s *store) beside(ctx context.Context, c *backend.Claim, p *place) error {
+	queues := p.rev > 0 // it had an entry
+	if p.rev == 0 && !p.locked {
+		p.seen = &seen{base: s.base.Load()}
+	}
+	for range races {
+		q := p.seen
+		p.seen = nil
+		var err error
+		done := false
+		switch {
+		case q == nil && p.rev == 0 && p.watch != nil:
+			err = s.join(ctx, c, p)
+		case q == nil:
+			err = s.read(ctx, c, p)
+		case p.rev == 0 && queues:
+			return requeue(c, p)
+		case p.holds || c.Admits(q.there):
+			done, err = s.choose(ctx, c, p, q)
+		case p.rev > 0 && s.push.blocked(p):
+			return queued(c, p)
+		case p.rev > 0: // the watch has told of more than was read
+		case p.watch == nil:
+			return s.refuse(c, p)
+		default:
+			err = s.join(ctx, c, p)
+		}
+		if done || err != nil {
+			return err
+		}
+	}
+	c.Next = time.Nanosecond
+	return backend.Refusal(errRaces)
+}
+
+// read looks at the queue.
+func (s *store) read(ctx context.Context, c *backend.Claim, p *place) error {
+	s.prepare(p)
+	pt := s.history.now()
+	resp, err := s.txn(ctx, nil, s.looks(c, p), nil)
+	if err != nil {
+		return err
+	}
+	s.history.see(pt, resp.Header)
+	return s.looked(c, p, resp.Header.Revision, resp.Responses)
+}
+
+// joining puts the own entry into the queue, under the waiters' lease, unless it is there, the claim was
+// given up or has seen other gates, and looks.
+func (s *store) joining(c *backend.Claim, p *place) clientv3.Op {
+	looks := s.looks(c, p)
+	return clientv3.OpTxn([]clientv3.Cmp{
+		clientv3.Compare(clientv3.CreateRevision(s.keys.gone(c.Nonce)), "=", 0),
+		clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0), s.sameGates(c.Gates),
+	}, append([]clientv3.Op{p.put(value{owner: c.Owner}, p.session)}, looks...), looks)
+}
+
+// joined takes in the answer to joining.
+func (s *store) joined(c *backend.Claim, p *place, rev int64, answer *pb.ResponseOp) error {
+	inner := answer.GetResponseTxn()
+	answers := inner.GetResponses()
+	if inner.GetSucceeded() {
+		answers = answers[1:]
+	}
+	return s.looked(c, p, rev, answers)
+}
+
+// join queues.
+func (s *store) join(ctx context.Context, c *backend.Claim, p *place) error {
+	pt := s.history.now()
+	resp, err := s.txn(ctx, nil, []clientv3.Op{s.joining(c, p)}, nil)
+	if err != nil {
+		return s.unleased(ctx, err, p.session, nil)
+	}
+	s.history.see(pt, resp.Header)
+	return s.joined(c, p, resp.Header.Revision, resp.Responses[0])
+}
+
+// choose takes the lock by what was read of the queue, if that is right yet: done. Otherwise it has
+// read the queue again, and joined it if it listens.
+func (s *store) choose(ctx context.Context, c *backend.Claim, p *place, q *seen) (done bool, err error) {
+	l, err := s.leaseOf(ctx, c, p)
+	if err != nil {
+		return true, err
+	}
+	joins := false
+	if p.rev == 0 {
+		s.prepare(p)
+		joins = p.watch != nil
+	}
+	pt, began := s.history.now(), backend.Now()
+	v, ifs, then := s.turnOf(c, p, q, pt)
+	els := s.looks(c, p)
+	var session *lease
+	if joins {
+		session, els = p.session, []clientv3.Op{s.joining(c, p)}
+	}
+	resp, err := s.txn(ctx, ifs, append(then, p.put(v, l)), els)
+	switch {
+	case err != nil:
+		return true, s.unleased(ctx, err, l, session)
+	case resp.Succeeded:
+		if p.rev == 0 {
+			p.rev = resp.Header.Revision
+		}
+		p.mod = resp.Header.Revision
+		return true, s.chosen(c, p, l, pt, began, v, resp)
+	}
+	s.history.see(pt, resp.Header)
+	if joins {
+		return false, s.joined(c, p, resp.Header.Revision, resp.Responses[0])
+	}
+	err = s.looked(c, p, resp.Header.Revision, resp.Responses)
+	if err == nil && p.rev > 0 && !p.holds && !s.push.blocked(p) {
+		err = shown(c, resp.Responses[3].GetResponseRange().GetKvs())
+	}
+	return false, err
+}
+
+// turnOf returns what the entry of a holder is to say, and the transaction that makes it that but for
+// the put of the entry itself.
+func (s *store) turnOf(
+	c *backend.Claim, p *place, q *seen, pt point,
+) (v value, ifs []clientv3.Cmp, then []clientv3.Op) {
+	floor := max(c.Floor, p.above)
+	if p.rev > 0 {
+		ifs = append(ifs, clientv3.Compare(clientv3.ModRevision(p.key), "=", p.mod))
+		if p.holds && q.own.tokenOf(p.rev) > floor {
+			return q.own, ifs, nil // it is only the answer that was lost
+		}
+	} else {
+		ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(s.keys.gone(c.Nonce)), "=", 0),
+			clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0))
+	}
+	if !p.holds {
+		ifs = append(ifs, s.sameGates(c.Gates))
+	}
+	v = holding(c.Request)
+	from, end := kin(p.queue, c.Request)
+	if c.Mode == backend.Reader && q.era > floor {
+		v.token = q.era
+		ifs = append(ifs, still(q.keeper))
+		if p.rev == 0 { // nobody but readers is there
+			last := clientv3.GetPrefixRangeEnd(p.queue)
+			ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(p.queue), "=", 0).WithRange(from),
+				clientv3.Compare(clientv3.CreateRevision(end), "=", 0).WithRange(last))
+		}
+		return v, ifs, nil
+	}
+	same := clientv3.Compare(clientv3.ModRevision(p.queue), "<", q.rev+1).WithPrefix()
+	if p.rev > 0 { // a later entry matters only if it has had its turn
+		same = clientv3.Compare(clientv3.ModRevision(from), "<", q.rev+1).WithRange(end)
+	}
+	ifs = append(ifs, same)
+	if c.Mode == backend.Permit {
+		for q.slots[v.slot] {
+			v.slot++
+		}
+	}
+	return s.draw(p, q, pt, floor, v, ifs)
+}
+
+// still is true as long as an entry is there.
+func still(kv *mvccpb.KeyValue) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(string(kv.Key)), "=", kv.CreateRevision)
+}
+
+// draw gives v a token of its own: the create revision of its entry plus a base that is not lower than
+// the store's, and becomes the store's. Every later grant has a greater token, for its entry was created
+// later. An entry in front that has not had its turn was not: then the token is the one that this entry
+// would have, and the base is raised by one more, so that this entry has a greater one.
+func (s *store) draw(
+	p *place, q *seen, pt point, floor backend.Token, v value, ifs []clientv3.Cmp,
+) (value, []clientv3.Cmp, []clientv3.Op) {
+	at, room, rev := p.rev, backend.Token(0), p.rev
+	if q.first != nil {
+		at, rev, room = q.first.CreateRevision, q.first.CreateRevision, 1
+		ifs = append(ifs, still(q.first))
+	} else if rev == 0 {
+		rev = pt.rev // or greater
+	}
+	key := s.keys.base()
+	p.tried = max(wanted(floor, true, time.Now())-rev, q.base+p.slack, 0)
+	if v.token = p.tried + at; at == 0 {
+		v.token, v.base, v.counted = 0, p.tried, true
+	}
+	lower := clientv3.Compare(clientv3.Value(key), "<", number(p.tried+1))
+	if q.bare {
+		lower = clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+	}
+	return v, append(ifs, lower), []clientv3.Op{clientv3.OpPut(key, number(p.tried+room))}
+}
+
+// chosen makes the grant of an entry that says v. Where the store has gone back the grant does not count
+// yet: the next Ask finds the entry, and draws another token.
+func (s *store) chosen(
+	c *backend.Claim, p *place, l *lease, pt point, began backend.Instant, v value,
+	resp *clientv3.TxnResponse,
+) error {
+	back, t := s.history.see(pt, resp.Header), v.tokenOf(p.rev)
+	switch {
+	case back || t <= c.Floor:
+		p.holds, p.above = true, t
+		return backend.Refusal(errBase)
+	case t >= maxToken:
+		return backend.Invalid("the token would be %d: it must stay below 2^53; "+
+			"a floor or a clock was far ahead", t)
+	}
+	h := &hold{lease: l, value: v}
+	h.token, h.counted = t, false
+	h.written.Store(true)
+	s.held(c, p, h, began)
+	return nil
+}

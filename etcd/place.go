@@ -1,0 +1,225 @@
+package etcd
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+const (
+	// floorTimer is how long a waiter waits for a push at the most.
+	floorTimer = 5 * time.Second
+	// requeuePause is what lies between two of a waiter's entries that were taken out of the queue,
+	// after the first: whoever takes it out may be about it yet.
+	requeuePause = time.Second
+)
+
+// errPlace says that the own entry is gone: its etcd lease has ended, or somebody has deleted it.
+var errPlace = errors.New("the entry of this request is gone from the queue")
+
+// place is what the store remembers of a claim.
+type place struct {
+	c      *backend.Claim
+	queue  string
+	mark   string // of its keys
+	others bool   // it is another program's, which is to go
+	key    string // "": none, or it may be another's; the same for as long as the place listens
+	own    *lease // a lease of its own
+	hold   *hold  // what it was granted
+
+	rev, mod int64         // of the own entry, once it is there
+	holds    bool          // it is a holder's: an earlier send was granted the lock
+	locked   bool          // the store has said that another holds it
+	seen     *seen         // what it has read of the queue, and not acted upon; of a claim that others may be beside
+	above    backend.Token // that its token must exceed, as it must its floor
+	tried    backend.Token // the base that its last draw asked for
+	slack    backend.Token // by how much its next draw raises the base beyond what it has seen
+
+	watch    *watch // nil: it does not listen
+	session  *lease // that its entry waits under
+	requeued time.Time
+
+	// Guarded by push.mu:
+	listed int64 // the revision of the last list of the queue
+	// front are the entries in front that are there yet, but those that cannot keep it out; the own one:
+	// to be looked at.
+	front map[string]*backend.Request
+	gone  map[string]int64 // the deletions that the list did not know of, with their revisions
+}
+
+func (s *store) place(c *backend.Claim) *place {
+	p, ok := c.Place.(*place)
+	if !ok {
+		p = &place{c: c, queue: s.keys.queue(c.Name), mark: mark(c.Request)}
+		if p.others = c.Leaving; c.Leaving { // this driver was not asked for it
+			p.key = p.queue + p.mark + c.Nonce
+		}
+		c.Place = p
+	}
+	return p
+}
+
+// prepare gives a claim that has no entry its key, and makes it listen if it can at once.
+func (s *store) prepare(p *place) {
+	if p.key == "" {
+		p.key = p.queue + p.mark + s.ids.take(p.queue, p.c.Nonce)
+	}
+	s.listen(p)
+}
+
+// refuse ends an Ask of a claim that is not in the queue.
+func (s *store) refuse(c *backend.Claim, p *place) error {
+	switch {
+	case c.Wait:
+		c.Next = time.Nanosecond // it enters now
+	case !c.Unsure: // the entry was never there, and never will be
+		s.settle(p, p.own, true)
+	}
+	return backend.ErrLocked
+}
+
+// settle ends what a claim has of its own. sure: nothing of it is in the store, nor under way.
+func (s *store) settle(p *place, own *lease, sure bool) {
+	if sure && p.key != "" {
+		s.ids.give(p.queue, strings.TrimPrefix(p.key, p.queue+p.mark))
+	}
+	switch {
+	case own == nil:
+	case sure:
+		s.leases.give(own)
+	default:
+		s.leases.revoke(own) // and with it what a late request may still put under it
+	}
+	p.key, p.rev, p.own, p.hold = "", 0, nil, nil
+}
+
+// queued ends an Ask of a claim whose entry is in the queue.
+func queued(c *backend.Claim, p *place) error {
+	switch {
+	case !c.Wait: // it was put into an empty queue
+		return backend.Refusal(errPlace)
+	case p.watch == nil:
+		c.Next = time.Nanosecond
+	default:
+		c.Queued, c.Next = true, floorTimer
+	}
+	return backend.ErrLocked
+}
+
+// requeue ends an Ask of a claim whose entry is gone: the next one queues again, with the same key:
+// a late copy of an earlier request finds that key where it is, or is found there.
+func requeue(c *backend.Claim, p *place) error {
+	if !c.Wait {
+		return backend.Refusal(errPlace)
+	}
+	c.Next = time.Nanosecond
+	if time.Since(p.requeued) < requeuePause {
+		c.Next = requeuePause
+	}
+	p.requeued = time.Now()
+	return backend.ErrLocked
+}
+
+// put writes the own entry; where it is there already it moves to another lease and stays where it
+// is in the queue.
+func (p *place) put(v value, l *lease) clientv3.Op {
+	return clientv3.OpPut(p.key, v.String(), clientv3.WithLease(l.id))
+}
+
+// putHeld makes the own entry that of a holder, under the lock's lease.
+func (p *place) putHeld(due rise, l *lease) clientv3.Op {
+	v := holding(p.c.Request)
+	v.reserve = due.reserve
+	return p.put(v, l)
+}
+
+// list reads the queue's keys, and what they say if that matters.
+func (p *place) list() clientv3.Op {
+	opts := []clientv3.OpOption{clientv3.WithPrefix()}
+	if p.c.Mode == backend.Exclusive {
+		opts = append(opts, clientv3.WithKeysOnly())
+	}
+	return clientv3.OpGet(p.queue, opts...)
+}
+
+// list takes in which entries are in front of the own one, as listed at a revision.
+func (u *push) list(p *place, rev int64, queue []*mvccpb.KeyValue) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	p.locked, p.listed, p.front = true, rev, map[string]*backend.Request{}
+	for _, kv := range queue {
+		key := string(kv.Key)
+		if kv.CreateRevision >= p.rev || p.gone[key] > rev {
+			continue
+		}
+		r := alone
+		if p.mark != "" {
+			r = asks(strings.TrimPrefix(key, p.queue), string(kv.Value))
+		}
+		if p.c.Mode != backend.Reader || r.Mode != backend.Reader {
+			p.front[key] = r
+		}
+	}
+	if p.gone[p.key] > rev {
+		p.ownGone()
+	}
+	clear(p.gone)
+}
+
+// alone is what excludes everybody.
+var alone = &backend.Request{}
+
+// free reports whether those in front let the own entry hold the lock. They only vanish, so once they
+// do they do for good. push.mu is held.
+func (p *place) free() bool {
+	return len(p.front) == 0 ||
+		p.c.Mode == backend.Permit && p.c.Admits(slices.Collect(maps.Values(p.front)))
+}
+
+// deleted ticks off an entry. The waiter looks when nobody in front keeps it out any more, or when the
+// entry is its own. push.mu is held.
+func (p *place) deleted(key string, rev int64) {
+	if rev <= p.listed {
+		return
+	}
+	if p.gone == nil {
+		p.gone = map[string]int64{}
+	}
+	p.gone[key] = rev // for the list that is on its way, if one is
+	if p.front[key] != nil {
+		if delete(p.front, key); p.free() {
+			p.c.Wake(0)
+		}
+	}
+	if key == p.key {
+		p.ownGone()
+	}
+}
+
+// ownGone makes the waiter look at the queue.
+func (p *place) ownGone() {
+	p.front = map[string]*backend.Request{p.key: alone}
+	p.c.Wake(0)
+}
+
+// blocked reports whether somebody in front of the own entry keeps it out.
+func (u *push) blocked(p *place) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return !p.free()
+}
+
+// stale reports whether the queue is to be looked at again: somebody is known to be in front of the
+// own entry, or the last list is from before the watch began.
+func (u *push) stale(p *place) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return p.watch != nil && (p.listed < p.watch.since || len(p.front) > 0)
+}

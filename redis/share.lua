@@ -1,0 +1,82 @@
+-- Releases and acquires of claims that several may have at once: readers and permits. One, or several
+-- that go together, which rest.lua does one by one. Before it come refuse.lua, clock.lua, shape.lua,
+-- queue.lua, holds.lua and gates.lua.
+--
+-- KEYS, ARGV and replies as in run.lua, but
+--   the kind of an acquire: t to try, w to wait, with the number of the ask if a push may grant by it; then
+--     :mode, r or p, and the limit of a permit, or 0; then :ticket:floor
+--   granted: {token, slot}
+local r, version = tonumber(ARGV[1]), ARGV[2]
+local a = (#ARGV - 3 - 3 * r) / 4
+local queues = r + a + 1
+local locks = queues + r + 2 * a
+local asked = 3 + 3 * r
+local replies = {}
+if a > 0 then clock() end
+
+local function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
+  local wait, ask, mode, limit, ticket, floor =
+    string.match(kind, '^([tw])(%d*):([rp])(%d+):(%d+):(%d+)$')
+  limit, floor = tonumber(limit), tonumber(floor)
+
+  if call('EXISTS', TOMB) == 1 then return {'gone'} end
+  if ahead(floor) and floor > tonumber(call('GET', COUNTER) or 0) then return {'floor', num(us)} end
+
+  -- Ours already: the same request again, which no gate refuses any more, or the waiter's
+  -- confirmation of its claim.
+  local value = lockvalue(LOCK)
+  local n, slot, state
+  if marker(value) and tonumber(call('ZSCORE', HOLDS, nonce) or 0) > ms then
+    n, slot, state = string.match(call('HGET', PARTS, nonce) or '', '^%d+ (%d+) (%d+) ([hc]) ')
+  end
+  if state ~= 'h' and not judged(version) then
+    local now, all = gates(GATES)
+    return now and {'gates', now, listed(all)} or {'badgate'}
+  end
+
+  tally(value)
+  if n then
+    n, slot = tonumber(n), tonumber(slot)
+    if n <= floor then n = draw(floor) end
+  elseif held ~= 'x' and serve(pub, nonce, claim) and admits(mode, limit) then
+    n, slot = number(mode, floor)
+  end
+  if n then
+    put(nonce, mode, limit, owner, ttl, 'h', n, slot)
+    drop(nonce)
+    serve(pub, '', claim) -- those behind it may have it too
+    return {n, slot}
+  end
+  if wait == 't' then return {'locked'} end
+
+  -- Of permits one that ends makes room. Who dies in front of others is dropped by their look, so they
+  -- look every second while the lock is held by a group.
+  local foreign, most, pttl = 1, 1000
+  if held == 'x' then
+    value = call('GET', LOCK)
+    most = 5000
+    if string.match(value, '^%x+:%d+:') then foreign = 0 end
+  elseif held == 'p' and mode == 'p' then
+    pttl = ends(0) - ms
+  end
+  local said = mode .. num(limit) .. ':' .. (ask ~= '' and ask .. '/' .. version or '-')
+  return join(nonce, ticket, pttl or call('PTTL', LOCK), foreign, most, slack, process, said, owner)
+end
+
+local function release(nonce, keep, kind, claim, pub)
+  if kind == '0' and call('ZREM', QUEUE, nonce) == 1 then call('HDEL', WAITERS, nonce) end
+  local value = redis.pcall('GET', LOCK) -- a key of another type is not ours
+  if type(value) == 'table' then value = '' end
+  local ours = value and sub(value, 1, 33) == nonce .. ':'
+  tally(value or nil)
+  if ours then
+    call('DEL', LOCK)
+    held = ''
+  elseif held ~= 'x' and held ~= '' then
+    ours = call('ZSCORE', HOLDS, nonce)
+    if ours then remove(nonce) end
+  end
+  local reply = left(ours, keep, kind)
+  if held ~= 'x' then serve(pub, '', claim) end -- it may have been in the way of others, or the dead were
+  return reply
+end

@@ -1,0 +1,384 @@
+package fencelock_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencelock/fencelock"
+)
+
+// got is what became of a call on a goroutine of its own.
+type got struct {
+	le  *fencelock.Lease
+	err error
+}
+
+// call begins a call such as RLock or Acquire, and returns once it waits or is over.
+func calls(ctx context.Context, lock func(context.Context) (*fencelock.Lease, error)) <-chan got {
+	ch := make(chan got, 1)
+	go func() {
+		le, err := lock(ctx)
+		ch <- got{le, err}
+	}()
+	synctest.Wait()
+	return ch
+}
+
+// lease is what a call such as RLock returns, which must be a lease, of this mode.
+func lease(t *testing.T, mode fencelock.Mode, lock func(context.Context) (*fencelock.Lease, error)) *fencelock.Lease {
+	t.Helper()
+	le, err := lock(t.Context())
+	if err != nil {
+		t.Fatalf("a %v: %v", mode, err)
+	}
+	if le.Mode() != mode {
+		t.Errorf("got a %v, want a %v", le.Mode(), mode)
+	}
+	return le
+}
+
+// arrived is the lease of a call that has returned by now.
+func arrived(t *testing.T, what string, ch <-chan got) *fencelock.Lease {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case g := <-ch:
+		if g.err != nil {
+			t.Fatalf("%s: %v", what, g.err)
+		}
+		return g.le
+	default:
+		t.Fatalf("%s waits yet", what)
+	}
+	return nil
+}
+
+func TestReadersOfAProcessShareAHold(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, other := open(t, d), open(t, d.other())
+		writer := lock(t, other.Mutex("n"))
+		var all []<-chan got
+		for range 50 {
+			all = append(all, calls(t.Context(), l.RWMutex("n").RLock))
+		}
+		unlock(t, writer)
+		leases := []*fencelock.Lease{}
+		for _, ch := range all {
+			leases = append(leases, arrived(t, "a reader", ch))
+		}
+		if n := d.count("acquire"); n != 1 {
+			t.Errorf("the store was asked %d times, want once", n)
+		}
+		info, err := other.Inspect(t.Context(), "n")
+		if err != nil || info.Mode != fencelock.Reader || info.Holders != 1 || info.Token != leases[7].Token() {
+			t.Errorf("got %+v, %v, want one reader", info, err)
+		}
+		time.Sleep(3 * time.Millisecond) // who comes now asks the store, or a writer there would wait for ever
+		late := lease(t, fencelock.Reader, l.RWMutex("n").RLock)
+		if n := d.count("acquire"); n != 2 {
+			t.Errorf("the store was asked %d times with a late reader, want twice", n)
+		}
+		if late.Token() != leases[0].Token() {
+			t.Errorf("a late reader has token %d, want that of the others, %d", late.Token(), leases[0].Token())
+		}
+		for i, le := range leases {
+			unlock(t, le)
+			wantErr(t, "Err", le.Err(), fencelock.ErrReleased)
+			if i+1 < len(leases) {
+				wantHeld(t, "the next", leases[i+1])
+			}
+		}
+		if n := d.count("release"); n != 1 {
+			t.Errorf("the store was told %d times that all are done, want once", n)
+		}
+		_, err = other.Mutex("n").TryLock(t.Context())
+		wantErr(t, "a writer beside the late reader", err, fencelock.ErrLocked)
+		unlock(t, late)
+		unlock(t, lock(t, other.Mutex("n")))
+	})
+}
+
+// A hold that is bounded for one reader, or is of other options, is not another's.
+func TestReadersWithOptionsOfTheirOwn(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		first := lease(t, fencelock.Reader, l.RWMutex("n", fencelock.WithMaxHold(time.Minute)).RLock)
+		second := lease(t, fencelock.Reader, l.RWMutex("n").RLock)
+		third := lease(t, fencelock.Reader, l.RWMutex("n", fencelock.WithOwner("other")).RLock)
+		if n := d.count("acquire"); n != 3 {
+			t.Errorf("the store was asked %d times, want 3", n)
+		}
+		floor := lease(t, fencelock.Reader, l.RWMutex("n", fencelock.WithFloor(third.Token())).RLock)
+		if floor.Token() <= third.Token() {
+			t.Errorf("got token %d, want more than the floor, %d", floor.Token(), third.Token())
+		}
+		time.Sleep(time.Minute)
+		wantLost(t, "the bounded reader", first, fencelock.MaxHold)
+		wantHeld(t, "the one beside it", second)
+	})
+}
+
+func TestReadersAndWritersTakeTurns(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		m := l.RWMutex("n")
+		reader := lease(t, fencelock.Reader, m.RLock)
+		writer := calls(t.Context(), m.Lock)
+		late := calls(t.Context(), m.RLock)
+		_, err := m.TryRLock(t.Context())
+		wantErr(t, "a try while a writer waits", err, fencelock.ErrLocked)
+		unlock(t, reader)
+		w := arrived(t, "the writer", writer)
+		if len(late) > 0 {
+			t.Error("a reader that came after the writer was granted beside it")
+		}
+		unlock(t, w)
+		r := arrived(t, "the late reader", late)
+		if r.Mode() != fencelock.Reader || r.Token() <= w.Token() || w.Token() <= reader.Token() {
+			t.Errorf("got a %v with token %d after %d and %d", r.Mode(), r.Token(), w.Token(), reader.Token())
+		}
+		unlock(t, r)
+	})
+}
+
+// A try goes to the store while others of its mode are on their way there.
+func TestTryBesideOthersOnTheirWay(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		m := l.RWMutex("n")
+		gate := make(chan struct{})
+		d.on("acquire", first(1, until(gate)))
+		slow := calls(t.Context(), m.RLock)
+		fast := lease(t, fencelock.Reader, m.TryRLock)
+		_, err := m.TryLock(t.Context())
+		wantErr(t, "a writer's try", err, fencelock.ErrLocked)
+		close(gate)
+		unlock(t, arrived(t, "the slow reader", slow))
+		unlock(t, fast)
+	})
+}
+
+func TestSharedLeasesInOneContext(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		plain, again := open(t, d), open(t, d.other(), fencelock.WithReentrancy())
+		type locks struct {
+			write, read, permit func(context.Context) (*fencelock.Lease, error)
+		}
+		of := func(l *fencelock.Locker, name string) locks {
+			m := l.RWMutex(name)
+			return locks{m.Lock, m.RLock, l.Semaphore(name, 3).Acquire}
+		}
+		for _, c := range []struct {
+			outer, inner string
+			joins        bool
+		}{
+			{"write", "write", true},
+			{"write", "read", true},
+			{"write", "permit", false},
+			{"read", "read", true},
+			{"read", "write", false},
+			{"read", "permit", false},
+			{"permit", "permit", true},
+			{"permit", "read", false},
+			{"permit", "write", false},
+		} {
+			name := c.outer + " in " + c.inner
+			for _, l := range []*fencelock.Locker{plain, again} {
+				all := of(l, name)
+				by := map[string]func(context.Context) (*fencelock.Lease, error){
+					"write": all.write, "read": all.read, "permit": all.permit,
+				}
+				outer, err := by[c.outer](t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := outer.Context(t.Context())
+				inner, err := by[c.inner](ctx)
+				if l == again && c.joins {
+					if err != nil || inner.Token() != outer.Token() || inner.Slot() != outer.Slot() {
+						t.Errorf("%s: got %v, want another lease on the same hold", name, err)
+						continue
+					}
+					unlock(t, inner)
+				} else {
+					wantErr(t, name, err, fencelock.ErrDeadlock)
+				}
+				cancel()
+				unlock(t, outer)
+			}
+		}
+	})
+}
+
+func TestSharedWithoutTheTraits(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		d.traits = func(tr *fencelock.Traits) { tr.Readers, tr.Permits = false, 2 }
+		l := open(t, d)
+		var op *fencelock.OpError
+		_, err := l.RWMutex("n").RLock(t.Context())
+		wantErr(t, "RLock", err, fencelock.ErrUnsupported)
+		if !errors.As(err, &op) || op.Op != "rlock" {
+			t.Errorf("got %v, want the operation rlock", err)
+		}
+		_, err = l.Semaphore("n", 3).TryAcquire(t.Context())
+		wantErr(t, "TryAcquire of 3", err, fencelock.ErrUnsupported)
+		unlock(t, lease(t, fencelock.Permit, l.Semaphore("n", 2).Acquire))
+		unlock(t, lock(t, l.RWMutex("n")))
+		_, err = fencelock.New(d.other(), fencelock.Require(fencelock.Need{Permits: 2000}))
+		wantErr(t, "a Need of 2000", err, fencelock.ErrUnsupported)
+		_, err = fencelock.New(d.other(), fencelock.Require(fencelock.Need{Permits: -1}))
+		wantErr(t, "a Need of -1", err, fencelock.ErrInvalid)
+	})
+}
+
+func TestSemaphoreOf(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		for _, n := range []int{-1, 0, 1025} {
+			_, err := l.Semaphore("n", n).Acquire(t.Context())
+			wantErr(t, "Acquire", err, fencelock.ErrInvalid)
+		}
+		one := lease(t, fencelock.Exclusive, l.Semaphore("n", 1).Acquire)
+		_, err := l.Mutex("n").TryLock(t.Context())
+		wantErr(t, "the Mutex of the one", err, fencelock.ErrLocked)
+		unlock(t, one)
+	})
+}
+
+// Goroutines of one process have as many permits as there are, and not one more.
+func TestPermitsWithinAProcess(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		const n = 10
+		l := open(t, d)
+		s := l.Semaphore("n", n)
+		var mu sync.Mutex
+		now, most := map[int]bool{}, 0
+		var wg sync.WaitGroup
+		began := time.Now()
+		for range 10 * n {
+			wg.Go(func() {
+				le, err := s.Acquire(t.Context())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				if now[le.Slot()] {
+					t.Errorf("slot %d is out twice", le.Slot())
+				}
+				now[le.Slot()] = true
+				most = max(most, len(now))
+				mu.Unlock()
+				time.Sleep(time.Second)
+				mu.Lock()
+				delete(now, le.Slot())
+				mu.Unlock()
+				unlock(t, le)
+			})
+		}
+		wg.Wait()
+		if took := time.Since(began); most != n || took != 10*time.Second {
+			t.Errorf("got %d at once in %v, want %d in 10 s", most, took, n)
+		}
+	})
+}
+
+func TestWantedOfAReader(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, other := open(t, d), open(t, d.other())
+		le := lease(t, fencelock.Reader, l.RWMutex("n").RLock)
+		beside := lease(t, fencelock.Reader, other.RWMutex("n").RLock)
+		wanted := le.Wanted()
+		time.Sleep(5 * time.Second)
+		if closed(wanted) {
+			t.Error("a reader is wanted while nobody waits")
+		}
+		writer := calls(t.Context(), other.Mutex("n").Lock)
+		time.Sleep(2 * time.Second)
+		if !closed(wanted) {
+			t.Error("a reader is not told of a writer that waits")
+		}
+		unlock(t, beside)
+		unlock(t, le)
+		unlock(t, arrived(t, "the writer", writer))
+	})
+}
+
+// The loss of a hold is that of its readers, and of no other hold.
+func TestLossOfAReader(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		var seen record
+		l, other := open(t, d, fencelock.WithObserver(&seen), fencelock.WithManualRenew()), open(t, d.other())
+		first := lease(t, fencelock.Reader, l.RWMutex("n").RLock)
+		second := lease(t, fencelock.Reader, l.RWMutex("n").RLock)
+		beside := lease(t, fencelock.Reader, other.RWMutex("n").RLock)
+		time.Sleep(trusted)
+		wantLost(t, "the first", first, fencelock.Expired)
+		wantLost(t, "the second", second, fencelock.Expired)
+		wantHeld(t, "the one elsewhere", beside)
+		synctest.Wait()
+		time.Sleep(time.Second)
+		if got := seen.kinds(); got != "acquired, joined, lost, cleaned up" {
+			t.Errorf("got the events %s", got)
+		}
+		for _, e := range seen.events {
+			if e.Mode != fencelock.Reader {
+				t.Errorf("%v is of a %v", e.Kind, e.Mode)
+			}
+		}
+		unlock(t, beside)
+	})
+}
+
+// One of several is broken by what Inspect shows of it.
+func TestBreakHold(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, other := open(t, d, fencelock.WithOwner("here")), open(t, d.other())
+		here := lease(t, fencelock.Reader, l.RWMutex("n").RLock)
+		there := lease(t, fencelock.Reader, other.RWMutex("n").RLock)
+		info, err := l.Inspect(t.Context(), "n")
+		if err != nil || len(info.Holds) != 2 || len(info.Holds[0].ID) != 12 {
+			t.Fatalf("got %+v, %v, want two holds", info, err)
+		}
+		i := slices.IndexFunc(info.Holds, func(h fencelock.Held) bool { return h.Owner == "here" })
+		if err := l.BreakHold(t.Context(), "n", info.Holds[i].ID); err != nil {
+			t.Fatal(err)
+		}
+		wantLost(t, "the one that was broken", here, fencelock.Revoked)
+		wantHeld(t, "the other", there)
+		_, err = l.Mutex("n").TryLock(t.Context())
+		wantErr(t, "a writer beside the other", err, fencelock.ErrLocked)
+		if err := l.BreakHold(t.Context(), "n", info.Holds[i].ID); err != nil {
+			t.Errorf("again: %v", err)
+		}
+		for _, id := range []string{"", "here", info.Holds[i].ID[1:], info.Holds[i].ID + "00"} {
+			wantErr(t, id, l.BreakHold(t.Context(), "n", id), fencelock.ErrInvalid)
+		}
+		unlock(t, there)
+		unlock(t, lock(t, l.Mutex("n")))
+	})
+}
+
+func TestLockAllOfModes(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, other := open(t, d), open(t, d.other())
+		ls, err := fencelock.LockAll(t.Context(), l.RWMutex("b"), l.RWMutex("a").RLocker(), l.Mutex("c"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := ls.Lease("a").Mode(); m != fencelock.Reader {
+			t.Errorf("got a %v of what was to be read", m)
+		}
+		unlock(t, lease(t, fencelock.Reader, other.RWMutex("a").TryRLock))
+		_, err = other.RWMutex("b").TryRLock(t.Context())
+		wantErr(t, "a reader beside the writer", err, fencelock.ErrLocked)
+		if err := ls.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}

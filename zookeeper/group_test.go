@@ -1,0 +1,153 @@
+package zookeeper_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
+	"github.com/fencelock/fencelock/internal/faultproxy"
+)
+
+// A writer that died in the queue keeps the readers behind it out no longer than Traits.DeadWaiter, however long
+// its session, though nothing is released.
+func TestDeadWaitingWriter(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	a, b := open(t, z.URL()), open(t, z.URL())
+	p, url := proxied(t, z.Servers()[0])
+	reader := get(t, a.RWMutex("x").RLock)
+	waits(t, c, open(t, url).RWMutex("x").Lock, "x", 1)
+	late := waits(t, c, b.RWMutex("x").RLock, "x", 2)
+	p.Set(faultproxy.BlackHole)
+	died := time.Now()
+	got := late.granted(t, 2*a.Traits().DeadWaiter)
+	took := late.at.Sub(died)
+	t.Logf("a reader behind a dead writer: granted after %v", took)
+	if most := a.Traits().DeadWaiter; took > most {
+		t.Errorf("granted after %v, want %v at most", took, most)
+	}
+	must(t, reader.Err())
+	unlock(t, got)
+	unlock(t, reader)
+	p.Set(faultproxy.Mode{})
+}
+
+// A writer that waits for long, and does nothing else, keeps its place before readers and permits.
+func TestLiveWaitingWriter(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	a, b, d := open(t, z.URL()), open(t, z.URL()), open(t, z.URL())
+	reader := get(t, a.RWMutex("x").RLock)
+	writer := waits(t, c, b.Mutex("x").Lock, "x", 1)
+	late := waits(t, c, d.RWMutex("x").RLock, "x", 2)
+	place := nodes(t, c, "x", "wait-")
+	select {
+	case <-late.done:
+		t.Fatalf("a reader came before a writer that waits: %v", late.err)
+	case <-time.After(9 * time.Second):
+	}
+	if now := nodes(t, c, "x", "wait-"); !slices.Equal(now, place) {
+		t.Errorf("the writer's place: got %q, want %q", now, place)
+	}
+	unlock(t, reader)
+	w := writer.granted(t, 5*time.Second)
+	if late.over() {
+		t.Error("the reader was granted with the writer")
+	}
+	unlock(t, w)
+	unlock(t, late.granted(t, 5*time.Second))
+	awaitClean(t, c, 2*time.Second)
+}
+
+// Break ends all permits, and whoever waits has one then.
+func TestBreakOfPermits(t *testing.T) {
+	t.Parallel()
+	const n = 40
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	d, other := driver(t, z.URL()), open(t, z.URL())
+	for range n {
+		r := request("x")
+		r.Mode, r.Limit = backend.Permit, n
+		_, err := d.Acquire(t.Context(), r)
+		must(t, err)
+	}
+	wait := waits(t, c, other.Semaphore("x", n).Acquire, "x", 1)
+	must(t, other.Break(t.Context(), "x"))
+	le := wait.granted(t, 5*time.Second)
+	await(t, time.Second, "only the waiter holds", func() bool { return len(nodes(t, c, "x", "")) == 1 })
+	if le.Slot() != 0 {
+		t.Logf("it has slot %d: it came in before all were gone", le.Slot())
+	}
+	unlock(t, le)
+	awaitClean(t, c, 2*time.Second)
+}
+
+// A group of holders keeps a drain up, as one holder does.
+func TestUndrainedGroup(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	a, b, d := open(t, z.URL()), open(t, z.URL()), driver(t, z.URL())
+	one, two := get(t, a.RWMutex("x").RLock), get(t, b.RWMutex("x").RLock)
+	permit := get(t, a.Semaphore("y", 2).Acquire)
+	drained := func(want int) {
+		t.Helper()
+		infos, err := d.Undrained(t.Context(), backend.Gate{
+			Move: "m", Scope: backend.Scope{{Match: "*"}}, State: backend.GateBoth, Epoch: 1,
+		})
+		if err != nil || len(infos) != want {
+			t.Errorf("got %+v and %v, want %d names that are held", infos, err, want)
+		}
+	}
+	drained(2)
+	unlock(t, one)
+	drained(2)
+	unlock(t, two)
+	drained(1)
+	unlock(t, permit)
+	drained(0)
+}
+
+// A request for a permit whose hold a session of before has left takes no second one beside it.
+func TestHoldOfASessionThatIsOver(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	for name, mode := range map[string]backend.Mode{"r": backend.Reader, "p": backend.Permit} {
+		r := request(name)
+		r.Mode, r.Wait = mode, true
+		mark := "read-" + r.Nonce + "-1"
+		if mode == backend.Permit {
+			r.Limit, mark = 3, "perm-"+r.Nonce+"-1-3-0"
+		}
+		unlock(t, get(t, open(t, z.URL()).Mutex("warm").Lock))
+		_, err := c.Create(at(name), nil, zk.FlagPersistent, zk.WorldACL(zk.PermAll))
+		must(t, err)
+		_, err = c.Create(at(name)+"/"+mark, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+		must(t, err)
+		d := driver(t, z.URL())
+		done := make(chan error, 1)
+		var g backend.Grant
+		go func() {
+			var err error
+			g, err = d.Acquire(within(t, 20*time.Second), r)
+			done <- err
+		}()
+		await(t, 10*time.Second, "it waits", func() bool { return len(nodes(t, c, name, "wait")) == 1 })
+		select {
+		case err := <-done:
+			t.Fatalf("%v: granted beside its own hold: %+v, %v", mode, g, err)
+		case <-time.After(300 * time.Millisecond):
+		}
+		must(t, c.Delete(at(name)+"/"+mark, -1))
+		must(t, <-done)
+		must(t, d.Release(t.Context(), &core.Hold{Request: r, Grant: g}))
+	}
+	awaitClean(t, c, 2*time.Second)
+}

@@ -1,0 +1,206 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Who may take a lock that is not free, and why no step comes too late for that.
+//
+// A list of the nodes under a lock is of one moment, after our own node in the queue was made. Only the first
+// in the queue becomes a holder, but for a reader whom nothing but readers stand before: it may join one that
+// holds, if that one's node is there in the same step. So
+//
+//   - while the first in the queue is there nobody becomes a holder, except beside readers. What it saw of
+//     holders only shrinks: if it was admitted it stays so, a slot that was free stays free, and where no
+//     reader held it alone begins an era;
+//   - a reader that joins has the token of one that holds in that very step. So all that hold at once have
+//     the same, and no writer came since that was drawn.
+
+// waiter is how the name of our node in the queue begins.
+func (p *place) waiter() string {
+	switch p.r.Mode {
+	case backend.Reader:
+		return waitReadMark + p.r.Nonce + "-"
+	case backend.Permit:
+		return fmt.Sprintf("%s%s-%d-", waitPermMark, p.r.Nonce, p.r.Limit)
+	}
+	return waitMark + p.r.Nonce + "-"
+}
+
+// holder is the path of the node that makes the claim a hold.
+func (p *place) holder(token backend.Token, slot int) string {
+	switch p.r.Mode {
+	case backend.Reader:
+		return fmt.Sprintf("%s/%s%s-%d", p.lock, readMark, p.r.Nonce, token)
+	case backend.Permit:
+		return fmt.Sprintf("%s/%s%s-%d-%d-%d", p.lock, permMark, p.r.Nonce, token, p.r.Limit, slot)
+	}
+	return p.lock + "/" + heldMark + p.r.Nonce
+}
+
+// see looks at the queue from our place in it, and notes whether the lock is ours to take. errMoved: we have
+// no place any more.
+func (p *place) see(
+	ctx context.Context, list func(context.Context, string) (line, error),
+) (l line, at int, err error) {
+	if l, err = list(ctx, p.lock); errors.Is(err, zk.ErrNoNode) {
+		p.wait = ""
+		return l, -1, errMoved
+	}
+	if err != nil {
+		return l, -1, err
+	}
+	if at = l.at(p.wait); at < 0 { // unless the server is behind
+		if err := p.s.sync(ctx); err != nil {
+			return l, -1, err
+		}
+		if l, err = list(ctx, p.lock); err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return l, -1, err
+		}
+		at = l.at(p.wait)
+	}
+	if at < 0 { // somebody took us for dead, or cleaned up
+		p.wait = ""
+		return l, at, errMoved
+	}
+	p.others = len(l.holds) > 0 || at+1 < len(l.waiters)
+	return l, at, p.judge(ctx, l, at)
+}
+
+// judge notes whether the lock is ours to take, at a place in the queue, and what comes with that.
+func (p *place) judge(ctx context.Context, l line, at int) error {
+	t := l.turn(p.r, at, 0)
+	if t != nil && t.beside != "" && l.written { // somebody with a floor may have left its era there
+		n, err := get(ctx, p.s, p.lock)
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return err
+		}
+		t = l.turn(p.r, at, readPassing(n.data).Era)
+	}
+	p.turn = t
+	return nil
+}
+
+// head is about the first in the queue of a lock that is shared, as long as that may not hold: it would keep
+// those behind it out for as long as its session lasts. So it says that it lives, by writing into its node when
+// it looks. It returns what it has said so far, as another sees it; otherwise silentHead.
+func (p *place) head(ctx context.Context, l line, at int) (said int32, err error) {
+	if len(l.holds) == 0 || l.held() != "" || l.due() {
+		return silentHead, nil
+	}
+	if at == 0 && time.Since(p.said) < nearFloor/4 {
+		return silentHead, nil
+	}
+	path := p.lock + "/" + l.waiters[0].node
+	stat, err := call(ctx, p.s, func(c *zk.Conn) (*zk.Stat, error) {
+		if at == 0 {
+			return c.Set(path, []byte(p.c.Owner), -1)
+		}
+		_, stat, err := c.Get(path)
+		return stat, err
+	})
+	switch {
+	case errors.Is(err, zk.ErrNoNode):
+		return silentHead, errMoved
+	case err != nil:
+		return silentHead, err
+	case at == 0:
+		p.said = time.Now()
+		return silentHead, nil
+	}
+	return stat.Version, nil
+}
+
+// silentHead: nobody has asked what the first in the queue said.
+const silentHead = -1
+
+// watchFront makes what is in front of the claim wake it. errMoved: it has gone already.
+func (p *place) watchFront(ctx context.Context, l line, at int) error {
+	if front := l.front(p.r, at); front != "" {
+		return p.watchNode(ctx, front)
+	}
+	return p.watchLine(ctx)
+}
+
+// watchLine makes every change of who stands at the lock wake the claim: for the first in the queue for a
+// permit, whom any of those who hold may let in.
+func (p *place) watchLine(ctx context.Context) error {
+	if p.watched == p.lock && p.s.watching(p.lock, p.watch) {
+		return nil
+	}
+	p.unwatch()
+	c, s := p.c, p.s
+	w, armed, _ := s.expect(p.lock, func(bool) { c.Wake(0) })
+	list := s.line
+	if !armed {
+		list = s.lineWatched
+	}
+	_, _, err := p.see(ctx, list)
+	if err != nil {
+		s.ignore(p.lock, w)
+		return err
+	}
+	p.watched, p.watch = p.lock, w
+	if p.turn != nil {
+		return p.draw(ctx)
+	}
+	return nil
+}
+
+// step is for a try beside others who hold. It stands in the queue, so that what it finds remains true, and
+// leaves it if it would have to wait.
+func (p *place) step(ctx context.Context) error {
+	p.taken = true
+	for range 8 {
+		if p.wait == "" {
+			if err := p.queue(ctx); err != nil || !p.taken { // or free meanwhile
+				return err
+			}
+			continue // the answer may have been lost
+		}
+		_, _, err := p.see(ctx, p.s.line)
+		if err == nil && p.turn == nil {
+			break
+		}
+		if !errors.Is(err, errMoved) {
+			return err
+		}
+	}
+	if p.wait != "" {
+		if err := p.s.erase(ctx, p.lock, []string{p.lock + "/" + p.wait}); err != nil {
+			return err
+		}
+		p.wait = ""
+	}
+	return backend.ErrLocked
+}
+
+// breakAll ends all holds of a group, also those of readers who have joined these meanwhile.
+func (s *session) breakAll(ctx context.Context, lock string, l line) error {
+	for last := l.newest().token; ; {
+		holds := slices.DeleteFunc(l.holds, func(h entry) bool { return h.token > last })
+		if len(holds) == 0 {
+			return s.erase(ctx, lock, nil)
+		}
+		errs := make([]error, len(holds))
+		abreast(len(holds), func(i int) { errs[i] = s.remove(ctx, lock+"/"+holds[i].node) })
+		err := errors.Join(errs...)
+		if err == nil {
+			l, err = s.line(ctx, lock)
+		}
+		if errors.Is(err, zk.ErrNoNode) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
