@@ -26,22 +26,22 @@ var hostileDeaths = []Rule{
 }
 
 func diesAtWork(ctx context.Context, e *Env) error {
-	b := must(e.Open(ctx))
+	b, ttl := must(e.Open(ctx)), e.Kept() // it is kept until the store is at work
 	for _, way := range []struct {
 		how    string
 		unread bool
 		stop   bool
 		bound  time.Duration
 	}{
-		{how: "killed at work", bound: e.TTL() + time.Second},
-		{how: "killed with an answer that it has not read", unread: true, bound: e.TTL() + time.Second},
-		{how: "stopped at work", stop: true, bound: 2*e.TTL() + time.Second},
-		{how: "stopped with an answer that it has not read", unread: true, stop: true, bound: 2*e.TTL() + time.Second},
+		{how: "killed at work", bound: ttl + time.Second},
+		{how: "killed with an answer that it has not read", unread: true, bound: ttl + time.Second},
+		{how: "stopped at work", stop: true, bound: 2*ttl + time.Second},
+		{how: "stopped with an answer that it has not read", unread: true, stop: true, bound: 2*ttl + time.Second},
 	} {
 		p := must(e.Process(ctx))
 		name := e.Name()
 		key := strings.TrimRight(e.prefix, ":") + "-" + name
-		old := must(p.Lock(ctx, name, e.TTL()))
+		old := must(p.Lock(ctx, name, ttl))
 		must(p.Ask(ctx, "busy", name, key, strconv.FormatBool(way.unread)))
 		check(until(ctx, 10*time.Second, "the store is at work", func() (bool, error) {
 			return e.h.Busy.Working(ctx, key, way.unread)
@@ -56,7 +56,7 @@ func diesAtWork(ctx context.Context, e *Env) error {
 			ctx, locking(ctx, b, name), way.bound+e.Slack(),
 			"the next, after the holder was "+way.how,
 		))
-		e.Notef("%s: free after %v (TTL %v)", way.how, time.Since(began).Round(time.Millisecond), e.TTL())
+		e.Notef("%s: free after %v (TTL %v)", way.how, time.Since(began).Round(time.Millisecond), ttl)
 		if r.lease.Token() <= old {
 			return fmt.Errorf("%s: token: got %d after %d", way.how, r.lease.Token(), old)
 		}

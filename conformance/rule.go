@@ -26,7 +26,7 @@ type Rule struct {
 	// Alone: the rule stops the server, loads the machine or measures the process, so
 	// that no other rule of the backend may run meanwhile.
 	Alone bool
-	// Solo says when, besides, no rule of any other backend that Run checks in this process may run.
+	// Solo says which rules of other backends, besides, may not run meanwhile, of those that Run checks in this process.
 	Solo Solo
 	// Check returns nil if the backend keeps the rule, or what it did instead.
 	Check func(ctx context.Context, e *Env) error
@@ -145,17 +145,23 @@ func (r Rule) matches(only []string) bool {
 	})
 }
 
-// Solo is when a rule wants the whole process for itself.
+// Solo is what a rule must have for itself.
 type Solo int
 
 const (
 	// Never: other backends do not disturb it.
 	Never Solo = iota
-	// ForMeasure: except with small numbers, when what it measures matters less than the time it takes.
+	// ForMeasure: the machine, but for other backends' rules of this kind; with small numbers what it measures matters
+	// less than the time it takes, and it is as Never.
 	ForMeasure
-	// Always: it counts what the process has.
+	// Always: the process, whose goroutines it counts.
 	Always
 )
 
-// solo reports whether the rule is one that runs while no other backend's does.
-func (r *Rule) solo(short bool) bool { return r.Solo == Always || r.Solo == ForMeasure && !short }
+// solo is Solo in a run with small numbers, or without.
+func (r *Rule) solo(short bool) Solo {
+	if short && r.Solo == ForMeasure {
+		return Never
+	}
+	return r.Solo
+}

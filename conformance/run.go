@@ -18,8 +18,8 @@ import (
 //	func TestMain(m *testing.M) { conformance.Child(); os.Exit(m.Run()) }
 //	func TestConformance(t *testing.T) { conformance.Run(t, harness(t)) }
 //
-// Tests of several backends may be parallel: rules that measure or load the machine wait until no other runs, of any
-// backend.
+// Tests of several backends may be parallel. Rules that measure wait until only such are left, of any backend, and
+// those that count what the process has until no other runs.
 //
 // Rules that the backend's Traits or the harness exclude are skipped, with the reason. -short sets h.Short, and the
 // environment variable FENCELOCK_FULL sets h.Full.
@@ -54,6 +54,7 @@ func Run(t *testing.T, h Harness) {
 		places = make(chan struct{}, h.Parallel)
 	}
 	process.RLock()
+	loads.RLock()
 	seats <- struct{}{}
 	t.Run("rules", func(t *testing.T) {
 		for _, r := range Rules() {
@@ -70,22 +71,58 @@ func Run(t *testing.T, h Harness) {
 		}
 	})
 	<-seats
-	alone := func(t *testing.T, solo bool) {
-		for _, r := range Rules() {
-			if r.Alone && r.solo(h.Short) == solo {
-				t.Run(r.Name, func(t *testing.T) { one(t, r) })
+	alone := func(name string, which Solo) {
+		t.Run(name, func(t *testing.T) {
+			for _, r := range Rules() {
+				if r.Alone && r.solo(h.Short) == which {
+					t.Run(r.Name, func(t *testing.T) { one(t, r) })
+				}
 			}
-		}
+		})
 	}
-	t.Run("alone", func(t *testing.T) { alone(t, false) })
+	alone("alone", Never)
+	loads.RUnlock()
+	measures.enter()
+	alone("measured", ForMeasure)
+	measures.leave()
 	process.RUnlock()
 	process.Lock()
 	defer process.Unlock()
-	t.Run("solo", func(t *testing.T) { alone(t, true) })
+	alone("solo", Always)
 }
 
-// process is read-locked while rules of a backend run, and locked while those run that want it for themselves.
-var process sync.RWMutex
+var (
+	// process is read-locked while rules of a backend run, and locked while those run that want it for themselves.
+	process sync.RWMutex
+	// loads is read-locked while those run that need not be measured, and locked while any is.
+	loads    sync.RWMutex
+	measures = group{seats: make(chan struct{}, 1+runtime.GOMAXPROCS(0))}
+)
+
+// group is those that have loads together.
+type group struct {
+	seats chan struct{}
+	mu    sync.Mutex
+	in    int
+}
+
+func (g *group) enter() {
+	g.mu.Lock()
+	if g.in++; g.in == 1 {
+		loads.Lock()
+	}
+	g.mu.Unlock()
+	g.seats <- struct{}{}
+}
+
+func (g *group) leave() {
+	<-g.seats
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.in--; g.in == 0 {
+		loads.Unlock()
+	}
+}
 
 // seats has a place for each backend whose rules may run beside each other: with more of them they wait for each other
 // longer than a store may take to answer.

@@ -94,17 +94,26 @@ if [[ -z $full ]]; then
 	go list -export -test -deps -f '' ./tests/backends $packages >/dev/null
 	go test -count=1 -short -vet=off -ldflags=-w -shuffle=on -p 3 -timeout 10m "$@" ./tests/backends $packages || status=$?
 else
-	# The backends' rules wait for half of their time, and the models' search of all states waits for nothing: it runs
-	# beside them at the least priority. It is too slow with the race detector.
-	nice -n 19 go test -count=1 -v "$@" ./tests/models/... >"$TMPDIR/models" 2>&1 &
-	models=$!
+	# The backends' rules wait for half of their time. Beside them, at the least priority, the models search all states,
+	# which is too slow with the race detector, and the compiler makes what comes after.
+	others=$(scripts/packages.sh | grep -vE '/tests/(backends|guarantees|models/.*)$')
+	{
+		nice -n 19 go test -count=1 -v "$@" ./tests/models/... >"$TMPDIR/models" 2>&1
+		compiled() { nice -n 19 go list -export -test -deps -f '' "$@" >/dev/null; }
+		compiled -race $others
+		(cd examples/nats-driver && compiled -race ./...)
+		(cd examples/sqlite-driver && compiled ./...)
+		(cd bench/peers && compiled .)
+		compiled ./integrations/controller-runtime ./integrations/goose
+	} &
+	beside=$!
 	# With the race detector the backends' rules take twelve minutes: go test -race ./tests/backends
 	go test -count=1 -vet=off -shuffle=on -timeout 20m "$@" ./tests/backends || status=$?
-	wait "$models" || status=$?
+	wait "$beside" || status=$?
 	grep -v '^=== ' "$TMPDIR/models"
 	# Faults are made beside nothing else, and the processes that meet them are not slowed by the race detector.
 	go test -count=1 -vet=off -shuffle=on -timeout 20m "$@" ./tests/guarantees || status=$?
-	scripts/packages.sh | grep -vE '/tests/(backends|guarantees|models/.*)$' | xargs go test -count=1 -vet=off -race -shuffle=on -p 2 -timeout 20m "$@" || status=$?
+	go test -count=1 -vet=off -race -shuffle=on -p 2 -timeout 20m "$@" $others || status=$?
 	# What an operation costs is counted without the race detector, which allocates.
 	go test -count=1 "$@" -run TestCounts ./bench || status=$?
 	# Drivers from outside, held to the same suite.

@@ -300,7 +300,7 @@ func (pgBusy) Begin(ctx context.Context, lease backend.Handler, key string, unre
 		go func() { _, _ = tx.Exec(ctx, "SELECT pg_sleep(60) /* "+key+" */") }()
 		return nil
 	}
-	rows, err := tx.Query(ctx, "SELECT repeat('x', 10000) FROM generate_series(1, 1000000) /* "+key+" */")
+	rows, err := tx.Query(ctx, "SELECT repeat('x', 10000) FROM generate_series(1, 10000) /* "+key+" */")
 	if err != nil {
 		return err
 	}
