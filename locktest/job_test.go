@@ -55,7 +55,7 @@ func TestNightlyStopsAtALoss(t *testing.T) {
 func TestNightlyRunsOnce(t *testing.T) {
 	store := locktest.New(t)
 	defer store.Hold("jobs/nightly")() // another pod
-	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	err := Nightly(ctx, store.Locker(t), []string{"a"},
 		func(string, fencelock.Token) error {

@@ -169,11 +169,19 @@ func TestTryKeepsNoDoor(t *testing.T) {
 	unlock(t, le)
 }
 
-// A try that the server reads only after it was given up leaves no row.
+// A try that the server reads only after it was given up leaves no row; also where a proxy hides the client's port.
 func TestTryGivenUpBeforeItIsRead(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{})
-	p, own := pool(t, s, ""), pool(t, s, "&pool_max_conns=4")
+	t.Run("direct", func(t *testing.T) { givenUpUnread(t, s, s.Addr()) })
+	t.Run("proxied", func(t *testing.T) { givenUpUnread(t, s, proxied(t, s).Addr()) })
+}
+
+func givenUpUnread(t *testing.T, s *servers.PostgresServer, addr string) {
+	p := pool(t, s, "")
+	own, err := pgxpool.New(t.Context(), "postgres://postgres@"+addr+"/postgres?sslmode=disable&pool_max_conns=4")
+	must(t, err)
+	t.Cleanup(own.Close)
 	l := over(t, own, &postgres.Options{Mode: postgres.Row})
 	unlock(t, lock(t, l.Mutex("y")))
 	idle := own.AcquireAllIdle(t.Context())

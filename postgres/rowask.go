@@ -105,7 +105,7 @@ func (s *session) making() string {
 // lock is not free then queues; any other session that was granted nothing has ended.
 func (s *session) try(ctx context.Context, c *backend.Claim) error {
 	again := s.making() + s.begin(false)
-	sql := s.at.ask(s.pg.PgConn()) + again
+	sql := s.at.ask() + again
 	for range triesMost {
 		asked := backend.Now()
 		res, err := s.exec(ctx, sql+s.taking(c, false, s.timeout()))

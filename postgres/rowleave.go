@@ -240,8 +240,9 @@ var errPromoted = errors.New("another server was promoted since the COMMIT was s
 	"was done cannot be told")
 
 // clean makes sure that nothing is left of a session that is not wanted any more: its connection is
-// closed, and the server asked to end what it still has of it. It knows that by its label, and by the
-// port it was opened from before it has read the statement that sets one.
+// closed, and the server asked to end what it still has of it. It knows that by its label, and before
+// it has read the statement that sets one by the port it was opened from, or, where a proxy is between
+// them, by its age: another process of that number is not as old as the connection, or a minute older.
 func (r *row) clean(ctx context.Context, s *session) error {
 	switch st := s.standing(); {
 	case st == past || st == released:
@@ -257,8 +258,10 @@ func (r *row) clean(ctx context.Context, s *session) error {
 		port = a.Port
 	}
 	err := r.query(ctx, "SELECT pg_terminate_backend(pid,1000) FROM pg_stat_activity WHERE "+
-		"pid=$1 AND (application_name LIKE $2 OR client_port=$3)",
-		[]any{int32(s.at.pid), tagHead + "% " + s.tag + " %", port}, func(row scanner) error {
+		"pid=$1 AND (application_name LIKE $2 OR client_port=$3 OR "+
+		"extract(epoch FROM clock_timestamp()-backend_start)-$4::float8 BETWEEN 0 AND 60)",
+		[]any{int32(s.at.pid), tagHead + "% " + s.tag + " %", port, s.at.since.Elapsed().Seconds()},
+		func(row scanner) error {
 			var gone bool
 			if err := row.Scan(&gone); err != nil || gone {
 				return err

@@ -4,13 +4,26 @@ import (
 	"strconv"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencelock/fencelock/backend"
 )
 
 // server is what a connection leads to. A pooler invents the process that the protocol names, and
 // after a failover the same address leads to another history of the data.
 type server struct {
-	pid      uint32 // of the server's process
-	timeline string // of the server's log: each promotion begins another
+	pid      uint32          // of the server's process
+	timeline string          // of the server's log: each promotion begins another
+	since    backend.Instant // when the driver first had the connection
+}
+
+// serverOf is what is known of a connection before it is asked.
+func serverOf(conn *pgconn.PgConn) server {
+	v, ok := conn.CustomData()[serverKey].(server)
+	if !ok {
+		v = server{pid: conn.PID(), since: backend.Now()}
+		conn.CustomData()[serverKey] = v
+	}
+	return v
 }
 
 // whoIsThere asks for that, once for a connection, in a transaction of its own: those that follow
@@ -23,11 +36,9 @@ const timeline = "left(pg_walfile_name(pg_current_wal_lsn()),8)"
 // serverKey is where a connection keeps what was answered.
 const serverKey = "fencelock.server"
 
-// ask returns the question, if the connection has not been asked yet. It goes before other
-// statements.
-func (v *server) ask(conn *pgconn.PgConn) string {
-	if known, ok := conn.CustomData()[serverKey].(server); ok {
-		*v = known
+// ask returns the question, if it was not answered yet. It goes before other statements.
+func (v *server) ask() string {
+	if v.timeline != "" {
 		return ""
 	}
 	return whoIsThere

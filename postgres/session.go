@@ -75,7 +75,7 @@ type session struct {
 // newSession returns a session whose maker has the turn.
 func newSession(r *row, c *backend.Claim, conn *pgxpool.Conn) *session {
 	s := &session{
-		row: r, req: c.Request, conn: conn, pg: conn.Conn(), at: server{pid: conn.Conn().PgConn().PID()},
+		row: r, req: c.Request, conn: conn, pg: conn.Conn(), at: serverOf(conn.Conn().PgConn()),
 		made: backend.Now(), tag: c.Nonce[:6], turn: make(chan struct{}, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
