@@ -151,7 +151,7 @@ func (l *Locker) heir(h *hold) *place {
 	return p
 }
 
-// suits reports whether h is as somebody with these settings wants it.
+// suits reports whether h is as somebody with these settings wants it, under its next number.
 func (s *settings) suits(h *hold) bool {
 	return s.mode == h.Mode && s.ttl == h.set.ttl && s.grace == h.set.grace && s.owner == h.set.owner &&
 		s.manual == h.set.manual && s.maxHold == 0 && s.minHold == 0 && s.floor <= h.Token
@@ -166,7 +166,7 @@ func (l *Locker) readAlong(m *mutex) *Lease {
 	l.mu.Lock()
 	h := l.lines[m.name].holder
 	l.mu.Unlock()
-	if h == nil || !m.set.suits(h) || !h.sharable() || h.fresh.Elapsed() >= passOnFor {
+	if h == nil || !m.set.suits(h) || m.set.floor >= h.Token || !h.sharable() || h.fresh.Elapsed() >= passOnFor {
 		return nil
 	}
 	if m.l.set.observer != nil {

@@ -28,7 +28,7 @@ type hold struct {
 	granted time.Time       // when the grant was seen, or the hold passed on
 	fresh   backend.Instant // when the store's grant was seen
 	handled atomic.Bool     // Lease.Handle was called
-	kept    atomic.Bool     // it is about to be broken, and not passed on
+	kept    atomic.Bool     // nobody else gets it of us: it is about to be broken, or came late
 	capped  time.Duration
 	due     due  // the schedule's
 	dice    dice // likewise
@@ -140,6 +140,7 @@ func (h *hold) accept(g backend.Grant, began backend.Instant, p *place) (*Lease,
 	}
 	if now.Sub(h.asked)-g.Sent >= passOnWord {
 		h.Reserved = 0
+		h.kept.Store(true)
 	}
 	if h.set.maxHold > 0 {
 		h.capped = h.set.maxHold

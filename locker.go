@@ -223,9 +223,9 @@ func (l *Locker) inspect(ctx context.Context, name string) (Info, error) {
 //
 // A holder may pass the lock on within its process for a moment after the store granted it. So
 // Break looks first, waits a tenth of a second while another process holds the lock, and looks
-// again. Where a lock changes hands all the time it gives that up after a few looks. Then, for a
-// few milliseconds, the broken holder may still pass the lock on in its process: the next holder
-// there has a lower token than the one that the store let in, and is told within Traits.Revoked.
+// again. Where a lock changes hands all the time it gives that up after a few looks. Then, and where
+// readers come, for a few milliseconds the broken holder may still share it in its process: the next
+// one there has a lower token than the one that the store let in, and is told within Traits.Revoked.
 func (l *Locker) Break(ctx context.Context, name string) error {
 	return l.call(ctx, "break", name, func(ctx context.Context) error {
 		if err := l.settle(ctx, name); err != nil {

@@ -23,7 +23,8 @@ func (l *Locker) show(info *Info) {
 // BreakHold frees one of several holds of a lock, the one that Info.Holds shows with this id: for operators. The
 // others go on. Its holder is told within Traits.Revoked. One that has ended is no error.
 //
-// Errors: as Inspect; ErrUnsupported where the store does not tell one hold from another.
+// Errors: as Inspect; ErrUnsupported where the store does not tell one hold from another, or where it has more than
+// the 100 that Info.Holds shows and this is none of them, for it was renewed or has ended.
 func (l *Locker) BreakHold(ctx context.Context, name, id string) error {
 	return l.call(ctx, "break", name, func(ctx context.Context) error {
 		if _, err := hex.DecodeString(id); err != nil || len(id) != holdID {
@@ -42,6 +43,9 @@ func (l *Locker) BreakHold(ctx context.Context, name, id string) error {
 		case i >= 0:
 		case info.Holders > 0 && len(info.Holds) == 0:
 			return backend.Unsupported("%s does not tell one hold from another", rt.traits.Name)
+		case info.Holders > len(info.Holds):
+			return backend.Unsupported("of %d holds %s shows the %d that end first, and %s is none of them: it has ended, "+
+				"or was renewed; look again", info.Holders, rt.traits.Name, len(info.Holds), id)
 		default:
 			return nil
 		}

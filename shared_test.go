@@ -364,6 +364,94 @@ func TestBreakHold(t *testing.T) {
 	})
 }
 
+// Of more holds than are shown one may be among the others: that is not the same as having ended.
+func TestBreakHoldOfMany(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		last := lease(t, fencelock.Permit, l.Semaphore("n", 200, fencelock.WithTTL(time.Hour)).Acquire)
+		info, err := l.Inspect(t.Context(), "n")
+		if err != nil || len(info.Holds) != 1 {
+			t.Fatalf("got %+v, %v, want one hold", info, err)
+		}
+		for range 100 {
+			lease(t, fencelock.Permit, l.Semaphore("n", 200).Acquire)
+		}
+		wantErr(t, "a hold that is not shown", l.BreakHold(t.Context(), "n", info.Holds[0].ID), fencelock.ErrUnsupported)
+		wantHeld(t, "it", last)
+	})
+}
+
+// A reader with a floor has a greater token, also right behind one of the same process.
+func TestFloorOfAReaderBehindAnother(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		one := lease(t, fencelock.Reader, l.RWMutex("n").RLock)
+		two := lease(t, fencelock.Reader, l.RWMutex("n", fencelock.WithFloor(one.Token())).RLock)
+		if two.Token() <= one.Token() {
+			t.Errorf("got token %d with a floor of %d", two.Token(), one.Token())
+		}
+	})
+}
+
+// A reader whose grant was long on its way takes no other in: it may have been broken meanwhile.
+func TestLateReaderTakesNobodyIn(t *testing.T) {
+	for delay, want := range map[time.Duration]int{50 * time.Millisecond: 1, 200 * time.Millisecond: 2} {
+		bubble(t, func(t *testing.T, d *fake) {
+			l := open(t, d)
+			d.on("acquire", slowBack(delay))
+			lease(t, fencelock.Reader, l.RWMutex("n").RLock)
+			lease(t, fencelock.Reader, l.RWMutex("n").RLock)
+			if info, err := l.Inspect(t.Context(), "n"); err != nil || info.Holders != want {
+				t.Errorf("a grant that took %v: got %+v, %v, want %d holds", delay, info, err, want)
+			}
+		})
+	}
+}
+
+// A lease that is given back while another one on its hold is being unlocked leaves nothing behind.
+func TestGivenBackBesideAnUnlock(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, other := open(t, d, fencelock.WithReentrancy()), open(t, d.other())
+		taken := lock(t, other.Mutex("b"))
+		outer := lock(t, l.Mutex("a"))
+		ctx, cancel := outer.Context(t.Context())
+		all := make(chan error, 1)
+		go func() {
+			_, err := fencelock.LockAll(ctx, l.Mutex("a"), l.Mutex("b"))
+			all <- err
+		}()
+		synctest.Wait() // it has a, and waits for b
+		slow := &slowly{Context: t.Context(), stopping: make(chan struct{}), stop: make(chan struct{})}
+		outer.Context(slow) //nolint:govet // it ends with the lease
+		done := make(chan struct{})
+		go func() { unlock(t, outer); close(done) }()
+		<-slow.stopping
+		cancel()
+		wantErr(t, "LockAll", <-all, context.Canceled)
+		close(slow.stop)
+		<-done
+		unlock(t, taken)
+		free, err := other.Mutex("a").Lock(within(t, time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		unlock(t, free)
+	})
+}
+
+// slowly is a context from which another is slow to part.
+type slowly struct {
+	context.Context
+	once           sync.Once
+	stopping, stop chan struct{}
+}
+
+func (s *slowly) Done() <-chan struct{} { return make(chan struct{}) }
+
+func (s *slowly) AfterFunc(func()) func() bool {
+	return func() bool { s.once.Do(func() { close(s.stopping) }); <-s.stop; return true }
+}
+
 func TestLockAllOfModes(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
 		l, other := open(t, d), open(t, d.other())

@@ -159,7 +159,7 @@ func (le *Lease) discard() {
 	h := le.h
 	h.mu.Lock()
 	switch {
-	case le.released || h.state != held || h.unlocking.taken: // it was lost, or Close has it
+	case le.released || h.state != held: // it was lost, or Close has it
 		h.mu.Unlock()
 		return
 	case h.refs > 1:
@@ -168,6 +168,11 @@ func (le *Lease) discard() {
 		for _, cancel := range cancels {
 			cancel()
 		}
+		return
+	case h.unlocking.taken: // by another lease's Unlock, which leaves this one behind, or by Close
+		free := h.unlocking.freeLocked()
+		h.mu.Unlock()
+		go func() { <-free; le.discard() }()
 		return
 	}
 	le.released = true

@@ -214,6 +214,7 @@ func holdsAreSwept(t *testing.T, s *servers.PostgresServer) {
 	run(t, p, "DELETE FROM fencelock_lease WHERE name = 'swept:live'")
 	unlock(t, lock(t, l.Mutex("live")))
 	want(t, "Renew after the mark is gone", live.Renew(t.Context()), fencelock.ErrLost)
+	want(t, "Unlock then", live.Unlock(t.Context()), fencelock.ErrLost)
 	unlock(t, tryRLock(t, l, "live"))
 	if n := one[int](t, p, "SELECT count(*) FROM fencelock_hold WHERE encode(name, 'escape') LIKE 'swept:%'"); n != 0 {
 		t.Errorf("%d holds are left", n)

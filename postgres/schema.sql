@@ -1068,7 +1068,8 @@ BEGIN
 			END IF;
 		ELSE
 			DELETE FROM fencelock_hold h WHERE h.name = ks[i] AND h.nonce = ns[i]
-				RETURNING h.expires_at > clock_timestamp() INTO live;
+				RETURNING h.expires_at > clock_timestamp() AND EXISTS (SELECT FROM fencelock_lease l
+					WHERE l.name = h.name AND l.shared) INTO live;
 			-- The lock may have been this waiter's to take, or it kept those behind it out.
 			IF FOUND OR dropped AND NOT EXISTS (SELECT FROM fencelock_lease l
 				WHERE l.name = ks[i] AND l.expires_at > clock_timestamp() AND NOT l.shared) THEN

@@ -3,7 +3,7 @@
 -- has not passed and a push to its process finds a listener. What it has said is its last ask and the
 -- version of the gates that it was judged by, "ask/version", or "-" where no push may grant. A reader
 -- or a permit has its mode and its limit before that, "r0:" or "p3:": a program that knows neither
--- hands it the lock as a claim of an exclusive one then, which share.lua understands.
+-- hands it the lock as a claim of an exclusive one then, whose time passes.
 local LOCK, QUEUE, WAITERS, COUNTER, TOMB, GATES, HOLDS, PARTS
 local function of(lock, base, nonce)
   LOCK, QUEUE, WAITERS = lock, base .. 'q' .. lock, base .. 'm' .. lock
@@ -68,7 +68,7 @@ local function left(ours, keep, kind)
   if lost then
     mark(TOMB, keep)
   elseif keep ~= '0' then
-    call('SET', TOMB, '1', 'PX', keep)
+    call('SET', TOMB, ours and kind == '0' and 'lost' or '1', 'PX', keep) -- its holder may not know that it was broken
   end
   return (ours or kind == '2' and not lost) and 1 or 0
 end

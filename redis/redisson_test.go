@@ -1,6 +1,7 @@
 package redis_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -29,6 +30,11 @@ func TestLockOfRedisson(t *testing.T) {
 		left > time.Minute || left < 50*time.Second {
 		t.Errorf("Inspect: got %+v, want it held by a stranger for a minute", info)
 	}
+	short := within(t, 100*time.Millisecond)
+	_, err = l.RWMutex("x").RLock(short)
+	want(t, "RLock", err, context.DeadlineExceeded)
+	_, err = l.Semaphore("x", 2).Acquire(short)
+	want(t, "Acquire", err, context.DeadlineExceeded)
 	wait := queue(t, c, l, "x", 1)
 	_, err = l.Mutex("x").TryLock(t.Context())
 	want(t, "TryLock beside a waiter", err, fencelock.ErrLocked)

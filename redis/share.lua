@@ -53,7 +53,7 @@ local function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
   -- look every second while the lock is held by a group.
   local foreign, most, pttl = 1, 1000
   if held == 'x' then
-    value = call('GET', LOCK)
+    value = lockvalue(LOCK)
     most = 5000
     if string.match(value, '^%x+:%d+:') then foreign = 0 end
   elseif held == 'p' and mode == 'p' then

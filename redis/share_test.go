@@ -151,6 +151,31 @@ func TestLostReplyOfAReleaseOfAGroup(t *testing.T) {
 
 // A writer that died in the queue keeps the readers behind it out no longer than Traits.DeadWaiter:
 // whether its connection ended, or its host vanished. Nothing is released meanwhile.
+// A release whose first copy never arrives is answered as of a hold that was lost, if that was broken meanwhile.
+func TestReleaseOfABrokenHoldIsSentAgain(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	p, url := proxied(t, s)
+	l, other := open(t, url, fencelock.WithOwner("broken")), open(t, s.URL(), fencelock.WithOwner("beside"))
+	le, beside := get(t, l.RWMutex("x").RLock), get(t, other.RWMutex("x").RLock)
+	info, err := other.Inspect(t.Context(), "x")
+	must(t, err)
+	p.Set(faultproxy.Mode{HoldRequests: true})
+	for _, h := range info.Holds {
+		if h.Owner == "broken" {
+			must(t, other.BreakHold(t.Context(), "x", h.ID))
+		}
+	}
+	unlock(t, beside)
+	unlock(t, get(t, other.Mutex("x").Lock))
+	done, before := make(chan error, 1), p.Counts().HeldRequests
+	go func() { done <- le.Unlock(context.WithoutCancel(t.Context())) }()
+	must(t, p.Await(within(t, 5*time.Second), func(c faultproxy.Counts) bool { return c.HeldRequests > before }))
+	p.Cut()
+	p.Set(faultproxy.Mode{})
+	want(t, "Unlock", <-done, fencelock.ErrLost)
+}
+
 func TestDeadWaitingWriter(t *testing.T) {
 	t.Parallel()
 	for _, end := range []struct {
