@@ -3,6 +3,7 @@ package redis_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -239,36 +240,32 @@ func TestHandOverCostsTheSameForAnyNumberOfWaiters(t *testing.T) {
 		for i := range n {
 			waits = append(waits, queue(t, c, over(t, c), name, int64(i+1)))
 		}
-		old, began := calls(t, c), time.Now()
 		const hands = 4
-		for i := range hands {
-			unlock(t, le)
-			le = waits[i].granted(t, 2*time.Second)
-		}
-		took := time.Since(began)
-		now := calls(t, c)
-		var all int64
-		for name, k := range now {
-			if name != "info" {
-				all += k - old[name]
+		next := waits
+		cost[n] = math.Inf(1)
+		for len(next) > n/2 { // the least of several: others look every 5 s, and so between
+			old, began := calls(t, c), time.Now()
+			for _, w := range next[:hands] {
+				unlock(t, le)
+				le = w.granted(t, 2*time.Second)
 			}
+			took, now := time.Since(began)/hands, calls(t, c)
+			var all int64
+			for name, k := range now {
+				if name != "info" {
+					all += k - old[name]
+				}
+			}
+			t.Logf("%d waiters: a hand-over is %.2f scripts, %.2f pushes, %.1f commands in all, %v", n,
+				float64(now["evalsha"]-old["evalsha"])/hands, float64(now["publish"]-old["publish"])/hands,
+				float64(all)/hands, took)
+			cost[n], next = min(cost[n], float64(all)/hands), next[hands:]
 		}
-		cost[n] = float64(all) / hands
-		t.Logf(
-			"%d waiters: a hand-over is %.2f scripts, %.2f pushes, %.1f commands in all, %v",
-			n,
-			float64(
-				now["evalsha"]-old["evalsha"],
-			)/hands,
-			float64(now["publish"]-old["publish"])/hands,
-			cost[n],
-			took/hands,
-		)
-		for _, w := range waits[hands:] {
+		for _, w := range next {
 			w.cancel()
 		}
 		unlock(t, le)
-		for _, w := range waits[hands:] {
+		for _, w := range next {
 			<-w.done
 			if w.err == nil { // granted before it was cancelled
 				unlock(t, w.lease)

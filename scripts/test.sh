@@ -96,7 +96,7 @@ if [[ -z $full ]]; then
 else
 	# The backends' rules wait for half of their time. Beside them, at the least priority, the models search all states,
 	# which is too slow with the race detector, and the compiler makes what comes after.
-	others=$(scripts/packages.sh | grep -vE '/tests/(backends|guarantees|models/.*)$')
+	others=$(scripts/packages.sh | grep -vE '/(bench|conformance|tests/(backends|guarantees|models/.*))$')
 	{
 		nice -n 19 go test -count=1 -v "$@" ./tests/models/... >"$TMPDIR/models" 2>&1
 		compiled() { nice -n 19 go list -export -test -deps -f '' "$@" >/dev/null; }
@@ -113,9 +113,13 @@ else
 	grep -v '^=== ' "$TMPDIR/models"
 	# Faults are made beside nothing else, and the processes that meet them are not slowed by the race detector.
 	go test -count=1 -vet=off -shuffle=on -timeout 20m "$@" ./tests/guarantees || status=$?
+	# What an operation costs is counted without the race detector, which allocates; and the rules' own tests are slow
+	# enough without it.
+	go test -count=1 -vet=off -shuffle=on -timeout 20m "$@" ./bench ./conformance >"$TMPDIR/plain" 2>&1 &
+	beside=$!
 	go test -count=1 -vet=off -race -shuffle=on -p 2 -timeout 20m "$@" $others || status=$?
-	# What an operation costs is counted without the race detector, which allocates.
-	go test -count=1 "$@" -run TestCounts ./bench || status=$?
+	wait "$beside" || status=$?
+	cat "$TMPDIR/plain"
 	# Drivers from outside, held to the same suite.
 	(cd examples/nats-driver && go test -race -short -shuffle=on -timeout 10m ./...) &
 	nats=$!
