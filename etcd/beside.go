@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -70,7 +71,9 @@ func (s *store) see(p *place, rev int64, answers []*pb.ResponseOp) error {
 		switch {
 		case v.held:
 			q.slots[v.slot] = true
-			if t := v.tokenOf(kv.CreateRevision); t > q.era {
+			// Of one era the latest: it may be there longest.
+			t := v.tokenOf(kv.CreateRevision)
+			if t > q.era || q.keeper != nil && t == q.era && kv.ModRevision > q.keeper.ModRevision {
 				q.era, q.keeper = t, kv
 			}
 		case front && (q.first == nil || kv.CreateRevision < q.first.CreateRevision):
@@ -88,7 +91,11 @@ func (s *store) beside(ctx context.Context, c *backend.Claim, p *place) error {
 	if p.rev == 0 && !p.locked {
 		p.seen = &seen{base: s.base.Load()}
 	}
-	for range races {
+	most := races
+	if c.Wait { // its calls end, and it is asked again
+		most = 3
+	}
+	for range most {
 		q := p.seen
 		p.seen = nil
 		var err error
@@ -114,7 +121,10 @@ func (s *store) beside(ctx context.Context, c *backend.Claim, p *place) error {
 			return err
 		}
 	}
-	c.Next = time.Nanosecond
+	if c.Wait { // the store is well: it is no reason to give up
+		c.Next = time.Millisecond + rand.N(9*time.Millisecond)
+		return backend.ErrLocked
+	}
 	return backend.Refusal(errRaces)
 }
 

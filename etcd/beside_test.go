@@ -16,6 +16,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/etcd"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
 // locks is Lock, RLock or Acquire.
@@ -406,4 +407,60 @@ func lateCopyOfReader(t *testing.T, r *rig) {
 	}
 	unlock(t, le)
 	unlock(t, keeper)
+}
+
+// holdsHaveIDs: what an operator sees of a hold is of no other one: not of the next that this process gets either.
+func holdsHaveIDs(t *testing.T, r *rig) {
+	l := open(t, r.url())
+	seen := map[string]bool{}
+	for _, take := range []locks{l.Mutex("x").Lock, l.RWMutex("x").RLock, l.Semaphore("x", 3).Acquire} {
+		for range 5 {
+			le := get(t, take)
+			info, err := l.Inspect(t.Context(), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, h := range info.Holds {
+				if seen[h.ID] {
+					t.Errorf("a second hold has the id %s", h.ID)
+				}
+				seen[h.ID] = true
+			}
+			unlock(t, le)
+		}
+	}
+	if len(seen) != 10 {
+		t.Errorf("got %d ids, want those of 5 readers and 5 permits", len(seen))
+	}
+}
+
+// busyPool: a permit that is free is had, or waited for, also by a client so far away that others come before it each
+// time: the store is well.
+func busyPool(t *testing.T, r *rig) {
+	p, url := r.proxied(t)
+	far := open(t, url)
+	unlock(t, get(t, far.Semaphore("warm", 2).Acquire))
+	ctx, stop := context.WithCancel(t.Context())
+	var cycles sync.WaitGroup
+	for range 30 {
+		near := open(t, r.url())
+		cycles.Go(func() {
+			for ctx.Err() == nil {
+				if le, err := near.Semaphore("x", 100).Acquire(ctx); err == nil {
+					_ = le.Unlock(context.WithoutCancel(ctx)) // it was held
+				}
+			}
+		})
+	}
+	p.Set(faultproxy.Mode{Delay: 50 * time.Millisecond})
+	le, err := far.Semaphore("x", 100).Acquire(within(t, 6500*time.Millisecond))
+	stop()
+	cycles.Wait()
+	p.Set(faultproxy.Mode{})
+	switch {
+	case err == nil:
+		unlock(t, le)
+	case !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, fencelock.ErrUnavailable):
+		t.Errorf("got %v, want a permit, or to be waiting for one", err)
+	}
 }

@@ -78,6 +78,8 @@ func TestOnOneServer(t *testing.T) {
 		{"ReservesInspected", reservesInspected},
 		{"SentUnderAnOldLease", sentUnderAnOldLease},
 		{"RecipeBesideReaders", recipeBesideReaders},
+		{"HoldsHaveIDs", holdsHaveIDs},
+		{"BusyPool", busyPool},
 		{"FoundersAtOnce", foundersAtOnce},
 		{"KeeperLeaves", keeperLeaves},
 		{"PermitsAtOnce", permitsAtOnce},

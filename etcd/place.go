@@ -69,7 +69,10 @@ func (s *store) place(c *backend.Claim) *place {
 // prepare gives a claim that has no entry its key, and makes it listen if it can at once.
 func (s *store) prepare(p *place) {
 	if p.key == "" {
-		p.key = p.queue + p.mark + s.ids.take(p.queue, p.c.Nonce)
+		p.key = p.queue + p.mark + p.c.Nonce // an operator sees a hold by it: no other one has it
+		if p.mark == "" {
+			p.key = p.queue + s.ids.take(p.queue, p.c.Nonce)
+		}
 	}
 	s.listen(p)
 }
@@ -87,8 +90,8 @@ func (s *store) refuse(c *backend.Claim, p *place) error {
 
 // settle ends what a claim has of its own. sure: nothing of it is in the store, nor under way.
 func (s *store) settle(p *place, own *lease, sure bool) {
-	if sure && p.key != "" {
-		s.ids.give(p.queue, strings.TrimPrefix(p.key, p.queue+p.mark))
+	if sure && p.key != "" && p.mark == "" {
+		s.ids.give(p.queue, strings.TrimPrefix(p.key, p.queue))
 	}
 	switch {
 	case own == nil:

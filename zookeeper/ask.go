@@ -23,9 +23,10 @@ var errAgain = errors.New("again")
 type place struct {
 	st         *store
 	r          *backend.Request
-	c          *backend.Claim // changed only while no operation is under way
-	lock, held string         // the name's node; and the holder's, once it is ours
+	lock, held string // the name's node; and the holder's, once it is ours
 
+	turns  chan struct{}      // of size 1, full while a call is in do: an operator's may come beside the claim's own
+	c      *backend.Claim     // changed only while no operation is under way
 	doing  kind               // the operation that is under way, or ended and not answered yet
 	ended  chan error         // of size 1
 	cancel context.CancelFunc // ends the one that is under way aside
@@ -45,6 +46,7 @@ type place struct {
 	fresh   bool            // the request that made the grant was answered
 	counter draws           // what our grant made of it
 	left    bool            // it was given up: nothing may come of it any more
+	undone  bool            // by undo
 	watched string
 	watch   *watch
 
@@ -68,13 +70,10 @@ func (st *store) place(c *backend.Claim) *place {
 	p := st.find(c)
 	if p == nil {
 		lock := st.at.lock(c.Name)
-		p = &place{st: st, r: c.Request, c: c, lock: lock, ended: make(chan error, 1)}
+		p = &place{st: st, r: c.Request, c: c, lock: lock, turns: make(chan struct{}, 1), ended: make(chan error, 1)}
 		st.mu.Lock()
 		st.places[c.Nonce] = p
 		st.mu.Unlock()
-	}
-	if p.doing == idle && p.c != c {
-		p.c = c
 	}
 	if c.Place == nil { // Keep may read it beside a Leave
 		c.Place = p
@@ -120,7 +119,16 @@ const (
 // What was sent cannot be taken back, and a server that is slow would only be further behind if it
 // were asked again: so the operation goes on when ctx ends. The next call of its kind waits for it;
 // another kind of call first ends it.
-func (p *place) do(ctx context.Context, k kind) error {
+func (p *place) do(ctx context.Context, c *backend.Claim, k kind) error {
+	select {
+	case p.turns <- struct{}{}:
+		defer func() { <-p.turns }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if p.doing == idle {
+		p.c = c
+	}
 	if p.doing != idle && p.doing != k {
 		p.cancel()
 		if _, err := p.await(ctx); err != nil {
@@ -224,7 +232,7 @@ func (p *place) join(k kind) error {
 func (st *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
 		p := st.place(c)
-		c.Err = p.do(ctx, asking)
+		c.Err = p.do(ctx, c, asking)
 		switch {
 		case c.Err == nil:
 			c.Err = p.hand(c)

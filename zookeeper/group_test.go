@@ -1,12 +1,15 @@
 package zookeeper_test
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
@@ -150,4 +153,106 @@ func TestHoldOfASessionThatIsOver(t *testing.T) {
 		must(t, d.Release(t.Context(), &core.Hold{Request: r, Grant: g}))
 	}
 	awaitClean(t, c, 2*time.Second)
+}
+
+// Break ends the holds that it has seen, and not those of the writers who come after them, though its requests be slow.
+func TestSlowBreakOfAGroup(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	a := open(t, z.URL())
+	p, url := proxied(t, z.Servers()[0])
+	slow := open(t, url)
+	unlock(t, lock(t, slow.Mutex("warm")))
+	first, second := get(t, a.RWMutex("x").RLock), get(t, open(t, z.URL()).RWMutex("x").RLock)
+	next := waits(t, c, a.RWMutex("x").Lock, "x", 1)
+	after := waits(t, c, open(t, z.URL()).RWMutex("x").Lock, "x", 2)
+	p.Set(faultproxy.Mode{Delay: 100 * time.Millisecond})
+	must(t, slow.Break(within(t, 20*time.Second), "x"))
+	p.Set(faultproxy.Mode{})
+	le := next.granted(t, 5*time.Second)
+	<-time.After(a.Traits().Revoked)
+	must(t, le.Err())
+	if after.over() {
+		t.Error("the second writer was let in beside the first")
+	}
+	lost(t, first, 5*time.Second, fencelock.Revoked)
+	lost(t, second, 5*time.Second, fencelock.Revoked)
+	unlock(t, le)
+	unlock(t, after.granted(t, 5*time.Second))
+}
+
+// What an old session of a claim holds yet ends by itself, and then it is the turn of those who came before the claim did
+// again.
+func TestOwnOldHoldBeforeOthers(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	a := open(t, z.URL())
+	unlock(t, lock(t, a.Mutex("warm")))
+	d, err := backend.Open(t.Context(), z.URL(), nil)
+	must(t, err)
+	t.Cleanup(func() { must(t, d.Close()) })
+	again := &backend.Claim{
+		Request: &backend.Request{
+			Name: "x", Nonce: strings.Repeat("5", 32), Owner: "o", TTL: 30 * time.Second, Wait: true, Auto: true,
+			Lost: func(error) {},
+		},
+		Waker: deaf{},
+	}
+	_, err = c.Create(at("x"), nil, 0, zk.WorldACL(zk.PermAll))
+	must(t, err)
+	old, err := c.Create(at("x")+"/held-"+again.Nonce, []byte(`{"token":1,"owner":"o"}`), zk.FlagEphemeral,
+		zk.WorldACL(zk.PermAll))
+	must(t, err)
+	before := waits(t, c, a.Mutex("x").Lock, "x", 1)
+	ask := func() error {
+		if again.Err = d.Enter(within(t, 5*time.Second), again); again.Err == nil {
+			d.Ask(within(t, 5*time.Second), []*backend.Claim{again})
+		}
+		return again.Err
+	}
+	await(t, 5*time.Second, "two wait", func() bool {
+		want(t, "behind others", ask(), backend.ErrLocked)
+		return len(nodes(t, c, "x", "wait")) == 2
+	})
+	must(t, c.Delete(old, -1))
+	le := before.granted(t, 5*time.Second)
+	for range 20 {
+		want(t, "beside the one before", ask(), backend.ErrLocked)
+		<-time.After(10 * time.Millisecond)
+	}
+	must(t, le.Err())
+	unlock(t, le)
+	again.Leaving = true
+	d.Leave(within(t, 5*time.Second), []*backend.Claim{again})
+	must(t, again.Err)
+}
+
+// deaf is a Waker.
+type deaf struct{}
+
+func (deaf) Wake(time.Duration) {}
+
+// An operator who breaks a hold of his own process meets its holder, who unlocks it at that moment.
+func TestBreakHoldBesideUnlock(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	p, url := proxied(t, z.Servers()[0])
+	l, other := open(t, url), open(t, z.URL())
+	for i := range 20 { // the Unlock falls into each part of the other
+		le := get(t, l.RWMutex("x").RLock)
+		info, err := l.Inspect(t.Context(), "x")
+		must(t, err)
+		p.Set(faultproxy.Mode{Delay: 10 * time.Millisecond})
+		broken := make(chan error, 1)
+		go func() { broken <- l.BreakHold(t.Context(), "x", info.Holds[0].ID) }()
+		<-time.After(time.Duration(i) * 5 * time.Millisecond)
+		if err := le.Unlock(t.Context()); err != nil && !errors.Is(err, fencelock.ErrLost) {
+			t.Errorf("Unlock: %v", err)
+		}
+		must(t, <-broken)
+		p.Set(faultproxy.Mode{})
+		unlock(t, get(t, other.Mutex("x").Lock))
+	}
 }

@@ -22,7 +22,7 @@ func (st *store) Leave(ctx context.Context, cs []*backend.Claim) {
 		if c.Held {
 			k = releasing
 		}
-		c.Err = p.do(ctx, k)
+		c.Err = p.do(ctx, c, k)
 	}
 }
 
@@ -60,9 +60,9 @@ func (s *session) of(ctx context.Context, lock, nonce string) (nodes []string, e
 // one, and the answer whether there is one.
 func (p *place) prepareRelease(ctx context.Context) (*unit, error) {
 	switch {
-	case p.left:
+	case p.left && !p.undone:
 		return nil, nil
-	case !p.isGranted() || p.lapsed():
+	case p.left || !p.isGranted() || p.lapsed():
 		return nil, backend.ErrLost
 	}
 	if p.missing {
@@ -134,6 +134,7 @@ func (p *place) undo(ctx context.Context) error {
 			return err
 		}
 	}
+	p.undone = p.undone || !p.left
 	p.leave()
 	return nil
 }

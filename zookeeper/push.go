@@ -28,7 +28,7 @@ var errMoved = errors.New("the queue has changed")
 // joins the queue, and either finds that the lock is the claim's to take, which Ask does, or
 // watches the node before it.
 func (st *store) Enter(ctx context.Context, c *backend.Claim) error {
-	return st.place(c).do(ctx, entering)
+	return st.place(c).do(ctx, c, entering)
 }
 
 func (p *place) enter(ctx context.Context) error {
@@ -143,8 +143,8 @@ func (p *place) first(ctx context.Context) error {
 // queue.
 func (p *place) follow(ctx context.Context, gone string) error {
 	before, _ := parse(gone)
-	if p.r.Mode != backend.Exclusive || before.ask.Mode != backend.Exclusive {
-		return errMoved
+	if p.r.Mode != backend.Exclusive || before.ask.Mode != backend.Exclusive || before.nonce == p.r.Nonce {
+		return errMoved // an own one of an old session may have stood before others
 	}
 	p.others = true // probably: others came since we looked
 	if before.waits {

@@ -186,7 +186,9 @@ func (p *place) step(ctx context.Context) error {
 // breakAll ends all holds of a group, also those of readers who have joined these meanwhile.
 func (s *session) breakAll(ctx context.Context, lock string, l line) error {
 	for last := l.newest().token; ; {
-		holds := slices.DeleteFunc(l.holds, func(h entry) bool { return h.token > last })
+		holds := slices.DeleteFunc(l.holds, func(h entry) bool {
+			return h.ask.Mode == backend.Exclusive || h.token > last // granted since
+		})
 		if len(holds) == 0 {
 			return s.erase(ctx, lock, nil)
 		}
