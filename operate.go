@@ -44,8 +44,8 @@ func (l *Locker) BreakHold(ctx context.Context, name, id string) error {
 		case info.Holders > 0 && len(info.Holds) == 0:
 			return backend.Unsupported("%s does not tell one hold from another", rt.traits.Name)
 		case info.Holders > len(info.Holds):
-			return backend.Unsupported("of %d holds %s shows the %d that end first, and %s is none of them: it has ended, "+
-				"or was renewed; look again", info.Holders, rt.traits.Name, len(info.Holds), id)
+			return backend.Unsupported("of %d holds %s shows the %d that end first, and %s is none of them: "+
+				"it has ended, or was renewed; look again", info.Holders, rt.traits.Name, len(info.Holds), id)
 		default:
 			return nil
 		}

@@ -376,7 +376,8 @@ func TestBreakHoldOfMany(t *testing.T) {
 		for range 100 {
 			lease(t, fencelock.Permit, l.Semaphore("n", 200).Acquire)
 		}
-		wantErr(t, "a hold that is not shown", l.BreakHold(t.Context(), "n", info.Holds[0].ID), fencelock.ErrUnsupported)
+		wantErr(t, "a hold that is not shown", l.BreakHold(t.Context(), "n", info.Holds[0].ID),
+			fencelock.ErrUnsupported)
 		wantHeld(t, "it", last)
 	})
 }

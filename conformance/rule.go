@@ -26,7 +26,7 @@ type Rule struct {
 	// Alone: the rule stops the server, loads the machine or measures the process, so
 	// that no other rule of the backend may run meanwhile.
 	Alone bool
-	// Solo says which rules of other backends, besides, may not run meanwhile, of those that Run checks in this process.
+	// Solo says which rules of other backends may not run meanwhile either, of those that Run checks in this process.
 	Solo Solo
 	// Check returns nil if the backend keeps the rule, or what it did instead.
 	Check func(ctx context.Context, e *Env) error

@@ -182,8 +182,8 @@ func TestSlowBreakOfAGroup(t *testing.T) {
 	unlock(t, after.granted(t, 5*time.Second))
 }
 
-// What an old session of a claim holds yet ends by itself, and then it is the turn of those who came before the claim did
-// again.
+// What an old session of a claim holds yet ends by itself, and then it is the turn of those who came before the claim
+// did again.
 func TestOwnOldHoldBeforeOthers(t *testing.T) {
 	t.Parallel()
 	z := single(t)
@@ -255,4 +255,23 @@ func TestBreakHoldBesideUnlock(t *testing.T) {
 		p.Set(faultproxy.Mode{})
 		unlock(t, get(t, other.Mutex("x").Lock))
 	}
+}
+
+// A release of what was given up by another call says so.
+func TestReleaseOfWhatWasUndone(t *testing.T) {
+	t.Parallel()
+	d, err := backend.Open(t.Context(), single(t).URL(), nil)
+	must(t, err)
+	t.Cleanup(func() { must(t, d.Close()) })
+	held := &backend.Claim{Request: &backend.Request{
+		Name: "x", Nonce: strings.Repeat("7", 32), Owner: "o", TTL: 30 * time.Second, Auto: true, Lost: func(error) {},
+	}}
+	d.Ask(within(t, 5*time.Second), []*backend.Claim{held})
+	must(t, held.Err)
+	broken := &backend.Claim{Request: held.Request, Leaving: true, Unsure: true}
+	d.Leave(within(t, 5*time.Second), []*backend.Claim{broken})
+	must(t, broken.Err)
+	held.Held, held.Leaving = true, true
+	d.Leave(within(t, 5*time.Second), []*backend.Claim{held})
+	want(t, "the release", held.Err, backend.ErrLost)
 }
