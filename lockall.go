@@ -22,8 +22,10 @@ type Leases struct {
 	mu      sync.Mutex
 	done    chan struct{}
 	err     error
-	leaving bool // Unlock was called
+	cause   error // of the first that ended
+	leaving bool  // Unlock was called
 	freed   map[*Lease]bool
+	ctxs    map[context.Context]context.CancelCauseFunc // that end with the first of all
 }
 
 // LockAll is the function of that name for locks of this Locker, with its options.
@@ -195,7 +197,9 @@ func firstEnded(all []*Lease) *Lease {
 
 // together makes Leases of leases.
 func together(all []*Lease) *Leases {
-	ls := &Leases{all: all, done: make(chan struct{}), freed: map[*Lease]bool{}}
+	ls := &Leases{all: all, done: make(chan struct{}), freed: map[*Lease]bool{},
+		ctxs: map[context.Context]context.CancelCauseFunc{},
+	}
 	for _, le := range all {
 		// The cancel function is for a context that ends before its lease.
 		ctx, _ := le.Context(context.Background())
@@ -212,7 +216,12 @@ func (ls *Leases) end(le *Lease) {
 		return
 	}
 	defer close(ls.done)
-	if ls.err = le.Err(); ls.leaving && ls.err == ErrReleased {
+	ls.cause = le.Err()
+	for _, cancel := range ls.ctxs {
+		cancel(ls.cause) // before the others end, which are its parents
+	}
+	ls.ctxs = nil
+	if ls.err = ls.cause; ls.leaving && ls.err == ErrReleased {
 		return
 	}
 	ls.err = le.h.l.wrap("lock", le.Name(), ls.err)
@@ -252,7 +261,21 @@ func (ls *Leases) Deadline() time.Time {
 
 // Context is Lease.Context for all: it ends with the first lease, and carries each.
 func (ls *Leases) Context(parent context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancels := parent, []context.CancelFunc{}
+	_ = ls.Err()
+	outer, end := context.WithCancelCause(parent)
+	ls.mu.Lock()
+	if ls.cause != nil {
+		end(ls.cause)
+	} else {
+		ls.ctxs[outer] = end
+	}
+	ls.mu.Unlock()
+	ctx, cancels := outer, []context.CancelFunc{func() {
+		ls.mu.Lock()
+		delete(ls.ctxs, outer)
+		ls.mu.Unlock()
+		end(nil)
+	}}
 	for _, le := range ls.all {
 		inner, cancel := le.Context(ctx)
 		ctx, cancels = inner, append(cancels, cancel)

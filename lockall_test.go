@@ -145,7 +145,7 @@ func TestLockAllNeverWaitsInACircle(t *testing.T) {
 
 // The first loss ends all of them: the others are free at once, and say so.
 func TestFirstLossEndsAll(t *testing.T) {
-	for _, how := range []string{"broken", "unlocked"} {
+	for _, how := range slices.Repeat([]string{"broken", "unlocked"}, 30) { // which context ends first is a race
 		bubble(t, func(t *testing.T, d *fake) {
 			l, other := open(t, d), open(t, d.other())
 			ls := lockAll(t, l, "a", "b", "c")
@@ -169,6 +169,9 @@ func TestFirstLossEndsAll(t *testing.T) {
 				t.Errorf("%s: got %v, want %v of %q", how, err, want, "b")
 			}
 			wantErr(t, "their context", context.Cause(ctx), want)
+			late, stop := ls.Context(t.Context())
+			defer stop()
+			wantErr(t, "a context of later", context.Cause(late), want)
 			for _, name := range []string{"a", "c"} {
 				wantErr(t, name, ls.Lease(name).Err(), fencelock.ErrReleased)
 			}
