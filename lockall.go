@@ -197,7 +197,8 @@ func firstEnded(all []*Lease) *Lease {
 
 // together makes Leases of leases.
 func together(all []*Lease) *Leases {
-	ls := &Leases{all: all, done: make(chan struct{}), freed: map[*Lease]bool{},
+	ls := &Leases{
+		all: all, done: make(chan struct{}), freed: map[*Lease]bool{},
 		ctxs: map[context.Context]context.CancelCauseFunc{},
 	}
 	for _, le := range all {
