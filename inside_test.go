@@ -114,6 +114,26 @@ func TestFirstLookAfterASleep(t *testing.T) {
 	}
 }
 
+// A context of several locks that has ended is not kept, whatever ended it.
+func TestContextsOfSeveralAreDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		le, _ := sleeper(t)
+		ls := together([]*Lease{le})
+		parent, end := context.WithCancel(t.Context())
+		ls.Context(parent) //nolint:govet // its parent ends
+		_, cancel := ls.Context(t.Context())
+		if len(ls.ctxs) != 2 {
+			t.Fatalf("got %d contexts, want 2", len(ls.ctxs))
+		}
+		end()
+		cancel()
+		synctest.Wait()
+		if len(ls.ctxs) != 0 {
+			t.Errorf("%d contexts are kept", len(ls.ctxs))
+		}
+	})
+}
+
 // A store's yes that is seen after the deadline is too late, though no timer has
 // said so.
 func TestSleepDuringACall(t *testing.T) {

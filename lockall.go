@@ -269,14 +269,14 @@ func (ls *Leases) Context(parent context.Context) (context.Context, context.Canc
 		end(ls.cause)
 	} else {
 		ls.ctxs[outer] = end
+		context.AfterFunc(outer, func() {
+			ls.mu.Lock()
+			defer ls.mu.Unlock()
+			delete(ls.ctxs, outer)
+		})
 	}
 	ls.mu.Unlock()
-	ctx, cancels := outer, []context.CancelFunc{func() {
-		ls.mu.Lock()
-		delete(ls.ctxs, outer)
-		ls.mu.Unlock()
-		end(nil)
-	}}
+	ctx, cancels := outer, []context.CancelFunc{func() { end(nil) }}
 	for _, le := range ls.all {
 		inner, cancel := le.Context(ctx)
 		ctx, cancels = inner, append(cancels, cancel)

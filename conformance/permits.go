@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,36 +17,16 @@ func permitsBound(ctx context.Context, e *Env) error {
 	ls := must(e.several(ctx, 3))
 	name := e.Name()
 	var now, most atomic.Int64
-	var wg sync.WaitGroup
-	errs := make(chan error, 4*len(ls))
-	for i := range 4 * len(ls) {
-		s := ls[i%len(ls)].Semaphore(name, n)
-		wg.Go(func() {
-			for range e.count(5, 30, 300) {
-				le, err := s.Acquire(ctx)
-				if err != nil {
-					errs <- err
-					return
-				}
-				if out := now.Add(1); out > n {
-					err = fmt.Errorf("%d permits of %d are out", out, n)
-				} else {
-					most.Store(max(most.Load(), out))
-				}
-				_ = sleep(ctx, 2*time.Millisecond)
-				now.Add(-1)
-				if err = errors.Join(err, le.Unlock(ctx)); err != nil {
-					errs <- err
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	close(errs)
-	for err := range errs {
-		return err
-	}
+	lock := func(i int) locks { return ls[i%len(ls)].Semaphore(name, n).Acquire }
+	check(throng(ctx, e, 4*len(ls), lock, func(int, *fencelock.Lease) error {
+		defer now.Add(-1)
+		out := now.Add(1)
+		if out > n {
+			return fmt.Errorf("%d permits of %d are out", out, n)
+		}
+		most.Store(max(most.Load(), out))
+		return sleep(ctx, 2*time.Millisecond)
+	}))
 	var out []*fencelock.Lease
 	for i := range n {
 		out = append(out, must(take(ctx, ls[i].Semaphore(name, n).TryAcquire, fmt.Sprintf("permit %d of %d", i+1, n))))

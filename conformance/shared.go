@@ -199,45 +199,57 @@ func readersTogether(ctx context.Context, e *Env) error {
 	return inTurns(ctx, e, ls, name)
 }
 
-// inTurns has readers and writers of several processes look at each other.
-func inTurns(ctx context.Context, e *Env, ls []*fencelock.Locker, name string) error {
-	var readers, writers, most atomic.Int64
-	var wg sync.WaitGroup
-	errs := make(chan error, 4*len(ls))
-	for i := range 4 * len(ls) {
-		m := ls[i%len(ls)].RWMutex(name)
-		wg.Go(func() {
+// locks is Lock, RLock or Acquire.
+type locks = func(context.Context) (*fencelock.Lease, error)
+
+// throng has n goroutines take locks and unlock them again, many times each, and calls inside in between.
+func throng(
+	ctx context.Context, e *Env, n int, lock func(i int) locks, inside func(i int, le *fencelock.Lease) error,
+) error {
+	errs := make([]error, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
 			for range e.count(5, 30, 300) {
-				lock, mine, others := m.RLock, &readers, &writers
-				if i%4 == 0 {
-					lock, mine = m.Lock, &writers
+				le, err := lock(i)(ctx)
+				if err == nil {
+					err = errors.Join(inside(i, le), le.Unlock(ctx))
 				}
-				le, err := lock(ctx)
-				if err != nil {
-					errs <- err
-					return
-				}
-				n := mine.Add(1)
-				if others.Load() > 0 && (mine == &readers || n > 1) || mine == &writers && readers.Load() > 0 {
-					err = fmt.Errorf("a %v saw %d readers and %d writers", le.Mode(), readers.Load(), writers.Load())
-				}
-				if mine == &readers {
-					most.Store(max(most.Load(), n))
-				}
-				_ = sleep(ctx, time.Millisecond)
-				mine.Add(-1)
-				if err = errors.Join(err, le.Unlock(ctx)); err != nil {
-					errs <- err
+				if errs[i] = err; err != nil {
 					return
 				}
 			}
 		})
 	}
-	wg.Wait()
-	close(errs)
-	for err := range errs {
-		return err
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// inTurns has readers and writers of several processes look at each other.
+func inTurns(ctx context.Context, e *Env, ls []*fencelock.Locker, name string) error {
+	var readers, writers, most atomic.Int64
+	lock := func(i int) locks {
+		m := ls[i%len(ls)].RWMutex(name)
+		if i%4 == 0 {
+			return m.Lock
+		}
+		return m.RLock
 	}
+	check(throng(ctx, e, 4*len(ls), lock, func(i int, le *fencelock.Lease) error {
+		mine, alone := &readers, false
+		if i%4 == 0 {
+			mine, alone = &writers, true
+		}
+		defer mine.Add(-1)
+		n := mine.Add(1)
+		if writers.Load() > 0 && !alone || alone && (n > 1 || readers.Load() > 0) {
+			return fmt.Errorf("a %v saw %d readers and %d writers", le.Mode(), readers.Load(), writers.Load())
+		}
+		if !alone {
+			most.Store(max(most.Load(), n))
+		}
+		return sleep(ctx, time.Millisecond)
+	}))
 	e.Notef("up to %d readers at once", most.Load())
 	return nil
 }
