@@ -151,14 +151,14 @@ type Solo int
 const (
 	// Never: other backends do not disturb it.
 	Never Solo = iota
-	// ForMeasure: the machine, but for other backends' rules of this kind; with small numbers what it measures matters
-	// less than the time it takes, and it is as Never.
+	// ForMeasure: only rules of this kind run beside it. With small numbers it is as Never: the time that it takes
+	// matters more than what it measures.
 	ForMeasure
 	// Always: the process, whose goroutines it counts.
 	Always
 )
 
-// solo is Solo in a run with small numbers, or without.
+// solo is what Solo means in a run, short if that is with small numbers.
 func (r *Rule) solo(short bool) Solo {
 	if short && r.Solo == ForMeasure {
 		return Never

@@ -99,7 +99,8 @@ var (
 	measures = group{seats: make(chan struct{}, 1+runtime.GOMAXPROCS(0))}
 )
 
-// group is those that have loads together.
+// group is backends that have loads locked together: the first one locks it, and the last one unlocks it. seats are how
+// many of them run at once.
 type group struct {
 	seats chan struct{}
 	mu    sync.Mutex

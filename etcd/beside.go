@@ -71,9 +71,7 @@ func (s *store) see(p *place, rev int64, answers []*pb.ResponseOp) error {
 		switch {
 		case v.held:
 			q.slots[v.slot] = true
-			// Of one era the latest: it may be there longest.
-			t := v.tokenOf(kv.CreateRevision)
-			if t > q.era || q.keeper != nil && t == q.era && kv.ModRevision > q.keeper.ModRevision {
+			if t := v.tokenOf(kv.CreateRevision); t > q.era {
 				q.era, q.keeper = t, kv
 			}
 		case front && (q.first == nil || kv.CreateRevision < q.first.CreateRevision):

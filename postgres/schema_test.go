@@ -126,6 +126,18 @@ func TestSchema(t *testing.T) {
 		}
 	})
 
+	t.Run("takes longer than a call may", func(t *testing.T) {
+		run(t, p, "CREATE DATABASE slow")
+		url := strings.Replace(s.URL(), "/postgres?", "/slow?", 1)
+		slow := pool(t, s, "&database=slow")
+		l := open(t, url)
+		run(t, slow, `DROP SCHEMA public CASCADE; CREATE SCHEMA public; CREATE SCHEMA aside;
+			CREATE FUNCTION aside.slow() RETURNS event_trigger LANGUAGE plpgsql AS
+				'BEGIN PERFORM pg_sleep(CASE tg_tag WHEN ''CREATE TABLE'' THEN 0.4 ELSE 0 END); END';
+			CREATE EVENT TRIGGER slow ON ddl_command_end EXECUTE FUNCTION aside.slow()`)
+		unlock(t, lock(t, l.Mutex("x")))
+	})
+
 	t.Run("another isolation level is the default", func(t *testing.T) {
 		run(t, p, "CREATE ROLE strict LOGIN SUPERUSER; ALTER ROLE strict SET "+
 			"default_transaction_isolation = 'serializable'; ALTER ROLE strict SET default_transaction_read_only = off")

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // Schema is the SQL of every table, sequence and function that the driver uses.
@@ -29,6 +30,9 @@ var Schema string
 
 // claim is how long a grant that a waiter has not confirmed yet lasts.
 const claim = 2 * time.Second
+
+// createMost is how long creating our objects may take.
+const createMost = 30 * time.Second
 
 // store is the way to the server that both modes share.
 type store struct {
@@ -372,31 +376,38 @@ func (st *store) ensure(ctx context.Context) error {
 // create looks for our objects and creates them if they are not there, unless another call has done
 // it meanwhile. Processes that do so at once wait for each other. The connection is the driver's
 // own, where it has one of the program's pool's kind: no SET of the program has moved its
-// search_path.
+// search_path. It goes on when ctx ends, or on a slow server every call would begin it anew.
 func (st *store) create(ctx context.Context, done func() bool) error {
-	select {
-	case st.ensuring <- struct{}{}:
-		defer func() { <-st.ensuring }()
-	case <-ctx.Done():
-		return ctx.Err()
+	flying := &st.flying
+	if st.db != nil {
+		flying = new(sync.WaitGroup)
 	}
-	if done() {
-		return nil
-	}
-	in := st.schema
-	if found := st.place.Load(); found != nil {
-		in = *found
-	}
-	var found string
-	var err error
-	if st.db == nil {
-		found, err = st.createIn(ctx, in)
-	} else {
-		found, err = aside(ctx, func(ctx context.Context) (string, error) { return st.createIn(ctx, in) })
-	}
-	if err == nil {
-		st.place.Store(&found)
-	}
+	_, err := core.Do(ctx, true, flying, func(ctx context.Context) (found string, err error) {
+		select {
+		case st.ensuring <- struct{}{}:
+			defer func() { <-st.ensuring }()
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+		if done() {
+			return "", nil
+		}
+		in := st.schema
+		if at := st.place.Load(); at != nil {
+			in = *at
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createMost)
+		defer cancel()
+		if st.db == nil {
+			found, err = st.createIn(ctx, in)
+		} else {
+			found, err = aside(ctx, func(ctx context.Context) (string, error) { return st.createIn(ctx, in) })
+		}
+		if err == nil {
+			st.place.Store(&found)
+		}
+		return found, limited(err)
+	})
 	return err
 }
 
