@@ -36,7 +36,7 @@ type fake struct {
 	holds  map[string]int // holds that renewals and checks were about
 	in     map[string]int
 	peaks  map[string]int
-	flying map[string]string // the call in flight by nonce
+	flying map[*backend.Request]string // the call in flight; an operator's has a request of its own
 	nonces map[string]bool
 	live   int
 }
@@ -61,7 +61,7 @@ func newFake(t testing.TB) *fake {
 	return &fake{
 		Composite: over(d), store: d, t: t,
 		steps: map[string]step{}, counts: map[string]int{}, holds: map[string]int{}, in: map[string]int{},
-		peaks: map[string]int{}, flying: map[string]string{}, nonces: map[string]bool{},
+		peaks: map[string]int{}, flying: map[*backend.Request]string{}, nonces: map[string]bool{},
 	}
 }
 
@@ -156,12 +156,12 @@ func (d *fake) begin(op string, reqs []*backend.Request) {
 		d.live++
 	}
 	for _, r := range reqs {
-		was := d.flying[r.Nonce]
+		was := d.flying[r]
 		overtakes := (op == "release" || op == "abandon") && (was == "renew" || was == "check")
 		if was != "" && !overtakes {
 			d.t.Errorf("%s of %q while its %s is in flight", op, r.Name, was)
 		}
-		d.flying[r.Nonce] = op
+		d.flying[r] = op
 		d.nonces[r.Nonce] = true
 	}
 }
@@ -174,8 +174,8 @@ func (d *fake) end(op string, reqs []*backend.Request) {
 	}
 	d.in[op]--
 	for _, r := range reqs {
-		if d.flying[r.Nonce] == op {
-			delete(d.flying, r.Nonce)
+		if d.flying[r] == op {
+			delete(d.flying, r)
 		}
 	}
 }

@@ -65,20 +65,21 @@ ops.r = function(lock)
   return 0
 end
 
--- b: frees the lock if one of these holds it, and refuses votes for that holder from now on. A copy
+-- b: frees the lock if one of these holds it, and refuses votes for them from now on, also where it has none. A copy
 -- that comes late meets nobody who has got the lock since.
 -- args ids, each between spaces, - for a stranger   reply 1 | {5} a key of another type
 ops.b = function(lock)
   local ids = args(1)
   local value = read(lock, '')
   if type(value) == 'table' then return {5} end
-  if not value then return 1 end
-  local id = string.match(value, '^(%x[%x.]*):%d+:')
+  local id = value and string.match(value, '^(%x[%x.]*):%d+:')
   if id and #id < 32 then id = nil end
-  if not string.find(ids, ' ' .. (id or '-') .. ' ', 1, true) then return 1 end
-  local left = math.max(call('PTTL', lock), 0)
-  call('DEL', lock)
-  if id then call('SET', TOMB .. id, '1', 'PX', left + 10000) end
-  wake(lock)
+  local theirs, left = value and string.find(ids, ' ' .. (id or '-') .. ' ', 1, true), 0
+  if theirs then left = math.max(call('PTTL', lock), 0) end
+  if theirs or not value then call('DEL', lock) end -- first: a node without memory still deletes, and then it writes too
+  if values then values[lock] = nil end
+  for each in string.gmatch(ids, '%x[%x.]+') do call('SET', TOMB .. each, '1', 'PX', left + 10000) end
+  clear = false
+  if theirs then wake(lock) end
   return 1
 end

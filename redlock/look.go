@@ -302,7 +302,10 @@ func (s *store) Break(ctx context.Context, name string) error {
 	for id := range v.ids {
 		ids += cmp.Or(id, "-") + " "
 	}
-	q := s.ask(ctx, callMost, []op{{s.prefix + name, []any{"b", ids}}}, nil)
+	q := s.question(s.nodes, s.quorum)
+	for _, n := range s.nodes {
+		n.send(&request{ops: []op{{s.prefix + name, []any{"b", ids}}}, to: q, until: time.Now().Add(tombstone)})
+	}
 	err = q.each(ctx, callMost, func(a answer) error {
 		if a.replies[0] != int64(1) {
 			return errForeignType

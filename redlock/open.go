@@ -141,13 +141,14 @@ func (s *store) settle(ctx context.Context) error {
 		states[a.node], _, err = stateOf(a.replies[0])
 		return err
 	}, nil)
-	if err == nil && q.good < len(s.nodes) {
+	settled := slices.ContainsFunc(states, func(st state) bool { return st.settled })
+	if err == nil && !settled && q.good < len(s.nodes) {
 		err = q.because(fmt.Sprintf("%d of %d nodes answered, and all must", q.good, len(s.nodes)))
 	}
 	if err != nil {
 		return fmt.Errorf("fresh: %w", err)
 	}
-	if !slices.ContainsFunc(states, func(st state) bool { return st.settled }) {
+	if !settled {
 		// The quarantines that were seen end, and no others.
 		q := s.askEach(s.nodes, s.quorum, callMost, func(i int) op {
 			return op{stateKey, []any{"f", states[i].run, states[i].until}}

@@ -69,6 +69,7 @@ func (s *store) take(st *state, l *lock, c *backend.Claim, g *backend.Grant) (bo
 			st.locks[s.key(c.Name)] = l
 		}
 		l.drop(st.now, func(w waiter) bool { return w.nonce == c.Nonce })
+		l.moved = false // the next one hears when this hold ends
 		h = l.hold(c, g)
 	}
 	h.until = st.now + int64(c.TTL+c.Grace)
@@ -101,8 +102,8 @@ func (l *lock) wait(now int64, c *backend.Claim) (changed bool) {
 		l.queue = append(l.queue, waiter{nonce: c.Nonce, until: now, way: wayOf(c.Request)})
 	}
 	w := &l.queue[i]
-	// One that polls does not write at every look.
-	if changed = w.socket != socket || w.until-now < int64(life)/2; changed {
+	// One that polls does not write at every look; and one that looks late is not taken for dead.
+	if changed = w.socket != socket || w.until-now < int64(life-time.Second); changed {
 		w.socket, w.until = socket, now+int64(life)
 	}
 	changed = l.ask(now, i) || changed

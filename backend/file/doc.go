@@ -7,7 +7,8 @@
 // known of its names: their holders, until when, their waiters, and the last fencing token.
 // Whoever changes it holds an exclusive flock(2) on the bucket's lock file, for microseconds,
 // writes the whole new state beside the old one, and puts it in its place by a rename. A process
-// that is killed at any XX
+// that is killed at any point leaves the old state or the new one. Reading takes no lock, but on
+// systems whose open files cannot be replaced.
 //
 // So a lease is not the flock: it is a record with an expiry, compared by nonce at every write. It
 // outlives neither its TTL + grace nor the machine's boot. The expiry is told by a clock that all
@@ -24,7 +25,8 @@
 // process in the directory. A waiter whose process is gone is skipped at once, because its socket
 // refuses; one that is stopped, when its 1.6 s are over. Where there are no such sockets (Windows,
 // a directory with a very long path on systems other than Linux, [Options].NoSockets) waiters look
-// every 50 ms instead. A datagram may get lost, so the first waiter looks once a second anyway.
+// every 50 ms instead. A datagram may get lost, so waiters look every 5 s anyway, and the
+// first one, once it knows that it is, once a second.
 //
 // # Readers and permits
 //

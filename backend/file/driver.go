@@ -75,24 +75,28 @@ func (s *store) Close() error {
 
 // change applies to a name's lock what time has done to it, but to the waiter me, and runs step on
 // it, which reports whether it changed anything. l is nil if the lock is neither held nor waited
-// for. Waiters that may have it then are told; those whose process is gone are dropped.
+// for. Once that is written waiters that may have it are told; those whose process is gone are dropped.
 func (s *store) change(
 	ctx context.Context, name, me string, step func(st *state, l *lock) (changed bool, err error),
 ) error {
 	k := s.key(name)
 	var wakes []wakeUp
-	err := s.bucket(name).update(ctx, func(st *state) (bool, error) {
+	var answer error
+	err := s.bucket(name).update(ctx, func(st *state) (changed bool, err error) {
 		l := st.locks[k]
 		settled := l.settle(st.now, me)
-		changed, err := step(st, l)
+		changed, answer = step(st, l)
 		var served bool
 		wakes, served = st.locks[k].serve(st.now)
-		return changed || settled || served, err
+		return changed || settled || served, nil
 	})
+	if err != nil {
+		return err
+	}
 	if gone := s.hub.tell(wakes); gone != nil { // if this fails, the others look in time
 		_ = s.change(ctx, name, me, func(st *state, l *lock) (bool, error) {
 			return l.drop(st.now, func(w waiter) bool { return slices.Contains(gone, w.socket) }), nil
 		})
 	}
-	return err
+	return answer
 }

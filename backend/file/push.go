@@ -28,6 +28,7 @@ const (
 type hub struct {
 	dir  string
 	base string // the directory, by a path that is short enough; empty: no sockets
+	off  bool   // none of its own: others' are told
 
 	root *os.File // of base, if that is not dir
 
@@ -39,9 +40,9 @@ type hub struct {
 }
 
 func newHub(dir string, off bool) *hub {
-	h := &hub{dir: dir, claims: map[string]*backend.Claim{}}
+	h := &hub{dir: dir, off: off, claims: map[string]*backend.Claim{}}
 	switch {
-	case off || runtime.GOOS == "windows":
+	case runtime.GOOS == "windows":
 	case len(dir) <= maxDir:
 		h.base = dir
 	case runtime.GOOS == "linux":
@@ -74,7 +75,7 @@ func (h *hub) enter(c *backend.Claim) string {
 		}
 		h.shut() // somebody tidied up: nobody could reach us there
 	}
-	if h.base == "" {
+	if h.base == "" || h.off {
 		return ""
 	}
 	h.tidy()

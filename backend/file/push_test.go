@@ -4,6 +4,9 @@ package file
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -58,18 +61,24 @@ func TestPushInALongDirectory(t *testing.T) {
 
 func TestWithoutSockets(t *testing.T) {
 	dir := t.TempDir()
-	if took := handOver(t, newDriver(t, dir), newQuiet(t, dir)); took > time.Second {
+	quiet, d := newQuiet(t, dir), newDriver(t, dir)
+	if took := handOver(t, d, quiet); took > time.Second {
 		t.Errorf("handed over after %v, want a look every 50 ms", took)
 	}
 	if found := files(t, dir, "wake-*"); len(found) != 0 {
 		t.Errorf("sockets: %q, want none", found)
 	}
+	if took := handOver(t, quiet, d); took > time.Second {
+		t.Errorf("handed over after %v to one that has a socket, want a push", took)
+	}
 }
 
-// A wake-up that gets lost, here since the one who releases has no sockets, costs a second or two.
+// A wake-up that gets lost costs a second or two.
 func TestLostPush(t *testing.T) {
 	dir := t.TempDir()
-	if took := handOver(t, newQuiet(t, dir), newDriver(t, dir)); took > 3*time.Second {
+	deaf := newDriver(t, dir)
+	deaf.store.hub.base = ""
+	if took := handOver(t, deaf, newDriver(t, dir)); took > 3*time.Second {
 		t.Errorf("handed over after %v, want a look within a second", took)
 	}
 }
@@ -149,4 +158,73 @@ func TestLookIsBounded(t *testing.T) {
 	cancel()
 	<-next
 	release(t, a, h)
+}
+
+// A waiter of another driver that becomes the first, for the one before it has gone, looks as the first does: at the
+// expiry of a hold whose process says nothing, not when that one's turn would be over.
+func TestNextBecomesFirst(t *testing.T) {
+	dir := t.TempDir()
+	a := newDriver(t, dir)
+	const ttl = 1500 * time.Millisecond
+	began := time.Now()
+	take(t, a, try("x", ttl))
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := wait("x", time.Minute)
+	first := later(ctx, a, gone)
+	queued(t, a, "x", 1)
+	next := later(t.Context(), newDriver(t, dir), wait("x", time.Minute))
+	queued(t, a, "x", 2)
+	cancel()
+	<-first
+	wantErr(t, "Abandon", a.Abandon(t.Context(), gone), nil)
+	soon(t, next)
+	if took := time.Since(began); took > ttl+turn/2 {
+		t.Errorf("granted after %v, want at the expiry after %v", took, ttl)
+	}
+}
+
+// However the looks of a waiter fall, each leaves its place alive until well after the next one.
+func TestPlaceOutlastsTheNextLook(t *testing.T) {
+	for seed := range uint64(200) {
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		end := func() int64 { return int64(500*time.Millisecond) + rnd.Int64N(int64(10*time.Second)) }
+		now := int64(time.Hour)
+		l := &lock{holds: []holder{{nonce: "h", until: now + end()}}, queue: []waiter{{nonce: "w", until: now + end()}}}
+		c := &backend.Claim{Request: wait("x", time.Minute), Place: "wake-1-w.sock"}
+		for range 50 {
+			l.wait(now, c)
+			left := time.Duration(l.queue[1].until - now)
+			if left < c.Next+time.Second {
+				t.Fatalf("seed %d: looks again in %v, and its place ends in %v", seed, c.Next, left)
+			}
+			now += int64(c.Next)
+			if early := rnd.Int64N(int64(c.Next)); rnd.IntN(3) == 0 {
+				now -= early // it was told something
+			}
+			l.holds[0].until = max(l.holds[0].until, now+end())
+			l.queue[0].until = now + int64(pushLife)
+		}
+	}
+}
+
+// Who is told of nothing, for it could not be written, is not told again and again.
+func TestNobodyIsToldOfWhatWasNotWritten(t *testing.T) {
+	dir := t.TempDir()
+	d := newDriver(t, dir)
+	take(t, d, try("x", 100*time.Millisecond))
+	b := d.store.bucket("x")
+	for i := range 3 {
+		c := &backend.Claim{Request: wait("x", time.Minute), Place: fmt.Sprintf("wake-1-dead%d.sock", i)}
+		d.store.Ask(t.Context(), []*backend.Claim{c})
+		wantErr(t, "joining the queue", c.Err, backend.ErrLocked)
+	}
+	eventually(t, "the lock expires", func() bool { return !inspect(t, d, "x").Held })
+	if err := errors.Join(os.RemoveAll(b.spare), os.Mkdir(b.spare, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := d.store.Break(ctx, "x"); err == nil || ctx.Err() != nil {
+		t.Errorf("got %v, and the context %v, want an error at once", err, ctx.Err())
+	}
 }

@@ -39,6 +39,7 @@ type lock struct {
 	era   backend.Token // the last token of the readers that hold; 0: none does
 	freed int64         // when it came free
 	queue []waiter
+	moved bool // the first of the queue has not been told yet that it is that
 }
 
 type holder struct {
@@ -133,7 +134,7 @@ func (l *lock) drop(now int64, dropped func(w waiter) bool) bool {
 		return false
 	}
 	if dropped(l.queue[0]) {
-		l.freed = now
+		l.freed, l.moved = now, true
 	}
 	n := len(l.queue)
 	l.queue = slices.DeleteFunc(l.queue, dropped)
@@ -221,14 +222,18 @@ type wakeUp struct {
 }
 
 // serve begins the turn of all at the head of the queue who may have the lock, and returns who is to look: those whose
-// turn has just begun; the first one again, which may not have heard; and the one behind them when the first turn is
-// over. That one is named too where it keeps others out who would be admitted without it, for it may be dead: at once
+// turn has just begun; the first one again, which may not have heard; one that is first now, for it looks more often;
+// and the one behind them when the first turn is over. That one is named too where it keeps others out who would be admitted without it, for it may be dead: at once
 // if it was asked whether it lives. serve reports whether it has changed anything.
 func (l *lock) serve(now int64) (wakes []wakeUp, changed bool) {
 	if l == nil || len(l.queue) == 0 {
 		return nil, false
 	}
 	_, n := l.served("")
+	if n == 0 && l.moved {
+		wakes = append(wakes, wakeUp{l.queue[0], 0})
+	}
+	l.moved = false
 	for i := range l.queue[:n] {
 		w := &l.queue[i]
 		begins := w.shared() && w.called == 0

@@ -164,7 +164,7 @@ func TestAbandon(t *testing.T) {
 		if err := <-waiter; err != nil {
 			t.Errorf("the waiter: %v", err)
 		}
-		want(t, "release of the abandoned", d.Release(t.Context(), held), nil) // it was ours until then
+		want(t, "release of the abandoned", d.Release(t.Context(), held), backend.ErrLost)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := try("n", waits)

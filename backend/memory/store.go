@@ -54,7 +54,7 @@ func (s *store) ask(prefix string, c *backend.Claim) error {
 	if s.past.get(c.Nonce) != unknown {
 		return backend.ErrLost
 	}
-	now := time.Now()
+	asked, now := backend.Now(), time.Now()
 	if c.Floor > s.counter { // which Raise may have moved ahead
 		if err := backend.CheckFloor(c.Floor, now.UnixMicro()); err != nil {
 			return err
@@ -93,7 +93,7 @@ func (s *store) ask(prefix string, c *backend.Claim) error {
 		s.number(l, h, now)
 	}
 	l.drop(c.Nonce)
-	c.Grant = backend.Grant{Token: h.token, Slot: h.slot, Reserved: h.reserved, Asked: backend.Now()}
+	c.Grant = backend.Grant{Token: h.token, Slot: h.slot, Reserved: h.reserved, Asked: asked}
 	return nil
 }
 
@@ -234,7 +234,7 @@ func (s *store) leave(key string, c *backend.Claim) error {
 		s.serve(key, l)
 	}
 	switch {
-	case mine:
+	case mine && c.Held:
 		s.past.put(c.Nonce, released)
 	case s.past.get(c.Nonce) == released:
 	case !c.Held:

@@ -203,3 +203,20 @@ func TestOtherStoreIsNotNeeded(t *testing.T) {
 		})
 	}
 }
+
+// TestUndoOverALoss: a switch back fails at the new store, which has lost its gate. What undoes it must not take that
+// for an old store, which is open without one: somebody may hold in the old store yet.
+func TestUndoOverALoss(t *testing.T) {
+	bubble(t, func(w world) {
+		closed := backend.Gate{Move: "m", Scope: scope, State: backend.GateBoth, Epoch: 5}
+		w.want("a switch that died", w.old.SetGate(w.Context(), closed, 0), nil)
+		pair := w.pair().Over(nil, &lateGate{store: client(w.new)})
+		if err := pair.Open(w.Context(), backend.PhaseFrom); err == nil {
+			w.Error("got nil, want the error of the store")
+		}
+		if old, new := w.open(); old || new {
+			w.Errorf("old open %v, new open %v, want both closed", old, new)
+		}
+		w.want("once more", w.pair().Open(w.Context(), backend.PhaseFrom), nil)
+	})
+}

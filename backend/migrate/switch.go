@@ -100,15 +100,17 @@ const (
 
 func (p Pair) open(ctx context.Context, phase backend.Phase, by who) (err error) {
 	opening, closing, away := p.to, p.from, backend.PhaseFrom
+	missing := backend.GateOpen // what it means that the store to be closed has no gate
 	if phase == backend.PhaseFrom {
 		opening, closing, away = p.from, p.to, backend.PhaseTo
+		missing = backend.GateBoth
 	}
 	work, cancel := forUndo(ctx)
 	defer cancel()
 	var t turned
 	defer func() {
 		if err != nil && t.shut.Epoch != 0 {
-			err = leftAs(err, p.undo(ctx, opening, closing, t))
+			err = leftAs(err, p.undo(ctx, opening, closing, t, missing))
 		}
 	}()
 	for {
@@ -195,13 +197,15 @@ func forUndo(parent context.Context) (context.Context, context.CancelFunc) {
 // undo opens again what a switch that failed has closed. It is a switch the other way, for another
 // one the same way may be about to open its store. What expects the epoch that the switch wrote
 // does nothing where somebody else has gone on.
-func (p Pair) undo(parent context.Context, opening, closing core.Gater, t turned) error {
+func (p Pair) undo(
+	parent context.Context, opening, closing core.Gater, t turned, missing backend.GateState,
+) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(parent), undoMost)
 	defer cancel()
 	now, err := p.gate(ctx, closing)
 	if err == nil && now.Epoch == t.before.Epoch && !now.Torn {
 		// It was not closed, or is not yet: a new epoch refuses a request that is still on its way.
-		g := now.over(backend.GateOpen, now.sealed)
+		g := now.over(missing, now.sealed)
 		if now.Epoch != 0 {
 			g.State = now.State
 		}
