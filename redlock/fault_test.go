@@ -309,3 +309,37 @@ func TestSilentConnectionsDelayNothing(t *testing.T) {
 		}
 	}
 }
+
+// A Break that a majority has carried out, though not the nodes with the votes, holds: a node without a vote gives the
+// holder none later, and one that was down frees the lock when it answers.
+func TestBreakIsNotUndoneByLateVotes(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	proxies, through := c.proxied(t, "fresh=1")
+	a := open(t, through, fencelock.WithTTL(time.Minute))
+	theirs, other := c.proxied(t, "")
+	b := open(t, other)
+	unlock(t, lock(t, a.Mutex("a")))
+	proxies[2].Set(faultproxy.Mode{Delay: 300 * time.Millisecond})
+	le := lock(t, a.Mutex("a"))
+	refuse(theirs[1])
+	must(t, b.Break(t.Context(), "a"))
+	if c.value(t, 2, "a") != "" {
+		t.Fatal("the third vote came before the Break")
+	}
+	proxies[2].Set(faultproxy.Mode{})
+	await(t, 5*time.Second, "the holder hears of it", func() bool { return le.Err() != nil || le.Renew(t.Context()) != nil })
+	theirs[1].Set(faultproxy.Mode{})
+	await(t, 15*time.Second, "all have freed the lock", func() bool {
+		return c.value(t, 0, "a")+c.value(t, 1, "a")+c.value(t, 2, "a") == ""
+	})
+}
+
+// The operator's word that nothing was forgotten is void where a node has settled, whichever others answer.
+func TestFreshBesideASettledNode(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	unlock(t, lock(t, open(t, c.url("fresh=1")).Mutex("a")))
+	must(t, c.Servers()[2].Kill())
+	unlock(t, lock(t, open(t, c.url("fresh=1")).Mutex("a")))
+}
