@@ -74,7 +74,7 @@ func (l *loader) backend(name text, n *yaml.Node) {
 	f := l.fields(n, what, 0, "url", "ttl", "migrate")
 	if ttl, ok := l.text(f["ttl"], what+": ttl"); ok {
 		d, err := time.ParseDuration(ttl.value)
-		if err != nil || d <= 0 || d > 365*24*time.Hour {
+		if err != nil || d <= 0 || d > mostTTL {
 			l.problems.add(ttl.at,
 				"%s: ttl %s: want a duration such as 500ms, 15s or 2m, at most 8760h",
 				what, quote(ttl.shown))

@@ -259,6 +259,7 @@ func TestLoadRefuses(t *testing.T) {
 			oneBackend("{url: \"etcd://h\", ttl: 500ms}"), "2:12",
 			[]string{"500ms", "etcd", "at least 1s"},
 		},
+		"a long ttl=":       {oneBackend("{url: \"redis://h?ttl=8761h\"}"), "2:12", []string{"at most 8760h"}},
 		"a short ttl= ":     {oneBackend("{url: \"etcd://h?ttl=500ms\"}"), "2:12", []string{"at least 1s"}},
 		"a list as url":     {oneBackend("{url: [\"memory://\"]}"), "2:12", []string{"one value"}},
 		"a list as backend": {oneBackend("[1]"), "2:6", []string{"mapping"}},

@@ -42,6 +42,9 @@ func (l *loader) url(b *Backend, u text, hasTTL bool) {
 		default:
 			b.TTL = d
 		}
+		if d > mostTTL {
+			l.problems.add(u.at, "%s: its ttl= is too long: want at most 8760h", what)
+		}
 	}
 	b.Scheme = parsed.Scheme
 	traits, known, wrong := traitsOf(b.Scheme, query)
@@ -52,6 +55,8 @@ func (l *loader) url(b *Backend, u text, hasTTL bool) {
 	b.Traits, b.Known = traits, known
 	l.checkTTL(b)
 }
+
+const mostTTL = 365 * 24 * time.Hour
 
 // checkTTL refuses a TTL that the backend cannot keep.
 func (l *loader) checkTTL(b *Backend) {

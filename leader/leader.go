@@ -50,8 +50,9 @@ type Callbacks struct {
 	Lead func(ctx context.Context, lease *fencelock.Lease) error
 
 	// Lost is called once for each term that a loss ended, at the time of the loss, on another
-	// goroutine than Lead, which may still be running. err matches fencelock.ErrLost, or
-	// fencelock.ErrReleased if Lead unlocked it or the Locker was closed. Run waits for it.
+	// goroutine than Lead, which may still be running; where only the unlock tells of it, after
+	// Lead. err matches fencelock.ErrLost, or fencelock.ErrReleased if Lead unlocked it or the
+	// Locker was closed. Run waits for it.
 	Lost func(lease *fencelock.Lease, err error)
 
 	// Late is called every second for as long as Lead goes on after its lease has ended, with how
@@ -116,18 +117,18 @@ func hopeless(err error) bool {
 // term leads until Lead returns. A loss is Lost's, not an error.
 func (c *Callbacks) term(ctx context.Context, lease *fencelock.Lease) (err error) {
 	held, cancel := lease.Context(ctx)
-	returned, watched := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(watched)
-		c.watch(lease, returned)
-	}()
+	returned, told := make(chan struct{}), make(chan bool)
+	go func() { told <- c.watch(lease, returned) }()
 	defer func() {
 		close(returned)
-		<-watched
+		knows := <-told
 		cancel()
-		if unlock := lease.Unlock(ctx); !errors.Is(unlock, fencelock.ErrLost) &&
-			!errors.Is(unlock, fencelock.ErrReleased) {
+		switch unlock := lease.Unlock(ctx); {
+		case errors.Is(unlock, fencelock.ErrReleased):
+		case !errors.Is(unlock, fencelock.ErrLost):
 			err = errors.Join(err, unlock)
+		case !knows && c.Lost != nil: // nobody had told us yet
+			c.Lost(lease, unlock)
 		}
 	}()
 	err = c.Lead(held, lease)
@@ -137,15 +138,15 @@ func (c *Callbacks) term(ctx context.Context, lease *fencelock.Lease) (err error
 	return err
 }
 
-// watch waits for the end of the lease or of Lead.
-func (c *Callbacks) watch(lease *fencelock.Lease, returned <-chan struct{}) {
+// watch waits for the end of the lease or of Lead, and reports whether the lease had ended.
+func (c *Callbacks) watch(lease *fencelock.Lease, returned <-chan struct{}) bool {
 	select {
 	case <-lease.Done():
 	case <-returned:
 	}
 	end := lease.Err()
 	if end == nil {
-		return
+		return false
 	}
 	lost := time.Now()
 	if c.Lost != nil {
@@ -156,7 +157,7 @@ func (c *Callbacks) watch(lease *fencelock.Lease, returned <-chan struct{}) {
 	for {
 		select {
 		case <-returned:
-			return
+			return true
 		case now := <-tick.C:
 			if c.Late != nil {
 				c.Late(lease, now.Sub(lost))

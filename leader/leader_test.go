@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/memory"
 	"github.com/fencelock/fencelock/leader"
 	"github.com/fencelock/fencelock/locktest"
@@ -302,6 +303,47 @@ func TestLostIsCalledAlso(t *testing.T) {
 			t.Errorf("Lost was called %d times of 50", lost)
 		}
 		stop()
+	})
+}
+
+// loses is a store that has lost each lock when it is unlocked.
+type loses struct{ *memory.Driver }
+
+func (l loses) Leave(ctx context.Context, cs []*backend.Claim) {
+	l.Driver.Leave(ctx, cs)
+	for _, c := range cs {
+		c.Err = backend.ErrLost
+	}
+}
+
+// A loss of which the unlock is the first to know is told as well: another may have led meanwhile.
+func TestLostAtTheUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, err := memory.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := fencelock.New(loses{d})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		ctx, stop := context.WithCancel(t.Context())
+		lost := 0
+		<-running(ctx, l.Mutex("n"), leader.Callbacks{
+			Lead: func(context.Context, *fencelock.Lease) error {
+				stop()
+				return nil
+			},
+			Lost: func(_ *fencelock.Lease, err error) {
+				if lost++; !errors.Is(err, fencelock.ErrLost) {
+					t.Errorf("got %v, want ErrLost", err)
+				}
+			},
+		})
+		if lost != 1 {
+			t.Errorf("Lost was called %d times, want once", lost)
+		}
 	})
 }
 

@@ -328,7 +328,9 @@ func TestBreakIsNotUndoneByLateVotes(t *testing.T) {
 		t.Fatal("the third vote came before the Break")
 	}
 	proxies[2].Set(faultproxy.Mode{})
-	await(t, 5*time.Second, "the holder hears of it", func() bool { return le.Err() != nil || le.Renew(t.Context()) != nil })
+	await(t, 5*time.Second, "the holder hears of it", func() bool {
+		return le.Err() != nil || le.Renew(t.Context()) != nil
+	})
 	theirs[1].Set(faultproxy.Mode{})
 	await(t, 15*time.Second, "all have freed the lock", func() bool {
 		return c.value(t, 0, "a")+c.value(t, 1, "a")+c.value(t, 2, "a") == ""

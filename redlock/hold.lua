@@ -76,7 +76,8 @@ ops.b = function(lock)
   if id and #id < 32 then id = nil end
   local theirs, left = value and string.find(ids, ' ' .. (id or '-') .. ' ', 1, true), 0
   if theirs then left = math.max(call('PTTL', lock), 0) end
-  if theirs or not value then call('DEL', lock) end -- first: a node without memory still deletes, and then it writes too
+  -- First: a node without memory still deletes, and then it writes too.
+  if theirs or not value then call('DEL', lock) end
   if values then values[lock] = nil end
   for each in string.gmatch(ids, '%x[%x.]+') do call('SET', TOMB .. each, '1', 'PX', left + 10000) end
   clear = false

@@ -159,3 +159,22 @@ func TestTerminalBreakAsks(t *testing.T) {
 		}
 	}
 }
+
+// The answer is about the holder that was shown, not the next one.
+func TestTerminalBreakOfTheNextHolder(t *testing.T) {
+	t.Parallel()
+	url := fileStore(t)
+	first := hold(t, url, "n")
+	p := onTerminal(t, url, "break", "n")
+	p.shows("Break it? [y/N]")
+	if err := first.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	next := hold(t, url, "n")
+	p.types("y\n")
+	p.shows("it was left as it is")
+	p.exits(1)
+	if err := next.Renew(t.Context()); err != nil {
+		t.Errorf("the next holder: %v", err)
+	}
+}

@@ -91,6 +91,8 @@ func (w *watch) run(ctx context.Context) error {
 	for {
 		found, err := w.finder.look(ctx)
 		switch {
+		case ctx.Err() != nil && !w.looked: // nobody knows
+			return ctx.Err()
 		case ctx.Err() != nil: // interrupted: that is how it ends
 			return exitIfAny(w.seen)
 		case err != nil && !w.looked:

@@ -85,6 +85,17 @@ func (b *breaking) free(ctx context.Context, locks *fencelock.Locker) error {
 		if err := b.confirm(ctx, info); err != nil {
 			return err
 		}
+		was := info.Token // the answer is about this one
+		if info, err = locks.Inspect(ctx, name); err != nil {
+			return err
+		}
+		if b.hold != "" {
+			b.one(&info)
+		}
+		if info.Held && info.Token != was {
+			return cli.WithCode(cli.ExitNo, "%s is held with token %s by now: it was left as it is",
+				cli.Safe(name), cli.Token(info))
+		}
 	}
 	// Also when it looked free: a store may know of half a lock.
 	breaks := locks.Break

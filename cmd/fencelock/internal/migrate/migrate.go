@@ -292,7 +292,7 @@ func connected(
 				d, err := b.Driver(limited)
 				cancel()
 				if err != nil {
-					return fmt.Errorf("backend %s: %w", cli.Safe(b.Name), storeError(err))
+					return fmt.Errorf("backend %s: %w", cli.Safe(b.Name), cli.Unanswered(err))
 				}
 				defer d.Close()
 				sides[i] = d

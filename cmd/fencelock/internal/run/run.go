@@ -307,9 +307,9 @@ func (h *holding) unlock(code int, err error) (int, error) {
 	case err != nil: // did not start: that is what there is to say
 	case isLost:
 		h.events.lost(lost)
-		return cli.ExitLost, cli.WithCode(cli.ExitLost, "%s: %s; the command had ended by itself "+
+		return cli.ExitLost, cli.WithCode(cli.ExitLost, "%s: %v%s; the command had ended by itself "+
 			"with code %d, but may have overlapped with another holder's",
-			name, h.renewals.why(lost), code)
+			name, lost, h.renewals.why(lost), code)
 	default:
 		// The command ran under the lease from start to end: its code stands.
 		h.a.Warn("the lock %s could not be freed, it will expire by itself: %v", name, failed)

@@ -95,7 +95,13 @@ func (s *server) breakHold(
 		err := fmt.Errorf("it is held with another token by now: %d", info.Token)
 		return http.StatusConflict, locks.Broken{}, err
 	}
-	// Also when it looked free: a store may know of half a lock.
+	if !info.Held { // whoever has it by then is another
+		return http.StatusOK, locks.Broken{Name: name}, nil
+	}
+	if info.Owner == "" && info.Token == 0 {
+		err := fmt.Errorf("it was not locked by Fencelock: look at it in the store, then fencelock break --foreign")
+		return http.StatusConflict, locks.Broken{}, err
+	}
 	if err := s.locks.Break(ctx, name); err != nil {
 		return s.statusOf(err), locks.Broken{}, err
 	}
