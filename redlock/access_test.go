@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
@@ -207,4 +209,33 @@ func TestScriptsWithoutMemory(t *testing.T) {
 	}
 	work.Wait()
 	free("broken")
+}
+
+// A node that once had no memory for our functions gets them when it has some: scripts do not count what they write,
+// and so do not notice that a node has forgotten some of it.
+func TestFunctionsOnceThereIsMemory(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	l := open(t, c.url("fresh=1"))
+	unlock(t, lock(t, l.Mutex("a")))
+	lists := func() string {
+		t.Helper()
+		res, err := c.direct[0].FunctionList(t.Context(), goredis.FunctionListQuery{}).Result()
+		must(t, err)
+		return fmt.Sprint(res)
+	}
+	had := lists()
+	must(t, c.direct[0].FunctionFlush(t.Context()).Err())
+	must(t, c.direct[0].ConfigSet(t.Context(), "maxmemory", "1").Err())
+	le := lock(t, l.Mutex("a"))
+	must(t, le.Renew(t.Context()))
+	unlock(t, le)
+	if got := lists(); got == had {
+		t.Fatalf("it has functions without memory: %s", got)
+	}
+	must(t, c.direct[0].ConfigSet(t.Context(), "maxmemory", "0").Err())
+	await(t, 5*time.Second, "its functions are there again", func() bool {
+		unlock(t, lock(t, l.Mutex("a")))
+		return lists() == had
+	})
 }
