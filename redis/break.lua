@@ -8,7 +8,9 @@ local what = shape(KEYS[1], ARGV[4])
 if what and what ~= 'lock' then return {what} end
 clock()
 of(KEYS[1], ARGV[1], ARGV[5])
-if not call('SET', TOMB, 'break', 'PX', 60000, 'NX') then return 1 end
+if call('EXISTS', TOMB) == 1 then return 1 end
+call('DEL', TOMB) -- which is not there: a server without memory lets a script write that has deleted
+call('SET', TOMB, 'break', 'PX', 60000)
 local value = redis.pcall('GET', KEYS[1]) -- a lock of Redisson is no string
 local nonce = type(value) == 'string' and string.match(value, '^(%x+):%d+:') or ''
 of(KEYS[1], ARGV[1], nonce)

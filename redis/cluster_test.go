@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -254,4 +255,45 @@ func TestClusterMasterStops(t *testing.T) {
 	if took := time.Since(began); took > 650*time.Millisecond {
 		t.Errorf("Lock bounded by 300ms took %v", took)
 	}
+}
+
+// A master dies for good, and its replica takes its place: locks can be had there as soon as it does, and what it has
+// copied is kept.
+func TestClusterFailsOver(t *testing.T) {
+	t.Parallel()
+	cl := servers.RedisCluster(t, servers.ClusterOptions{Masters: 3, Replicas: 1})
+	c := clusterClient(t, cl)
+	l := open(t, cl.URL(), fencelock.WithTTL(20*time.Second))
+	dies, err := cl.Master(t.Context(), int(c.ClusterKeySlot(t.Context(), key("name-0")).Val()))
+	must(t, err)
+	var there []string // names whose locks it has
+	for i := 0; len(there) < 3; i++ {
+		name := fmt.Sprint("name-", i)
+		m, err := cl.Master(t.Context(), int(c.ClusterKeySlot(t.Context(), key(name)).Val()))
+		must(t, err)
+		if m == dies {
+			there = append(there, name)
+		}
+	}
+	await(t, 20*time.Second, "every node names the replicas", func() bool {
+		for _, s := range cl.Servers() {
+			//lint:ignore SA1019 Redis 6.2 has no CLUSTER SHARDS
+			slots, err := foreign(t, s).ClusterSlots(t.Context()).Result()
+			if err != nil || slices.ContainsFunc(slots, func(s goredis.ClusterSlot) bool { return len(s.Nodes) != 2 }) {
+				return false
+			}
+		}
+		return true
+	})
+	le := lock(t, l.Mutex(there[0]))
+	await(t, 5*time.Second, "the replica has the lock", func() bool {
+		n, err := foreign(t, dies).Wait(t.Context(), 1, time.Second).Result()
+		return err == nil && n > 0
+	})
+	must(t, dies.Kill())
+	for _, name := range there[1:] {
+		unlock(t, lock(t, l.Mutex(name))) // it waits as long as an outage may last
+	}
+	must(t, le.Renew(t.Context()))
+	unlock(t, le)
 }

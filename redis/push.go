@@ -79,7 +79,7 @@ func (s *store) Enter(ctx context.Context, c *backend.Claim) error {
 	case <-ready:
 		return nil
 	case <-h.Over():
-		return h.End(nil)
+		return s.meaning(h.End(nil))
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-late:

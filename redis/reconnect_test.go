@@ -270,6 +270,7 @@ func TestServerWithoutMemory(t *testing.T) {
 	doubted := lock(t, l.Mutex("doubted")) // leaves a tombstone when it ends
 	waited := lock(t, l.Mutex("waited"))
 	wait := queue(t, c, open(t, s.URL()), "waited", 1)
+	broken := lock(t, l.Mutex("broken"))
 	must(t, c.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err())
 	must(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	_, err := l.Mutex("new").TryLock(t.Context())
@@ -281,6 +282,8 @@ func TestServerWithoutMemory(t *testing.T) {
 	for _, held := range []*fencelock.Lease{le, late, doubted, waited} {
 		must(t, held.Err())
 	}
+	must(t, l.Break(t.Context(), "broken"))
+	lost(t, broken, 3*time.Second, fencelock.Revoked)
 	p.LoseReplyTo(1, releasing("sent twice"))
 	for _, held := range []*fencelock.Lease{le, late, doubted, waited} {
 		if err := held.Unlock(t.Context()); err != nil {
@@ -293,4 +296,25 @@ func TestServerWithoutMemory(t *testing.T) {
 	must(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	unlock(t, wait.granted(t, 10*time.Second))
 	unlock(t, lock(t, l.Mutex("new")))
+}
+
+// A release that is sent again is refused by a master that was demoted and does not know the lock yet: what it says of
+// the lock counts for nothing.
+func TestReleaseIsSentAgainToADemotedMaster(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	p, url := proxied(t, s)
+	l := open(t, url, fencelock.WithTTL(time.Minute))
+	for script, take := range map[string]locks{
+		redis.RunHash: l.Mutex("x").Lock, redis.ShareHash: l.Semaphore("y", 2).Acquire,
+	} {
+		le := get(t, take)
+		must(t, c.Del(t.Context(), key(le.Name())).Err())
+		must(t, c.SlaveOf(t.Context(), "127.0.0.1", "1").Err())
+		p.LoseReplyTo(1, calling(script, le.Name()))
+		err := le.Unlock(t.Context())
+		must(t, c.SlaveOf(t.Context(), "NO", "ONE").Err())
+		want(t, "Unlock at a demoted master", err, fencelock.ErrUnavailable)
+	}
 }

@@ -3,8 +3,8 @@
 -- gives up before readers or permits have it makes room for those behind it. Follows holds.lua; what
 -- it is given and replies: run.lua.
 local function release(nonce, keep, kind, claim, pub)
-  -- Whoever holds the lock has left the queue.
-  if kind == '0' and call('ZREM', QUEUE, nonce) == 1 then call('HDEL', WAITERS, nonce) end
+  -- Whoever holds the lock has left the queue. Of a release that is sent again this is what a demoted master refuses.
+  if kind ~= '1' and call('ZREM', QUEUE, nonce) == 1 then call('HDEL', WAITERS, nonce) end
   local value = redis.pcall('GET', LOCK) -- a key of another type is not ours
   local ours = type(value) == 'string' and sub(value, 1, 33) == nonce .. ':'
   if ours then call('DEL', LOCK) end -- first: a server without memory still deletes, and then it writes too

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -114,6 +115,10 @@ const ofCluster = "the server is a node of a cluster: use redis+cluster:// or a 
 
 // meaning returns an error of the server as the contract has it.
 func (s *store) meaning(err error) error {
+	var answered goredis.Error
+	if s.cluster != nil && err != nil && !errors.As(err, &answered) {
+		s.cluster.ReloadState(context.Background()) // in the background: another node may have its slots by now
+	}
 	if s.cluster != nil && (goredis.HasErrorPrefix(err, "MOVED") || goredis.HasErrorPrefix(err, "CROSSSLOT")) {
 		return err
 	}

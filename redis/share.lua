@@ -64,7 +64,7 @@ local function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
 end
 
 local function release(nonce, keep, kind, claim, pub)
-  if kind == '0' and call('ZREM', QUEUE, nonce) == 1 then call('HDEL', WAITERS, nonce) end
+  if kind ~= '1' and call('ZREM', QUEUE, nonce) == 1 then call('HDEL', WAITERS, nonce) end
   local value = redis.pcall('GET', LOCK) -- a key of another type is not ours
   if type(value) == 'table' then value = '' end
   local ours = value and sub(value, 1, 33) == nonce .. ':'
