@@ -64,7 +64,7 @@ func (m *mutex) acquire(ctx context.Context, wait bool) (*Lease, error) {
 	seen := false
 	defer func() {
 		if !seen { // the observer panicked, and the caller gets no lease
-			le.discard()
+			le.discard(false)
 		}
 	}()
 	if joined {
@@ -193,7 +193,7 @@ func (m *mutex) ask(ctx context.Context, p *place) (*Lease, error) {
 			err = fmt.Errorf("the grant came only after its own deadline (TTL %v)", h.TTL)
 			pause = 0
 		}
-		if since.IsZero() {
+		if since.IsZero() || asked.Elapsed() >= core.Patience { // it has waited well in between
 			since = time.Now()
 		}
 		if !wait || time.Since(since) >= core.Patience {

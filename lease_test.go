@@ -487,6 +487,19 @@ func TestDriverBoundsTheTrust(t *testing.T) {
 	})
 }
 
+// What a Lock was refused long before its last wait is no outage.
+func TestRefusalsFarApart(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		waits := func(c call) error {
+			time.Sleep(time.Hour)
+			return fencelock.ErrLost
+		}
+		d.on("acquire", first(3, waits))
+		unlock(t, lock(t, l.Mutex("n")))
+	})
+}
+
 // A Lock never held what its driver says is lost: it queues again, and TryLock cannot tell.
 func TestLockIsNeverLost(t *testing.T) {
 	answers := map[string]error{

@@ -158,7 +158,7 @@ func tryEach(ctx context.Context, ms []*mutex) []*Lease {
 func discard(les []*Lease) {
 	for _, le := range les {
 		if le != nil {
-			le.discard()
+			le.discard(false)
 		}
 	}
 }
@@ -226,7 +226,9 @@ func (ls *Leases) end(le *Lease) {
 		return
 	}
 	ls.err = le.h.l.wrap("lock", le.Name(), ls.err)
-	discard(ls.all)
+	for _, other := range ls.all {
+		other.discard(true)
+	}
 }
 
 // Lease returns the lease of this name, or nil: its Token guards what the name stands for, and there

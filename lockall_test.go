@@ -144,6 +144,26 @@ func TestLockAllNeverWaitsInACircle(t *testing.T) {
 }
 
 // The first loss ends all of them: the others are free at once, and say so.
+// What goes with the first that ends is left to WithMinHold as an Unlock would.
+func TestLockAllWithMinHold(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, other := open(t, d, fencelock.WithMinHold(least)), open(t, d.other())
+		began := time.Now()
+		ls := lockAll(t, l, "a", "b")
+		unlock(t, ls.Lease("a"))
+		<-ls.Done()
+		time.Sleep(least / 2)
+		early, err := other.Mutex("b").TryLock(t.Context())
+		wantErr(t, "before its time is over", err, fencelock.ErrLocked)
+		if early != nil {
+			unlock(t, early)
+		}
+		next, err := other.Mutex("b").Lock(t.Context())
+		wantAfter(t, result{err: err, at: time.Now()}, began, least)
+		unlock(t, next)
+	})
+}
+
 func TestFirstLossEndsAll(t *testing.T) {
 	for _, how := range slices.Repeat([]string{"broken", "unlocked"}, 30) { // which context ends first is a race
 		bubble(t, func(t *testing.T, d *fake) {

@@ -232,7 +232,7 @@ const eventsMost = 1 << 16
 
 // events are those that end no call: losses, renewals in the background, clean-ups, and what Close released. One
 // goroutine gives them to the observer in order, and is there only while there are any. So an observer that is slow,
-// or blocks, or panics, holds up nothing but further events.
+// or blocks, panics or ends its goroutine, holds up nothing but further events.
 type events struct {
 	l *Locker
 
@@ -269,14 +269,11 @@ func (l *Locker) tell(e Event) {
 // deliver gives the observer what waits for it.
 func (es *events) deliver() {
 	es.mu.Lock()
-	defer es.mu.Unlock()
 	for len(es.waiting) > 0 {
-		batch := es.waiting
-		es.waiting = nil
+		e := es.waiting[0]
+		es.waiting = es.waiting[1:]
 		es.mu.Unlock()
-		for _, e := range batch {
-			es.observe(e)
-		}
+		es.observe(e)
 		es.mu.Lock()
 	}
 	es.running = false
@@ -284,14 +281,20 @@ func (es *events) deliver() {
 		close(es.drained)
 		es.drained = nil
 	}
+	es.mu.Unlock()
 }
 
 // observe keeps a panic of the observer for Close: it must not end the program from a goroutine
 // that is not the caller's.
 func (es *events) observe(e Event) {
+	returned := false
 	defer func() {
 		r := recover()
-		if r == nil {
+		switch {
+		case returned:
+			return
+		case r == nil: // it has ended this goroutine, as FailNow does
+			go es.deliver()
 			return
 		}
 		es.mu.Lock()
@@ -301,6 +304,7 @@ func (es *events) observe(e Event) {
 		}
 	}()
 	es.l.set.observer.Observe(context.Background(), e)
+	returned = true
 }
 
 // close waits until the observer has been given everything, or until late, and says what went wrong with it.

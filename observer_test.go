@@ -3,6 +3,7 @@ package fencelock_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -220,6 +221,27 @@ func TestObserverOfEventsWithoutACall(t *testing.T) {
 			})
 		}
 	}
+}
+
+// An observer that ends its goroutine, as FailNow does, is given what comes after that too.
+func TestObserverThatEndsItsGoroutine(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		var renewed atomic.Int64
+		l := openLoose(t, d, fencelock.WithObserver(observe(func(_ context.Context, e fencelock.Event) {
+			if e.Kind == fencelock.Renewed && renewed.Add(1) == 1 {
+				runtime.Goexit()
+			}
+		})))
+		le := lock(t, l.Mutex("n"))
+		time.Sleep(3 * ttl)
+		if n := renewed.Load(); n < 3 {
+			t.Errorf("it was told of %d renewals, want each", n)
+		}
+		unlock(t, le)
+		if err := l.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
 }
 
 // An observer that takes longer than the renewals loses no lease that the store has renewed.

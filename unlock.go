@@ -154,8 +154,8 @@ func (h *hold) stay(ctx context.Context) error {
 	return h.route.caller.Renew(ctx, []*core.Hold{h.bh})[0]
 }
 
-// discard gives back a lease that its caller does not get.
-func (le *Lease) discard() {
+// discard gives back a lease that its caller does not get, or had, but has not unlocked itself.
+func (le *Lease) discard(had bool) {
 	h := le.h
 	h.mu.Lock()
 	switch {
@@ -172,7 +172,7 @@ func (le *Lease) discard() {
 	case h.unlocking.taken: // by another lease's Unlock, which leaves this one behind, or by Close
 		free := h.unlocking.freeLocked()
 		h.mu.Unlock()
-		go func() { <-free; le.discard() }()
+		go func() { <-free; le.discard(had) }()
 		return
 	}
 	le.released = true
@@ -180,7 +180,11 @@ func (le *Lease) discard() {
 	h.mu.Unlock()
 	h.ended()
 	h.tell(h.freed(nil))
-	h.route.janitor.add(h.Request)
+	least := time.Duration(0)
+	if had {
+		least = h.minLeft()
+	}
+	h.route.janitor.addAfter(h.Request, least, least > 0)
 }
 
 // leaveLocked ends one of several leases on the hold, and returns what ends its contexts. h.mu is held.
