@@ -261,17 +261,20 @@ func TestMigrateStatusJSON(t *testing.T) {
 
 func TestMigrateRefusals(t *testing.T) {
 	t.Parallel()
-	g := readGuide(t, fileStore(t), fileStore(t))
+	to := fileStore(t)
+	g := readGuide(t, fileStore(t), to)
 	g.deploy(backend.PhaseFrom)
 	from := g.process()
 	held := g.lock(from)
 	two := filepath.Join(t.TempDir(), "two.yaml")
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
 	none := filepath.Join(t.TempDir(), "none.yaml")
 	for file, text := range map[string]string{
 		two: strings.Replace(strings.Replace(g.yaml, "locks:\n",
 			"  again: {migrate: {from: new, to: old, phase: from}}\nlocks:\n  - {match: "+
 				"\"more/*\", scenario: general, backend: again}\n", 1),
 			"# from | both | to", "", 1),
+		bad: strings.Replace(g.yaml, to, to+"?nosuch=1", 1),
 		none: "backends: {old: {url: \"" + fileStore(t) + "\"}}\nlocks: [{match: \"*\", " +
 			"scenario: general, backend: old}]\n",
 	} {
@@ -287,6 +290,7 @@ func TestMigrateRefusals(t *testing.T) {
 		{"fencelock migrate status", 64, "want --config FILE"},
 		{"fencelock migrate status --config " + none, 64, "has no migration"},
 		{"fencelock migrate status --config " + two, 64, "name one of moving, again"},
+		{"fencelock migrate status --config " + bad, 64, "nosuch"},
 		{"fencelock migrate plan --config " + two + " elsewhere", 64, "the configuration has moving, again"},
 		{"fencelock migrate plan --config " + two + " again", 0, ""},
 		{"fencelock migrate advance --phase both --config locks.yaml", 64, "want from or to"},

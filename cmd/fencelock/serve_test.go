@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -328,6 +329,25 @@ func TestServeBreak(t *testing.T) {
 			t.Errorf("again: got %d %q, want that it was free", got, body)
 		}
 	})
+}
+
+// A key that another program wrote has no token by which a page could name it.
+func TestServeBreaksNothingForeign(t *testing.T) {
+	t.Parallel()
+	r := servers.Redis(t, servers.RedisOptions{})
+	conn, err := net.Dial("tcp", r.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "SET fencelock:theirs value\r\n")
+	if _, err := conn.Read(make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	s := serveOn(t, r.URL(), "--allow-break")
+	if got, body := s.breaks(meaning(t, "theirs", 0)); got != 409 || !strings.Contains(body, "--foreign") {
+		t.Errorf("got %d %q, want 409", got, body)
+	}
 }
 
 func TestServeLooksOnly(t *testing.T) {
