@@ -311,10 +311,10 @@ func TestReleaseIsSentAgainToADemotedMaster(t *testing.T) {
 	} {
 		le := get(t, take)
 		must(t, c.Del(t.Context(), key(le.Name())).Err())
-		must(t, c.SlaveOf(t.Context(), "127.0.0.1", "1").Err())
+		must(t, c.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
 		p.LoseReplyTo(1, calling(script, le.Name()))
 		err := le.Unlock(t.Context())
-		must(t, c.SlaveOf(t.Context(), "NO", "ONE").Err())
+		must(t, c.ReplicaOf(t.Context(), "NO", "ONE").Err())
 		want(t, "Unlock at a demoted master", err, fencelock.ErrUnavailable)
 	}
 }
