@@ -143,7 +143,6 @@ func TestLockAllNeverWaitsInACircle(t *testing.T) {
 	})
 }
 
-// The first loss ends all of them: the others are free at once, and say so.
 // What goes with the first that ends is left to WithMinHold as an Unlock would.
 func TestLockAllWithMinHold(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
@@ -164,6 +163,7 @@ func TestLockAllWithMinHold(t *testing.T) {
 	})
 }
 
+// The first loss ends all of them: the others are free at once, and say so.
 func TestFirstLossEndsAll(t *testing.T) {
 	for _, how := range slices.Repeat([]string{"broken", "unlocked"}, 30) { // which context ends first is a race
 		bubble(t, func(t *testing.T, d *fake) {

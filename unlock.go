@@ -154,7 +154,7 @@ func (h *hold) stay(ctx context.Context) error {
 	return h.route.caller.Renew(ctx, []*core.Hold{h.bh})[0]
 }
 
-// discard gives back a lease that its caller does not get, or had, but has not unlocked itself.
+// discard gives back a lease that its caller does not get. If it had got it, WithMinHold binds as for an Unlock.
 func (le *Lease) discard(had bool) {
 	h := le.h
 	h.mu.Lock()

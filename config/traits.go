@@ -39,11 +39,10 @@ func (l *loader) url(b *Backend, u text, hasTTL bool) {
 			l.problems.add(u.at, "%s: the TTL is given twice, by ttl: and by ttl= in the URL: want one of them", what)
 		case err != nil || d <= 0:
 			l.problems.add(u.at, "%s: its ttl= is no duration: want one such as 500ms, 15s or 2m", what)
+		case d > mostTTL:
+			l.problems.add(u.at, "%s: its ttl= is too long: want at most 8760h", what)
 		default:
 			b.TTL = d
-		}
-		if d > mostTTL {
-			l.problems.add(u.at, "%s: its ttl= is too long: want at most 8760h", what)
 		}
 	}
 	b.Scheme = parsed.Scheme
@@ -56,6 +55,7 @@ func (l *loader) url(b *Backend, u text, hasTTL bool) {
 	l.checkTTL(b)
 }
 
+// mostTTL is the longest TTL, as for fencelock.WithTTL.
 const mostTTL = 365 * 24 * time.Hour
 
 // checkTTL refuses a TTL that the backend cannot keep.

@@ -117,17 +117,21 @@ func hopeless(err error) bool {
 // term leads until Lead returns. A loss is Lost's, not an error.
 func (c *Callbacks) term(ctx context.Context, lease *fencelock.Lease) (err error) {
 	held, cancel := lease.Context(ctx)
-	returned, told := make(chan struct{}), make(chan bool)
-	go func() { told <- c.watch(lease, returned) }()
+	returned, watched := make(chan struct{}), make(chan struct{})
+	told := false
+	go func() {
+		defer close(watched)
+		c.watch(lease, returned, &told)
+	}()
 	defer func() {
 		close(returned)
-		knows := <-told
+		<-watched
 		cancel()
 		switch unlock := lease.Unlock(ctx); {
 		case errors.Is(unlock, fencelock.ErrReleased):
 		case !errors.Is(unlock, fencelock.ErrLost):
 			err = errors.Join(err, unlock)
-		case !knows && c.Lost != nil: // nobody had told us yet
+		case !told && c.Lost != nil: // nobody had told us yet
 			c.Lost(lease, unlock)
 		}
 	}()
@@ -138,16 +142,17 @@ func (c *Callbacks) term(ctx context.Context, lease *fencelock.Lease) (err error
 	return err
 }
 
-// watch waits for the end of the lease or of Lead, and reports whether the lease had ended.
-func (c *Callbacks) watch(lease *fencelock.Lease, returned <-chan struct{}) bool {
+// watch waits for the end of the lease or of Lead. told: it was the lease's, and Lost has it.
+func (c *Callbacks) watch(lease *fencelock.Lease, returned <-chan struct{}, told *bool) {
 	select {
 	case <-lease.Done():
 	case <-returned:
 	}
 	end := lease.Err()
 	if end == nil {
-		return false
+		return
 	}
+	*told = true
 	lost := time.Now()
 	if c.Lost != nil {
 		c.Lost(lease, end)
@@ -157,7 +162,7 @@ func (c *Callbacks) watch(lease *fencelock.Lease, returned <-chan struct{}) bool
 	for {
 		select {
 		case <-returned:
-			return true
+			return
 		case now := <-tick.C:
 			if c.Late != nil {
 				c.Late(lease, now.Sub(lost))

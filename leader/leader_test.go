@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -339,6 +340,32 @@ func TestLostAtTheUnlock(t *testing.T) {
 				if lost++; !errors.Is(err, fencelock.ErrLost) {
 					t.Errorf("got %v, want ErrLost", err)
 				}
+			},
+		})
+		if lost != 1 {
+			t.Errorf("Lost was called %d times, want once", lost)
+		}
+	})
+}
+
+// A Lost that ends its goroutine, as FailNow does, is called once, and Run ends.
+func TestLostThatEndsItsGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := two(t)
+		ctx, stop := context.WithCancel(t.Context())
+		lost := 0
+		<-running(ctx, a.Mutex("n"), leader.Callbacks{
+			Lead: func(held context.Context, _ *fencelock.Lease) error {
+				if err := b.Break(ctx, "n"); err != nil {
+					t.Error(err)
+				}
+				<-held.Done()
+				stop()
+				return nil
+			},
+			Lost: func(*fencelock.Lease, error) {
+				lost++
+				runtime.Goexit()
 			},
 		})
 		if lost != 1 {

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -130,12 +131,24 @@ func TestSchema(t *testing.T) {
 		run(t, p, "CREATE DATABASE slow")
 		url := strings.Replace(s.URL(), "/postgres?", "/slow?", 1)
 		slow := pool(t, s, "&database=slow")
-		l := open(t, url)
-		run(t, slow, `DROP SCHEMA public CASCADE; CREATE SCHEMA public; CREATE SCHEMA aside;
-			CREATE FUNCTION aside.slow() RETURNS event_trigger LANGUAGE plpgsql AS
-				'BEGIN PERFORM pg_sleep(CASE tg_tag WHEN ''CREATE TABLE'' THEN 0.4 ELSE 0 END); END';
-			CREATE EVENT TRIGGER slow ON ddl_command_end EXECUTE FUNCTION aside.slow()`)
+		l, brief := open(t, url), open(t, url)
+		run(t, slow, "CREATE SCHEMA aside")
+		lose := func(each float64) { // and how long each table takes, in seconds
+			run(t, slow, "DROP EVENT TRIGGER IF EXISTS slow; DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+			run(t, slow, fmt.Sprintf(`CREATE OR REPLACE FUNCTION aside.slow() RETURNS event_trigger LANGUAGE plpgsql AS
+				'BEGIN PERFORM pg_sleep(CASE tg_tag WHEN ''CREATE TABLE'' THEN %g ELSE 0 END); END'`, each))
+			run(t, slow, "CREATE EVENT TRIGGER slow ON ddl_command_end EXECUTE FUNCTION aside.slow()")
+		}
+		lose(0.4)
 		unlock(t, lock(t, l.Mutex("x")))
+		lose(3)
+		_, err := brief.Mutex("x").Lock(within(t, 300*time.Millisecond))
+		want(t, "a Lock that ends before they are made", err, context.DeadlineExceeded)
+		began := time.Now()
+		_ = brief.Close() // it could not tidy up
+		if took := time.Since(began); took > 8*time.Second {
+			t.Errorf("Close took %v: it waited for them", took)
+		}
 	})
 
 	t.Run("another isolation level is the default", func(t *testing.T) {

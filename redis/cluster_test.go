@@ -257,8 +257,7 @@ func TestClusterMasterStops(t *testing.T) {
 	}
 }
 
-// A master dies for good, and its replica takes its place: locks can be had there as soon as it does, and what it has
-// copied is kept.
+// A master dies for good, and its replica takes its place: locks can be had there then, and what it has copied is kept.
 func TestClusterFailsOver(t *testing.T) {
 	t.Parallel()
 	cl := servers.RedisCluster(t, servers.ClusterOptions{Masters: 3, Replicas: 1})
@@ -291,6 +290,10 @@ func TestClusterFailsOver(t *testing.T) {
 		return err == nil && n > 0
 	})
 	must(t, dies.Kill())
+	await(t, 15*time.Second, "the replica is the master", func() bool {
+		m, err := cl.Master(t.Context(), int(c.ClusterKeySlot(t.Context(), key("name-0")).Val()))
+		return err == nil && m != dies
+	})
 	for _, name := range there[1:] {
 		unlock(t, lock(t, l.Mutex(name))) // it waits as long as an outage may last
 	}

@@ -113,11 +113,12 @@ var answers = []redisnode.Answer{
 
 const ofCluster = "the server is a node of a cluster: use redis+cluster:// or a ClusterClient"
 
-// meaning returns an error of the server as the contract has it.
+// meaning returns an error of the server as the contract has it. Where a node of a cluster gave no answer, another may
+// have its slots by now: the client looks, in the background.
 func (s *store) meaning(err error) error {
 	var answered goredis.Error
-	if s.cluster != nil && err != nil && !errors.As(err, &answered) {
-		s.cluster.ReloadState(context.Background()) // in the background: another node may have its slots by now
+	if s.cluster != nil && err != nil && !errors.As(err, &answered) && !errors.Is(err, context.Canceled) {
+		s.cluster.ReloadState(context.Background())
 	}
 	if s.cluster != nil && (goredis.HasErrorPrefix(err, "MOVED") || goredis.HasErrorPrefix(err, "CROSSSLOT")) {
 		return err

@@ -61,7 +61,7 @@ func shortHash(s string) string {
 // is not there, or as a script where the node knows no functions or the user has no right to them,
 // and as long as it has no memory for ours.
 func (n *node) run(ctx context.Context, args []any) ([]any, error) {
-	for here := true; here && !n.scripts.Load(); {
+	for fits := true; fits && !n.scripts.Load(); {
 		args[0], args[1] = "fcall", &library
 		replies, err := n.client.Do(ctx, args...).Slice()
 		switch {
@@ -73,8 +73,8 @@ func (n *node) run(ctx context.Context, args []any) ([]any, error) {
 			if err != nil && !errors.As(err, &answered) {
 				return nil, err
 			}
-			here = !goredis.HasErrorPrefix(err, "OOM")
-			n.scripts.Store(err != nil && here && !strings.Contains(err.Error(), "already exists"))
+			fits = !goredis.HasErrorPrefix(err, "OOM")
+			n.scripts.Store(err != nil && fits && !strings.Contains(err.Error(), "already exists"))
 		case goredis.HasErrorPrefix(err, "unknown command"), goredis.HasErrorPrefix(err, "NOPERM"):
 			n.scripts.Store(true)
 		default:

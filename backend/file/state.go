@@ -224,8 +224,8 @@ type wakeUp struct {
 // serve begins the turn of all at the head of the queue who may have the lock, and returns who is to look: those whose
 // turn has just begun; the first one again, which may not have heard; one that is first now, for it looks more often;
 // and the one behind them when the first turn is over. That one is named too where it keeps others out who would be
-// admitted without it, for it may be dead: at once if it was asked whether it lives. serve
-// reports whether it has changed anything.
+// admitted without it, for it may be dead: at once if it was asked whether it lives. serve reports whether it has
+// changed anything.
 func (l *lock) serve(now int64) (wakes []wakeUp, changed bool) {
 	if l == nil || len(l.queue) == 0 {
 		return nil, false

@@ -73,7 +73,7 @@ func (b *breaking) free(ctx context.Context, locks *fencelock.Locker) error {
 	if err != nil {
 		return err
 	}
-	if info.Held && info.Owner == "" && info.Token == 0 && !b.foreign {
+	if Foreign(info) && !b.foreign {
 		return cli.Usagef("%s was not locked by Fencelock: it may be another program's lock, "+
 			"or no lock at all. Breaking deletes it; look at it in the store first, then add "+
 			"--foreign.", cli.Safe(name))
@@ -118,6 +118,9 @@ func (b *breaking) free(ctx context.Context, locks *fencelock.Locker) error {
 	}
 	return nil
 }
+
+// Foreign reports whether a lock is held by what is no Fencelock's.
+func Foreign(i fencelock.Info) bool { return i.Held && i.Owner == "" && i.Token == 0 }
 
 // one makes what is said of a lock what is said of the hold that is meant, or of none.
 func (b *breaking) one(i *fencelock.Info) {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"mime"
 	"net/http"
@@ -98,14 +99,14 @@ func (s *server) breakHold(
 	if !info.Held { // whoever has it by then is another
 		return http.StatusOK, locks.Broken{Name: name}, nil
 	}
-	if info.Owner == "" && info.Token == 0 {
-		err := fmt.Errorf("it was not locked by Fencelock: look at it in the store, then fencelock break --foreign")
+	if locks.Foreign(info) {
+		err := errors.New("it was not locked by Fencelock: look at it in the store, then fencelock break --foreign")
 		return http.StatusConflict, locks.Broken{}, err
 	}
 	if err := s.locks.Break(ctx, name); err != nil {
 		return s.statusOf(err), locks.Broken{}, err
 	}
-	reply := locks.Broken{Name: name, Broken: info.Held, Owner: info.Owner, Token: info.Token}
+	reply := locks.Broken{Name: name, Broken: true, Owner: info.Owner, Token: info.Token}
 	return http.StatusOK, reply, nil
 }
 
