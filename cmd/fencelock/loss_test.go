@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -75,22 +74,6 @@ func lostWith(t *testing.T, p *proc, reason string) {
 	}
 	if e := p.await("exit"); *e.Code != cli.ExitLost {
 		t.Errorf("exit event with code %d, want %d", *e.Code, cli.ExitLost)
-	}
-}
-
-// A loss of which nobody knew before the unlock: the command has ended, and may have overlapped.
-func TestLossFoundAtTheUnlock(t *testing.T) {
-	t.Parallel()
-	url := fileStore(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	breaks := fmt.Sprintf("%s=1 FENCELOCK_URL='%s' '%s' break --yes n", envCommand, url, self)
-	got := invoke(t, on(url), "run", "n", "--", "/bin/sh", "-c", breaks)
-	if want := "lease lost: revoked; the command had ended by itself with code 0"; got.code != cli.ExitLost ||
-		!strings.Contains(got.err, want) {
-		t.Errorf("got %+v, want code %d and %q", got, cli.ExitLost, want)
 	}
 }
 

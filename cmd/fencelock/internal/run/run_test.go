@@ -2,11 +2,13 @@ package run
 
 import (
 	"context"
+	"io"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend/memory"
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
 
@@ -27,6 +29,34 @@ func TestKilledByTheKeeper(t *testing.T) {
 		if h.kept(tt.code, now); (h.lost != nil) != tt.lost {
 			t.Errorf("code %d, killed at %v: got %v", tt.code, tt.at.Sub(now), h.lost)
 		}
+	}
+}
+
+// A loss of which the unlock is the first to know: the command has ended, and may have overlapped.
+func TestLossFoundAtTheUnlock(t *testing.T) {
+	t.Parallel()
+	d, err := memory.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := fencelock.New(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	lease, err := l.Mutex("n").TryLock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Break(t.Context(), "n"); err != nil {
+		t.Fatal(err)
+	}
+	a := &cli.App{Err: io.Discard}
+	h := holding{a: a, lease: lease, events: events{a, lease}, renewals: &renewals{}}
+	code, err := h.unlock(3, nil)
+	want := "n: lease lost: revoked; the command had ended by itself with code 3"
+	if code != cli.ExitLost || err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got code %d and %v, want %d and %q", code, err, cli.ExitLost, want)
 	}
 }
 
