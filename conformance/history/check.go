@@ -154,7 +154,8 @@ func exclusion(grants []Grant) []error {
 // second is a matter of tokens; the first alone means that another had the lock while this grant was on its way.
 func rising(grants []Grant) (tokens, twice []error) {
 	seen := map[backend.Token]Grant{}
-	var tops []Grant // of those that were trusted, as they came: each with a greater token than the one before
+	// As they came, each with a greater token than the one before: of all, and of those that were trusted.
+	var told, tops []Grant
 	for _, g := range grants {
 		if twin, ok := seen[g.Token]; ok {
 			tokens = append(tokens, fmt.Errorf("%q: one token twice: %v; and %v", g.Name, twin, g))
@@ -162,18 +163,21 @@ func rising(grants []Grant) (tokens, twice []error) {
 		seen[g.Token] = g
 		trusted := g.To > g.From
 		// The greatest that was there before it was asked for.
-		n, _ := slices.BinarySearchFunc(tops, g.Called, func(top Grant, at Moment) int {
+		n, _ := slices.BinarySearchFunc(told, g.Called, func(top Grant, at Moment) int {
 			return cmp.Compare(top.From, at) // what touches overlaps
 		})
 		switch {
-		case n > 0 && g.Token < tops[n-1].Token:
+		case n > 0 && g.Token < told[n-1].Token:
 			tokens = append(tokens, fmt.Errorf("%q: a lower token after a greater one: %v; then %v",
-				g.Name, tops[n-1], g))
+				g.Name, told[n-1], g))
 		case trusted && len(tops) > 0 && g.Token < tops[len(tops)-1].Token:
 			twice = append(twice, fmt.Errorf("%q: a lower token after a greater one, "+
 				"which came in between: %v; then %v", g.Name, tops[len(tops)-1], g))
 		case trusted:
 			tops = append(tops, g)
+		}
+		if len(told) == 0 || g.Token > told[len(told)-1].Token {
+			told = append(told, g)
 		}
 	}
 	return tokens, twice
@@ -217,6 +221,11 @@ func counters(events []Event) []error {
 		case n < int64(len(added[name])) || n > wanted[name]:
 			errs = append(errs, fmt.Errorf("counter %q: it is %d; %d increments "+
 				"were acknowledged, of %d", name, n, len(added[name]), wanted[name]))
+		case len(added[name]) > 0:
+			if last := added[name][len(added[name])-1]; last.Value > n {
+				errs = append(errs, fmt.Errorf("counter %q: it is %d; %s was told that it had made it %d: an "+
+					"acknowledged increment was lost", name, n, last.Process, last.Value))
+			}
 		}
 	}
 	return errs

@@ -123,6 +123,20 @@ func TestCheck(t *testing.T) {
 			[]history.Event{granted("b", 2, 30, 40), tooSlow},
 		},
 		{
+			"a lower token after one that came too late to be trusted", "a lower token after a greater one",
+			[]history.Event{granted("a", 9, 50, 20), granted("b", 7, 60, 90)},
+		},
+		{
+			"a lower token that was asked for before one that came too late to be trusted", "",
+			[]history.Event{
+				granted("a", 9, 50, 20),
+				{
+					Kind: history.Granted, Process: "b", Name: "x", Token: 7, Called: 45, At: 60,
+					Until: 90,
+				},
+			},
+		},
+		{
 			"a lower token that was on its way when the next one came", "which came in between",
 			[]history.Event{
 				granted("a", 5, 20, 30),
@@ -160,6 +174,12 @@ func TestCheck(t *testing.T) {
 			"an overtaken holder's write", "with token 1 after",
 			[]history.Event{
 				wanted("a"), added("a", 2, 1), wanted("b"), added("b", 1, 2), counted(2),
+			},
+		},
+		{
+			"the last increment lost, and one that nobody acknowledged made", "it is 2; c was told that it had made it 3",
+			[]history.Event{
+				wanted("a"), wanted("b"), added("b", 2, 2), wanted("c"), added("c", 3, 3), counted(2),
 			},
 		},
 		{"not counted", "nobody has counted it", []history.Event{wanted("a")}},
@@ -203,7 +223,7 @@ func TestLog(t *testing.T) {
 	released := &lease{1, time.Now().Add(time.Hour), make(chan struct{})}
 	h := log.Hold(released, before)
 	log.Wanted("c", 1)
-	log.Added("c", 1, 7)
+	log.Added("c", 1, 1)
 	h.End()
 	h.End()
 	after := history.Now()

@@ -61,6 +61,9 @@ type window struct{ from, to Moment }
 //     take the lock away at the deadline or at any moment after it, never before.
 //   - Unlock has no known outcome, or the process died in it: an :info since that call began, or since the deadline if
 //     that was sooner.
+//   - Unlock was called again after one without a known outcome: if a later one returned nil, a release between the
+//     start of the first and the end of that one. A loss that a later one reported says nothing: the first may have
+//     been done. Nor do calls after one with a known outcome.
 //   - Unlock reported a loss after the deadline: the same. It may be what freed the lock, and its reply have come late.
 //   - Unlock reported a loss before the deadline: a :fail, which did not happen, and an :info since the deadline.
 //   - [Options.Brittle], where leases end with a connection: after a loss, or a death, an :info since the grant, or
@@ -83,7 +86,7 @@ func (t tenure) endpoint() string { return t.process + "#" + strconv.FormatInt(t
 
 // tenures returns the leases of each name.
 func tenures(events []Event, o Options) map[string][]tenure {
-	ended, freed := map[lease]Event{}, map[lease]Event{}
+	ended, freed := map[lease]Event{}, map[lease][]Event{}
 	type fence struct {
 		name  string
 		token backend.Token
@@ -94,7 +97,8 @@ func tenures(events []Event, o Options) map[string][]tenure {
 		case Ended:
 			ended[lease{e.Process, e.Name, e.Token}] = e
 		case Freed:
-			freed[lease{e.Process, e.Name, e.Token}] = e
+			key := lease{e.Process, e.Name, e.Token}
+			freed[key] = append(freed[key], e)
 		case Granted:
 			told[fence{e.Name, e.Token}] = true
 		}
@@ -105,7 +109,7 @@ func tenures(events []Event, o Options) map[string][]tenure {
 		case Granted:
 			key := lease{e.Process, e.Name, e.Token}
 			t := tenure{process: e.Process, fence: e.Token, acquire: window{e.Called, e.At}}
-			t.end(e, ended[key], freed[key], o)
+			t.end(e, ended[key], settled(freed[key]), o)
 			all[e.Name] = append(all[e.Name], t)
 		case Left:
 			if e.Token == 0 || told[fence{e.Name, e.Token}] {
@@ -124,6 +128,20 @@ func tenures(events []Event, o Options) map[string][]tenure {
 		}
 	}
 	return all
+}
+
+// settled is the one release that the calls of a lease's Unlock come to: see [tenure].
+func settled(calls []Event) Event {
+	if len(calls) == 0 {
+		return Event{}
+	}
+	slices.SortStableFunc(calls, func(a, b Event) int { return cmp.Compare(a.Called, b.Called) })
+	first := calls[0]
+	done := slices.IndexFunc(calls, func(e Event) bool { return e.Result == OK })
+	if first.Result == Unclear && done > 0 {
+		first.Result, first.At = OK, calls[done].At
+	}
+	return first
 }
 
 // end sets the release of a lease by what the history says of its end: see [tenure].

@@ -57,6 +57,11 @@ func drawn(r *rand.Rand) []Event {
 				}
 				end = f.At
 				events = append(events, f)
+				if f.Result == Unclear && r.IntN(2) == 0 { // it is called again, perhaps when others are there
+					f.Called, f.Result = f.At+Moment(r.IntN(4)), []Result{OK, Refused, Unclear}[r.IntN(3)]
+					f.At = f.Called + Moment(r.IntN(4))
+					events = append(events, f)
+				}
 			}
 		}
 		if now = around(end); r.IntN(3) == 0 {

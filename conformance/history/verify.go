@@ -237,7 +237,7 @@ func operations(events []Event, opts Options) map[string][]porcupine.Operation {
 		case Ended:
 			of(e).ended = e
 		case Freed:
-			of(e).freed = e
+			of(e).freed = again(of(e).freed, e)
 		case Wanted:
 			of(e).wanted = e
 		case Shown:
@@ -259,6 +259,25 @@ func operations(events []Event, opts Options) map[string][]porcupine.Operation {
 		}
 	}
 	return all
+}
+
+// again is what two calls of a lease's Unlock come to. A later one changes nothing that an earlier one settled, and
+// where the earlier one has no known outcome, it may be the one that was done: then a loss that the later one reports
+// may be none.
+func again(a, b Event) Event {
+	if a.Kind == "" {
+		return b
+	}
+	if b.Called < a.Called {
+		a, b = b, a
+	}
+	if a.Result != Unclear {
+		return a
+	}
+	if b.Called = a.Called; b.Result == Refused {
+		b.Result = Unclear
+	}
+	return b
 }
 
 // calls is what the events say of one lease.

@@ -33,8 +33,19 @@ func used(p string, t backend.Token, from, to history.Moment) []history.Event {
 	}
 }
 
+// twice is a lease of a whose Unlock was called twice, of which the first may have let b in, who asked at a moment.
+func twice(asked history.Moment, first, second history.Result) []history.Event {
+	return []history.Event{
+		granted("a", 1, 10, 100), ended("a", 1, 12, 100),
+		freed("a", 1, 13, 18, first), freed("a", 1, 20, 25, second),
+		{Kind: history.Granted, Process: "b", Name: "x", Token: 2, Called: asked, At: asked + 4, Until: 115},
+	}
+}
+
 // What is legal, among it what nobody knows.
 func TestVerify(t *testing.T) {
+	backwards := twice(15, history.Unclear, history.OK)
+	slices.Reverse(backwards)
 	for what, h := range map[string][]history.Event{
 		"nothing":             nil,
 		"one after the other": slices.Concat(used("a", 1, 10, 20), used("b", 2, 30, 40)),
@@ -58,6 +69,12 @@ func TestVerify(t *testing.T) {
 		"Unlock was done, and its reply came too late to be believed": slices.Concat([]history.Event{
 			granted("a", 1, 10, 110), ended("a", 1, 20, 110), freed("a", 1, 20, 120, history.Refused),
 		}, used("b", 2, 30, 40)),
+		"Unlock was done, its reply was lost, and it was called again": twice(15, history.Unclear, history.OK),
+		"the same, by parts in any order":                              backwards,
+		"by a store that does not remember it":                         twice(15, history.Unclear, history.Refused),
+		"without a reply once more":                                    twice(15, history.Unclear, history.Unclear),
+		"Unlock was called again after its reply":                      twice(15, history.OK, history.Unclear),
+		"the second Unlock was the one that was done":                  twice(21, history.Unclear, history.OK),
 		"lost, and told so": slices.Concat([]history.Event{granted("a", 1, 10, 110)},
 			used("b", 2, 115, 120), []history.Event{freed("a", 1, 200, 201, history.Refused)}),
 		"an overtaken holder is " +
@@ -144,6 +161,14 @@ func TestMistakes(t *testing.T) {
 				},
 			}, used("b", 2, 112, 120),
 		)},
+		{
+			"a takeover before an Unlock that was called twice", "", false, "a#1 released or lost it, at 13ns",
+			twice(8, history.Unclear, history.OK),
+		},
+		{
+			"a takeover after an Unlock that was refused, and called again", "", false,
+			"a#1 released or lost it, at 100ns", twice(15, history.Refused, history.Unclear),
+		},
 		{"a false loss", "", false, "", []history.Event{
 			granted("a", 1, 10, 110), freed("a", 1, 20, 21, history.Refused),
 		}},
