@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// Header is the header of a request that carries its fencing token, in decimal.
+	// Header is the header of a request that carries its fencing token, in decimal. A 428 of Handler
+	// has it too, which tells it from one that asks for If-Match or the like.
 	Header = "Fencing-Token"
 	// MaxHeader is the header of a 412 that carries the greatest token seen, in decimal.
 	MaxHeader = "Fencing-Token-Max"
@@ -31,6 +32,7 @@ func Handler(g Doer, resource func(*http.Request) string, next http.Handler) htt
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		values := r.Header.Values(Header)
 		if len(values) == 0 {
+			w.Header().Set(Header, "required")
 			http.Error(w,
 				"this resource wants the header "+Header+" with the token of the caller's lease",
 				http.StatusPreconditionRequired)
@@ -82,6 +84,11 @@ func Set(r *http.Request, t Token) { r.Header.Set(Header, strconv.FormatInt(t, 1
 func Response(r *http.Response) error {
 	switch r.StatusCode {
 	case http.StatusPreconditionRequired:
+		// A 428 to a request with its token asks for If-Match and the like, unless something on the way to Handler has
+		// dropped the token.
+		if r.Header.Get(Header) == "" && r.Request != nil && r.Request.Header.Get(Header) != "" {
+			return nil
+		}
 		return backend.Invalid("the resource wants the header %s", Header)
 	case http.StatusPreconditionFailed:
 		// A 412 without the header answers If-Match and the like.

@@ -241,6 +241,31 @@ func TestOther412IsNoStaleToken(t *testing.T) {
 	}
 }
 
+// A resource may want more than a token. What asks for that is told from a Handler that has seen no token, also where a
+// proxy before it has dropped the one that was sent.
+func TestOther428IsNoMissingToken(t *testing.T) {
+	guarded := fence.Handler(&fence.Memory{}, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "If-Match is wanted", http.StatusPreconditionRequired)
+	}))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/dropped" {
+			r.Header.Del(fence.Header)
+		}
+		guarded.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	for path, want := range map[string]error{"/a": nil, "/dropped": fencelock.ErrInvalid} {
+		res, _ := request(t, http.MethodPut, s.URL+path, "5")
+		if err := fence.Response(res); res.StatusCode != http.StatusPreconditionRequired || !errors.Is(err, want) {
+			t.Errorf("%s: got %d and %v, want 428 and %v", path, res.StatusCode, err, want)
+		}
+	}
+	byHand := &http.Response{StatusCode: http.StatusPreconditionRequired} // of any other server, to who knows what
+	if err := fence.Response(byHand); !errors.Is(err, fencelock.ErrInvalid) {
+		t.Errorf("got %v, want %v", err, fencelock.ErrInvalid)
+	}
+}
+
 func TestDoEndsWithItsCtx(t *testing.T) {
 	var g fence.Memory
 	ctx, cancel := context.WithCancel(t.Context())

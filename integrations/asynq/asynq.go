@@ -20,7 +20,8 @@ import (
 // returns for it, or nil for none. The ctx of the task ends with the lease too, which it carries for its
 // Token (fencelock.LeaseFrom).
 //
-// A task whose lock another has gives its worker back at once, with fencelock.ErrLocked, and is retried.
+// A task whose lock another has gives its worker back at once, with fencelock.ErrLocked, and is retried. asynq would
+// archive one that has no retry left: that one waits for the lock, as long as its timeout allows.
 // The error of a task is joined with that of Unlock, so that asynq retries it: ErrLost if the task may
 // have overlapped with another; ErrUnavailable if the store is out, and the lock is free after the TTL
 // only. Where asynq gives a task up (its timeout, a shutdown), the lock is held until it has returned.
@@ -33,7 +34,12 @@ func Middleware(mutex func(*asynq.Task) fencelock.Mutex) asynq.MiddlewareFunc {
 			if m == nil {
 				return next.ProcessTask(ctx, task)
 			}
-			lease, err := m.TryLock(ctx)
+			lock := m.TryLock
+			retried, _ := asynq.GetRetryCount(ctx)
+			if most, ok := asynq.GetMaxRetry(ctx); ok && retried >= most {
+				lock = m.Lock
+			}
+			lease, err := lock(ctx)
 			if err != nil {
 				return err
 			}
@@ -47,8 +53,7 @@ func Middleware(mutex func(*asynq.Task) fencelock.Mutex) asynq.MiddlewareFunc {
 	}
 }
 
-// IsFailure is for asynq.Config: that another has the lock is no failure, and uses up no retry. A task
-// without any, of asynq.MaxRetry(0), is archived all the same.
+// IsFailure is for asynq.Config: that another has the lock is no failure, and uses up no retry.
 func IsFailure(err error) bool { return err != nil && !errors.Is(err, fencelock.ErrLocked) }
 
 // RetryDelay is for asynq.Config: a task whose lock another has is retried after locked, any other as by

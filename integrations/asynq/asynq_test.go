@@ -21,7 +21,7 @@ type failed chan error
 func (f failed) HandleError(_ context.Context, _ *asynq.Task, err error) { f <- err }
 
 // server starts a server of its own on the queue at addr.
-func server(t *testing.T, addr string, locks *fencelock.Locker, errs failed, h asynq.HandlerFunc) {
+func server(t *testing.T, addr string, locks *fencelock.Locker, errs asynq.ErrorHandler, h asynq.HandlerFunc) {
 	t.Helper()
 	mux := asynq.NewServeMux()
 	mux.Use(fenceasynq.Middleware(func(task *asynq.Task) fencelock.Mutex {
@@ -37,7 +37,7 @@ func server(t *testing.T, addr string, locks *fencelock.Locker, errs failed, h a
 		Concurrency: 2, ErrorHandler: errs, IsFailure: fenceasynq.IsFailure, LogLevel: asynq.FatalLevel,
 		TaskCheckInterval: 10 * time.Millisecond, DelayedTaskCheckInterval: 10 * time.Millisecond,
 		RetryDelayFunc: func(n int, err error, task *asynq.Task) time.Duration {
-			if errors.Is(err, fencelock.ErrLost) {
+			if !errors.Is(err, fencelock.ErrLocked) {
 				return 0 // by default it is some seconds
 			}
 			return again(n, err, task)
@@ -49,11 +49,11 @@ func server(t *testing.T, addr string, locks *fencelock.Locker, errs failed, h a
 	t.Cleanup(s.Shutdown)
 }
 
-func queue(t *testing.T, addr string, kind, customer string) {
+func queue(t *testing.T, addr string, kind, customer string, opts ...asynq.Option) {
 	t.Helper()
 	client := asynq.NewClient(asynq.RedisClientOpt{Addr: addr})
 	defer client.Close()
-	if _, err := client.Enqueue(asynq.NewTask(kind, []byte(customer))); err != nil {
+	if _, err := client.Enqueue(asynq.NewTask(kind, []byte(customer)), opts...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -106,6 +106,53 @@ func TestOneAtATime(t *testing.T) {
 		t.Errorf("the second has used up %d retries", retries)
 	}
 	end <- struct{}{}
+}
+
+// waits is an Observer that tells of every Lock that begins.
+type waits chan struct{}
+
+func (waits) Observe(context.Context, fencelock.Event) {}
+
+func (w waits) Begin(ctx context.Context, e fencelock.Event) context.Context {
+	if e.Kind == fencelock.Locking {
+		w <- struct{}{}
+	}
+	return ctx
+}
+
+// A task that has no retry left waits for another's lock.
+func TestLastTryWaits(t *testing.T) {
+	store, addr := locktest.New(t), servers.Redis(t, servers.RedisOptions{}).Addr()
+	errs, held, began, waiting := make(failed, 1000), make(chan struct{}), make(chan int, 10), make(waits, 10)
+	onError := asynq.ErrorHandlerFunc(func(ctx context.Context, task *asynq.Task, err error) {
+		errs.HandleError(ctx, task, err)
+		<-held // before asynq retries it
+	})
+	locks := store.Locker(t, fencelock.WithObserver(waiting))
+	server(t, addr, locks, onError, func(ctx context.Context, _ *asynq.Task) error {
+		retries, _ := asynq.GetRetryCount(ctx)
+		began <- retries
+		if retries == 0 {
+			return errors.New("broken")
+		}
+		return nil
+	})
+	queue(t, addr, "locked", "7", asynq.MaxRetry(1))
+	next(t, errs)
+	next(t, began)
+	free := store.Hold("customers/7")
+	close(held)
+	select {
+	case <-waiting:
+	case err := <-errs:
+		t.Fatalf("the last try ended with %v, want it to wait for the lock", err)
+	case <-time.After(10 * time.Second):
+		t.Fatal("the last try did not begin")
+	}
+	free()
+	if retries := next(t, began); retries != 1 {
+		t.Errorf("the handler ran for retry %d, want 1", retries)
+	}
 }
 
 func TestLoss(t *testing.T) {

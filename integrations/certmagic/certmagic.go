@@ -29,8 +29,9 @@ type Storage struct {
 // A hold lasts from Lock to Unlock, also when its lease is lost: certmagic knows it by its name, so
 // that the Unlock of the first would end a second one of this process.
 type hold struct {
-	lease atomic.Pointer[fencelock.Lease] // nil while Lock waits
-	ended chan struct{}
+	lease  atomic.Pointer[fencelock.Lease] // nil while Lock waits
+	ended  chan struct{}
+	outage error // that Lock has waited out in vain; set before ended is closed
 }
 
 // New returns s with its locks in locks, named prefix and certmagic's name, with opts.
@@ -43,12 +44,15 @@ func New(s certmagic.Storage, locks *fencelock.Locker, prefix string, opts ...fe
 // ErrUnavailable after an outage of more than 5 s, and that of ctx if it ended first.
 func (s *Storage) Lock(ctx context.Context, name string) error {
 	for {
-		other, err := s.take(ctx, name, fencelock.Mutex.Lock)
+		other, err := s.take(ctx, name, true)
 		if other == nil {
 			return err
 		}
 		select {
 		case <-other.ended:
+			if other.outage != nil { // those who wait would do it one after the other
+				return other.outage
+			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -57,26 +61,33 @@ func (s *Storage) Lock(ctx context.Context, name string) error {
 
 // TryLock reports whether it took the lock. That another has it is no error.
 func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
-	other, err := s.take(ctx, name, fencelock.Mutex.TryLock)
+	other, err := s.take(ctx, name, false)
 	if other != nil || errors.Is(err, fencelock.ErrLocked) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-type method func(fencelock.Mutex, context.Context) (*fencelock.Lease, error)
-
 // take locks, unless this process has a hold already, which it returns then.
-func (s *Storage) take(ctx context.Context, name string, lock method) (*hold, error) {
+func (s *Storage) take(ctx context.Context, name string, wait bool) (*hold, error) {
 	h := &hold{ended: make(chan struct{})}
 	if other, loaded := s.holds.LoadOrStore(name, h); loaded {
 		return other.(*hold), nil
 	}
-	lease, err := lock(s.mutex(name), ctx)
+	defer func() { // also where an Observer panics or ends the goroutine
+		if h.lease.Load() == nil {
+			s.holds.Delete(name)
+			close(h.ended)
+		}
+	}()
+	lock := s.mutex(name).TryLock
+	if wait {
+		lock = s.mutex(name).Lock
+	}
+	lease, err := lock(ctx)
 	h.lease.Store(lease)
-	if err != nil {
-		s.holds.Delete(name)
-		close(h.ended)
+	if wait && ctx.Err() == nil && errors.Is(err, fencelock.ErrUnavailable) {
+		h.outage = err
 	}
 	return nil, err
 }
@@ -113,10 +124,10 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 // work may have overlapped with another server's; ErrUnavailable if the store is out, and other
 // servers get the lock after the TTL only.
 func (s *Storage) Unlock(ctx context.Context, name string) error {
-	h, lease, err := s.held(name)
+	h, _, err := s.held(name)
 	if err != nil || !s.holds.CompareAndDelete(name, h) {
 		return fencelock.ErrReleased
 	}
 	defer close(h.ended)
-	return lease.Unlock(ctx)
+	return h.lease.Load().Unlock(ctx) // RenewLockLease may have changed it since held
 }

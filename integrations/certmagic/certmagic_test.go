@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"math/big"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -215,3 +216,86 @@ func TestLossInOneProcess(t *testing.T) {
 		want(s.Unlock(t.Context(), "a"), nil)
 	})
 }
+
+// An outage is ridden out once by all who wait for a name in this process, and by a Lock in full: a TryLock of the same
+// process, which is told at once, does not end it.
+func TestOutageIsWaitedOutOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, told := locktest.New(t), make(chan struct{})
+		tried := watch(func(e fencelock.Event) {
+			if e.Kind == fencelock.NotAcquired {
+				<-told
+			}
+		})
+		s := fencecertmagic.New(&certmagic.FileStorage{}, store.Locker(t, fencelock.WithObserver(tried)), "certs/")
+		store.Outage(time.Hour)
+		go func() { _, _ = s.TryLock(t.Context(), "b") }()
+		synctest.Wait() // it holds the name in this process until it is told
+		began, ends := time.Now(), make(chan error, 3)
+		for range cap(ends) {
+			go func() { ends <- s.Lock(t.Context(), "b") }()
+		}
+		synctest.Wait()
+		close(told)
+		for range cap(ends) {
+			err, took := <-ends, time.Since(began)
+			if !errors.Is(err, fencelock.ErrUnavailable) || took < 5*time.Second || took > 6*time.Second {
+				t.Errorf("got %v after %v, want ErrUnavailable after 5 s", err, took)
+			}
+		}
+	})
+}
+
+// Who waits behind a Lock that its own ctx ends in an outage goes on with a ctx of its own.
+func TestAnothersCtxEndsNoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := locktest.New(t)
+		s := fencecertmagic.New(&certmagic.FileStorage{}, store.Locker(t), "certs/")
+		store.Outage(3 * time.Second)
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		go func() { _ = s.Lock(short, "b") }()
+		synctest.Wait()
+		if err := s.Lock(t.Context(), "b"); err != nil {
+			t.Errorf("got %v, want the lock after the outage", err)
+		}
+	})
+}
+
+// An Observer that ends the goroutine of a Lock leaves the name as it was.
+func TestLockThatDoesNotReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := locktest.New(t)
+		var end func()
+		once := watch(func(e fencelock.Event) {
+			if e.Kind != fencelock.Acquired {
+				return
+			}
+			if fn := end; fn != nil {
+				end = nil
+				fn()
+			}
+		})
+		s := fencecertmagic.New(&certmagic.FileStorage{}, store.Locker(t, fencelock.WithObserver(once)), "certs/")
+		for _, fn := range []func(){runtime.Goexit, func() { panic("observed") }} {
+			end = fn
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				defer func() { _ = recover() }()
+				_ = s.Lock(ctx, "b")
+			}()
+			<-ended
+			if err := errors.Join(s.Lock(ctx, "b"), s.Unlock(ctx, "b")); err != nil {
+				t.Errorf("the next Lock: %v", err)
+			}
+			cancel()
+		}
+	})
+}
+
+// watch is an Observer.
+type watch func(fencelock.Event)
+
+func (w watch) Observe(_ context.Context, e fencelock.Event) { w(e) }

@@ -25,7 +25,7 @@ type Locker struct {
 	opts   []fencelock.Option
 
 	mu   sync.Mutex
-	runs map[string]*fencelock.Lease // by job: of its last run, until its Task begins
+	runs map[string]*fencelock.Lease // by job: of its run, until its Task begins or it is unlocked
 }
 
 // NewLocker returns a Locker whose locks are named prefix and the job's name (gocron.WithName), and
@@ -47,7 +47,24 @@ func (l *Locker) Lock(ctx context.Context, job string) (gocron.Lock, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.runs[job] = lease
-	return lease, nil
+	return held{l, job, lease}, nil
+}
+
+// held is the gocron.Lock of a run: its lease, which the Locker remembers.
+type held struct {
+	l     *Locker
+	job   string
+	lease *fencelock.Lease
+}
+
+// Unlock implements gocron.Lock.
+func (h held) Unlock(ctx context.Context) error {
+	h.l.mu.Lock()
+	if h.l.runs[h.job] == h.lease { // the task was not made by Task
+		delete(h.l.runs, h.job)
+	}
+	h.l.mu.Unlock()
+	return h.lease.Unlock(ctx)
 }
 
 // Task returns the function of a job of this name, for gocron.NewTask. It calls fn with the lease of

@@ -3,6 +3,7 @@ package gocron_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -167,6 +168,45 @@ func TestShutdown(t *testing.T) {
 		t.Error("the ctx of the job goes on")
 	}
 	store.AssertFree(t, "jobs/report")
+}
+
+// A Locker forgets the runs of jobs whose task was made by other means, and names that come once only.
+func TestLockerForgetsRuns(t *testing.T) {
+	l := fencegocron.NewLocker(locktest.New(t).Locker(t), "jobs/")
+	for i := range 1000 {
+		lock, err := l.Lock(t.Context(), fmt.Sprint("report ", i))
+		if err == nil {
+			err = lock.Unlock(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := l.Runs(); got != 0 {
+		t.Errorf("it remembers %d runs, want none", got)
+	}
+}
+
+// The Unlock of a run that has lost its lease leaves the next run its own.
+func TestUnlockOfALostRun(t *testing.T) {
+	store := locktest.New(t)
+	l := fencegocron.NewLocker(store.Locker(t), "jobs/")
+	lost, err := l.Lock(t.Context(), "report")
+	if err != nil {
+		t.Fatal(err)
+	}
+	store.Lose("jobs/report")
+	next, err := l.Lock(t.Context(), "report")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lost.Unlock(t.Context()); !errors.Is(err, fencelock.ErrLost) {
+		t.Errorf("Unlock of the first: got %v, want ErrLost", err)
+	}
+	run := l.Task("report", func(context.Context, *fencelock.Lease) error { return nil })
+	if err := errors.Join(run(t.Context()), next.Unlock(t.Context())); err != nil {
+		t.Errorf("the second run: %v", err)
+	}
 }
 
 // A Task outside of a run that has a lease.

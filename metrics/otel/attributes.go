@@ -1,7 +1,10 @@
 package otel
 
 import (
+	"errors"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -9,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/metrics/internal/measure"
 )
 
@@ -28,8 +32,8 @@ func labels(backend, resource string, more ...attribute.KeyValue) metric.Measure
 // spanAttributes are what is known at the start of a span.
 func spanAttributes(e fencelock.Event, resource string) []attribute.KeyValue {
 	as := []attribute.KeyValue{
-		attribute.String("lock.name", e.Name), attribute.String("lock.backend", e.Backend),
-		attribute.String("lock.owner", e.Owner), attribute.String("lock.resource", resource),
+		attribute.String("lock.name", text(e.Name)), attribute.String("lock.backend", e.Backend),
+		attribute.String("lock.owner", text(e.Owner)), attribute.String("lock.resource", resource),
 		attribute.String("lock.mode", e.Mode.String()),
 	}
 	if e.Token != 0 {
@@ -37,6 +41,11 @@ func spanAttributes(e fencelock.Event, resource string) []attribute.KeyValue {
 	}
 	return as
 }
+
+// text is a name as an exporter takes it: a caller may give anything, and what is no UTF-8 would cost a whole export.
+func text(s string) string { return valid(s[:min(len(s), backend.MaxNameLen)]) }
+
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // outcome is what is known at the end of a span.
 func outcome(e fencelock.Event) []attribute.KeyValue {
@@ -58,6 +67,14 @@ func fail(span trace.Span, err error, at time.Time) {
 	if err == nil {
 		return
 	}
+	record(span, err, at)
+	span.SetStatus(codes.Error, valid(err.Error()))
+}
+
+// record records an error. What a store says, or a cause of the caller's ctx, may be no UTF-8.
+func record(span trace.Span, err error, at time.Time) {
+	if s := err.Error(); !utf8.ValidString(s) {
+		err = errors.New(valid(s))
+	}
 	span.RecordError(err, trace.WithTimestamp(at))
-	span.SetStatus(codes.Error, err.Error())
 }

@@ -122,7 +122,7 @@ func (o *Observer) Observe(ctx context.Context, e fencelock.Event) {
 		o.hold(ctx, e, resource, c)
 	case fencelock.RenewFailed:
 		if span := o.held(e.Hold, false); span != nil && !measure.Overtaken(e.Err) {
-			span.RecordError(e.Err, trace.WithTimestamp(e.At))
+			record(span, e.Err, e.At)
 		}
 	case fencelock.Released, fencelock.Lost:
 		if span := o.held(e.Hold, true); span != nil {
@@ -137,7 +137,7 @@ func (o *Observer) Observe(ctx context.Context, e fencelock.Event) {
 	}
 	c.span.SetAttributes(outcome(e)...)
 	if c.kind == fencelock.TryLocking && errors.Is(e.Err, fencelock.ErrLocked) {
-		c.span.RecordError(e.Err, trace.WithTimestamp(e.At)) // an answer, and no failure
+		record(c.span, e.Err, e.At) // an answer, and no failure
 	} else {
 		fail(c.span, e.Err, e.At)
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/sdk/trace"
@@ -182,4 +184,50 @@ func TestUnsampled(t *testing.T) {
 			t.Errorf("got %d spans, want none", got)
 		}
 	}, trace.WithSampler(trace.NeverSample()))
+}
+
+// One string that is no UTF-8 would cost an exporter a whole batch of spans. A caller's mistake may be of any length.
+func TestSpansOfAnyNameAndError(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		for _, name := range []string{"a/\xff", strings.Repeat("a/\xff", 1<<18)} {
+			if _, err := r.Mutex(name).TryLock(t.Context()); !errors.Is(err, fencelock.ErrInvalid) {
+				t.Errorf("got %v, want ErrInvalid", err)
+			}
+		}
+		le, err := r.Mutex("a/1").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		cause := errors.New("\xff")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(cause)
+		if _, err := r.Mutex("a/1").Lock(ctx); !errors.Is(err, cause) {
+			t.Errorf("got %v, want its ctx's cause", err)
+		}
+		if err := le.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+
+		strs, errs := 0, 0
+		check := func(what, s string) {
+			if strs++; !utf8.ValidString(s) || len(s) > 2048 {
+				t.Errorf("%s is no UTF-8, or too long: %d bytes, %.100q", what, len(s), s)
+			}
+		}
+		for _, s := range r.spans.Ended() {
+			check("the status of "+s.Name(), s.Status().Description)
+			for _, a := range s.Attributes() {
+				check(string(a.Key), a.Value.String())
+			}
+			for _, e := range s.Events() {
+				errs++
+				for _, a := range e.Attributes {
+					check(string(a.Key), a.Value.String())
+				}
+			}
+		}
+		if strs == 0 || errs != 3 {
+			t.Errorf("got %d strings and %d errors, want some, and 3", strs, errs)
+		}
+	})
 }
