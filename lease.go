@@ -6,7 +6,7 @@ import (
 )
 
 // Lease is one hold of a lock, until Unlock or until it is lost. Its methods
-// may be called from many goroutines. None but Renew and Unlock asks the store.
+// may be called from many goroutines. None but Renew, Unlock and Wanted asks the store.
 //
 // Done, Err, Context, Renew and Unlock look at the clock first: a process that was stopped, or (on
 // Linux) a machine that slept, sees the loss on its first look. After Close of its Locker a lease
@@ -39,15 +39,24 @@ func (le *Lease) Mode() Mode { return le.h.Mode }
 func (le *Lease) Slot() int { return le.h.Slot }
 
 // Handle returns the driver's own handle of this hold, for functions of the
-// driver's package; nil where the driver has none.
+// driver's package; nil where the driver has none, and where Unlock has left the lock to another lease
+// of this process.
 //
 // Who has asked for it may refer to the hold in the store by it: from then on the lock is not
-// passed on within the process.
+// passed on.
 func (le *Lease) Handle() any {
-	if !le.h.handled.Swap(true) {
-		le.h.l.disinherit(le.h)
+	h := le.h
+	h.mu.Lock() // it may be passing the lock on at this moment
+	left := h.next != nil || le.released && h.err == nil
+	first := !left && !h.handled.Swap(true)
+	h.mu.Unlock()
+	switch {
+	case left:
+		return nil
+	case first:
+		h.l.disinherit(h)
 	}
-	return le.h.handle()
+	return h.handle()
 }
 
 // Deadline returns until when this process may trust the lease: the moment before the last granted
@@ -107,9 +116,12 @@ func (le *Lease) Renew(ctx context.Context) error {
 // It returns nil only if the lease was surely held until now. ErrLost: it ended before, so the work
 // done under it may have overlapped with that of another holder. ErrReleased: it was unlocked
 // before. ErrUnavailable: the store did not answer; the lease is not renewed any more, and Unlock
-// may be called again until its Deadline; if ctx ended meanwhile, the error matches that too. An
-// *UndoneError: the lock was held until now and is free, but what was written through its own
-// transaction (Traits.Transactional) was rolled back.
+// may be called again until its Deadline; if ctx ended meanwhile, the error matches that too.
+//
+// What was written through the lock's own transaction (Traits.Transactional) is committed with nil,
+// and rolled back with ErrLost or an *UndoneError, of which the latter says that the lock was held until
+// now and is free. A Deadline that passes while the commit is under way changes neither: Unlock says what
+// became of it, and after ErrUnavailable it may be called again later too.
 //
 // Stop the work that the lock guards before calling it: Done is closed once the
 // store has confirmed. During Close it waits for that, and returns what Close made of the lease.

@@ -247,7 +247,8 @@ func (s *store) look(ctx context.Context, c *backend.Claim, p *place) error {
 			return err
 		}
 	}
-	if p.rev > 0 && !s.push.blocked(p) {
+	// Of a holder's entry the compares decide: it may be gone.
+	if p.rev > 0 && (p.holds || !s.push.blocked(p)) {
 		if granted, err := s.turn(ctx, c, p); granted || err != nil {
 			return err
 		}

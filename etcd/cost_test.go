@@ -9,7 +9,6 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
 	"github.com/fencelock/fencelock"
@@ -62,7 +61,7 @@ func (r *rig) seenDriver(
 	t *testing.T, see func(method string, req any) (answered func()), opts ...fencelock.Option,
 ) (*fencelock.Locker, *etcd.Driver) {
 	t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: r.e.Addrs(), Logger: zap.NewNop(), DialOptions: []grpc.DialOption{
+	c := clientOf(t, clientv3.Config{Endpoints: r.e.Addrs(), DialOptions: []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(
 			ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
 			invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
@@ -78,14 +77,7 @@ func (r *rig) seenDriver(
 			return stream(ctx, desc, cc, method, opts...)
 		}),
 	}})
-	must(t, err)
-	t.Cleanup(func() { _ = c.Close() })
-	d, err := etcd.New(c, &etcd.Options{Prefix: r.prefix})
-	must(t, err)
-	l, err := fencelock.New(d, opts...)
-	must(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	return l, d
+	return r.over(t, c, opts...)
 }
 
 // roundTrips: an uncontended lock costs one transaction, its release another; a try on a held lock one.

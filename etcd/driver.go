@@ -81,6 +81,7 @@ func New(client *clientv3.Client, opts *Options) (*Driver, error) {
 	}
 	s.push.s, s.push.watches = s, map[string]*watch{}
 	s.push.ctx, s.push.cancel = context.WithCancel(s.ctx)
+	s.history.onBack = s.push.renew
 	s.ids.free = map[string]string{}
 	s.shut = sync.OnceValue(s.close)
 	return &Driver{s}, nil

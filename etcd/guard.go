@@ -136,7 +136,7 @@ func (g *Guard) Compare(resource string, t backend.Token) clientv3.Cmp {
 // Held returns the compare that is true as long as the lock of a lease is held by that lease, for
 // the If of a transaction of the program on the same etcd: it refuses from the moment at which the
 // lock is lost, before any other holder has done anything. h is a *fencelock.Lease; ok is false if
-// its lock is not in etcd.
+// its lock is not in etcd, or its Unlock has left it to another lease of the process.
 func Held(h backend.Handler) (cmp clientv3.Cmp, ok bool) {
 	hd, ok := h.Handle().(*hold)
 	if !ok {

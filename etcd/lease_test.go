@@ -123,6 +123,23 @@ func grantedTTL(t *testing.T, r *rig) {
 	}
 }
 
+// lastSecond: what is held under a lease expires, also when less than a second of it is left.
+func lastSecond(t *testing.T, r *rig) {
+	l := open(t, r.url())
+	session, err := r.c.Grant(t.Context(), 2)
+	must(t, err)
+	_, err = r.c.Put(t.Context(), r.prefix+"~lock/x/0", "held:5:somebody", clientv3.WithLease(session.ID))
+	must(t, err)
+	await(t, 20*time.Second, "it is over", func() bool {
+		info, err := l.Inspect(t.Context(), "x")
+		must(t, err)
+		if info.Held && info.ExpiresIn <= 0 {
+			t.Fatalf("Inspect of a lock under a lease: got it without expiry: %+v", info)
+		}
+		return !info.Held
+	})
+}
+
 // sharedDeadline: a lock put under a lease that is there already is trusted from that lease's last renewal only.
 func sharedDeadline(t *testing.T, r *rig) {
 	d := r.driver(t, r.url())

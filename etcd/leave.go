@@ -111,7 +111,7 @@ func (s *store) releasing(c *backend.Claim, p *place, tomb []clientv3.Op) *part 
 			return err
 		}
 		ours := resp.Succeeded
-		if !ours && again {
+		if !ours && again && resp.Header.Revision > h.rev { // else the store has gone back to before it
 			if ours, err = s.wasOurs(ctx, c.Nonce, h); err != nil {
 				return err
 			}

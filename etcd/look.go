@@ -141,9 +141,7 @@ func (s *store) describe(ctx context.Context, q queue, left *remains) (backend.I
 		return i, nil
 	}
 	var err error
-	if i.ExpiresIn, err = s.left(ctx, first.Lease, left); errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		err = nil // it is over just now
-	}
+	i.ExpiresIn, err = s.left(ctx, first.Lease, left)
 	return i, err
 }
 
@@ -187,9 +185,7 @@ func (s *store) describeGroup(
 			i.Leaked = i.Leaked || kv.Lease == 0
 			i.Holds = append(i.Holds, h)
 			i.ExpiresIn = max(i.ExpiresIn, h.ExpiresIn)
-			if !errors.Is(err, rpctypes.ErrLeaseNotFound) { // else just over
-				errs = errors.Join(errs, err)
-			}
+			errs = errors.Join(errs, err)
 		})
 	}
 	wg.Wait()
@@ -216,16 +212,20 @@ func (s *store) tokenOf(ctx context.Context, kv *mvccpb.KeyValue, v value) (back
 // remains are what is left of leases, each asked for once.
 type remains struct{ of sync.Map }
 
-// left returns what is left of a lease, in whole seconds, rounded down.
+// left returns what is left of a lease, in whole seconds, rounded down; but a little in its last second,
+// and where it is over just now, for 0 would say that it has no end.
 func (s *store) left(ctx context.Context, id int64, known *remains) (time.Duration, error) {
 	ask, _ := known.of.LoadOrStore(id, sync.OnceValues(func() (time.Duration, error) {
 		resp, err := do(ctx, func(ctx context.Context) (*clientv3.LeaseTimeToLiveResponse, error) {
 			return s.client.TimeToLive(ctx, clientv3.LeaseID(id))
 		})
-		if err != nil {
+		switch {
+		case errors.Is(err, rpctypes.ErrLeaseNotFound): // the server says it by a TTL of -1, another may not
+			return time.Millisecond, nil
+		case err != nil:
 			return 0, err
 		}
-		return time.Duration(max(resp.TTL, 0)) * time.Second, nil
+		return max(time.Duration(resp.TTL)*time.Second, time.Millisecond), nil
 	}))
 	return ask.(func() (time.Duration, error))()
 }

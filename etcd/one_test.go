@@ -101,6 +101,11 @@ func TestOnOneServer(t *testing.T) {
 		{"StrangerAmongReaders", strangerAmongReaders},
 		{"ReadersAtGate", readersAtGate},
 		{"SharedRoundTrips", sharedRoundTrips},
+		{"Namespace", inNamespace},
+		{"SilentStore", silentStore},
+		{"TurnAndEntryLost", turnAndEntryLost},
+		{"HeldAfterUnlock", heldAfterUnlock},
+		{"LastSecond", lastSecond},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"strconv"
 	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/fencelock/fencelock/backend"
 )
@@ -25,6 +28,8 @@ const (
 	keepEvery = 500 * time.Millisecond
 	// keepMost bounds one such round.
 	keepMost = time.Second
+	// ownStreams is how many streams go over a Watcher that the program has put into its client.
+	ownStreams = 8
 )
 
 // push is how a store hears of deletions: by a watch of each queue that a claim of this process
@@ -38,6 +43,7 @@ type push struct {
 	mu      sync.Mutex // guards what the watches and places of push say that it does
 	watches map[string]*watch
 	stream  *watcher // that new watches go over; nil: another
+	streams int      // that were made
 	silent  bool     // the last watch did not begin in time
 	keeping bool     // keep runs
 }
@@ -45,7 +51,36 @@ type push struct {
 // watcher is a stream of watches, to one member.
 type watcher struct {
 	clientv3.Watcher
-	watches int // that go over it
+	key     string // tells its stream from others, where it is the client's own Watcher
+	watches int    // that go over it
+}
+
+// watcher returns another stream; u.mu is held. Where the program has put a Watcher of its own into the
+// client, such as that of a namespace, the stream goes through it: it knows where the keys are. That
+// Watcher keeps a stream that a watch has left before it began, so there is only a number of them.
+func (u *push) watcher() *watcher {
+	plain := clientv3.NewWatcher(u.s.client)
+	if reflect.TypeOf(u.s.client.Watcher) == reflect.TypeOf(plain) {
+		return &watcher{Watcher: plain}
+	}
+	u.streams++
+	return &watcher{Watcher: u.s.client.Watcher, key: strconv.Itoa(u.streams % ownStreams)}
+}
+
+// Watch implements clientv3.Watcher.
+func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	if w.key != "" { // the client has a stream for each metadata
+		ctx = metadata.AppendToOutgoingContext(ctx, "fencelock-stream", w.key)
+	}
+	return w.Watcher.Watch(ctx, key, opts...)
+}
+
+// Close implements clientv3.Watcher. It leaves the client's own Watcher alone.
+func (w *watcher) Close() error {
+	if w.key != "" {
+		return nil
+	}
+	return w.Watcher.Close()
 }
 
 // watch is the watch of one queue. It is opened at the store's present, not at a revision of the
@@ -88,7 +123,7 @@ func (u *push) add(p *place, begun bool) *watch {
 func (u *push) open(queue string) *watch {
 	ctx, cancel := context.WithCancel(u.ctx)
 	if u.stream == nil {
-		u.stream = &watcher{Watcher: clientv3.NewWatcher(u.s.client)}
+		u.stream = u.watcher()
 	}
 	u.stream.watches++
 	w := &watch{
@@ -224,6 +259,17 @@ func (u *push) forsake(w *watch) {
 	}
 	u.forget(w)
 	w.cancel()
+}
+
+// renew ends all watches: of a store that has gone back they would see nothing before it has come to where
+// they are. Their waiters open others.
+func (u *push) renew() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, w := range u.watches {
+		u.forget(w)
+		w.cancel()
+	}
 }
 
 // close ends all watches, and begins no other.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/namespace"
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/faultproxy"
@@ -57,9 +58,39 @@ func TestForsakenWatchLeavesNoStream(t *testing.T) {
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
-	buf := make([]byte, 8<<20)
-	stacks := string(buf[:runtime.Stack(buf, true)])
-	if n := strings.Count(stacks, "(*watchGRPCStream).run("); n > 0 {
+	if n, stacks := streamsLeft(); n > 0 {
 		t.Errorf("%d streams of watches are left:\n%s", n, stacks)
+	}
+}
+
+// streamsLeft counts the streams of watches in this process.
+func streamsLeft() (n int, stacks string) {
+	buf := make([]byte, 8<<20)
+	stacks = string(buf[:runtime.Stack(buf, true)])
+	return strings.Count(stacks, "(*watchGRPCStream).run("), stacks
+}
+
+// Where the client has a Watcher of the program's, which keeps such streams, there are few of them however many watches
+// were forsaken. The test is not parallel either.
+func TestForsakenWatchesShareStreams(t *testing.T) {
+	client, err := clientv3.New(config([]string{"127.0.0.1:1"}, nil, time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	client.Watcher = namespace.NewWatcher(client.Watcher, "app/")
+	d, err := New(client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	place := &place{c: &backend.Claim{Request: &backend.Request{}}, queue: "x"}
+	for range 3 * ownStreams {
+		d.push.forsake(d.push.add(place, false))
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n, stacks := streamsLeft(); n == 0 || n > ownStreams {
+		t.Errorf("streams of %d watches: got %d, want at most %d:\n%s", 3*ownStreams, n, ownStreams, stacks)
 	}
 }

@@ -4,8 +4,16 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
@@ -116,6 +124,89 @@ func turnPassed(t *testing.T, r *rig) {
 	must(t, next.Err())
 	unlock(t, next)
 	unlock(t, wait.granted(t, 5*time.Second))
+}
+
+// turnAndEntryLost: the answer that grants a waiter the lock is lost, and its entry goes while it asks again. It queues
+// once more.
+func turnAndEntryLost(t *testing.T, r *rig) {
+	turns, again, gone := 0, make(chan bool), make(chan bool)
+	turn := func(cmp *pb.Compare) bool {
+		return cmp.Target == pb.Compare_MOD && strings.Contains(string(cmp.Key), "~lock/x/")
+	}
+	l, d := r.over(t, clientOf(t, clientv3.Config{
+		Endpoints: r.e.Addrs(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(func(
+			ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+		) error {
+			err := invoke(ctx, method, req, reply, cc, opts...)
+			if txn, ok := req.(*pb.TxnRequest); !ok || !slices.ContainsFunc(txn.Compare, turn) {
+				return err
+			}
+			switch turns++; turns { // one after the other
+			case 1:
+				return status.Error(codes.Unavailable, "the answer is lost")
+			case 2:
+				close(again)
+				<-gone
+			}
+			return err
+		})},
+	}))
+	le := lock(t, open(t, r.url()).Mutex("x"))
+	wait := r.wait(t, l.Mutex("x"), 2)
+	unlock(t, le)
+	select {
+	case <-again:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the waiter does not ask again")
+	}
+	told := d.Told()
+	_, err := r.c.Delete(t.Context(), r.prefix+"~lock/x/"+r.queue(t, "x")[0])
+	must(t, err)
+	await(t, 10*time.Second, "the watch tells of it", func() bool { return d.Told() > told })
+	close(gone)
+	unlock(t, wait.granted(t, 15*time.Second))
+}
+
+// silentStore: what operators ask has an end where nobody answers, though neither the caller's ctx nor the client sets
+// one.
+func silentStore(t *testing.T, r *rig) {
+	p, _ := r.proxied(t)
+	l, d := r.over(t, clientOf(t, clientv3.Config{Endpoints: []string{p.Addr()}}))
+	must(t, l.Break(t.Context(), "x"))
+	p.Set(faultproxy.BlackHole)
+	defer p.Set(faultproxy.Mode{})
+	asks := map[string]func() error{
+		"Inspect": func() error { _, err := l.Inspect(t.Context(), "x"); return err },
+		"Break":   func() error { return l.Break(t.Context(), "x") },
+		"List": func() (err error) {
+			for _, err = range l.List(t.Context(), "") {
+			}
+			return err
+		},
+		"the driver's Source": func() error { // which has no bound of the engine's
+			_, err := d.Source(t.Context())
+			if err != nil {
+				err = backend.Unavailable(err)
+			}
+			return err
+		},
+	}
+	errs := make(map[string]chan error)
+	for what, ask := range asks {
+		errs[what] = make(chan error, 1)
+		go func() { errs[what] <- ask() }()
+	}
+	late := time.After(20 * time.Second)
+	for what, err := range errs {
+		select {
+		case err := <-err:
+			want(t, what, err, fencelock.ErrUnavailable)
+		case <-late:
+			t.Fatalf("%s has no end", what)
+		}
+	}
 }
 
 // tryWithoutAnswer: a try whose first send went unanswered, and whose second is refused, leaves no chance to the first.

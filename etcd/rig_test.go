@@ -37,12 +37,28 @@ func on(t *testing.T, e *servers.EtcdCluster, prefix string) *rig {
 // client returns a plain client of a cluster.
 func client(t *testing.T, e *servers.EtcdCluster) *clientv3.Client {
 	t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: e.Addrs(), TLS: e.TLSConfig(), Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	return clientOf(t, clientv3.Config{Endpoints: e.Addrs(), TLS: e.TLSConfig()})
+}
+
+// clientOf returns a client as a program makes it.
+func clientOf(t *testing.T, conf clientv3.Config) *clientv3.Client {
+	t.Helper()
+	conf.Logger = zap.NewNop()
+	c, err := clientv3.New(conf)
+	must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
+}
+
+// over returns a Locker over a client of the program, and its driver.
+func (r *rig) over(t *testing.T, c *clientv3.Client, opts ...fencelock.Option) (*fencelock.Locker, *etcd.Driver) {
+	t.Helper()
+	d, err := etcd.New(c, &etcd.Options{Prefix: r.prefix})
+	must(t, err)
+	l, err := fencelock.New(d, opts...)
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l, d
 }
 
 // url is the rig's as the driver takes it, by way of hosts if there are any.

@@ -22,20 +22,31 @@ const (
 	// slowly is how many batches go part by part after one in which a lock was not free, or a hold
 	// was gone.
 	slowly = 16
+	// lastMost bounds the second send of a caller whose ctx has no deadline: his client may not ping its servers.
+	lastMost = 5 * time.Second
 )
+
+var errSilent = fmt.Errorf("no answer within %v", lastMost)
 
 // do sends a request that is about no claim, and once more if no answer came: sent twice it must
 // have the effect of once.
 func do[T any](ctx context.Context, send func(context.Context) (T, error)) (T, error) {
-	most := firstMost
-	if end, ok := ctx.Deadline(); ok {
+	most, last := firstMost, ctx
+	end, bounded := ctx.Deadline()
+	if bounded {
 		most = min(most, time.Until(end)/2)
 	}
 	first, cancel := context.WithTimeout(ctx, most)
 	res, err := send(first)
 	cancel()
 	if err != nil && !answered(err) && ctx.Err() == nil {
-		res, err = send(ctx)
+		if !bounded {
+			last, cancel = context.WithTimeoutCause(ctx, lastMost, errSilent)
+			defer cancel()
+		}
+		if res, err = send(last); err != nil && context.Cause(last) == errSilent {
+			err = errSilent
+		}
 	}
 	return res, meaning(ctx, err)
 }

@@ -85,6 +85,8 @@ func tokenAt(
 
 // history is what a driver knows of the store's revisions.
 type history struct {
+	onBack func() // called without mu when the store has gone back
+
 	mu       sync.Mutex
 	last     point
 	anchored time.Time // when the base was last compared with the clock
@@ -106,14 +108,18 @@ func (h *history) now() point {
 // see takes in the header of an answer to a request that was sent after before. It
 // reports whether the store has gone back since: another's data was put in its place.
 func (h *history) see(before point, hd *pb.ResponseHeader) (back bool) {
+	back = hd.Revision < before.rev || hd.RaftTerm < before.term
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if hd.Revision < before.rev || hd.RaftTerm < before.term {
+	if back {
 		h.last, h.anchored = point{rev: hd.Revision, term: hd.RaftTerm}, time.Time{}
-		return true
+	} else {
+		h.last.rev, h.last.term = max(h.last.rev, hd.Revision), max(h.last.term, hd.RaftTerm)
 	}
-	h.last.rev, h.last.term = max(h.last.rev, hd.Revision), max(h.last.term, hd.RaftTerm)
-	return false
+	h.mu.Unlock()
+	if back {
+		h.onBack()
+	}
+	return back
 }
 
 // anchor notes that the base was compared with the clock at t; the zero time: that it is to be.
