@@ -58,8 +58,9 @@ func (i Instant) Elapsed() time.Duration { return Now().Sub(i) }
 func (i Instant) Sub(j Instant) time.Duration {
 	d := i.at.Sub(j.at)
 	// The two readings behind suspended are not taken at the same moment, so a
-	// tiny difference is noise and no sleep.
-	if s := i.slept - j.slept; s > 2*time.Millisecond {
+	// tiny difference is noise and no sleep. Since no moment the time is the longest
+	// that there is, and no sleep can be added.
+	if s := i.slept - j.slept; s > 2*time.Millisecond && !j.IsZero() {
 		d += s
 	}
 	return d

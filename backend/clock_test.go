@@ -70,6 +70,9 @@ func TestInstantZero(t *testing.T) {
 	if Now().IsZero() {
 		t.Error("now is no moment")
 	}
+	if got := (Instant{time.Now(), time.Hour}).Sub(Instant{}); got <= 0 {
+		t.Errorf("since no moment, on a machine that has slept: got %v, want the longest time", got)
+	}
 	if s := Now().Time().String(); !strings.Contains(s, " m=") {
 		t.Errorf("%s has no monotonic reading", s)
 	}

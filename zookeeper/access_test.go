@@ -92,8 +92,10 @@ func TestBadURLs(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{
 		"zookeeper://localhost/a/../b", "zookeeper://localhost/a//b",
-		"zookeeper://localhost/zookeeper/x", "zookeeper://localhost/%01",
+		"zookeeper://localhost/zookeeper/x", "zookeeper://localhost/%01", "zookeeper://localhost/%F0%9F%94%92",
 		"zookeeper://localhost?db=1", "zookeeper://:pass@localhost", "zookeeper://localhost?prefix=%00",
+		"zookeeper://localhost/app?prefix=locks", "zookeeper://localhost/app?prefix=tokens",
+		"zookeeper://localhost/app?prefix=done", "zookeeper://localhost/app?prefix=clients",
 		"zookeeper://localhost?tls_ca=/etc/ca.pem", "zookeepers://localhost?tls_ca=/no/such/file.pem",
 	} {
 		_, err := fencelock.Open(t.Context(), at)

@@ -393,7 +393,7 @@ func (p *place) look(ctx context.Context) error {
 		return err
 	}
 	switch {
-	case len(l.holds) > 0 && l.turn(p.r, len(l.waiters), 0) != nil:
+	case len(l.holds)+len(l.waiters) > 0 && l.soon(p.r, len(l.waiters)):
 		return p.step(ctx)
 	case len(l.holds)+len(l.waiters) > 0:
 		return backend.ErrLocked

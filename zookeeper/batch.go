@@ -186,10 +186,19 @@ func (s *session) landed(f *flight) {
 		b.most = max(b.most/2, 1)
 	}
 	b.mu.Unlock()
+	f.free()
+}
+
+// free gives the counters back. They are not known any more if it is unknown what the flight has made of them.
+func (f *flight) free() {
 	for _, p := range f.pots {
+		if p.known && f.err != nil && f.index < 0 {
+			p.bucket.forget()
+		}
 		<-p.bucket.taken
 	}
-	for _, o := range s.st.others(s) { // what waits there for these counters
+	f.pots = nil
+	for _, o := range f.s.st.others(f.s) { // what waits there for them
 		o.depart()
 	}
 }
@@ -254,6 +263,7 @@ func (f *flight) fly() {
 	rs, i, err := f.s.exchange(f.ops())
 	f.index, f.err = i, err
 	if i < 0 && f.noted && cutOff(err) {
+		f.free() // others' grants do not wait for this session to be back
 		f.settle()
 	}
 	if f.noted && f.err == nil {
@@ -346,12 +356,8 @@ func (f *flight) read(rs []zk.MultiResponse) {
 func (f *flight) land() (again []*unit) {
 	i := f.index
 	for _, p := range f.pots {
-		switch {
-		case !p.known:
-		case f.err == nil:
+		if p.known && f.err == nil {
 			p.bucket.drawn(p.after())
-		case i < 0:
-			p.bucket.forget()
 		}
 	}
 	if f.err == nil || i < 0 {

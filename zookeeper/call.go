@@ -281,11 +281,14 @@ func (s *session) lineBy(
 }
 
 // remove deletes a node that may be gone.
-func (s *session) remove(ctx context.Context, path string) error {
+func (s *session) remove(ctx context.Context, path string) error { return s.removeAs(ctx, path, -1) }
+
+// removeAs deletes a node of a version, -1: any; another one is left.
+func (s *session) removeAs(ctx context.Context, path string, version int32) error {
 	_, err := call(ctx, s, func(c *zk.Conn) (struct{}, error) {
-		return struct{}{}, c.Delete(path, -1)
+		return struct{}{}, c.Delete(path, version)
 	})
-	if errors.Is(err, zk.ErrNoNode) {
+	if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrBadVersion) {
 		err = nil
 	}
 	return err

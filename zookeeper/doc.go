@@ -100,7 +100,8 @@
 //
 // A renewal is a multi that looks at the holder's nodes, up to 500 of them, through the leader. A
 // session that is disconnected is suspended: its leases run on to their Deadline, and go on if it
-// comes back. One that has expired is lost, at once: SessionLost. A node of ours that an older
+// comes back. One that has expired is lost, at once: SessionLost; so is one that a server, where
+// maxSessionTimeout was lowered, makes shorter than its leases count on. A node of ours that an older
 // session made is not ours.
 //
 // A connection on which no answer comes for 3 s although one is due (for short leases two thirds of
@@ -122,8 +123,7 @@
 // has gone it holds the lock, has held it, or has given up: the next one looks for that one's
 // holder's node, then for its nonce in the data of the lock's node, and only then at the queue. If
 // it leaves the lock free for 2 s it is dead, or as good as dead, and loses its place; who is alive
-// then joins again at the end. A waiter looks by itself every 2 s (every 5 s behind the second
-// place), in case a push is lost.
+// then joins again at the end. A waiter looks by itself every 2 s, in case a push is lost.
 //
 // # Readers and permits
 //
@@ -146,8 +146,12 @@
 // A reader that waits watches the last in front of it that is no reader, so all behind a writer are
 // woken at once; the first that waits for a permit watches the list, since anybody's release may let
 // it in. A writer that waits behind a group, or whoever else is the first in the queue and may not
-// hold yet, writes into its node each 2 s that it lives. One that says nothing for 3.5 s loses its
-// place: those behind it might be let in, and would wait for as long as its session lasts.
+// hold yet, writes into its node each second that it lives. One that has said nothing for 3.5 s, and
+// nothing since that was seen, loses its place: those behind it might be let in, and would wait for as
+// long as its session lasts.
+//
+// A try that may hold once those in front of it do stands in the queue until they do, and leaves it when
+// they have not moved for 200 ms and five looks.
 //
 // All programs that use a name in these ways must know of them. An older one never gets in beside a
 // group: it finds nodes that it does not know, and says ErrInvalid.

@@ -20,7 +20,7 @@ const baseLength = 30 * time.Second
 // Options of [New].
 type Options struct {
 	// Prefix is the keyspace: every lock's node is under Chroot/Prefix; the default is "fencelock:".
-	// See NoPrefix for none.
+	// See NoPrefix for none. It is none of locks, tokens, done and clients.
 	Prefix string
 	// NoPrefix puts the locks under the node that an empty prefix has.
 	NoPrefix bool
@@ -56,6 +56,7 @@ type store struct {
 	closed   bool
 	sessions []*session
 	sights   map[string]sight  // by lock
+	crowd    int               // of sights, before old ones are forgotten
 	places   map[string]*place // by nonce: those that were not given up
 }
 
@@ -81,7 +82,7 @@ func newStore(servers []string, opts *Options) (*store, error) {
 	case prefix == "" && !opts.NoPrefix:
 		prefix = backend.DefaultPrefix
 	}
-	if err := backend.CheckPrefix(prefix); err != nil {
+	if err := checkPrefix(prefix); err != nil {
 		return nil, err
 	}
 	if len(servers) == 0 {
@@ -134,7 +135,7 @@ func checkChroot(p string) error {
 	}
 	for _, r := range trimmed {
 		bad = bad || r < ' ' || r >= 0x7f && r <= 0x9f || r >= 0xd800 && r <= 0xf8ff ||
-			r >= 0xfff0 && r <= 0xffff
+			r >= 0xfff0 // above 0xffff it is a pair of surrogates in UTF-16, which ZooKeeper refuses
 	}
 	if bad {
 		return backend.Invalid("the chroot %q: want an absolute path such as /prod, without . "+

@@ -5,6 +5,8 @@ import (
 	"hash/fnv"
 	"strconv"
 	"strings"
+
+	"github.com/fencelock/fencelock/backend"
 )
 
 // buckets is how many counters there are for the tokens of all names.
@@ -25,6 +27,16 @@ func newPlaces(chroot, prefix string) places {
 		root: root, locks: root + "/locks", tokens: root + "/tokens", done: root + "/done",
 		clients: root + "/clients",
 	}
+}
+
+// checkPrefix returns nil for a prefix that a keyspace may have.
+func checkPrefix(prefix string) error {
+	switch prefix {
+	case "locks", "tokens", "done", "clients":
+		return backend.Invalid("the prefix %q: want another than locks, tokens, done and clients, which are nodes "+
+			"of the driver's own if the chroot is a keyspace too", prefix)
+	}
+	return backend.CheckPrefix(prefix)
 }
 
 // lock is the node of a name.

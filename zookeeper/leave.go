@@ -127,16 +127,17 @@ func (p *place) tidy() {
 	})
 }
 
-// undo deletes what the claim has made.
-func (p *place) undo(ctx context.Context) error {
+// undo deletes what the claim has made. Where the servers refuse that the claim has ended all the
+// same: nobody would try again, and its session would never be closed.
+func (p *place) undo(ctx context.Context) (err error) {
 	if p.s != nil && !p.left {
-		if err := p.erase(ctx); err != nil {
+		if err = p.erase(ctx); err != nil && !backend.Final(err) {
 			return err
 		}
 	}
 	p.undone = p.undone || !p.left
 	p.leave()
-	return nil
+	return err
 }
 
 func (p *place) erase(ctx context.Context) error {
@@ -163,7 +164,10 @@ func (p *place) erase(ctx context.Context) error {
 		}
 		nodes = append(nodes, more...)
 	}
-	err := s.erase(ctx, p.lock, nodes)
+	err := s.ready(ctx) // the claim may have been given up before it was
+	if err == nil {
+		err = s.erase(ctx, p.lock, nodes)
+	}
 	if errors.Is(err, errEnded) {
 		err = nil
 	}

@@ -145,6 +145,21 @@ func (l line) admits(r *backend.Request) bool {
 	return r.Admits(there)
 }
 
+// soon reports whether a claim at a place in the queue may hold once those in front of it do, who all may now.
+func (l line) soon(r *backend.Request, at int) bool {
+	there := make([]*backend.Request, 0, len(l.holds)+at)
+	for _, h := range l.holds {
+		there = append(there, h.ask)
+	}
+	for _, w := range l.waiters[:at] {
+		if !w.ask.Admits(there) {
+			return false
+		}
+		there = append(there, w.ask)
+	}
+	return r.Admits(there)
+}
+
 // due reports whether the first in the queue may hold, and has not taken the lock yet.
 func (l line) due() bool { return len(l.waiters) > 0 && l.admits(l.waiters[0].ask) }
 

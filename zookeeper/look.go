@@ -159,11 +159,19 @@ func (st *store) Break(ctx context.Context, name string) error {
 		return err
 	}
 	l, err := s.line(ctx, lock)
+	for l.strange != "" { // nodes of another program, beside which nobody can lock
+		strange := lock + "/" + l.strange
+		if err = s.erase(ctx, lock, []string{strange}); errors.Is(err, zk.ErrNotEmpty) {
+			return backend.Invalid("the node %s, which another program put there, has nodes under it: delete it", strange)
+		}
+		if err != nil {
+			return err
+		}
+		l, err = s.line(ctx, lock)
+	}
 	switch {
 	case errors.Is(err, zk.ErrNoNode):
 		return nil
-	case l.strange != "":
-		return s.erase(ctx, lock, []string{lock + "/" + l.strange})
 	case err != nil || len(l.holds) == 0:
 		return err
 	case l.held() != "":

@@ -15,10 +15,8 @@ const (
 	// claim is how long the first in the queue may leave a free lock untaken before the others take
 	// it for dead.
 	claim = 2 * time.Second
-	// nearFloor is how often the first two in the queue look, in case a push is lost or the one
-	// before them is dead; farFloor is for the others.
+	// nearFloor is how often a waiter looks, in case a push is lost or one before it is dead.
 	nearFloor = 2 * time.Second
-	farFloor  = 5 * time.Second
 )
 
 // errMoved: the queue changed between two requests.
@@ -118,13 +116,12 @@ func (p *place) stand(ctx context.Context) error {
 	if p.turn != nil {
 		return p.draw(ctx)
 	}
-	p.next = farFloor
-	if at <= 1 {
-		p.next = nearFloor
-	}
+	p.next = nearFloor
 	switch {
 	case l.due():
 		p.next = claim / 4
+	case at == 0 && l.held() == "": // it says that it lives
+		p.next = nearFloor / 2
 	case said != silentHead:
 		p.next = min(p.next, p.st.quiet(p.lock))
 	}

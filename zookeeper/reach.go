@@ -68,7 +68,6 @@ func (r *reach) greeted(at backend.Instant, session time.Duration) {
 // through the leader, which does what a follower tells it in order: all reports that the follower
 // made before it passed the request on came before.
 func (r *reach) answered(at, now backend.Instant, write bool, session, tick time.Duration) {
-	r.silences = 0
 	if write {
 		heard := 0
 		for _, a := range r.open {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -119,7 +120,7 @@ func (p *place) head(ctx context.Context, l line, at int) (said int32, err error
 	return stat.Version, nil
 }
 
-// silentHead: nobody has asked what the first in the queue said.
+// silentHead: nobody has asked what the first in the queue said. As the version of a node it stands for any.
 const silentHead = -1
 
 // watchFront makes what is in front of the claim wake it. errMoved: it has gone already.
@@ -155,22 +156,40 @@ func (p *place) watchLine(ctx context.Context) error {
 	return nil
 }
 
+// stepMost is how long a try stands behind others that may take what they want and do not move, and stepLooks how
+// often it looks at them all the same, for those whose requests take long.
+const (
+	stepMost  = 200 * time.Millisecond
+	stepLooks = 5
+)
+
 // step is for a try beside others who hold. It stands in the queue, so that what it finds remains true, and
 // leaves it if it would have to wait.
 func (p *place) step(ctx context.Context) error {
 	p.taken = true
-	for range 8 {
+	front, since, looks := -1, time.Time{}, 0 // how many stand in front, since when, and for how many looks
+	for moved := 0; moved < 8; {
 		if p.wait == "" {
+			moved++
 			if err := p.queue(ctx); err != nil || !p.taken { // or free meanwhile
 				return err
 			}
 			continue // the answer may have been lost
 		}
-		_, _, err := p.see(ctx, p.s.line)
-		if err == nil && p.turn == nil {
-			break
+		l, at, err := p.see(ctx, p.s.line)
+		if looks++; at != front {
+			front, since, looks = at, time.Now(), 0
 		}
-		if !errors.Is(err, errMoved) {
+		switch {
+		case err == nil && p.turn == nil && l.soon(p.r, at) && (looks < stepLooks || time.Since(since) < stepMost):
+			select {
+			case <-time.After(2*time.Millisecond + rand.N(4*time.Millisecond)):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		case err == nil && p.turn == nil:
+			moved = 8
+		case !errors.Is(err, errMoved):
 			return err
 		}
 	}

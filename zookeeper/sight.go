@@ -2,15 +2,18 @@ package zookeeper
 
 import (
 	"context"
+	"maps"
 	"time"
 )
 
 const (
 	// quietHead is how long the first in the queue may say nothing while others hold together, before it
-	// is taken for dead. It says something each nearFloor.
+	// is taken for dead. It says something half a nearFloor after its last look has ended.
 	quietHead = 3500 * time.Millisecond
-	// maxSights bounds what is remembered of names that were not free.
+	// maxSights is how many names that were not free are remembered before those are forgotten which were not
+	// looked at for sightFor.
 	maxSights = 1000
+	sightFor  = 10 * time.Second
 	// busyFor is how long a name that was found held is looked at before it is asked for.
 	busyFor = 2 * time.Second
 )
@@ -47,8 +50,9 @@ func (s *session) saw(ctx context.Context, lock string, l line, mine string, sai
 		}
 	}
 	if len(l.holds)+len(l.waiters) > 0 {
-		if len(st.sights) >= maxSights {
-			clear(st.sights)
+		if len(st.sights) >= max(st.crowd, maxSights) {
+			maps.DeleteFunc(st.sights, func(_ string, one sight) bool { return now.at.Sub(one.at) > sightFor })
+			st.crowd = 2 * len(st.sights)
 		}
 		st.sights[lock] = now
 	} else {
@@ -57,7 +61,7 @@ func (s *session) saw(ctx context.Context, lock string, l line, mine string, sai
 	st.mu.Unlock()
 	looked := now.due || said != silentHead
 	if looked && now.first != "" && now.first != mine && now.at.Sub(now.since) >= most {
-		return s.remove(ctx, lock+"/"+now.first)
+		return s.removeAs(ctx, lock+"/"+now.first, said)
 	}
 	return nil
 }

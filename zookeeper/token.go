@@ -112,7 +112,7 @@ func (b *bucket) read(ctx context.Context, s *session) error {
 		return err
 	}
 	last, err := strconv.ParseInt(string(n.data), 10, 64)
-	if err != nil || last < 0 {
+	if err != nil || last < 0 || last > maxToken {
 		return backend.Invalid("the node %s does not hold a token but something that another "+
 			"program put there", b.path)
 	}
@@ -151,7 +151,7 @@ func (b *bucket) drawn(d draws) {
 func (b *bucket) hint(version int32, last backend.Token) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if last > b.now.last {
+	if last > b.now.last && last <= maxToken {
 		b.now = draws{known: true, version: version, last: last, next: last + 1}
 	}
 }

@@ -81,9 +81,10 @@ type wire struct {
 
 // stamp is a request that was sent.
 type stamp struct {
-	xid   int32
-	write bool
-	at    backend.Instant
+	xid     int32
+	write   bool
+	resumes bool // sent by the library itself, on every new connection
+	at      backend.Instant
 }
 
 // Write notes when a request leaves.
@@ -98,6 +99,7 @@ func (w *wire) Write(p []byte) (int, error) {
 		st.xid = int32(binary.BigEndian.Uint32(p[4:]))
 		op = int32(binary.BigEndian.Uint32(p[8:]))
 		st.write = isWrite(op)
+		st.resumes = op == opSetAuth || op == opSetWatches
 	}
 	if op == opSetWatches {
 		select {
@@ -233,7 +235,11 @@ func (w *wire) frame(b []byte) {
 			if i == 0 {
 				w.since = now
 			}
-			w.s.answered(st.at, now, st.write)
+			if st.resumes {
+				w.s.resumed(st.at, now)
+			} else {
+				w.s.answered(st.at, now, st.write)
+			}
 			return
 		}
 	}

@@ -71,6 +71,23 @@ func TestOutageIsNoLock(t *testing.T) {
 	}
 }
 
+// TestFinalAnswerEndsAnOutage: the queue's final answer ends a wait at once, and is what is told, whatever
+// the first ask said.
+func TestFinalAnswerEndsAnOutage(t *testing.T) {
+	for _, final := range []error{backend.Invalid("x"), backend.ErrClosed} {
+		bubble(t, func(t *testing.T) {
+			s := &store{calls: backend.Calls{Most: 1}, ask: answers(errBroken)}
+			s.enter = func(*backend.Claim) error { return final }
+			began := time.Now()
+			_, err := core.Of(s).Acquire(t.Context(), request("n", true))
+			want(t, "acquire", err, final)
+			if took := time.Since(began); took > 0 {
+				t.Errorf("the wait took %v, want it to end at once", took)
+			}
+		})
+	}
+}
+
 // TestLaterOutageIsTold: what the last ask said is the outage that a silent queue is told with.
 func TestLaterOutageIsTold(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -80,8 +80,12 @@ func Wait(
 		case backend.Final(err):
 			return err
 		default:
-			if errors.Is(err, context.DeadlineExceeded) {
-				err = fmt.Errorf("no answer within %v", most) // the look's own limit, not the caller's
+			switch { // the look's own limit, not the caller's
+			case !errors.Is(err, context.DeadlineExceeded):
+			case err == context.DeadlineExceeded:
+				err = fmt.Errorf("no answer within %v", most)
+			default: // it says why
+				err = fmt.Errorf("no answer within %v: %v", most, err)
 			}
 			last = err
 			if failed.IsZero() {

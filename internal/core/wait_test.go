@@ -188,6 +188,26 @@ func TestWaitGivesUp(t *testing.T) {
 	})
 }
 
+// The end of a look's own time is not the caller's, and the store's words about it are told.
+func TestWaitTellsWhyThereIsNoAnswer(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want string
+	}{
+		{context.DeadlineExceeded, "no answer within 1s"},
+		{errors.Join(context.DeadlineExceeded, errStore), errStore.Error()},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			err := core.Wait(t.Context(), "1", nil, (&looks{script: []answer{{err: tt.err}}}).look)
+			matches(t, tt.want, err, backend.ErrUnavailable)
+			matchesNot(t, tt.want, err, context.DeadlineExceeded)
+			if !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want it to say %q", err, tt.want)
+			}
+		})
+	}
+}
+
 // A look may last as long as the store answers; the outage begins with the last answer.
 func TestWaitCountsFromTheLastAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

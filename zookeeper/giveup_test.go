@@ -1,0 +1,151 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
+	"github.com/fencelock/fencelock/internal/faultproxy"
+	"github.com/fencelock/fencelock/internal/servers"
+)
+
+// aClient returns a store, and how the engine calls it.
+func aClient(t *testing.T, addr string, opts Options) (*store, core.Caller) {
+	t.Helper()
+	st, err := newStore([]string{addr}, &opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := core.Of(&Driver{st})
+	t.Cleanup(func() { _ = c.Close(); c.Land() })
+	return st, c
+}
+
+// aRequest is one of client n.
+func aRequest(n string) *backend.Request {
+	return &backend.Request{
+		Name: "x", Nonce: strings.Repeat(n, nonceLen), TTL: 10 * time.Second, Wait: true, Lost: func(error) {},
+	}
+}
+
+// in is a ctx of the test that ends after d.
+func in(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// forgotten fails the test unless the store knows of no claim.
+func forgotten(t *testing.T, st *store) {
+	t.Helper()
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if len(st.places) > 0 {
+		t.Errorf("the store remembers %d claims, want none", len(st.places))
+	}
+	for _, s := range st.sessions {
+		s.mu.Lock()
+		if len(s.users) > 0 {
+			t.Errorf("a session counts %d claims, want none", len(s.users))
+		}
+		s.mu.Unlock()
+	}
+}
+
+// A claim that was given up is forgotten, so that its session ends when nobody else uses it: one whose session has sent
+// no credentials yet, and one of a user that the servers refuse.
+func TestGivenUpIsForgotten(t *testing.T) {
+	t.Parallel()
+	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{Config: []string{"maxSessionTimeout=60000"}})
+	addr := z.Addrs()[0]
+	_, holder := aClient(t, addr, Options{User: "u", Password: "p"})
+	if _, err := holder.Acquire(in(t, 20*time.Second), aRequest("1")); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("before its session is there", func(t *testing.T) {
+		p, err := faultproxy.New(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = p.Close() })
+		p.Set(faultproxy.Mode{HoldReplies: true})
+		st, waiter := aClient(t, p.Addr(), Options{User: "u", Password: "p"})
+		r, ended := aRequest("2"), context.DeadlineExceeded
+		if _, err := waiter.Acquire(in(t, 50*time.Millisecond), r); !errors.Is(err, ended) {
+			t.Fatalf("Acquire: got %v, want %v", err, ended)
+		}
+		// It ends what was asked for, which alone would send the credentials.
+		if err := waiter.Abandon(in(t, 200*time.Millisecond), r); !errors.Is(err, ended) {
+			t.Fatalf("Abandon without an answer: got %v, want %v", err, ended)
+		}
+		p.Set(faultproxy.Mode{})
+		if err := waiter.Abandon(in(t, 20*time.Second), r); err != nil {
+			t.Errorf("Abandon: got %v", err)
+		}
+		forgotten(t, st)
+	})
+	t.Run("by another user", func(t *testing.T) {
+		st, other := aClient(t, addr, Options{User: "other", Password: "p"})
+		r := aRequest("3")
+		if _, err := other.Acquire(in(t, 20*time.Second), r); !errors.Is(err, backend.ErrInvalid) {
+			t.Fatalf("Acquire: got %v, want %v", err, backend.ErrInvalid)
+		}
+		if err := other.Abandon(in(t, 20*time.Second), r); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("Abandon: got %v, want %v", err, backend.ErrInvalid)
+		}
+		forgotten(t, st)
+	})
+}
+
+// A claim that waits until another session has drawn from the counter of its name ends with its own session.
+func TestQueuedUnitEndsWithItsSession(t *testing.T) {
+	t.Parallel()
+	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{Config: []string{"maxSessionTimeout=60000"}})
+	st, _ := aClient(t, z.Addrs()[0], Options{})
+	b := st.bucket("x")
+	b.taken <- struct{}{}
+	defer func() { <-b.taken }()
+	ctx, cancel := context.WithCancel(t.Context())
+	c := &backend.Claim{Request: aRequest("1")}
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		st.Ask(ctx, []*backend.Claim{c})
+	}()
+	defer func() {
+		cancel()
+		<-asked
+		st.Leave(context.WithoutCancel(ctx), []*backend.Claim{c})
+	}()
+	var s *session
+	queued := func() bool {
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		if len(st.sessions) == 0 {
+			return false
+		}
+		s = st.sessions[0]
+		s.batch.mu.Lock()
+		defer s.batch.mu.Unlock()
+		return len(s.batch.queue) == 1 && s.batch.flights == 0
+	}
+	for end := time.Now().Add(20 * time.Second); !queued(); {
+		if time.Now().After(end) {
+			t.Fatal("the claim does not wait for the counter")
+		}
+		<-time.After(2 * time.Millisecond)
+	}
+	s.end()
+	select {
+	case <-asked:
+		if !errors.Is(c.Err, errEnded) {
+			t.Errorf("got %v, want %v", c.Err, errEnded)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the claim waits on, though its session is over")
+	}
+}

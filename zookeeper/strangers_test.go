@@ -1,0 +1,83 @@
+package zookeeper_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Break frees a name that has a holder and nodes of another program: of all of them nothing is left.
+func TestBreakBesideStrangeNodes(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	a, l := open(t, z.URL()), open(t, z.URL())
+	acl := zk.WorldACL(zk.PermAll)
+	for _, way := range []struct {
+		name string
+		hold locks
+	}{
+		{"x", a.Mutex("x").Lock},
+		{"r", a.RWMutex("r").RLock},
+	} {
+		le := get(t, way.hold)
+		for _, node := range []string{"/note", "/another"} {
+			_, err := c.Create(at(way.name)+node, nil, 0, acl)
+			must(t, err)
+		}
+		must(t, l.Break(t.Context(), way.name))
+		lost(t, le, 5*time.Second, fencelock.Revoked)
+		unlock(t, get(t, l.Mutex(way.name).TryLock))
+	}
+	awaitClean(t, c, 2*time.Second)
+}
+
+// A node of another program with nodes under it is not taken down, and Break says which one it is.
+func TestBreakBesideAStrangeTree(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	l := open(t, z.URL())
+	le := lock(t, l.Mutex("x"))
+	acl := zk.WorldACL(zk.PermAll)
+	for _, node := range []string{"/note", "/note/more"} {
+		_, err := c.Create(at("x")+node, nil, 0, acl)
+		must(t, err)
+	}
+	err := l.Break(t.Context(), "x")
+	want(t, "Break", err, fencelock.ErrInvalid)
+	if err == nil || !about(at("x")+"/note")([]byte(err.Error())) {
+		t.Errorf("got %v, want it to name the node", err)
+	}
+	for _, node := range []string{"/note/more", "/note"} {
+		must(t, c.Delete(at("x")+node, -1))
+	}
+	must(t, le.Err())
+	unlock(t, le)
+}
+
+// A counter that another program set to more than a token may be grants nothing.
+func TestCounterAboveAllTokens(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	name := sameCounter(1)[0] // of the bucket 7
+	before := lock(t, open(t, z.URL()).Mutex(name))
+	unlock(t, before)
+	for _, last := range []string{"9007199254740992", "9223372036854775806", "9223372036854775807"} {
+		_, err := c.Set(root+"/tokens/07", []byte(last), -1)
+		must(t, err)
+		d := driver(t, z.URL())
+		g, err := d.Acquire(t.Context(), request(name))
+		want(t, "with the counter at "+last, err, backend.ErrInvalid)
+		if err == nil {
+			t.Errorf("got token %d after %d", g.Token, before.Token())
+		}
+		_, err = open(t, z.URL()).Mutex(name).TryLock(t.Context())
+		want(t, "TryLock with the counter at "+last, err, fencelock.ErrInvalid)
+	}
+}
