@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/meant"
 )
 
 // Within one process a lock goes from one holder to the next in line without a word to the store: the store sees
@@ -37,19 +38,28 @@ func (l *Locker) disinherit(h *hold) {
 
 // settle returns when the holder of a lock, as the store sees it, passes it on no more: what is broken then is not
 // handed out once more, under a number from before the Break. A lock that changes hands at each look is left as it is.
+// Where ctx says which hold is meant, any other is a *meant.GoneError.
 func (l *Locker) settle(ctx context.Context, name string) error {
+	want, one := meant.Of(ctx)
 	var seen Token
 	for range settleLooks {
 		info, err := l.inspect(ctx, name)
 		switch {
-		case backend.Final(err):
+		case backend.Final(err) && !one:
 			return nil // Break itself says what is wrong
 		case err != nil:
 			return err
-		case !info.Held, info.Token == 0, info.Token == seen, l.keep(name, info.Token):
+		}
+		token := info.Token
+		kept := l.keep(name, token)
+		l.show(&info)
+		switch {
+		case one && (info.Held != want.Held || info.Token != want.Token):
+			return &meant.GoneError{Now: info}
+		case kept, !info.Held, token == 0, token == seen:
 			return nil
 		}
-		seen = info.Token
+		seen = token
 		pause := time.NewTimer(settleFor)
 		select {
 		case <-pause.C:

@@ -39,9 +39,9 @@ var rules = []rule{
 	},
 	{
 		".", "module",
-		[]string{"backend", "internal/core"},
+		[]string{"backend", "internal/core", "internal/meant"},
 		"the engine works with any driver: the root imports the standard " +
-			"library, ./backend and what calls drivers for it",
+			"library, ./backend, what calls drivers for it and what an operator's program tells it",
 	},
 	{"backend", "outside", nil, "the contract is what everybody imports, so it imports the standard library only"},
 	{"backend", "module", nil, "the contract is the centre: imports point at it, never away from it"},

@@ -28,7 +28,7 @@ type Mutex interface {
 	Lock(ctx context.Context) (*Lease, error)
 
 	// TryLock takes the lock if it is free, and otherwise returns ErrLocked, also where Lock
-	// returns ErrDeadlock. It never waits for a holder and never overtakes a waiter. A lock whose
+	// returns ErrDeadlock. It never waits for a holder, and never overtakes a waiter where Traits.FIFO. A lock whose
 	// holder is dead is taken as soon as its time is over. A store that does not answer gives
 	// ErrUnavailable after 5 s; if ctx ends first, the error matches ctx.Err() and
 	// context.Cause(ctx).

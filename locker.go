@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,11 @@ import (
 const (
 	openMost  = 5 * time.Second         // how long Open may take to connect
 	closeMost = 4800 * time.Millisecond // how long Close may take to release: 5 s with what follows
+
+	// operateMost is how long the store may be silent in an operator's call without a deadline.
+	operateMost = 10 * time.Second
+	// listMost is the same of a List, which may have to search among other data for the next lock.
+	listMost = 30 * time.Second
 )
 
 // Locker makes the mutexes of one backend, or of several where its driver is a backend.Router. Its
@@ -197,8 +203,8 @@ var errPanicked = errors.New("the function that held the lock panicked")
 // process passes a lock on within itself, other processes see the token of the first of its
 // holders.
 //
-// Errors: without a deadline of ctx a silent store gives ErrUnavailable in some seconds, how many
-// is the driver's; a bad name, or what is no lock under its key, ErrInvalid; after Close ErrClosed.
+// Errors: without a deadline of ctx a silent store gives ErrUnavailable within 10 s; a bad name, or what is no lock
+// under its key, ErrInvalid; after Close ErrClosed.
 func (l *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 	var info Info
 	err := l.call(ctx, "inspect", name, func(ctx context.Context) (err error) {
@@ -250,19 +256,22 @@ func (l *Locker) Break(ctx context.Context, name string) error {
 func (l *Locker) call(ctx context.Context, op, name string, do func(context.Context) error) error {
 	err := backend.CheckName(name)
 	if err == nil {
-		err = l.during(ctx, do)
+		err = l.during(ctx, operateMost, do)
 	}
 	return l.wrap(op, name, err)
 }
 
 // List yields every name that has this prefix and is held or waited for, in no order and not as of
 // one moment. What is no lock is left out. It ends after the first error; a caller's loop that goes
-// on holds up Close for up to 5 s. Errors: as Inspect.
+// on holds up Close for up to 5 s.
+//
+// Errors: as Inspect, but ErrUnavailable after 30 s in which no further lock came, not counting the caller's loop. A
+// store that must search longer among other data needs a ctx with a deadline.
 func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		err := backend.CheckPrefix(prefix)
 		if err == nil {
-			err = l.during(ctx, func(ctx context.Context) error {
+			err = l.during(ctx, 0, func(ctx context.Context) error {
 				for i, rt := range l.routes {
 					if rt.lot != i { // its driver was asked already
 						continue
@@ -285,27 +294,40 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 func (l *Locker) list(
 	ctx context.Context, rt *route, prefix string, yield func(Info, error) bool,
 ) (more bool, err error) {
-	for info, err := range rt.caller.List(ctx, prefix) {
+	patience := listMost
+	if _, bounded := ctx.Deadline(); bounded {
+		patience = math.MaxInt64
+	}
+	// This is no deadline, of which a driver could make one for the whole List.
+	heard, silent := context.WithCancelCause(ctx)
+	defer silent(nil)
+	timer := time.AfterFunc(patience, func() { silent(noAnswer(patience)) })
+	defer timer.Stop()
+	for info, err := range rt.caller.List(heard, prefix) {
+		timer.Stop()
 		if err != nil {
+			if mine, ok := context.Cause(heard).(noAnswer); ok && !backend.Final(err) {
+				err = mine
+			}
 			if rt.name != "" {
 				err = fmt.Errorf("backend %q: %w", rt.name, err)
 			}
 			return false, err
 		}
-		if to, err := l.route(info.Name); err != nil || to.lot != rt.lot {
-			continue
+		if to, err := l.route(info.Name); err == nil && to.lot == rt.lot {
+			l.show(&info)
+			if !yield(info, nil) {
+				return false, nil
+			}
 		}
-		l.show(&info)
-		if !yield(info, nil) {
-			return false, nil
-		}
+		timer.Reset(patience)
 	}
 	return true, nil
 }
 
-// during runs do as a call that Close waits for and ends, and makes its error
-// what users see.
-func (l *Locker) during(ctx context.Context, do func(context.Context) error) error {
+// during runs do as a call that Close waits for and ends, and makes its error what users see. Where ctx has no
+// deadline, it ends after most; 0: it has no such bound.
+func (l *Locker) during(ctx context.Context, most time.Duration, do func(context.Context) error) error {
 	if ctx.Err() != nil {
 		return ctxError(ctx, false, nil)
 	}
@@ -314,8 +336,12 @@ func (l *Locker) during(ctx context.Context, do func(context.Context) error) err
 	}
 	defer l.exit()
 	limited := &limit{Context: ctx, l: l}
+	if _, bounded := ctx.Deadline(); !bounded && most > 0 {
+		limited.most, limited.why = time.Now().Add(most), noAnswer(most)
+	}
 	defer limited.end()
-	err := answered(do(limited))
+	err := do(limited)
+	err = answered(own(limited.Cause(), err))
 	switch {
 	case err == nil:
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"reflect"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/meant"
 )
 
 func TestInspect(t *testing.T) {
@@ -133,6 +135,106 @@ func TestOperatorsCallsAndErrors(t *testing.T) {
 	}
 }
 
+// A store that is silent ends a call whose ctx has no deadline.
+func TestOperatorsPatience(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		calls := map[string]func(context.Context) error{
+			"inspect": func(ctx context.Context) error {
+				_, err := l.Inspect(ctx, "n")
+				return err
+			},
+			"break": func(ctx context.Context) error { return l.Break(ctx, "n") },
+			"list": func(ctx context.Context) (last error) {
+				for _, err := range l.List(ctx, "n") {
+					last = err
+				}
+				return last
+			},
+		}
+		for op, do := range calls {
+			d.on(op, hang)
+			ctx, cancel := context.WithCancel(t.Context())
+			late := time.AfterFunc(time.Minute, cancel)
+			start := time.Now()
+			err := do(ctx)
+			late.Stop()
+			cancel()
+			wantErr(t, op, err, fencelock.ErrUnavailable)
+			wantNot(t, op, err, context.DeadlineExceeded, context.Canceled)
+			most := 10 * time.Second
+			if op == "list" {
+				most = 30 * time.Second
+			}
+			wantTook(t, op, start, most, most)
+			d.on(op, nil)
+		}
+	})
+}
+
+// slowList is a fake that finds a lock every so often.
+type slowList struct {
+	*fake
+	every time.Duration
+}
+
+func (d slowList) List(ctx context.Context, prefix string) iter.Seq2[backend.Info, error] {
+	return func(yield func(backend.Info, error) bool) {
+		for info, err := range d.fake.List(ctx, prefix) {
+			if late := pause(ctx, d.every); late != nil {
+				yield(backend.Info{}, late)
+				return
+			}
+			if !yield(info, err) {
+				return
+			}
+		}
+	}
+}
+
+// A List has its patience for each lock, and what the caller's loop takes is not part of it.
+func TestListIsPatientForEachLock(t *testing.T) {
+	tests := map[string]struct {
+		every, loop, deadline time.Duration
+		want                  error
+	}{
+		"slow":                           {28 * time.Second, 0, 0, nil},
+		"slow, with a slow loop":         {28 * time.Second, time.Minute, 0, nil},
+		"too slow":                       {31 * time.Second, 0, 0, fencelock.ErrUnavailable},
+		"too slow, but for the deadline": {31 * time.Second, 0, 2 * time.Minute, nil},
+		"beyond the deadline":            {28 * time.Second, 0, 50 * time.Second, context.DeadlineExceeded},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, slowList{d, tt.every})
+				for _, name := range []string{"a", "b", "c"} {
+					lock(t, l.Mutex(name))
+				}
+				ctx, cancel := t.Context(), func() {}
+				if tt.deadline > 0 {
+					ctx, cancel = context.WithTimeout(ctx, tt.deadline)
+				}
+				defer cancel()
+				var last error
+				n := 0
+				for _, err := range l.List(ctx, "") {
+					if last = err; err == nil {
+						n++
+					}
+					time.Sleep(tt.loop)
+				}
+				if tt.want == nil && (last != nil || n != 3) {
+					t.Errorf("got %d locks and %v, want 3", n, last)
+				}
+				if tt.want != nil {
+					wantErr(t, "list", last, tt.want)
+				}
+			})
+		})
+	}
+}
+
 func TestBreak(t *testing.T) {
 	for _, by := range []string{"the same Locker", "another Locker"} {
 		t.Run(by, func(t *testing.T) {
@@ -159,6 +261,55 @@ func TestBreak(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A Break that is told which hold is meant spares the next one, which may come while it looks.
+func TestBreakOfTheHoldThatIsMeant(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		a, b, breaker := open(t, d), open(t, d.other()), open(t, d.other())
+		le := lock(t, a.Mutex("n"))
+		seen, err := breaker.Inspect(t.Context(), "n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		waiter := background(t.Context(), b.Mutex("n"))
+		done := make(chan error, 1)
+		go func() { done <- breaker.Break(meant.With(t.Context(), seen), "n") }()
+		time.Sleep(30 * time.Millisecond)
+		unlock(t, le)
+		next := want(t, waiter)
+		err = <-done
+		gone, ok := errors.AsType[*meant.GoneError](err)
+		if !ok || !gone.Now.Held || gone.Now.Token != next.Token() {
+			t.Errorf("got %v, want a GoneError with token %d", err, next.Token())
+		}
+		time.Sleep(b.Traits().Revoked)
+		wantHeld(t, "the next holder", next)
+		unlock(t, next)
+
+		err = breaker.Break(meant.With(t.Context(), seen), "n")
+		if gone, ok = errors.AsType[*meant.GoneError](err); !ok || gone.Now.Held {
+			t.Errorf("free by now: got %v, want a GoneError", err)
+		}
+		if err := breaker.Break(meant.With(t.Context(), fencelock.Info{Name: "n"}), "n"); err != nil {
+			t.Errorf("free, as it was meant: %v", err)
+		}
+		le = lock(t, a.Mutex("n"))
+		if seen, err = a.Inspect(t.Context(), "n"); err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range []*fencelock.Locker{breaker, a} {
+			old := seen
+			old.Token--
+			wantErr(t, "of an older one", l.Break(meant.With(t.Context(), old), "n"), fencelock.ErrLost)
+			wantHeld(t, "the holder", le)
+		}
+		if err := breaker.Break(meant.With(t.Context(), seen), "n"); err != nil {
+			t.Errorf("break: %v", err)
+		}
+		time.Sleep(a.Traits().Revoked)
+		wantLost(t, "the holder", le, fencelock.Revoked)
+	})
 }
 
 func TestBreakThatFailedTellsNobody(t *testing.T) {

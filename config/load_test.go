@@ -176,6 +176,11 @@ func rules(lines ...string) string {
 		"{from: a, to: e, phase: both}}\nlocks:\n  - " + strings.Join(lines, "\n  - ") + "\n"
 }
 
+// inPhase is a file as rules has it, with the migration in this phase.
+func inPhase(phase, rule string) string {
+	return strings.Replace(rules(rule), "phase: both", "phase: "+phase, 1)
+}
+
 // oneBackend is a file with this backend, called b, in line 2.
 func oneBackend(text string) string {
 	return "backends:\n  b: " + text + "\nlocks:\n  - {match: \"*\", scenario: deduplication, backend: b}\n"
@@ -376,6 +381,15 @@ func TestLoadRefuses(t *testing.T) {
 		"no permits": {
 			rules("{match: l, scenario: general, backend: m, permits: 5}"), "6:44",
 			[]string{"with 5 permits", "several permits at once (Permits 5)"},
+		},
+		"no readers in phase from": {
+			inPhase("from", "{match: l, scenario: general, backend: m, readers: true}"), "6:44",
+			[]string{"with readers", "many readers at once", "phase from"},
+		},
+		"no permits in phase to": { // zookeeper has them
+			strings.Replace(inPhase("to", "{match: l, scenario: general, backend: m, permits: 5}"),
+				"etcd://h", "zookeeper://h", 1), "6:44",
+			[]string{"several permits at once (Permits 5)", "phase to"},
 		},
 		"nobody has it": {
 			rules("{match: l, scenario: transactional, backend: m, readers: true}"), "6:50",

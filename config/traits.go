@@ -103,16 +103,20 @@ func traitsOf(scheme string, query url.Values) (t backend.Traits, known bool, wr
 	return t, false, "there is no backend of its scheme: there are " + strings.Join(all, ", ")
 }
 
-// movingTraits are what a migration promises: what the store that it locks in does, and of two the lesser.
+// movingTraits are what a migration promises: what the store that it locks in does, and of two the lesser; but
+// neither readers nor permits in any phase, as migrate.New.
 func movingTraits(phase backend.Phase, from, to backend.Traits) backend.Traits {
+	var t backend.Traits
 	switch phase {
 	case backend.PhaseFrom:
-		return from
+		t = from
 	case backend.PhaseTo:
-		return to
+		t = to
 	default:
-		return migrate.TraitsOfBoth(from, to)
+		t = migrate.TraitsOfBoth(from, to)
 	}
+	t.Readers, t.Permits = false, 0
+	return t
 }
 
 // movingTTL is the default TTL of a migration that gives none: that of the store that it locks in,

@@ -135,7 +135,7 @@ func ExampleURL(name string) string { return kindOf(name).url }
 
 // alwaysGets is what every scenario promises on every backend.
 const alwaysGets = "While the store keeps its data and its time, the holder is told of a loss " +
-	"before anybody else is granted the lock."
+	"before anybody else is granted the lock, or in a Postgres transaction can commit nothing more."
 
 // An Explanation says in words what the names of a rule get.
 type Explanation struct {

@@ -14,8 +14,9 @@
 // done so, two may lead, and only a resource that checks the token tells them apart (package
 // fence). Callbacks.Late sees such a Lead.
 //
-// A term is a long hold. In PostgreSQL it belongs in mode=lease: in mode=row the leader's transaction
-// holds back vacuum in the whole database for as long as the term lasts, and in mode=advisory the
+// A term is a long hold. In PostgreSQL it belongs in mode=lease: in the other modes the lock ends with its
+// connection, and the next leader may be granted it a moment before this one is told; in mode=row the leader's
+// transaction holds back vacuum in the whole database for as long as the term lasts, and in mode=advisory the
 // statement of whoever waits to be the next one does.
 package leader
 

@@ -5,10 +5,12 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // errLostLeg: what was held in the one store was lost before the other one granted. Nobody has been
@@ -107,7 +109,7 @@ func (d *member) round(ctx context.Context, r *backend.Request, nonce string) (b
 		err = acquireSecond(ctx, from, to)
 	}
 	if err == nil {
-		err = d.tie(ctx, from, to)
+		err = patiently(ctx, func(ctx context.Context) error { return d.tie(ctx, from, to) })
 	}
 	if err == nil && (from.hand(r.Lost) != nil || to.hand(r.Lost) != nil) {
 		err = errLostLeg
@@ -138,7 +140,20 @@ func (d *member) lead(ctx context.Context, token backend.Token) error {
 	if token <= time.Now().UnixMicro()+backend.FloorAhead/2 {
 		return nil
 	}
-	return d.to.opened().Raise(ctx, token)
+	return patiently(ctx, func(ctx context.Context) error { return d.to.opened().Raise(ctx, token) })
+}
+
+// patiently gives what has no patience of its own that of a wait: a store may fall silent after it has granted.
+func patiently(ctx context.Context, do func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, core.Patience)
+	defer cancel()
+	err := do(limited)
+	end, _ := limited.Deadline()
+	theirs, bounded := ctx.Deadline()
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && !(bounded && theirs.Equal(end)) {
+		return backend.Unavailable(fmt.Errorf("no answer within %v", core.Patience)) // the caller's ctx goes on
+	}
+	return err
 }
 
 // pairOf makes the legs of an acquisition in phase both.

@@ -2,13 +2,16 @@ package migrate_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/backend/migrate"
 	"github.com/fencelock/fencelock/internal/core"
 )
 
@@ -198,4 +201,95 @@ func TestCallsOfAFreeLockInBoth(t *testing.T) {
 		}
 		w.release(d, h)
 	})
+}
+
+// mute is a store that does not answer calls of one kind.
+type mute struct {
+	store
+	to string
+}
+
+func (m *mute) silent(ctx context.Context, to string) error {
+	if m.to != to {
+		return nil
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (m *mute) RaiseHeld(ctx context.Context, h *core.Hold, floor backend.Token) error {
+	if err := m.silent(ctx, "RaiseHeld"); err != nil {
+		return err
+	}
+	return m.Gater.RaiseHeld(ctx, h, floor)
+}
+
+func (m *mute) Raise(ctx context.Context, floor backend.Token) error {
+	if err := m.silent(ctx, "Raise"); err != nil {
+		return err
+	}
+	return m.Gater.Raise(ctx, floor)
+}
+
+func (m *mute) Gates(ctx context.Context) ([]backend.Gate, error) {
+	if err := m.silent(ctx, "Gates"); err != nil {
+		return nil, err
+	}
+	return m.Gater.Gates(ctx)
+}
+
+// TestSilentBetweenTheGrants: a store falls silent once it has granted, or the old one has. A Lock without a deadline
+// ends all the same, and what it was granted is given back.
+func TestSilentBetweenTheGrants(t *testing.T) {
+	for what, falls := range map[string]func(w world, from, to *mute){
+		"the old store, before its source is raised": func(_ world, from, _ *mute) { from.to = "RaiseHeld" },
+		"the new store, before its source is raised": func(w world, _, to *mute) {
+			w.want("raise", w.old.Raise(w.Context(), time.Now().AddDate(5, 0, 0).UnixMicro()), nil)
+			to.to = "Raise"
+		},
+		"the old store, before the new one's gate is mended": func(w world, from, to *mute) {
+			to.store = client(newStore(w.T))
+			from.to = "Gates"
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			bubble(t, func(w world) {
+				from, to := &mute{store: client(w.old)}, &mute{store: client(w.new)}
+				o := w.options(backend.PhaseBoth)
+				o.From, o.To = from, to
+				d, err := migrate.New(w.Context(), o)
+				if err != nil {
+					w.Fatal(err)
+				}
+				l, err := fencelock.New(d)
+				if err != nil {
+					w.Fatal(err)
+				}
+				falls(w, from, to)
+				ctx, cancel := context.WithCancel(w.Context())
+				defer cancel()
+				late := time.AfterFunc(11*time.Second, func() {
+					w.Error("Lock has not returned within 11s")
+					cancel()
+				})
+				_, err = l.Mutex("x").Lock(ctx)
+				late.Stop()
+				w.want("Lock", err, fencelock.ErrUnavailable)
+				if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+					w.Errorf("Lock: got %v, want no end of a ctx that goes on", err)
+				}
+				short, cancel := context.WithTimeout(w.Context(), 2*time.Second)
+				defer cancel()
+				_, err = l.Mutex("x").Lock(short)
+				w.want("Lock with a deadline", err, context.DeadlineExceeded)
+				from.to, to.to = "", ""
+				le, err := l.Mutex("x").Lock(w.Context())
+				if err != nil {
+					w.Fatal(err)
+				}
+				w.want("unlock", le.Unlock(w.Context()), nil)
+				w.want("close", l.Close(), nil)
+			})
+		})
+	}
 }

@@ -51,6 +51,9 @@ func TestUsageErrors(t *testing.T) {
 		{"ls", "--nope"},
 		{"ls", "a", "b"},
 		{"version", "x"},
+		{"config", "chekc"},
+		{"migrate"},
+		{"migrate", "finsh"},
 		{"--url", "", "ls"},
 		{"--url"},
 	} {

@@ -3,6 +3,7 @@ package locks
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
+	"github.com/fencelock/fencelock/internal/meant"
 )
 
 // Breaking says what breaking means, wherever it is asked for.
@@ -73,10 +75,8 @@ func (b *breaking) free(ctx context.Context, locks *fencelock.Locker) error {
 	if err != nil {
 		return err
 	}
-	if Foreign(info) && !b.foreign {
-		return cli.Usagef("%s was not locked by Fencelock: it may be another program's lock, "+
-			"or no lock at all. Breaking deletes it; look at it in the store first, then add "+
-			"--foreign.", cli.Safe(name))
+	if err := b.mayBreak(info); err != nil {
+		return err
 	}
 	if b.hold != "" {
 		b.one(&info)
@@ -85,24 +85,19 @@ func (b *breaking) free(ctx context.Context, locks *fencelock.Locker) error {
 		if err := b.confirm(ctx, info); err != nil {
 			return err
 		}
-		was := info.Token // the answer is about this one
-		if info, err = locks.Inspect(ctx, name); err != nil {
-			return err
-		}
-		if b.hold != "" {
+		if b.hold != "" { // which may have ended meanwhile
+			if info, err = locks.Inspect(ctx, name); err != nil {
+				return err
+			}
 			b.one(&info)
 		}
-		if info.Held && info.Token != was {
-			return cli.WithCode(cli.ExitNo, "%s is held with token %s by now: it was left as it is",
-				cli.Safe(name), cli.Token(info))
-		}
 	}
-	// Also when it looked free: a store may know of half a lock.
-	breaks := locks.Break
-	if b.hold != "" {
-		breaks = func(ctx context.Context, name string) error { return locks.BreakHold(ctx, name, b.hold) }
+	if b.hold == "" {
+		info, err = b.whole(ctx, locks, info)
+	} else {
+		err = locks.BreakHold(ctx, name, b.hold)
 	}
-	if err := breaks(ctx, name); err != nil {
+	if err != nil {
 		return err
 	}
 	switch {
@@ -117,6 +112,36 @@ func (b *breaking) free(ctx context.Context, locks *fencelock.Locker) error {
 		fmt.Fprintf(b.a.Out, "%s was free already\n", cli.Safe(name))
 	}
 	return nil
+}
+
+// mayBreak refuses what is not ours without --foreign.
+func (b *breaking) mayBreak(i fencelock.Info) error {
+	if Foreign(i) && !b.foreign {
+		return cli.Usagef("%s was not locked by Fencelock: it may be another program's lock, "+
+			"or no lock at all. Breaking deletes it; look at it in the store first, then add "+
+			"--foreign.", cli.Safe(b.name))
+	}
+	return nil
+}
+
+// whole breaks the lock as info shows it, also where that is free: a store may know of half a lock. With --yes nobody
+// has answered for that holder, and the next one is broken in its place. It returns what it broke.
+func (b *breaking) whole(ctx context.Context, locks *fencelock.Locker, info fencelock.Info) (fencelock.Info, error) {
+	err := locks.Break(meant.With(ctx, info), b.name)
+	gone, ok := errors.AsType[*meant.GoneError](err)
+	switch {
+	case !ok:
+		return info, err
+	case b.yes:
+		if err := b.mayBreak(gone.Now); err != nil {
+			return gone.Now, err
+		}
+		return gone.Now, locks.Break(ctx, b.name)
+	case gone.Now.Held:
+		return gone.Now, cli.WithCode(cli.ExitNo, "%s is held with token %s by now: it was left as it is",
+			cli.Safe(b.name), cli.Token(gone.Now))
+	}
+	return gone.Now, nil
 }
 
 // Foreign reports whether a lock is held by what is no Fencelock's.

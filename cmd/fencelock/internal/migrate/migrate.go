@@ -36,6 +36,9 @@ steps "fencelock migrate status" says what is sure and what is only reported.
 Exit codes: 1 if something speaks against what was asked.`,
 		Example: `  fencelock migrate plan --config locks.yaml
   fencelock migrate status --config locks.yaml`,
+		RunE: func(*cobra.Command, []string) error {
+			return cli.Usagef("no such command: want fencelock migrate plan, status, advance, finish or cancel")
+		},
 	}
 	cmd.AddCommand(planCommand(a), statusCommand(a), advanceCommand(a),
 		&cobra.Command{

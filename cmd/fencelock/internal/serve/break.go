@@ -15,6 +15,7 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/locks"
+	"github.com/fencelock/fencelock/internal/meant"
 )
 
 // breakRequest is the body of POST /api/break.
@@ -89,25 +90,26 @@ func (s *server) breakHold(
 	ctx context.Context, name string, token fencelock.Token,
 ) (int, locks.Broken, error) {
 	info, err := s.locks.Inspect(ctx, name)
-	if err != nil {
+	if err == nil && info.Held && info.Token == token && !locks.Foreign(info) {
+		if err = s.locks.Break(meant.With(ctx, info), name); err == nil {
+			reply := locks.Broken{Name: name, Broken: true, Owner: info.Owner, Token: info.Token}
+			return http.StatusOK, reply, nil
+		}
+		if gone, ok := errors.AsType[*meant.GoneError](err); ok {
+			info, err = gone.Now, nil
+		}
+	}
+	switch {
+	case err != nil:
 		return s.statusOf(err), locks.Broken{}, err
-	}
-	if info.Held && info.Token != token {
-		err := fmt.Errorf("it is held with another token by now: %d", info.Token)
-		return http.StatusConflict, locks.Broken{}, err
-	}
-	if !info.Held { // whoever has it by then is another
+	case !info.Held: // whoever has it by then is another
 		return http.StatusOK, locks.Broken{Name: name}, nil
+	case info.Token != token:
+		err = fmt.Errorf("it is held with another token by now: %d", info.Token)
+	default:
+		err = errors.New("it was not locked by Fencelock: look at it in the store, then fencelock break --foreign")
 	}
-	if locks.Foreign(info) {
-		err := errors.New("it was not locked by Fencelock: look at it in the store, then fencelock break --foreign")
-		return http.StatusConflict, locks.Broken{}, err
-	}
-	if err := s.locks.Break(ctx, name); err != nil {
-		return s.statusOf(err), locks.Broken{}, err
-	}
-	reply := locks.Broken{Name: name, Broken: true, Owner: info.Owner, Token: info.Token}
-	return http.StatusOK, reply, nil
+	return http.StatusConflict, locks.Broken{}, err
 }
 
 // statusOf is the status of an error of the store.
