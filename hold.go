@@ -47,6 +47,8 @@ type hold struct {
 	told      error           // a loss that the driver reported while asking
 	state     state
 	unclean   bool      // lost while releasing: to be abandoned once the store has answered
+	doubt     bool      // lost, and whether what was written is committed is unknown: Unlock asks
+	known     bool      // lost, and Unlock has told what became of what was written
 	unlocking turn      // of an Unlock or Close that asks the store
 	renewing  turn      // of a renewal or a look that is with the driver
 	next      *hold     // to which this one was passed on
@@ -234,12 +236,16 @@ func (h *hold) lookAtLocked(now backend.Instant) bool {
 	if h.capped > 0 && !now.Time().Before(h.granted.Add(h.capped)) {
 		reason = MaxHold
 	}
+	h.doubt = h.state == unrenewed && h.undoer() != nil // Unlock was called in time
 	h.endLocked(&LostError{Reason: reason})
 	return true
 }
 
 // endLocked ends the hold. Its caller calls ended once h.mu is free.
 func (h *hold) endLocked(err error) {
+	if err != ErrReleased {
+		h.undo(err) // before anybody hears of the loss: nothing that commits is sent from now on
+	}
 	h.unclean = h.state == releasing // an Abandon may not overtake a Release
 	h.state, h.err = finished, err
 	h.timer.Stop()
@@ -283,7 +289,7 @@ func (h *hold) ended() {
 	}
 	h.tell(e)
 	if clean {
-		h.route.janitor.addLost(h.Request, h.minLeft())
+		h.route.janitor.addLost(h)
 	}
 }
 
@@ -341,21 +347,37 @@ func (h *hold) join() *Lease {
 	return le
 }
 
-// handle is the driver's own handle of the hold.
+// handle is the driver's own handle of the hold, for its holder, who has asked for it. What is written through it after
+// a loss comes too late.
 func (h *hold) handle() any {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err != nil && h.err != ErrReleased {
+		h.undo(h.err)
+	}
+	return h.inner()
+}
+
+// inner is the handle itself.
+func (h *hold) inner() any {
 	if of, ok := h.Handle.(backend.Handler); ok { // a driver over drivers: its hold has theirs
 		return of.Handle()
 	}
 	return h.Handle
 }
 
-// undo makes the release roll back what was written through the handle, if anybody has asked for
-// that.
+// undo makes the release roll back what was written through the handle.
 func (h *hold) undo(cause error) {
-	if !h.handled.Load() {
-		return
-	}
-	if u, ok := h.handle().(backend.Undoer); ok {
+	if u := h.undoer(); u != nil {
 		u.Undo(cause)
 	}
+}
+
+// undoer is what a holder may have written through, or nil.
+func (h *hold) undoer() backend.Undoer {
+	if !h.handled.Load() { // nobody has asked for it
+		return nil
+	}
+	u, _ := h.inner().(backend.Undoer)
+	return u
 }

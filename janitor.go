@@ -59,7 +59,8 @@ type janitor struct {
 // job is one acquisition to undo.
 type job struct {
 	r        *backend.Request
-	unlocked bool // by its holder, and only kept: no event tells of its end
+	doubtful *hold // whose request it is, if Unlock may ask yet what became of its writes
+	unlocked bool  // by its holder, and only kept: no event tells of its end
 	began    time.Time
 	tries    int
 	pause    time.Duration // before the next try
@@ -80,10 +81,13 @@ func newJanitor(l *Locker, c core.Caller) *janitor {
 func (j *janitor) add(r *backend.Request) { j.addAfter(r, 0, false) }
 
 // addLost hands over the request of a lost hold. What may be left of the lock is freed once its
-// grace is over, and its WithMinHold, of which least is left. A Close in between leaves that to the
-// store's expiry.
-func (j *janitor) addLost(r *backend.Request, least time.Duration) {
-	j.addAfter(r, max(r.Grace, least), false)
+// grace is over, and its WithMinHold. A Close in between leaves that to the store's expiry.
+func (j *janitor) addLost(h *hold) {
+	w := &job{r: h.Request}
+	if h.doubtful() {
+		w.doubtful = h
+	}
+	j.put(w, max(h.Grace, h.minLeft()))
 }
 
 // addUnlocked hands over the request of a hold that was unlocked, and that WithMinHold leaves in
@@ -93,11 +97,13 @@ func (j *janitor) addUnlocked(r *backend.Request, least time.Duration) {
 }
 
 func (j *janitor) addAfter(r *backend.Request, wait time.Duration, unlocked bool) {
-	now := time.Now()
-	w := &job{
-		r: r, unlocked: unlocked, began: now, pause: firstPause,
-		at: now.Add(wait), due: now.Add(wait + r.TTL + r.Grace + cleanExtra),
-	}
+	j.put(&job{r: r, unlocked: unlocked}, wait)
+}
+
+func (j *janitor) put(w *job, wait time.Duration) {
+	now, r := time.Now(), w.r
+	w.began, w.pause = now, firstPause
+	w.at, w.due = now.Add(wait), now.Add(wait+r.TTL+r.Grace+cleanExtra)
 	w.dice.seed(r.Nonce, 0)
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -194,6 +200,12 @@ func (j *janitor) clean(w *job) (answered, done bool) {
 	}
 	ctx, cancel := context.WithTimeout(j.l.ctx, most)
 	defer cancel()
+	if h := w.doubtful; h != nil { // one call about a request at a time
+		if !h.take(ctx, &h.unlocking) {
+			return false, j.l.ctx.Err() != nil
+		}
+		defer h.give(&h.unlocking)
+	}
 	err := j.caller.Abandon(ctx, w.r)
 	if (err == nil || errors.Is(err, ErrLost)) && !w.unlocked {
 		j.l.tell(Event{Kind: CleanedUp, Name: w.r.Name, Mode: w.r.Mode, Owner: w.r.Owner, Took: time.Since(w.began)})

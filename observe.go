@@ -79,7 +79,8 @@ const (
 	// Left: Unlock ended one of several leases on a hold, which goes on.
 	Left
 	// NotReleased: Unlock failed. Err says why; if it matches ErrUnavailable, the lease may go on
-	// for now.
+	// for now. Where Unlock found out after the loss that what was written is committed, and returned
+	// nil, Err is the loss.
 	NotReleased
 
 	// Locking: Lock was called. This and the next two are given to Beginner.Begin only.

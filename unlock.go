@@ -31,18 +31,20 @@ func (h *hold) unlock(ctx context.Context, le *Lease, began time.Time) error {
 		case <-h.l.released: // Close ends every lease
 		case <-limited.Done():
 		}
-		if err = le.Err(); err == nil {
+		if err = le.Err(); err == nil || h.doubtful() {
 			err = backend.Unavailable(errors.New("the Locker is being closed, which releases this lease"))
 		}
 	}
 	e := h.freed(err)
-	err = h.l.wrap("unlock", h.Name, err)
 	if kind != Released {
 		e = h.event(kind)
-		e.Took, e.Err = time.Since(began), err
+		e.Took, e.Err = time.Since(began), h.l.wrap("unlock", h.Name, err)
+		if kind == NotReleased && err == nil {
+			e.Err = h.l.wrap("unlock", h.Name, h.err)
+		}
 	}
 	h.l.emit(ctx, e)
-	return err
+	return h.l.wrap("unlock", h.Name, err)
 }
 
 // free ends le, and frees the lock if that was the last lease on it. It says what that came to: Released, Left or
@@ -56,9 +58,12 @@ func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, 
 	h.look()
 	h.mu.Lock()
 	switch {
-	case le.released:
+	case le.released, h.known:
 		h.mu.Unlock()
 		return NotReleased, ErrReleased
+	case h.doubt:
+		h.mu.Unlock()
+		return h.freeing(ctx, le, h.learn(limited))
 	case h.err != nil:
 		defer h.mu.Unlock()
 		return NotReleased, h.err
@@ -78,17 +83,58 @@ func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, 
 	h.state = releasing
 	h.mu.Unlock()
 	h.l.schedule.remove(h)
-	err := h.release(limited, limited.Cause)
+	return h.freeing(ctx, le, h.release(limited, limited.Cause))
+}
+
+// freeing says what a release of le that ended with err came to.
+func (h *hold) freeing(ctx context.Context, le *Lease, err error) (EventKind, error) {
 	if err == nil || undone(err) {
 		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.err != ErrReleased { // Lost was the event of its end, and Err is that
+			h.known = true
+			return NotReleased, err
+		}
 		le.released = true
-		h.mu.Unlock()
 		return Released, err
 	}
 	if !backend.Final(err) && over(ctx) {
 		err = ctxError(ctx, false, err)
 	}
 	return NotReleased, err
+}
+
+// learn asks for the outcome of a release that had no answer before the hold was lost: what was written
+// in the lock's own transaction is committed or not.
+func (h *hold) learn(ctx *limit) error {
+	answer := h.route.caller.Release(ctx, h.bh)
+	if answer != nil {
+		answer = own(ctx.Cause(), answer)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lateLocked(answer)
+}
+
+// lateLocked is what the answer to a release comes to that came after the loss: the loss, except for what was
+// written in the lock's own transaction, which was ours until that ended.
+func (h *hold) lateLocked(answer error) error {
+	h.doubt = false
+	switch {
+	case h.undoer() == nil, errors.Is(answer, ErrLost):
+		return h.err
+	case answer == nil, undone(answer):
+		return answer
+	}
+	h.doubt = true // also where the store refuses to say
+	return answered(answer)
+}
+
+// doubtful reports whether what was written under a lost hold may be committed.
+func (h *hold) doubtful() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.doubt
 }
 
 // release asks the store to free the lock of a hold that is releasing, and takes in its answer.
@@ -112,7 +158,7 @@ func (h *hold) release(ctx context.Context, cause func() error) error {
 	ended := h.lookLocked()
 	switch {
 	case h.state == finished: // the deadline passed meanwhile
-		answer = h.err
+		answer = h.lateLocked(answer)
 	case answer == nil || undone(answer):
 		h.endLocked(ErrReleased)
 		ended = true
@@ -129,7 +175,7 @@ func (h *hold) release(ctx context.Context, cause func() error) error {
 	}
 	switch {
 	case unclean:
-		h.route.janitor.addLost(h.Request, h.minLeft())
+		h.route.janitor.addLost(h)
 	case answer == nil && least > 0:
 		h.route.janitor.addUnlocked(h.Request, h.minLeft())
 	}
@@ -225,23 +271,22 @@ func (h *hold) close(ctx context.Context) error {
 		h.mu.Unlock()
 		return nil
 	}
+	unlocked := h.state == unrenewed
 	h.state = releasing
 	h.mu.Unlock()
 	h.undo(ErrClosed) // whoever is done with what it writes calls Unlock
 	err := h.release(ctx, func() error { return context.Cause(ctx) })
-	if err == nil || undone(err) {
-		h.tell(h.freed(err))
-	}
-	if err == nil {
-		return nil
-	}
 	h.mu.Lock()
-	ended := h.state != finished
+	freed, ended := h.err == ErrReleased, h.state != finished
 	if ended {
 		h.endLocked(&LostError{Reason: Revoked})
+		h.doubt = unlocked && h.undoer() != nil
 	}
 	h.mu.Unlock()
-	if ended {
+	switch {
+	case freed:
+		h.tell(h.freed(err))
+	case ended:
 		h.ended()
 	}
 	return err

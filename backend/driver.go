@@ -266,9 +266,12 @@ type Handler interface {
 
 // An Undoer is the Handle of a Grant through which the holder writes in the lock's own transaction.
 // The engine calls Undo where the holder did not mean to commit: a function of Locker.Do that
-// failed, panicked or was cancelled, and Locker.Close. The next Leave of the claim rolls back, and
-// returns an *[UndoneError] with the first cause if anything was written. Undo sends nothing and
-// never blocks. It may be called more than once, and after the release, when it changes nothing.
+// failed, panicked or was cancelled, and Locker.Close; and when the lease is lost. The next Leave of the
+// claim rolls back, and returns an *[UndoneError] with the first cause if anything was written. Undo sends
+// nothing and never blocks, and no lock that it takes is held while a driver calls Request.Lost. It may be
+// called more than once, and after the release, when it changes nothing. A Leave of the held claim that
+// went unanswered may be asked again after one that is not Held: what became of what was written is to be
+// known yet.
 type Undoer interface {
 	Undo(cause error)
 }
