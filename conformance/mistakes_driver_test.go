@@ -102,7 +102,7 @@ type toyTx struct {
 func (x *toyTx) Undo(cause error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.cause == nil {
+	if !x.over && x.cause == nil {
 		x.cause = cause
 	}
 }

@@ -2,12 +2,16 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
@@ -206,5 +210,63 @@ func TestLostCommitIsNotJudgedByAnotherHistory(t *testing.T) {
 		t.Error("Unlock: got nil, and what was written is lost")
 	} else {
 		want(t, "Unlock on a server of another history", err, fencelock.ErrUnavailable)
+	}
+}
+
+// An address that leads for a moment to a replica that is behind costs no lease, and leaves no connection to it.
+func TestAddressLeadsToAReplicaForAMoment(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("two servers and a copy")
+	}
+	primary := servers.Postgres(t, servers.PostgresOptions{})
+	replica := servers.PostgresReplica(t, primary, servers.PostgresReplicaOptions{})
+	way := &detour{}
+	way.to.Store(primary.Addr())
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	proxy := faultproxy.NewOn(listener, primary.Addr(), way.dial)
+	t.Cleanup(func() { _ = proxy.Close() })
+	byURL := driver(t, at(proxy.Addr(), postgres.Lease, "pool_max_conns", "2"))
+	config := pool(t, primary, "&pool_max_conns=2").Config()
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, proxy.Addr())
+	}
+	given, err := postgres.New(poolOf(t, config), &postgres.Options{Mode: postgres.Lease})
+	must(t, err)
+	t.Cleanup(func() { _ = given.Close() })
+	bySQL, err := postgres.NewSQL(sqlDB(t, proxy.Addr(), 2), nil)
+	must(t, err)
+	t.Cleanup(func() { _ = bySQL.Close() })
+	release(t, byURL, request("warm", "")) // the tables are there
+	must(t, replica.AwaitCaughtUp(within(t, 30*time.Second), primary))
+	run(t, pool(t, replica, ""), "SELECT pg_wal_replay_pause()")
+
+	clients := map[string]caller{"a URL": byURL, "a pool": call(given), "a sql.DB": call(bySQL)}
+	held := map[string]*core.Hold{}
+	for what, d := range clients {
+		r := request(what, "")
+		g, err := d.Acquire(t.Context(), r) // which the replica never sees
+		must(t, err)
+		held[what] = &core.Hold{Request: r, Grant: g}
+		must(t, d.Keep(t.Context(), []*backend.Claim{{Request: r}}, false)[0])
+	}
+	way.to.Store(replica.Addr())
+	proxy.Cut()
+	for what, d := range clients {
+		for _, extend := range []bool{false, true} {
+			err := d.Keep(within(t, 3*time.Second), []*backend.Claim{{Request: held[what].Request}}, extend)[0]
+			if err == nil || errors.Is(err, backend.ErrLost) {
+				t.Errorf("%s that leads to a replica: renewed: %v: got %v, want an outage", what, extend, err)
+			}
+		}
+	}
+	way.to.Store(primary.Addr())
+	for what, d := range map[string]caller{"a URL": byURL, "a pool": call(given)} {
+		for range 4 {
+			must(t, d.Renew(t.Context(), []*core.Hold{held[what]})[0])
+			must(t, d.Keep(t.Context(), []*backend.Claim{{Request: held[what].Request}}, false)[0])
+		}
+		must(t, d.Release(t.Context(), held[what]))
 	}
 }

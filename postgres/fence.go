@@ -21,9 +21,9 @@ import (
 // [CreateSchema]). Unless the error is nil, roll back. A transaction of level REPEATABLE READ or
 // SERIALIZABLE can also fail with the server's 40001, as with every concurrent update: repeat it.
 //
-// resource is any text of the program's; the table has a row for each, for ever. A token more than
-// an hour ahead of the server's clock, in µs, is ErrInvalid: its mark would refuse every token to
-// come.
+// resource is any text of the program's, of up to 2,600 bytes; the table has a row for each, for
+// ever. A token more than an hour ahead of the server's clock, in µs, is ErrInvalid: its mark would
+// refuse every token to come.
 //
 // The table is found by the transaction's search_path. Where connections differ in it and more than
 // one schema has such a table, a resource would have several guards: name the schema with
@@ -66,6 +66,8 @@ func checkToken(
 	case code == "42P01" || code == "3F000":
 		return &refused{"the table of guards is missing, or the role has no rights to its schema: call " +
 			"postgres.CreateSchema once, or run schema.sql", err}
+	case code == "54000":
+		return &refused{"the resource is too long for the index of the table of guards", err}
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"sync"
 	"testing"
@@ -12,6 +13,13 @@ import (
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
+
+// random is so many bytes that nothing compresses.
+func random(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails
+	return string(b)
+}
 
 func checkToken(t *testing.T, s *servers.PostgresServer) {
 	p := pool(t, s, "")
@@ -37,6 +45,8 @@ func checkToken(t *testing.T, s *servers.PostgresServer) {
 		{"higher", "a", 9, nil},
 		{"what was the highest before", "a", 5, fencelock.ErrStale},
 		{"no token", "a", 0, fencelock.ErrInvalid},
+		{"a long resource", random(2600), 1, nil},
+		{"one that is too long", random(8000), 1, fencelock.ErrInvalid},
 	} {
 		if got := check(t.Context(), tt.resource, tt.token); !errors.Is(got, tt.want) {
 			t.Errorf("%s: got %v, want %v", tt.what, got, tt.want)

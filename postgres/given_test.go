@@ -4,15 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/core"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
@@ -244,4 +250,122 @@ func TestFarFloorsSpendNothing(t *testing.T) {
 	}
 	want(t, "a mark near the end of the numbers", check(far), fencelock.ErrInvalid)
 	must(t, check(time.Now().UnixMicro()))
+}
+
+// A pool whose notifications the program hears keeps none of the driver's pushes from it.
+func TestPoolHearsItsNotifications(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	admin := pool(t, s, "")
+	config := pool(t, s, "").Config()
+	config.ConnConfig.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) {}
+	p := poolOf(t, config)
+	a := open(t, at(s.Addr(), postgres.Lease))
+	for what, listen := range map[string]*pgx.ConnConfig{
+		"as the pool": nil, "as Options say": config.ConnConfig,
+	} {
+		t.Run(what, func(t *testing.T) {
+			b := over(t, p, &postgres.Options{Mode: postgres.Lease, Listen: listen})
+			le := lock(t, a.Mutex(what))
+			wait := queue(t, b, what, 1)
+			await(t, 10*time.Second, "the driver listens", func() bool {
+				return one[int](t, admin, "SELECT count(*) FROM pg_stat_activity "+
+					"WHERE state = 'idle' AND query LIKE 'LISTEN fl_%'") > 0
+			})
+			unlock(t, le)
+			unlock(t, wait.granted(t, 5*time.Second))
+			must(t, b.Close())
+		})
+	}
+}
+
+// poolOf returns a pool of a configuration.
+func poolOf(t *testing.T, config *pgxpool.Config) *pgxpool.Pool {
+	t.Helper()
+	p, err := pgxpool.NewWithConfig(t.Context(), config)
+	must(t, err)
+	t.Cleanup(p.Close)
+	return p
+}
+
+// detour is a way to dial that leads to one address after another, whatever is asked for. "" is a
+// network that drops what would begin a connection.
+type detour struct{ to atomic.Value }
+
+func (d *detour) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+	to := d.to.Load().(string)
+	if to == "" {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return (&net.Dialer{}).DialContext(ctx, network, to)
+}
+
+// detoured returns a pool that dials so, and which leads to a proxy that freezes what it has.
+func detoured(t *testing.T, s *servers.PostgresServer) (*pgxpool.Pool, *detour, *faultproxy.Proxy) {
+	t.Helper()
+	way, first := &detour{}, proxied(t, s)
+	way.to.Store(first.Addr())
+	config := pool(t, s, "&pool_max_conns=4").Config()
+	config.ConnConfig.DialFunc = way.dial
+	return poolOf(t, config), way, first
+}
+
+// Connections that carry nothing any more, in a network that makes new ones, cost no lease.
+func TestFrozenConnections(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	p, way, first := detoured(t, s)
+	l := over(t, p, &postgres.Options{Mode: postgres.Lease}, fencelock.WithTTL(10*time.Second))
+	le := lock(t, l.Mutex("x"))
+	giveBack := takeAll(t, p) // so that the driver makes all four connections of its own
+	first.Set(faultproxy.BlackHole)
+	var asking sync.WaitGroup
+	for range 6 {
+		asking.Go(func() {
+			if _, err := l.Inspect(t.Context(), "x"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	must(t, first.Await(within(t, 10*time.Second), func(c faultproxy.Counts) bool { return c.Open >= 8 }))
+	first.Set(faultproxy.Mode{})
+	asking.Wait()
+	way.to.Store(s.Addr())
+	first.Set(faultproxy.BlackHole)
+	t.Cleanup(first.Cut)
+	select {
+	case <-le.Done():
+		t.Errorf("the lease: %v", le.Err())
+	case <-time.After(20 * time.Second):
+		unlock(t, le)
+	}
+	first.Cut()
+	giveBack()
+}
+
+// Close does not wait for a network that makes no connection.
+func TestCloseWhereNothingConnects(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	p, way, first := detoured(t, s)
+	driver, err := postgres.New(p, &postgres.Options{Mode: postgres.Lease})
+	must(t, err)
+	d := call(driver)
+	r := request("x", "")
+	g, err := d.Acquire(t.Context(), r)
+	must(t, err)
+	held := []*core.Hold{{Request: r, Grant: g}}
+	must(t, d.Renew(t.Context(), held)[0])
+	way.to.Store("")
+	first.Set(faultproxy.BlackHole)
+	t.Cleanup(first.Cut)
+	if err := d.Renew(within(t, 300*time.Millisecond), held)[0]; err == nil {
+		t.Error("Renew: got nil, though nothing is answered")
+	}
+	began := time.Now()
+	must(t, d.Close())
+	if took := time.Since(began); took > 7*time.Second {
+		t.Errorf("Close took %v", took)
+	}
 }

@@ -460,3 +460,48 @@ func signalTo(t *testing.T, pid int, signal string) {
 	t.Helper()
 	must(t, exec.CommandContext(t.Context(), "kill", "-"+signal, strconv.Itoa(pid)).Run())
 }
+
+// A database whose bytea_output is escape shows the same.
+func TestByteaAsEscapes(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	p := pool(t, s, "")
+	run(t, p, "ALTER DATABASE postgres SET bytea_output = 'escape'")
+	const name = "a\\é"
+	for _, mode := range modes {
+		t.Run(string(mode), func(t *testing.T) {
+			url := at(s.Addr(), mode, "prefix", string(mode)+":")
+			a, d := open(t, url), driver(t, url)
+			b := a
+			if mode == postgres.Lease { // it hears of its turn by its sign of life alone
+				b = open(t, url+"&listen_url=postgres%3A%2F%2Fpostgres%40127.0.0.1%3A1%2Fpostgres")
+			}
+			le := lock(t, a.Mutex(name))
+			for info, err := range a.List(t.Context(), "") {
+				if err != nil || info.Name != name || info.Owner != le.Owner() {
+					t.Errorf("List: got %+v, %v, want %q of %s", info, err, name, le.Owner())
+				}
+			}
+			if b != a {
+				wait := queue(t, b, name, 1)
+				unlock(t, le)
+				le = wait.granted(t, 4*time.Second)
+			}
+			g := gateOf("m", backend.GateBoth, backend.Pattern{Match: "*"})
+			must(t, d.SetGate(t.Context(), g, 0))
+			if gates, err := d.Gates(t.Context()); err != nil || len(gates) != 1 || gates[0].Move != "m" {
+				t.Errorf("Gates: got %+v, %v", gates, err)
+			}
+			must(t, d.Report(t.Context(), backend.Client{Move: "m", ID: "c"}, time.Minute))
+			if all, err := d.Clients(t.Context(), "m"); err != nil || len(all) != 1 || all[0].ID != "c" {
+				t.Errorf("Clients: got %+v, %v", all, err)
+			}
+			all, err := d.Undrained(t.Context(), g)
+			if err != nil || len(all) != 1 || all[0].Name != name {
+				t.Errorf("Undrained: got %+v, %v, want %q", all, err, name)
+			}
+			unlock(t, le)
+			run(t, p, "DELETE FROM fencelock_gate")
+		})
+	}
+}

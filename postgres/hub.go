@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/hex"
 	"strconv"
 	"strings"
 	"sync"
@@ -186,8 +185,10 @@ func (h *hub) deaf(ctx context.Context) {
 
 // hear listens on one connection until that ends, and reports whether pushes arrived.
 func (h *hub) hear(ctx context.Context) bool {
-	config := h.config
-	if config == nil {
+	var config *pgx.ConnConfig
+	if h.config != nil {
+		config = h.config.Copy()
+	} else {
 		of := h.st.own.Config()
 		config = of.ConnConfig
 		if of.BeforeConnect != nil {
@@ -196,6 +197,7 @@ func (h *hub) hear(ctx context.Context) bool {
 			}
 		}
 	}
+	config.OnNotification = nil // one of the program's would get the pushes instead of us
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return false
@@ -292,10 +294,11 @@ func (h *hub) beatOnce(ctx context.Context) {
 	defer cancel()
 	var look []string
 	args := []any{h.process, millis(slack), string(nonces.end())}
-	err := h.st.upkeep(limited, "SELECT fencelock_beat($1, $2, $3)", args, func(row scanner) error {
-		var nonce []byte
+	const text = "SELECT encode(n, 'hex') FROM fencelock_beat($1, $2, $3) n"
+	err := h.st.upkeep(limited, text, args, func(row scanner) error {
+		var nonce string
 		err := row.Scan(&nonce)
-		look = append(look, hex.EncodeToString(nonce))
+		look = append(look, nonce)
 		return err
 	})
 	if err != nil {

@@ -314,12 +314,13 @@ func (l *lease) keep(
 	}
 }
 
-// looking is fencelock_renew without a renewal, and lookingShared fencelock_renew_shared.
-const looking = `SELECT coalesce(string_agg(x.i::text, ' '), '')
+// looking is fencelock_renew without a renewal, and lookingShared fencelock_renew_shared. A replica,
+// which has not heard of every lease, has no pg_current_wal_lsn: there they are errors.
+const looking = `SELECT coalesce(string_agg(x.i::text, ' '), '') || left(pg_current_wal_lsn()::text, 0)
 	FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY x(name, nonce, i)
 	JOIN fencelock_lease l USING (name, nonce) WHERE l.expires_at > clock_timestamp()`
 
-const lookingShared = `SELECT coalesce(string_agg(x.i::text, ' '), '')
+const lookingShared = `SELECT coalesce(string_agg(x.i::text, ' '), '') || left(pg_current_wal_lsn()::text, 0)
 	FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY x(name, nonce, i)
 	JOIN fencelock_hold h USING (name, nonce) JOIN fencelock_lease l USING (name)
 	WHERE h.expires_at > clock_timestamp() AND NOT h.claimed AND l.shared`
@@ -344,12 +345,16 @@ func (l *lease) sweep() {
 
 // leases describes what is held or waited for, by names that begin with $1, or by the name $1 alone
 // unless $2. Held is what expires after $3, or after now. A name that several hold has what is said
-// of all of them, and of those that end first "nonce:token:slot:ms:owner" of each, the last in hex.
-const leases = `SELECT n.name, h.mode IS NOT NULL, coalesce(h.owner, ''), coalesce(h.token, 0),
-	coalesce(extract(epoch FROM h.expires_at - clock_timestamp())::float8, 0),
+// of all of them, and of those that end first "nonce:token:slot:ms:owner" of each, the last in hex. What
+// ends at infinity, which no driver writes, ends in 0 ms and is leaked. Bytes are in hex, whatever
+// bytea_output is.
+const leases = `SELECT encode(n.name, 'hex'), h.mode IS NOT NULL, encode(coalesce(h.owner, ''), 'hex'),
+	coalesce(h.token, 0), CASE WHEN isfinite(h.expires_at)
+		THEN extract(epoch FROM h.expires_at - clock_timestamp())::float8 ELSE 0 END,
+	coalesce(NOT isfinite(h.expires_at), false),
 	(SELECT count(*) FROM fencelock_queue q JOIN fencelock_process p USING (process)
 		WHERE q.name = n.name AND p.alive_until > clock_timestamp())::int,
-	coalesce(h.move, ''), coalesce(h.claimed, false), coalesce(h.mode, 'x'), coalesce(h.holders, 0)::int,
+	encode(coalesce(h.move, ''), 'hex'), coalesce(h.claimed, false), coalesce(h.mode, 'x'), coalesce(h.holders, 0)::int,
 	coalesce(array_to_string(h.holds[1:100], ' '), '')
 FROM (SELECT name FROM fencelock_lease UNION SELECT name FROM fencelock_queue) n
 CROSS JOIN coalesce(to_timestamp($3::bigint / 1000000.0), clock_timestamp()) since
@@ -361,7 +366,8 @@ LEFT JOIN LATERAL (
 			(array_agg(s.move) FILTER (WHERE s.move IS NOT NULL))[1], bool_and(s.claimed), s.mode, count(*),
 			array_agg(encode(s.nonce, 'hex') || ':' || CASE WHEN s.claimed THEN 0 ELSE s.token END || ':'
 				|| coalesce(s.slot, 0) || ':'
-				|| ceil(extract(epoch FROM s.expires_at - clock_timestamp()) * 1000)::bigint || ':'
+				|| CASE WHEN isfinite(s.expires_at)
+					THEN ceil(extract(epoch FROM s.expires_at - clock_timestamp()) * 1000)::bigint ELSE 0 END || ':'
 				|| encode(s.owner, 'hex') ORDER BY s.expires_at)
 		FROM fencelock_lease l JOIN fencelock_hold s USING (name)
 		WHERE l.name = n.name AND l.shared AND s.expires_at > since GROUP BY s.mode
@@ -381,12 +387,11 @@ func (l *lease) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Inf
 		}
 		args := []any{l.key(name), prefix, since}
 		return l.query(ctx, leases, args, func(row scanner) error {
-			var key, owner, move []byte
+			var key, owner, move, mode, holds string
 			var i backend.Info
 			var left float64
-			var mode, holds string
-			err := row.Scan(&key, &i.Held, &owner, &i.Token, &left, &i.Waiters, &move, &i.Pending, &mode,
-				&i.Holders, &holds)
+			err := row.Scan(&key, &i.Held, &owner, &i.Token, &left, &i.Leaked, &i.Waiters, &move, &i.Pending,
+				&mode, &i.Holders, &holds)
 			if err != nil {
 				return err
 			}
@@ -394,9 +399,8 @@ func (l *lease) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Inf
 				i.Holds = append(i.Holds, held(one))
 			}
 			i.Mode = backend.Mode(max(slices.Index(letters[:], mode), 0))
-			i.Name, i.Owner = strings.TrimPrefix(string(key), l.prefix), string(owner)
-			i.Both = string(move)
-			if i.Held {
+			i.Name, i.Owner, i.Both = strings.TrimPrefix(unhex(key), l.prefix), unhex(owner), unhex(move)
+			if i.Held && !i.Leaked {
 				i.ExpiresIn = max(time.Duration(left*float64(time.Second)), time.Millisecond)
 			}
 			found(i)
@@ -412,8 +416,7 @@ func held(text string) (h backend.Held) {
 	h.Token, _ = strconv.ParseInt(words[1], 10, 64)
 	h.Slot, _ = strconv.Atoi(words[2])
 	ms, _ := strconv.ParseInt(words[3], 10, 64)
-	owner, _ := hex.DecodeString(words[4])
-	h.ExpiresIn, h.Owner = time.Duration(ms)*time.Millisecond, string(owner)
+	h.ExpiresIn, h.Owner = time.Duration(ms)*time.Millisecond, unhex(words[4])
 	return h
 }
 

@@ -371,3 +371,76 @@ func TestUndoneRenewalIsNone(t *testing.T) {
 		t.Error("the renewal was undone, and counts")
 	}
 }
+
+// A client that falls silent between a statement and the COMMIT of it, where they are apart, keeps a name from others
+// for some seconds only.
+func TestSilentBeforeItsCommit(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	p := pool(t, s, "")
+	run(t, p, "ALTER DATABASE postgres SET default_transaction_isolation = 'repeatable read'")
+	proxy := proxied(t, s)
+	bySQL, err := postgres.NewSQL(sqlDB(t, proxy.Addr(), 0), nil)
+	must(t, err)
+	t.Cleanup(func() { _ = bySQL.Close() })
+	for name, d := range map[string]caller{
+		"a pool": driver(t, at(proxy.Addr(), postgres.Lease)), "a sql.DB": call(bySQL),
+	} {
+		release(t, d, request("warm", "")) // which finds out about the level
+		tx, err := p.Begin(t.Context())
+		must(t, err)
+		_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(7307, fencelock_hash($1))", []byte("fencelock:"+name))
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = d.Acquire(ctx, request(name, ""))
+		}()
+		stop := func() { proxy.Set(faultproxy.Mode{}); proxy.Cut(); cancel(); <-ended }
+		t.Cleanup(stop)
+		await(t, 10*time.Second, "the request waits in the server", func() bool { return advisory(t, p, 7307) == 1 })
+		proxy.Set(faultproxy.BlackHole)
+		must(t, tx.Rollback(t.Context()))
+		unlock(t, lock(t, open(t, at(s.Addr(), postgres.Lease)).Mutex(name)))
+		stop()
+	}
+}
+
+// What never ends, which no driver writes, shows as leaked, and hides no other.
+func TestEndlessRowsAreShown(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	p := pool(t, s, "")
+	d := driver(t, at(s.Addr(), postgres.Lease, "prefix", "h:"))
+	_, err := d.Acquire(t.Context(), request("healthy", ""))
+	must(t, err)
+	shared := request("shared", "")
+	shared.Mode = backend.Reader
+	_, err = d.Acquire(t.Context(), shared)
+	must(t, err)
+	run(t, p, "INSERT INTO fencelock_lease VALUES ('h:alone', 'n', 'o', 1, 'infinity', NULL, false, false)")
+	run(t, p, "UPDATE fencelock_hold SET expires_at = 'infinity'")
+	shown := func(i backend.Info) string { return fmt.Sprintln(i.Name, i.Held, i.Leaked, i.ExpiresIn > 0) }
+	wanted := map[string]string{}
+	for _, i := range []backend.Info{
+		{Name: "healthy", Held: true, ExpiresIn: 1},
+		{Name: "alone", Held: true, Leaked: true},
+		{Name: "shared", Held: true, Leaked: true},
+	} {
+		wanted[i.Name] = shown(i)
+		info, err := d.Inspect(t.Context(), i.Name)
+		if err != nil || shown(info) != wanted[i.Name] {
+			t.Errorf("Inspect: got %+v, %v, want %s", info, err, wanted[i.Name])
+		}
+	}
+	for info, err := range d.List(t.Context(), "") {
+		if err != nil || shown(info) != wanted[info.Name] {
+			t.Errorf("List: got %+v, %v, want %s", info, err, wanted[info.Name])
+		}
+		delete(wanted, info.Name)
+	}
+	if len(wanted) > 0 {
+		t.Errorf("List does not show %v", wanted)
+	}
+}

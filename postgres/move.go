@@ -121,19 +121,21 @@ func (st *store) Load(ctx context.Context, prefix string) iter.Seq2[backend.Reco
 }
 
 func (st *store) loadGates(ctx context.Context) (all []backend.Record, err error) {
-	err = st.query(ctx, "SELECT move, gate FROM fencelock_gate WHERE keyspace = $1 ORDER BY move",
+	err = st.query(ctx, `SELECT encode(move, 'hex'), encode(gate, 'hex') FROM fencelock_gate
+		WHERE keyspace = $1 ORDER BY move`,
 		[]any{[]byte(st.prefix)}, func(row scanner) error {
-			var move, raw []byte
-			err := row.Scan(&move, &raw)
-			if err == nil {
-				_, err = readGate(st.prefix, string(move), raw)
+			var move, gate string
+			if err := row.Scan(&move, &gate); err != nil {
+				return err
 			}
-			if err != nil {
+			move = unhex(move)
+			raw := []byte(unhex(gate))
+			if _, err := readGate(st.prefix, move, raw); err != nil {
 				return err
 			}
 			sum := sha256.Sum256(raw)
 			all = append(all, backend.Record{
-				Key: backend.GateKey + string(move), Data: raw, Version: hex.EncodeToString(sum[:]),
+				Key: backend.GateKey + move, Data: raw, Version: hex.EncodeToString(sum[:]),
 			})
 			return nil
 		})
@@ -142,13 +144,13 @@ func (st *store) loadGates(ctx context.Context) (all []backend.Record, err error
 
 // loadClients reads the reports of clients, whose versions nobody compares.
 func (st *store) loadClients(ctx context.Context) (all []backend.Record, err error) {
-	err = st.query(ctx, `SELECT move, id, report FROM fencelock_client
+	err = st.query(ctx, `SELECT encode(move, 'hex'), encode(id, 'hex'), encode(report, 'hex') FROM fencelock_client
 		WHERE keyspace = $1 AND expires_at > clock_timestamp()`,
 		[]any{[]byte(st.prefix)}, func(row scanner) error {
-			var move, id, report []byte
+			var move, id, report string
 			err := row.Scan(&move, &id, &report)
-			key := backend.ClientKey + string(move) + "\x00" + string(id)
-			all = append(all, backend.Record{Key: key, Data: report, Version: backend.AnyVersion})
+			key := backend.ClientKey + unhex(move) + "\x00" + unhex(id)
+			all = append(all, backend.Record{Key: key, Data: []byte(unhex(report)), Version: backend.AnyVersion})
 			return err
 		})
 	return all, err

@@ -71,7 +71,7 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 		return nil, err
 	}
 	d := newDialer()
-	config.ConnConfig.DialFunc = d.dial
+	d.serve(config)
 	if listen != "" {
 		if opts.Listen, err = listenConfig(listen, opts.Mode); err != nil {
 			return nil, err

@@ -131,7 +131,7 @@ func (s *session) try(ctx context.Context, c *backend.Claim) error {
 		case c.Wait:
 			return s.queue(c, s.waiting())
 		default:
-			s.leave(ctx, "ROLLBACK")
+			s.leave(ctx, "ROLLBACK;"+s.row.sweeping())
 			return backend.ErrLocked
 		}
 	}

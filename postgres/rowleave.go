@@ -64,19 +64,20 @@ func (s *session) release(ctx context.Context) error {
 func (s *session) commit() {
 	defer close(s.ended)
 	defer s.putBack()
-	end, guard := "COMMIT", ""
-	switch {
-	case s.tx.undone():
-		end = "ROLLBACK"
-	case s.tx.isUsed(): // by statements which may have ended the transaction, and begun another
+	used, undone := s.tx.isUsed(), s.tx.undone()
+	guard, undo, note, end := "", "", "", "COMMIT"
+	if used { // by statements which may have ended the transaction, and begun another
 		guard = "SELECT 1/(" + s.identity() + " IS NOT DISTINCT FROM '" + s.id + "')::int;"
-	default: // nothing that must last
+	}
+	if used && undone { // it commits all the same: whether a ROLLBACK was done could not be told
+		undo = "ROLLBACK TO SAVEPOINT " + savepoint + ";"
+	}
+	if !used || undone { // nothing that must last
 		end = "SET LOCAL synchronous_commit=off;COMMIT"
 	}
-	note := ""
 	switch {
-	case !s.row.advisory || end == "ROLLBACK":
-	case guard == "": // tells that the COMMIT was done: there is no number to ask for
+	case !s.row.advisory:
+	case !used || undone: // tells that the COMMIT was done: there is no number to ask for
 		note = s.row.sql("SELECT fencelock_note(ARRAY[") + literal(nonceOf(s.req)) + "]);"
 	default: // what was written must not be taken for lost when the note is forgotten
 		if err := s.learn(); err != nil {
@@ -84,17 +85,22 @@ func (s *session) commit() {
 			return
 		}
 	}
-	res, err := s.exec(context.Background(), guard+note+end+";"+s.tidying())
+	res, err := s.exec(context.Background(), guard+undo+note+end+";"+s.tidying())
 	done := ""
 	for _, one := range res {
-		if tag := one.CommandTag.String(); one.Err == nil && (tag == "COMMIT" || tag == "ROLLBACK") {
+		tag := one.CommandTag.String()
+		if one.Err != nil || tag != "COMMIT" && tag != "ROLLBACK" {
+			continue
+		}
+		if undo == "" {
 			done = tag
 			break
 		}
+		undo = "" // that was to the savepoint
 	}
 	closed := s.pg.IsClosed()
 	switch {
-	case done == "COMMIT", done == "ROLLBACK" && end == "ROLLBACK":
+	case done == "COMMIT":
 		s.settle(released, nil)
 	case done == "ROLLBACK":
 		s.settle(past, backend.ErrLost)
@@ -142,16 +148,34 @@ func (s *session) settle(st standing, loss error) {
 // tidying deletes the name's row if nobody wants it any more, and now and then those that the dead
 // have left.
 func (s *session) tidying() string {
-	r := s.row
-	sql := beginning + "SET LOCAL synchronous_commit=off;" +
-		"SELECT fencelock_tidy(" + literal(r.key(s.req.Name)) + ")"
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if time.Since(r.tidied) > tidyEvery {
-		r.tidied = time.Now()
+	sql := "SELECT fencelock_tidy(" + literal(s.row.key(s.req.Name)) + ")"
+	if s.row.due() {
 		sql += ",fencelock_tidy(NULL)"
 	}
-	return r.sql(sql + ";COMMIT")
+	return s.row.tidyingBy(sql)
+}
+
+// sweeping deletes, now and then, rows that the dead have left, or that a try has beside a transaction of LockTx.
+func (r *row) sweeping() string {
+	if !r.due() {
+		return ""
+	}
+	return r.tidyingBy("SELECT fencelock_tidy(NULL)")
+}
+
+func (r *row) tidyingBy(sql string) string {
+	return r.sql(beginning + "SET LOCAL synchronous_commit=off;" + sql + ";COMMIT")
+}
+
+// due reports whether the last sweep is long ago, and begins another one then.
+func (r *row) due() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.tidied) <= tidyEvery {
+		return false
+	}
+	r.tidied = time.Now()
+	return true
 }
 
 // tidy deletes the name's row if nobody wants it any more, by another connection.
@@ -215,7 +239,7 @@ func (s *session) status(ctx context.Context) (string, error) {
 	case err != nil || status == nil && text == xactStatus:
 		return "", err
 	case another && text == xactStatus:
-		if *status != "committed" || !s.tx.isUsed() { // not ours, or nothing was written
+		if *status != "committed" || !s.tx.isUsed() || s.tx.undone() { // not ours, or nothing was to last
 			return "", nil
 		}
 		return "", errCrashed
@@ -268,6 +292,13 @@ func (r *row) clean(ctx context.Context, s *session) error {
 			}
 			return errors.New("the server has not ended the session yet")
 		})
+	if err == nil && s.standing() == doubtful {
+		err = s.resolve(ctx) // Unlock may ask yet
+		if errors.Is(err, errCrashed) || errors.Is(err, errPromoted) {
+			err = nil // and is told that
+		}
+		return err
+	}
 	if err == nil {
 		err = s.tidy(ctx)
 	}

@@ -39,7 +39,7 @@ const rowsOf = `WITH l AS MATERIALIZED (
 
 // rowsHeld describes rows: what their holders' sessions show, and how many sessions wait at the
 // door of each, or for the row itself.
-const rowsHeld = rowsOf + ` SELECT r.name, r.pid IS NOT NULL,
+const rowsHeld = rowsOf + ` SELECT encode(r.name, 'hex'), r.pid IS NOT NULL,
 	CASE WHEN r.ours THEN coalesce(a.application_name, '') ELSE '' END,
 	CASE WHEN a.state LIKE 'idle in%' THEN extract(epoch FROM clock_timestamp() - a.state_change)::float8
 		WHEN a.state IS NULL THEN -1 ELSE 0 END,
@@ -49,6 +49,10 @@ const rowsHeld = rowsOf + ` SELECT r.name, r.pid IS NOT NULL,
 			AND '(' || l.page || ',' || l.tuple || ')' = r.ctid::text))::int, '', false
 FROM held r LEFT JOIN pg_stat_activity a ON a.pid = r.pid`
 
+// rowsUndrained describes those of fencelock_undrained_row likewise.
+const rowsUndrained = `SELECT encode(name, 'hex'), held, label, idle, waiters,
+	encode(coalesce(moving, ''), 'hex'), nameless FROM fencelock_undrained_row($1)`
+
 // Look implements backend.Driver. Why Strict misses none stands at fencelock_undrained_row. The name
 // of a lock that [LockTx] holds is not known unless somebody waits for it: such a transaction is
 // returned under the process of its session.
@@ -56,7 +60,7 @@ func (r *row) Look(ctx context.Context, of backend.Range) iter.Seq2[backend.Info
 	return looked(of, func(name string, prefix bool, found func(backend.Info)) error {
 		text, args := rowsHeld, []any{r.key(name), prefix}
 		if of.Strict {
-			text, args = "SELECT * FROM fencelock_undrained_row($1)", []any{[]byte(r.prefix)}
+			text, args = rowsUndrained, []any{[]byte(r.prefix)}
 		}
 		return r.query(ctx, text, args, func(row scanner) error {
 			i, err := r.info(row)
@@ -68,18 +72,17 @@ func (r *row) Look(ctx context.Context, of backend.Range) iter.Seq2[backend.Info
 	})
 }
 
-// info reads what the server says of one name: its key, whether it is held, the holder's label, for
-// how long that has been idle, the waiters, the migration of a holder in PhaseBoth, and whether the
-// name is not known.
+// info reads what the server says of one name: its key in hex, whether it is held, the holder's label, for
+// how long that has been idle, the waiters, the migration of a holder in PhaseBoth in hex, and whether
+// the name is not known.
 func (r *row) info(row scanner) (backend.Info, error) {
-	var key, move []byte
+	var key, label, move string
 	var i backend.Info
-	var label string
 	var idle float64
 	if err := row.Scan(&key, &i.Held, &label, &idle, &i.Waiters, &move, &i.Nameless); err != nil {
 		return i, err
 	}
-	i.Name, i.Both = strings.TrimPrefix(string(key), r.prefix), string(move)
+	i.Name, i.Both = strings.TrimPrefix(unhex(key), r.prefix), unhex(move)
 	if i.Held {
 		var timeout time.Duration
 		i.Token, i.Owner, timeout = readLabel(label)

@@ -1235,19 +1235,21 @@ CREATE TABLE IF NOT EXISTS fencelock_guard (
 
 -- Names -------------------------------------------------------------------------------------------
 
--- Puts the schema before every name of ours in the functions, so that they find the tables whatever
--- the search_path of their callers is.
+-- Puts the schema before every name of ours in the bodies of the functions, so that they find the
+-- tables whatever the search_path of their callers is. Their heads name the schema already, and its
+-- own name may begin as ours do.
 DO $$
 DECLARE
 	before text := replace(quote_ident(current_schema()), chr(92), chr(92) || chr(92))
 		|| '.fencelock_';
-	f text;
+	head text;
+	body text;
 BEGIN
-	FOR f IN SELECT pg_get_functiondef(p.oid)
+	FOR head, body IN SELECT pg_get_functiondef(p.oid), p.prosrc
 		FROM pg_proc p JOIN pg_namespace s ON s.oid = p.pronamespace
 		WHERE s.nspname = current_schema() AND starts_with(p.proname, 'fencelock_')
 	LOOP
-		EXECUTE regexp_replace(f, '(?<![[:alnum:]_.])fencelock_', before, 'g');
+		EXECUTE replace(head, body, regexp_replace(body, '(?<![[:alnum:]_.])fencelock_', before, 'g'));
 	END LOOP;
 END $$;
 

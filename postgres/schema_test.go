@@ -4,14 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/gatetest"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
@@ -64,6 +69,14 @@ func TestSchema(t *testing.T) {
 		}
 		_, err = fencelock.Open(t.Context(), s.URL()+"&search_path=nowhere")
 		want(t, "no schema in the search_path", err, fencelock.ErrInvalid)
+	})
+
+	t.Run("in one whose name begins as the objects' do", func(t *testing.T) {
+		for _, name := range []string{"fencelock_x", "my fencelock_x"} {
+			run(t, p, "CREATE SCHEMA "+pgx.Identifier{name}.Sanitize())
+			cycle(t, s.URL()+"&schema="+url.PathEscape(name))
+			cycle(t, s.URL()+"&schema="+url.PathEscape(name)) // what is there is found
+		}
 	})
 
 	t.Run("by hand", func(t *testing.T) {
@@ -179,4 +192,46 @@ func TestSchema(t *testing.T) {
 			t.Errorf("got %v, want an error", err)
 		}
 	})
+}
+
+// A client that falls silent while it makes the tables is in the way of others for some seconds only, and of none
+// that find them there.
+func TestSilentWhileTheTablesAreMade(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	p, proxy := pool(t, s, ""), proxied(t, s)
+	tx, err := p.Begin(t.Context())
+	must(t, err)
+	_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(7306, -1)")
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if d, err := backend.Open(ctx, at(proxy.Addr(), postgres.Lease), nil); err == nil {
+			_ = d.Close()
+		}
+	}()
+	t.Cleanup(func() { proxy.Set(faultproxy.Mode{}); proxy.Cut(); cancel(); <-ended })
+	await(t, 10*time.Second, "the client waits for its turn", func() bool { return advisory(t, p, 7306) == 1 })
+	proxy.Set(faultproxy.BlackHole)
+	must(t, tx.Rollback(t.Context()))
+	await(t, 25*time.Second, "another makes the tables", func() bool {
+		l, err := fencelock.Open(t.Context(), at(s.Addr(), postgres.Lease))
+		return err == nil && l.Close() == nil
+	})
+
+	tx, err = p.Begin(t.Context())
+	must(t, err)
+	_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(7306, -1)")
+	must(t, err)
+	unlock(t, lock(t, open(t, at(s.Addr(), postgres.Lease)).Mutex("x")))
+	must(t, tx.Rollback(t.Context()))
+}
+
+// advisory is how many sessions wait for an advisory lock of a class.
+func advisory(t *testing.T, p *pgxpool.Pool, class int) int {
+	t.Helper()
+	return one[int](t, p, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND classid = $1",
+		class)
 }

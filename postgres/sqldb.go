@@ -197,7 +197,11 @@ func (l sqlLink) begin(ctx context.Context, do func(link) error) error {
 	if err != nil {
 		return err
 	}
-	if err := do(sqlLink{l.conn, tx}); err != nil {
+	in := sqlLink{l.conn, tx}
+	if err = in.exec(ctx, limitIdle); err == nil {
+		err = do(in)
+	}
+	if err != nil {
 		_ = tx.Rollback() // err says why
 		return err
 	}

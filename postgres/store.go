@@ -34,6 +34,14 @@ const claim = 2 * time.Second
 // createMost is how long creating our objects may take.
 const createMost = 30 * time.Second
 
+// limitIdle bounds how long a transaction of several statements waits for the next one: a client
+// that is stopped or cut off there would keep its advisory locks.
+const limitIdle = "SET LOCAL idle_in_transaction_session_timeout = '5s'"
+
+// pingMost is how long a connection that was idle may take to show that it carries anything, and
+// cleanMost how long one that pgx has given up keeps its place in the pool.
+const pingMost, cleanMost = 500 * time.Millisecond, time.Second
+
 // store is the way to the server that both modes share.
 type store struct {
 	pool   *pgxpool.Pool // the program's, or that of the URL
@@ -68,7 +76,7 @@ const borrowMost = 100 * time.Millisecond
 func (st *store) makeOwn(config *pgxpool.Config) error {
 	d := newDialer()
 	d.next = config.ConnConfig.DialFunc
-	config.ConnConfig.DialFunc = d.dial
+	d.serve(config)
 	config.MaxConns, config.MinConns, config.MinIdleConns = ownMost, 0, 0
 	config.MaxConnIdleTime = min(config.MaxConnIdleTime, idleFor)
 	// What the program does for its own use of connections.
@@ -98,7 +106,8 @@ type link interface {
 	ask(ctx context.Context, s *statement) error
 	// exec runs statements that have neither arguments nor an answer.
 	exec(ctx context.Context, text string) error
-	// begin runs do in a transaction, which is READ COMMITTED whatever the session's default is.
+	// begin runs do in a transaction, which is READ COMMITTED whatever the session's default is, and
+	// ends with its session if do leaves it idle, see limitIdle.
 	begin(ctx context.Context, do func(link) error) error
 	// release gives the connection back.
 	release()
@@ -168,6 +177,13 @@ func (st *store) spare(ctx context.Context) (link, error) {
 
 // key is a lock's name as the tables have it.
 func (st *store) key(name string) []byte { return []byte(st.prefix + name) }
+
+// unhex is bytes that the server has told in hex: what else it tells of a bytea depends on the
+// session's bytea_output.
+func unhex(digits string) string {
+	b, _ := hex.DecodeString(digits)
+	return string(b)
+}
 
 // literal is bytes as SQL, whatever the session's settings about strings and encodings are.
 func literal(b []byte) string { return "decode('" + hex.EncodeToString(b) + "','hex')" }
@@ -306,8 +322,8 @@ func (l pgxLink) exec(ctx context.Context, text string) error {
 }
 
 func (l pgxLink) begin(ctx context.Context, do func(link) error) error {
-	return pgx.BeginTxFunc(ctx, l.Conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted},
-		func(pgx.Tx) error { return do(l) })
+	how := pgx.TxOptions{BeginQuery: "BEGIN ISOLATION LEVEL READ COMMITTED;" + limitIdle}
+	return pgx.BeginTxFunc(ctx, l.Conn, how, func(pgx.Tx) error { return do(l) })
 }
 
 // limited hides the deadline of a limit that the caller did not set, such as that of making a
@@ -470,7 +486,25 @@ const whereSchema = `SELECT nspname FROM pg_namespace WHERE nspname = coalesce(n
 		JOIN pg_proc f ON f.pronamespace = n.oid AND f.proname = 'fencelock_version' ORDER BY i LIMIT 1),
 	current_schema())`
 
+// createSchema returns the schema of our objects, and creates them if they are not there. Only
+// those who are about to do that wait for each other.
 func createSchema(ctx context.Context, tx link, schema string) (in string, err error) {
+	in, there, err := findSchema(ctx, tx, schema)
+	if err != nil || there {
+		return in, err
+	}
+	if err := tx.exec(ctx, "SELECT pg_advisory_xact_lock(7306, -1); "+
+		"SET LOCAL client_min_messages = warning; SET LOCAL synchronous_commit = on"); err != nil {
+		return "", err
+	}
+	if in, there, err = findSchema(ctx, tx, schema); err == nil && !there {
+		err = tx.exec(ctx, "SET LOCAL search_path = "+pgx.Identifier{in}.Sanitize()+";"+Schema)
+	}
+	return in, err
+}
+
+// findSchema returns the schema that our objects belong in, and whether all are there.
+func findSchema(ctx context.Context, tx link, schema string) (in string, all bool, err error) {
 	// ask returns whether there is a row.
 	ask := func(text string, args []any, dest ...any) (found bool, err error) {
 		err = tx.ask(ctx, &statement{text: text, args: args, take: func(row scanner) error {
@@ -479,22 +513,19 @@ func createSchema(ctx context.Context, tx link, schema string) (in string, err e
 		}})
 		return found, err
 	}
-	if err := tx.exec(ctx, "SELECT pg_advisory_xact_lock(7306, -1); "+
-		"SET LOCAL client_min_messages = warning; SET LOCAL synchronous_commit = on"); err != nil {
-		return "", err
-	}
 	found, err := ask(whereSchema, []any{schema}, &in)
 	switch {
 	case err != nil:
-		return "", err
+		return "", false, err
 	case !found && schema == "":
-		return "", backend.Invalid("the search_path of the role names no schema that exists: create " +
-			"one, or name one by schema=")
+		return "", false, backend.Invalid("the search_path of the role names no schema that exists: " +
+			"create one, or name one by schema=")
 	case !found:
-		return "", backend.Invalid("there is no schema %q: create it, or name another by schema=", schema)
+		return "", false, backend.Invalid("there is no schema %q: create it, or name another by schema=",
+			schema)
 	}
 	if err := checkSchema(in); err != nil {
-		return "", err
+		return "", false, err
 	}
 	before := qualifier(in)
 	var there, whole bool
@@ -502,7 +533,7 @@ func createSchema(ctx context.Context, tx link, schema string) (in string, err e
 		NOT EXISTS (SELECT FROM unnest($2::text[]) r WHERE to_regclass($1 || r) IS NULL)`,
 		[]any{before, "{" + strings.Join(relations, ",") + "}"}, &there, &whole)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	if there {
 		var theirs string
@@ -513,10 +544,7 @@ func createSchema(ctx context.Context, tx link, schema string) (in string, err e
 				"name another schema by schema=", in, theirs, version)
 		}
 	}
-	if err == nil && !(there && whole) {
-		err = tx.exec(ctx, "SET LOCAL search_path = "+pgx.Identifier{in}.Sanitize()+";"+Schema)
-	}
-	return in, err
+	return in, there && whole, err
 }
 
 // qualifier is what goes before the names of objects in a schema.
@@ -558,7 +586,6 @@ func meaning(err error) error {
 		{"3F000", "the server has no such schema"},
 		{"FL053", "a floor or token is too far ahead: want at most the server's clock in µs and an hour"},
 		{"FL022", "a table of the driver has what no driver writes there"},
-		{"0A000", "the server cannot do that: PostgreSQL 15 or later is needed"},
 	} {
 		if code == m.code {
 			return &refused{m.means, err}
@@ -591,8 +618,9 @@ const beginMost = 8
 // the program dials in its own way, begins few connections at once, and can end every one at once.
 type dialer struct {
 	next   pgconn.DialFunc
+	open   context.Context // ends when it is closed
+	end    context.CancelFunc
 	mu     sync.Mutex
-	closed bool
 	conns  map[*dialed]struct{}
 	begins map[string]chan struct{} // by address; full while beginMost are begun
 }
@@ -608,9 +636,46 @@ func newDialer() *dialer {
 		Enable: true, Idle: 5 * time.Second,
 		Interval: 2 * time.Second, Count: 4,
 	}}
+	open, end := context.WithCancel(context.Background())
 	return &dialer{
-		next: soon.DialContext, conns: map[*dialed]struct{}{}, begins: map[string]chan struct{}{},
+		next: soon.DialContext, open: open, end: end,
+		conns: map[*dialed]struct{}{}, begins: map[string]chan struct{}{},
 	}
+}
+
+// serve makes a pool of the driver's dial by d, have no connection to a replica, and lose those that
+// carry nothing any more before they cost a lease.
+func (d *dialer) serve(config *pgxpool.Config) {
+	config.ConnConfig.DialFunc = d.dial
+	if config.ConnConfig.ValidateConnect == nil {
+		config.ConnConfig.ValidateConnect = primaryOnly
+	}
+	if config.PingTimeout == 0 {
+		config.PingTimeout = pingMost
+	}
+	next := config.BeforeClose
+	config.BeforeClose = func(conn *pgx.Conn) {
+		if next != nil {
+			next(conn)
+		}
+		if conn.IsClosed() { // pgx goes on to wait for the server, for 15 s
+			select {
+			case <-conn.PgConn().CleanupDone():
+			case <-time.After(cleanMost):
+				_ = conn.PgConn().Conn().Close()
+			}
+		}
+	}
+}
+
+// primaryOnly is a pgconn.ValidateConnectFunc that refuses a replica. Its answers are of before, and
+// its connection would stay in the pool when the address leads to the primary again. A server says
+// by itself what it is; a pooler may repeat what was.
+func primaryOnly(ctx context.Context, conn *pgconn.PgConn) error {
+	if conn.ParameterStatus("in_hot_standby") == "off" {
+		return nil
+	}
+	return pgconn.ValidateConnectTargetSessionAttrsPrimary(ctx, conn)
 }
 
 // dial is a pgconn.DialFunc: its ctx ends when the connection has begun, or cannot.
@@ -619,14 +684,18 @@ func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	if err != nil {
 		return nil, err
 	}
-	c, err := d.next(ctx, network, addr)
+	dialing, cancel := context.WithCancel(ctx) // once connected it ends with ctx
+	stop := context.AfterFunc(d.open, cancel)
+	c, err := d.next(dialing, network, addr)
+	stop()
 	if err != nil {
+		cancel()
 		begun()
 		return nil, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed {
+	if d.open.Err() != nil {
 		begun()
 		_ = c.Close()
 		return nil, net.ErrClosed
@@ -639,6 +708,9 @@ func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, erro
 // begin waits for a place among the connections that are begun with an address. It is given back when
 // begun is called, ctx ends, or connectMost is over: the server may never answer.
 func (d *dialer) begin(ctx context.Context, addr string) (begun context.CancelFunc, err error) {
+	if d.open.Err() != nil { // pgx dials also to cancel what was under way on a broken connection
+		return nil, net.ErrClosed
+	}
 	d.mu.Lock()
 	places := d.begins[addr]
 	if places == nil {
@@ -650,6 +722,8 @@ func (d *dialer) begin(ctx context.Context, addr string) (begun context.CancelFu
 	case places <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	case <-d.open.Done():
+		return nil, net.ErrClosed
 	}
 	ctx, begun = context.WithTimeout(ctx, connectMost)
 	context.AfterFunc(ctx, func() { <-places })
@@ -665,10 +739,10 @@ func (c *dialed) Close() error {
 	return c.Conn.Close()
 }
 
-// close ends every connection, and what waits for one.
+// close ends every connection, and what dials or waits for one.
 func (d *dialer) close() {
 	d.mu.Lock()
-	d.closed = true
+	d.end()
 	all := d.conns
 	d.conns = map[*dialed]struct{}{}
 	d.mu.Unlock()

@@ -27,7 +27,7 @@ const cancelMost = time.Second
 //
 //   - Each statement has the connection for itself: one at a time, and no renewal meanwhile. So
 //     read or close the Rows of one before the next. A statement is a renewal for the server; one
-//     that takes longer than the TTL loses the lease.
+//     that takes longer than six tenths of the TTL can lose the lease, whose Deadline it does not move.
 //   - A statement that the server refuses undoes what was written before it, not the lease. Unlock
 //     rolls back then, frees the lock, and returns the first such error. Where a program expects a
 //     failure it uses Begin: that undoes no more than what was written inside, and is forgotten
@@ -37,10 +37,10 @@ const cancelMost = time.Second
 //     silent for a second after that costs the connection, and the lease with it.
 //   - Commit and Rollback are ErrUnsupported: the end of the lease is the end of the transaction,
 //     and [Rollback] chooses which. A transaction that a statement such as COMMIT or COMMIT AND
-//     CHAIN has ended is a lost lease. LargeObjects are ErrUnsupported too; the functions lo_… of
-//     SQL work. Conn is for its type map.
+//     CHAIN has ended is a lost lease. LargeObjects does not work, what it returns panics; the
+//     functions lo_… of SQL do. Conn is for its type map.
 //   - If the answer to the COMMIT of Unlock is lost, that is ErrUnavailable: it may have been done.
-//     Unlock called again finds out.
+//     Unlock called again finds out, also after the Deadline.
 //   - After the lease has ended, every method returns an error that matches ErrLost or ErrReleased.
 //
 // The transaction is READ COMMITTED and lasts as long as the lease. Once it has written, and in mode
@@ -63,11 +63,15 @@ func Rollback(lease backend.Handler) error {
 	if s == nil {
 		return backend.Unsupported("only a lease of mode row or advisory has a transaction to roll back")
 	}
-	if err := s.usable(); err != nil {
-		return err
-	}
 	s.tx.mu.Lock()
 	defer s.tx.mu.Unlock()
+	err := s.usable()
+	switch {
+	case err != nil:
+		return err
+	case errors.Is(s.tx.cause, backend.ErrLost):
+		return s.tx.cause
+	}
 	s.tx.meant = true
 	return nil
 }
@@ -328,10 +332,44 @@ func once[T any](ctx context.Context, t *leaseTx, do func(ctx context.Context) (
 		return none, err
 	}
 	run, stop := t.bounded(ctx, true)
-	res, err := do(run)
+	var res T
+	err := t.during(ctx, stop, func() (err error) { res, err = do(run); return err })
 	stop()
 	return res, t.end(ctx, err)
 }
+
+// during makes a call that may call the program's own code. Where that panics, or ends its goroutine, what was
+// written is undone and the connection given back; one that is in the middle of an answer ends, and the lease with it.
+func (t *leaseTx) during(ctx context.Context, stop func(), call func() error) error {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		stop()
+		t.fail(errPanicked)
+		if t.s.pg.PgConn().IsBusy() {
+			t.s.end(lossOf(nil))
+		}
+		_ = t.end(ctx, errPanicked)
+	}()
+	err := call()
+	returned = true
+	return err
+}
+
+// closing returns a Close that calls do once. Unlike sync.OnceValue it lets do end its goroutine.
+func closing(do func() error) func() error {
+	var once sync.Once
+	err := errPanicked
+	return func() error {
+		once.Do(func() { err = do() })
+		return err
+	}
+}
+
+// errPanicked is why what was written is rolled back.
+var errPanicked = errors.New("code of the program panicked in a call of the transaction")
 
 // Exec implements pgx.Tx.
 func (t *leaseTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
@@ -344,13 +382,14 @@ func (t *leaseTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows,
 		return &failedRows{err}, err
 	}
 	run, stop := t.bounded(ctx, true)
-	rows, err := t.s.pg.Query(run, sql, args...)
+	var rows pgx.Rows
+	err := t.during(ctx, stop, func() (err error) { rows, err = t.s.pg.Query(run, sql, args...); return err })
 	if err != nil {
 		stop()
 		err = t.end(ctx, err)
 		return &failedRows{err}, err
 	}
-	return &leaseRows{Rows: rows, end: sync.OnceValue(func() error {
+	return &leaseRows{Rows: rows, end: closing(func() error {
 		rows.Close()
 		stop()
 		return t.end(ctx, rows.Err())
@@ -373,9 +412,10 @@ func (t *leaseTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults 
 		return &failedBatch{err}
 	}
 	run, stop := t.bounded(ctx, true)
-	res := t.s.pg.SendBatch(run, b)
-	return &leaseBatch{BatchResults: res, end: sync.OnceValue(func() error {
-		err := res.Close()
+	var res pgx.BatchResults
+	_ = t.during(ctx, stop, func() error { res = t.s.pg.SendBatch(run, b); return nil })
+	return &leaseBatch{BatchResults: res, end: closing(func() error {
+		err := t.during(ctx, stop, res.Close)
 		stop()
 		return t.end(ctx, err)
 	})}
