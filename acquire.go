@@ -145,7 +145,7 @@ func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease
 	le, err = m.ask(limited, p)
 	if err != nil {
 		if wait && core.Outlasted(err) {
-			m.l.turnAway(m.name, err)
+			m.l.turnAway(m, err)
 		}
 		return nil, false, m.why(ctx, limited, err)
 	}
@@ -190,14 +190,17 @@ func (m *mutex) ask(ctx context.Context, p *place) (*Lease, error) {
 			}
 			// The reply came after the deadline that it would have set. The grant is
 			// given back; a store so slow is as good as unavailable.
-			err = fmt.Errorf("the grant came only after its own deadline (TTL %v)", h.TTL)
+			err = lateGrant(h.TTL)
 			pause = 0
 		}
 		if since.IsZero() || asked.Elapsed() >= core.Patience { // it has waited well in between
 			since = time.Now()
 		}
-		if !wait || time.Since(since) >= core.Patience {
+		if !wait {
 			return nil, backend.Unavailable(err)
+		}
+		if time.Since(since) >= core.Patience {
+			return nil, core.Outlast(err)
 		}
 		if pause > 0 {
 			timer := time.NewTimer(pause)
@@ -211,6 +214,13 @@ func (m *mutex) ask(ctx context.Context, p *place) (*Lease, error) {
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// lateGrant is the error of a grant of this TTL that came when its time was over.
+type lateGrant time.Duration
+
+func (ttl lateGrant) Error() string {
+	return fmt.Sprintf("the grant came only after its own deadline (TTL %v)", time.Duration(ttl))
 }
 
 // request makes the hold of a new acquisition, with its Request.

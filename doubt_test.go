@@ -137,7 +137,8 @@ func TestDeadlinePassesDuringACommit(t *testing.T) {
 					err = le.Unlock(t.Context())
 				}
 				wantErr(t, "unlock", err, tt.want...)
-				if undone := errors.As(err, new(*fencelock.UndoneError)); undone != (tt.want != nil) || !undone && err != nil {
+				undone := errors.As(err, new(*fencelock.UndoneError))
+				if undone != (tt.want != nil) || !undone && err != nil {
 					t.Errorf("unlock: got %v, want %v", err, tt.want)
 				}
 				x.wantCommitted(t, tt.cause == nil)
@@ -150,6 +151,10 @@ func TestDeadlinePassesDuringACommit(t *testing.T) {
 					}
 				}
 				wantFree(t, l, "n")
+				if err := l.Close(); err != nil {
+					t.Errorf("close: %v", err)
+				}
+				wantErr(t, "unlock after close", le.Unlock(t.Context()), fencelock.ErrReleased)
 			})
 		})
 	}
@@ -343,4 +348,20 @@ func TestCloseThatTakesTooLongTellsOneEnd(t *testing.T) {
 		wantErr(t, "unlock after close", le.Unlock(t.Context()), fencelock.ErrLost)
 		wantLostOnce(t, &seen)
 	})
+}
+
+// A Close that the store does not answer commits nothing, also where the Deadline passes meanwhile.
+func TestCloseWithoutAnswerLeavesNoDoubt(t *testing.T) {
+	for _, early := range []time.Duration{time.Second, trusted - time.Second} {
+		bubble(t, func(t *testing.T, d *fake) {
+			l := openLoose(t, d, fencelock.WithManualRenew())
+			le, _ := written(t, d, l.Mutex("n"))
+			time.Sleep(early)
+			d.on("release", hang)
+			if err := l.Close(); err == nil {
+				t.Error("close: got no error from a store that does not answer")
+			}
+			wantErr(t, "unlock after close", le.Unlock(t.Context()), fencelock.ErrLost)
+		})
+	}
 }

@@ -2,6 +2,7 @@ package fencelock
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 )
@@ -62,16 +63,21 @@ func (p *place) come() (*place, error) {
 }
 
 // turnAway ends the wait of all who stand behind the first in line. It has waited for a store that
-// is down for as long as anybody is to; they would do the same one after the other.
-func (l *Locker) turnAway(name string, err error) {
+// is down for as long as anybody is to; they would do the same one after the other. A store that is too slow for
+// its TTL may not be so for a longer one.
+func (l *Locker) turnAway(m *mutex, err error) {
+	slow := errors.As(err, new(lateGrant))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	q := l.lines[name]
-	for _, p := range q.behind {
+	q := l.lines[m.name]
+	q.behind = slices.DeleteFunc(q.behind, func(p *place) bool {
+		if slow && p.set.ttl > m.set.ttl {
+			return false
+		}
 		p.err = err
 		close(p.turn)
-	}
-	q.behind = nil
+		return true
+	})
 }
 
 // giveUp takes p out of a line; false if it does not stand behind anybody any more.

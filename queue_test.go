@@ -315,6 +315,31 @@ func TestErrorsPassTheTurnOn(t *testing.T) {
 	})
 }
 
+// A store that is too slow for a TTL is so for all who wait with that, but not for a longer one.
+func TestStoreTooSlowForTheTTL(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		const short = 100 * time.Millisecond
+		d.on("acquire", slowBack(150*time.Millisecond))
+		var waits []<-chan result
+		began := time.Now()
+		for range 3 {
+			waits = append(waits, background(t.Context(), l.Mutex("n", fencelock.WithTTL(short))))
+			synctest.Wait()
+		}
+		long := background(t.Context(), l.Mutex("n"))
+		for _, w := range waits {
+			wantErr(t, "a short TTL", (<-w).err, fencelock.ErrUnavailable)
+		}
+		if took := time.Since(began); took > 6*time.Second {
+			t.Errorf("the last of them waited for %v, want no more than 6s", took)
+		}
+		if r := <-long; r.err != nil {
+			t.Errorf("a longer TTL: %v", r.err)
+		}
+	})
+}
+
 // The turn may come after the end of a ctx has woken its waiter, and before that one has left the line.
 func TestTurnAtTheMomentOfGivingUp(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {

@@ -31,9 +31,15 @@ func (h *hold) unlock(ctx context.Context, le *Lease, began time.Time) error {
 		case <-h.l.released: // Close ends every lease
 		case <-limited.Done():
 		}
-		if err = le.Err(); err == nil || h.doubtful() {
+		h.look()
+		h.mu.Lock()
+		switch err = le.errLocked(); {
+		case h.known:
+			err = ErrReleased
+		case err == nil || h.doubt:
 			err = backend.Unavailable(errors.New("the Locker is being closed, which releases this lease"))
 		}
+		h.mu.Unlock()
 	}
 	e := h.freed(err)
 	if kind != Released {
@@ -280,8 +286,9 @@ func (h *hold) close(ctx context.Context) error {
 	freed, ended := h.err == ErrReleased, h.state != finished
 	if ended {
 		h.endLocked(&LostError{Reason: Revoked})
-		h.doubt = unlocked && h.undoer() != nil
+		h.doubt = h.undoer() != nil
 	}
+	h.doubt = h.doubt && unlocked // else nothing was sent that commits
 	h.mu.Unlock()
 	switch {
 	case freed:

@@ -389,7 +389,8 @@ func TestSilentBeforeItsCommit(t *testing.T) {
 		release(t, d, request("warm", "")) // which finds out about the level
 		tx, err := p.Begin(t.Context())
 		must(t, err)
-		_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(7307, fencelock_hash($1))", []byte("fencelock:"+name))
+		key := []byte("fencelock:" + name)
+		_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(7307, fencelock_hash($1))", key)
 		must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})

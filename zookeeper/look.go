@@ -162,7 +162,8 @@ func (st *store) Break(ctx context.Context, name string) error {
 	for l.strange != "" { // nodes of another program, beside which nobody can lock
 		strange := lock + "/" + l.strange
 		if err = s.erase(ctx, lock, []string{strange}); errors.Is(err, zk.ErrNotEmpty) {
-			return backend.Invalid("the node %s, which another program put there, has nodes under it: delete it", strange)
+			return backend.Invalid("the node %s, which another program put there, has nodes under it: delete it",
+				strange)
 		}
 		if err != nil {
 			return err

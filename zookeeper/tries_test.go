@@ -112,7 +112,8 @@ func TestTryBehindAWaiter(t *testing.T) {
 		_, after, err := c.Children(at(name))
 		must(t, err)
 		if after.Cversion != before.Cversion {
-			t.Errorf("%s: the queue has changed %d times by tries that are refused", name, after.Cversion-before.Cversion)
+			t.Errorf("%s: the queue has changed %d times by tries that are refused", name,
+				after.Cversion-before.Cversion)
 		}
 		if most := 150 * time.Millisecond; quickest > most {
 			t.Errorf("%s: the quickest try took %v, want less than %v", name, quickest, most)

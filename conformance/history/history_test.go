@@ -177,7 +177,8 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		{
-			"the last increment lost, and one that nobody acknowledged made", "it is 2; c was told that it had made it 3",
+			"the last increment lost, and one that nobody acknowledged made",
+			"it is 2; c was told that it had made it 3",
 			[]history.Event{
 				wanted("a"), wanted("b"), added("b", 2, 2), wanted("c"), added("c", 3, 3), counted(2),
 			},
