@@ -6,17 +6,18 @@ local function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
   floor, reserve = tonumber(floor or 0), tonumber(reserve or 0)
 
   if call('EXISTS', TOMB) == 1 then return {'gone'} end
-  if ahead(floor) and floor > tonumber(call('GET', COUNTER) or 0) then return {'floor', num(us)} end
+  if ahead(floor) and floor > counter() then return {'floor', num(us)} end
 
   -- The lock is the request's, with the token n. What follows n is free for it up to where the
   -- counter is moved: all that was drawn since n are tickets, and tokens of other names.
   local function granted(n)
     if n <= floor then n = draw(floor) end
+    local r = max(0, min(reserve, us + 3000 - n))
+    local top = r > 0 and counter() -- which may fail, so before the lock is written
     call('SET', LOCK, nonce .. ':' .. num(n) .. ':' .. owner, 'PX', ttl)
     drop(nonce)
     if reserve == 0 then return n end
-    local r = max(0, min(reserve, us + 3000 - n))
-    if r > 0 and tonumber(call('GET', COUNTER) or 0) < n + r then call('SET', COUNTER, num(n + r)) end
+    if r > 0 and top < n + r then call('SET', COUNTER, num(n + r)) end
     return {n, r}
   end
 

@@ -158,14 +158,16 @@ func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 		if !s.prepare(cs[0]) {
 			return
 		}
-		p := cs[0].Place.(*place)
-		p.ctx.Context = ctx
-		p.ctx.looked.Store(false)
+		if p := cs[0].Place.(*place); s.own {
+			p.ctx.Context = ctx
+			p.ctx.looked.Store(false)
+			ctx = &p.ctx
+		}
 		r := 0
 		if cs[0].Leaving {
 			r = 1
 		}
-		s.send(&p.ctx, cs, r)
+		s.send(ctx, cs, r)
 		return
 	}
 	all := make([]*backend.Claim, 0, len(cs))
@@ -374,11 +376,11 @@ func (s *store) asked(c *backend.Claim, p *place, res []any, asked backend.Insta
 func granted(reply any, res []any) (token backend.Token, second int, ok bool) {
 	if len(res) != 2 {
 		token, ok = reply.(int64)
-		return token, 0, ok
+		return token, 0, ok && token > 0
 	}
 	token, ok = res[0].(int64)
 	n, _ := res[1].(int64)
-	return token, int(n), ok
+	return token, int(n), ok && token > 0
 }
 
 // shown reads {"gates", version, list}.
@@ -441,7 +443,9 @@ func (p *place) queued(res []any, asked backend.Instant) error {
 
 // lazyContext is a ctx whose Done is nil at the first call. go-redis 9.23 looks there once before
 // it takes a connection, which Err answers as well, and waits there only if the pool has none: so a
-// request that finds one needs neither the channel nor the timer of its deadline.
+// request that finds one needs neither the channel nor the timer of its deadline. It is for clients
+// that the driver has opened: a hook of the program's may look first, to derive a ctx of its own,
+// which would never end.
 type lazyContext struct {
 	context.Context
 	looked atomic.Bool

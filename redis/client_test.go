@@ -1,7 +1,10 @@
 package redis_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net"
 	"reflect"
 	"sync"
 	"testing"
@@ -94,6 +97,14 @@ func TestNewRefuses(t *testing.T) {
 	t.Cleanup(func() { _ = ring.Close() })
 	ok := goredis.NewClient(&goredis.Options{Addr: "127.0.0.1:1"}) // New sends nothing
 	t.Cleanup(func() { _ = ok.Close() })
+	failover := goredis.NewFailoverClusterClient(&goredis.FailoverOptions{
+		MasterName: "main", SentinelAddrs: []string{"127.0.0.1:1"},
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			t.Error("New asked a sentinel")
+			return nil, errors.New("not to be dialled")
+		},
+	})
+	t.Cleanup(func() { _ = failover.Close() })
 	for _, tt := range []struct {
 		name   string
 		client goredis.UniversalClient
@@ -106,6 +117,7 @@ func TestNewRefuses(t *testing.T) {
 		{"nil Client", single, nil, true},
 		{"nil ClusterClient", many, nil, true},
 		{"Ring", ring, nil, true},
+		{"ClusterClient of a Sentinel group", failover, nil, true},
 		{"both prefixes", ok, &redis.Options{Prefix: "p", NoPrefix: true}, true},
 		{"NUL in the prefix", ok, &redis.Options{Prefix: "a\x00b"}, true},
 		{"prefix that is not UTF-8", ok, &redis.Options{Prefix: "\xff"}, true},

@@ -63,7 +63,10 @@ type store struct {
 // New returns a driver over a client that the program has: a *redis.Client
 // (also of a Sentinel group) or a *redis.ClusterClient of go-redis v9. The client is
 // neither changed nor closed, and nothing is sent. opts may be nil. A *redis.Ring is ErrInvalid:
-// it would put the keys of one lock on different servers.
+// it would put the keys of one lock on different servers. So is a *redis.ClusterClient with
+// ClusterSlots, as NewFailoverClusterClient makes it and NewUniversalClient may: its servers are not a
+// Redis Cluster, and beside plain clients of theirs its locks would go other ways. It is refused also
+// where ClusterSlots tells of a real cluster, which New cannot see.
 func New(client goredis.UniversalClient, opts *Options) (*Driver, error) {
 	s, err := newStore(client, opts)
 	if err != nil {
@@ -97,6 +100,10 @@ func newStore(client goredis.UniversalClient, opts *Options) (*store, error) {
 		if c == nil {
 			return nil, backend.Invalid("the Redis client is nil")
 		}
+		if c.Options().ClusterSlots != nil {
+			return nil, backend.Invalid("the ClusterClient has ClusterSlots, as that of NewFailoverClusterClient: " +
+				"its servers are not a Redis Cluster: give the client of NewFailoverClient")
+		}
 		s.cluster, s.publish = c, "SPUBLISH"
 		s.prompt = c.Options().ContextTimeoutEnabled
 	case *goredis.Client:
@@ -110,7 +117,7 @@ func newStore(client goredis.UniversalClient, opts *Options) (*store, error) {
 		// One of a Sentinel group asks the sentinels when it dials, without heeding a deadline.
 		s.client, s.prompt = mine, c.Options().Addr != failoverAddr
 	}
-	s.hubs.Idle, s.hubs.Sharded = redisnode.IdleFor, s.cluster != nil
+	s.hubs.Idle, s.hubs.Sharded, s.hubs.Needed = redisnode.IdleFor, s.cluster != nil, true
 	s.hubs.Moved = func() {
 		if s.cluster != nil {
 			s.cluster.ReloadState(context.Background()) // in the background

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/fence"
+	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
 //go:embed fence.lua
@@ -28,14 +29,18 @@ var checkTokenScript = NewFencedScript("return 1")
 // error.
 //
 // The check is atomic in itself, not with commands that follow: a holder may be overtaken in
-// between. An access to data in the same Redis belongs into a [FencedScript].
+// between. An access to data in the same Redis belongs into a [FencedScript]. A pipeline, also one of
+// MULTI, is ErrInvalid: it answers only at Exec, when what follows the check is done too.
 //
 // The number lives in a key of its own, without expiry, for each resource that was ever checked, in
 // the hash slot of the resource's {tag} if it has one. It is as durable as the data beside it: what
 // rolls one back rolls back the other. Evicting it would let stale writers in: see
 // maxmemory-policy.
 func CheckToken(ctx context.Context, c goredis.Scripter, resource string, t backend.Token) error {
-	_, err := checkTokenScript.Run(ctx, c, resource, t, nil)
+	res, err := checkTokenScript.Run(ctx, c, resource, t, nil)
+	if err == nil && res != int64(1) {
+		return redisnode.Unexpected(res) // what c wraps may be a pipeline, or in a MULTI
+	}
 	return err
 }
 
@@ -70,6 +75,10 @@ func (s *FencedScript) Run(ctx context.Context, c goredis.Scripter, resource str
 ) (any, error) {
 	if t <= 0 {
 		return nil, backend.Invalid("token %d: want a positive one", t)
+	}
+	if _, ok := c.(goredis.Pipeliner); ok {
+		return nil, backend.Invalid("a pipeline answers only at Exec: give the client, which answers before " +
+			"anything is done under a stale token")
 	}
 	if resource == "" {
 		return nil, backend.Invalid("the resource is empty: want the name of what the token protects")

@@ -1,6 +1,7 @@
 package redis_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -54,6 +55,41 @@ func TestCheckToken(t *testing.T) {
 			t.Errorf("a foreign %s: got %v, want ErrInvalid", resource, err)
 		}
 	}
+}
+
+// A pipeline answers after what follows the check was done, so a check over it is refused.
+func TestCheckTokenOverAPipeline(t *testing.T) {
+	t.Parallel()
+	c := foreign(t, servers.Redis(t, servers.RedisOptions{}))
+	must(t, redis.CheckToken(t.Context(), c, "a", 10))
+	for _, tt := range []struct {
+		name string
+		send func(context.Context, func(goredis.Pipeliner) error) ([]goredis.Cmder, error)
+		as   func(goredis.Pipeliner) goredis.Scripter
+		want error // nil: any
+	}{
+		{"MULTI", c.TxPipelined, func(p goredis.Pipeliner) goredis.Scripter { return p }, fencelock.ErrInvalid},
+		{"pipeline", c.Pipelined, func(p goredis.Pipeliner) goredis.Scripter { return p }, fencelock.ErrInvalid},
+		{"wrapped", c.TxPipelined, func(p goredis.Pipeliner) goredis.Scripter {
+			return struct{ goredis.Scripter }{p}
+		}, nil},
+	} {
+		_, err := tt.send(t.Context(), func(p goredis.Pipeliner) error {
+			if err := redis.CheckToken(t.Context(), tt.as(p), "a", 9); err != nil {
+				return err
+			}
+			return p.Set(t.Context(), "k", "stale", 0).Err()
+		})
+		if err == nil || tt.want != nil && !errors.Is(err, tt.want) {
+			t.Errorf("%s: got %v, want %v", tt.name, err, tt.want)
+		}
+		if n := c.Exists(t.Context(), "k").Val(); n != 0 {
+			t.Errorf("%s: a stale holder has written", tt.name)
+		}
+	}
+	put := redis.NewFencedScript("return redis.call('SET', KEYS[1], ARGV[1])")
+	_, err := put.Run(t.Context(), c.Pipeline(), "a", 11, []string{"k"}, "v")
+	want(t, "a script in a pipeline", err, fencelock.ErrInvalid)
 }
 
 // A script with the check sees its own KEYS and ARGV, and does nothing under a stale token.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/redis"
@@ -225,6 +226,29 @@ func TestTokensRise(t *testing.T) {
 	if n := c.Exists(t.Context(), key("x")).Val(); n != 0 {
 		t.Error("a lock without a token was left behind")
 	}
+	d := closing(t, s.URL())
+	for _, text := range []string{"abc", "nan", "-7", "1e3", ""} {
+		must(t, c.Set(t.Context(), redis.OursOf(key("x"))+"c", text, 0).Err())
+		what := fmt.Sprintf("with %q as the counter", text)
+		_, err = l.Mutex("x").TryLock(t.Context())
+		want(t, "TryLock "+what, err, fencelock.ErrInvalid)
+		_, err = l.Semaphore("x", 2).TryAcquire(t.Context())
+		want(t, "TryAcquire "+what, err, fencelock.ErrInvalid)
+		_, err = bad.TryLock(t.Context())
+		want(t, "a floor hours ahead "+what, err, fencelock.ErrInvalid)
+		_, err = d.Acquire(t.Context(), reserving("x", nonce('e')))
+		want(t, "Acquire of tokens "+what, err, fencelock.ErrInvalid)
+		want(t, "Raise "+what, d.Raise(t.Context(), 1), fencelock.ErrInvalid)
+		if n := c.Exists(t.Context(), key("x")).Val(); n != 0 {
+			t.Errorf("a lock was left behind %s", what)
+		}
+	}
+	must(t, c.Del(t.Context(), redis.OursOf(key("x"))+"c").Err())
+	r := request("x", nonce('f'), "")
+	h := &core.Hold{Request: r, Grant: acquire(t, d, r)}
+	must(t, c.Set(t.Context(), redis.OursOf(key("x"))+"c", "nan", 0).Err())
+	want(t, "RaiseHeld with no number as the counter", d.RaiseHeld(t.Context(), h, 1), fencelock.ErrInvalid)
+	must(t, d.Release(t.Context(), h))
 	le := lock(t, l.Mutex("y"))
 	if le.Token() >= high {
 		t.Errorf("token of a lock of another slot, whose counter has nothing to do with that: got %d", le.Token())

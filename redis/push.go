@@ -73,7 +73,7 @@ func (s *store) Enter(ctx context.Context, c *backend.Claim) error {
 	s.name(p)
 	ready, err := p.listener.Join(h)
 	if err != nil {
-		return err
+		return s.meaning(err)
 	}
 	select {
 	case <-ready:

@@ -17,10 +17,17 @@ local function channel(pub, process)
   return 'fl\0p' .. process
 end
 
+-- What the counter holds. tonumber takes "nan" too, which is less than no number.
+local function counter()
+  local n = call('GET', COUNTER) or '0'
+  if not string.match(n, '^%d+$') then error({err = 'FLEND the counter of tokens holds no number'}) end
+  return tonumber(n)
+end
+
 -- The next number of the slot: a fencing token or a ticket. On every grant it is
 -- at least the server's clock, for a promoted replica does not know that its counter is old.
 local function draw(floor)
-  local n = max(tonumber(call('GET', COUNTER) or 0) + 1, us, floor + 1)
+  local n = max(counter() + 1, us, floor + 1)
   if n >= tokens then error({err = 'FLEND the counter of tokens is at its end'}) end
   call('SET', COUNTER, num(n))
   return n

@@ -137,6 +137,58 @@ func TestLateFirstCopyOfARefusedTry(t *testing.T) {
 	}
 }
 
+// deriving is a hook of a program: every command has a ctx of its own.
+type deriving struct{}
+
+func (deriving) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (deriving) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		return next(ctx, cmd)
+	}
+}
+
+func (deriving) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return next
+}
+
+// A hook that derives a ctx keeps no call longer than its caller's. It is that of a ClusterClient: what the
+// driver has of a Client has none of its hooks.
+func TestUsedUpPoolUnderAHook(t *testing.T) {
+	t.Parallel()
+	g := servers.RedisCluster(t, servers.ClusterOptions{Masters: 3})
+	client := goredis.NewClusterClient(&goredis.ClusterOptions{
+		Addrs: g.Addrs(), PoolSize: 1, PoolTimeout: 10 * time.Second, ContextTimeoutEnabled: true,
+	})
+	t.Cleanup(func() { _ = client.Close() })
+	client.AddHook(deriving{})
+	l := over(t, client)
+	unlock(t, lock(t, l.Mutex("{x}")))
+	node, err := client.MasterForKey(t.Context(), "{x}jobs")
+	must(t, err)
+	c := goredis.NewClient(&goredis.Options{Addr: node.Options().Addr})
+	t.Cleanup(func() { _ = c.Close() })
+	go client.BLPop(t.Context(), 30*time.Second, "{x}jobs")
+	await(t, 5*time.Second, "the pool is used up", func() bool { return blocked(c) == 1 })
+	began := time.Now()
+	_, err = l.Mutex("{x}").TryLock(within(t, time.Second))
+	want(t, "TryLock", err, context.DeadlineExceeded)
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("a call whose ctx ends after a second returned after %v", took)
+	}
+	must(t, c.LPush(t.Context(), "{x}jobs", "done").Err())
+}
+
+// blocked is how many connections wait in a command.
+func blocked(c *goredis.Client) (n int) {
+	for line := range strings.Lines(c.Info(context.Background(), "clients").Val()) {
+		_, _ = fmt.Sscanf(line, "blocked_clients:%d", &n)
+	}
+	return n
+}
+
 // A caller's pool that is used up makes no call outlive its ctx.
 func TestUsedUpPool(t *testing.T) {
 	t.Parallel()
@@ -149,14 +201,7 @@ func TestUsedUpPool(t *testing.T) {
 	for i := range 3 {
 		go client.BLPop(t.Context(), 30*time.Second, fmt.Sprint("jobs", i))
 	}
-	await(t, 5*time.Second, "the pool is used up", func() bool {
-		text := c.Info(t.Context(), "clients").Val()
-		var n int
-		for _, line := range strings.Split(text, "\r\n") {
-			_, _ = fmt.Sscanf(line, "blocked_clients:%d", &n)
-		}
-		return n == 3
-	})
+	await(t, 5*time.Second, "the pool is used up", func() bool { return blocked(c) == 3 })
 	const most = time.Second
 	for _, tt := range []struct {
 		name string

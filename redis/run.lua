@@ -71,7 +71,7 @@ if a > 0 then
     local key, n, s = KEYS[i], us, text
     local last = drawn[key] or values[i]
     if last and (#last ~= #text or last >= text or floor >= us) then
-      last = tonumber(last)
+      last = string.match(last, '^%d+$') and tonumber(last)
       n = last and max(last + 1, us, floor + 1)
       s = n and num(n)
     end

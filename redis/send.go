@@ -105,7 +105,7 @@ var answers = []redisnode.Answer{
 	{Code: "WRONGTYPE", Means: "the key of the lock, prefix and name, or one of ours beside it, which begin with fl, " +
 		"holds a value of another type, which some other program put there: use another name or prefix"},
 	{Code: "FLEND", Means: "the counter of tokens of this lock's slot, a key that begins with fl, is " +
-		"at the end of its numbers: some program has written to it"},
+		"at the end of its numbers, or holds no number: some program has written to it"},
 	{Code: "ERR This instance has cluster support disabled", Means: "the server is not one of a cluster: use redis://"},
 	{Code: "MOVED", Means: ofCluster},
 	{Code: "CROSSSLOT", Means: ofCluster},

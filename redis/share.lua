@@ -20,7 +20,7 @@ local function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
   limit, floor = tonumber(limit), tonumber(floor)
 
   if call('EXISTS', TOMB) == 1 then return {'gone'} end
-  if ahead(floor) and floor > tonumber(call('GET', COUNTER) or 0) then return {'floor', num(us)} end
+  if ahead(floor) and floor > counter() then return {'floor', num(us)} end
 
   -- Ours already: the same request again, which no gate refuses any more, or the waiter's
   -- confirmation of its claim.

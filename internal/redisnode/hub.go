@@ -15,6 +15,7 @@ import (
 type Hubs struct {
 	Idle    time.Duration // how long a hub without waiters is kept, and a channel of one
 	Sharded bool          // a hub has a channel for each slot, and leaves one that nobody waits on
+	Needed  bool          // a subscription that the user has no right to ends the hub
 	Moved   func()        // called when a server has taken a channel back
 
 	ends   sync.WaitGroup // the goroutines of all hubs
@@ -337,7 +338,7 @@ func (h *Hub) read() {
 		e, err := h.ps.Receive(ended, pingEvery)
 		switch {
 		case err == nil,
-			Replied(err): // a refusal is a sign of life too; a channel that was refused is never confirmed
+			Replied(err) && !h.refused(err): // a refusal is a sign of life too
 			asked = false
 		case core.TimedOut(err) && !asked:
 			asked = true
@@ -351,6 +352,23 @@ func (h *Hub) read() {
 		}
 		h.take(e)
 	}
+}
+
+// refused reports whether an answer ends the hub: a channel that was refused is never confirmed.
+// PING may be refused too, which is no right that the hub needs.
+func (h *Hub) refused(err error) bool {
+	text := err.Error()
+	if !h.hubs.Needed || !strings.HasPrefix(text, "NOPERM") || strings.Contains(text, "'ping'") {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.channels {
+		if !s.isReady() {
+			return true
+		}
+	}
+	return false
 }
 
 // take takes in an event.
