@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -163,27 +162,39 @@ func discard(les []*Lease) {
 	}
 }
 
-// atOnce calls do for 0 to n-1, poolMost at a time. It panics if one of them does, which may be an
-// observer's doing, once all have returned.
+// atOnce calls do for 0 to n-1, in a pool. It panics if one of them does, which may be an observer's
+// doing, once all have returned.
 func atOnce(n int, do func(i int)) {
-	var wg sync.WaitGroup
-	var first atomic.Pointer[any]
+	var (
+		mu    sync.Mutex
+		under pool
+		ended = sync.NewCond(&mu)
+		wg    sync.WaitGroup
+		first any // panic
+	)
+	mu.Lock()
 	for i := range n {
-		if i%poolMost == 0 {
-			wg.Wait()
+		for under.full() {
+			ended.Wait()
 		}
+		end := under.begin(&mu, ended.Signal)
 		wg.Go(func() {
 			defer func() {
-				if r := recover(); r != nil {
-					first.CompareAndSwap(nil, &r)
+				r := recover()
+				mu.Lock()
+				defer mu.Unlock()
+				end()
+				ended.Signal()
+				if first == nil {
+					first = r
 				}
 			}()
 			do(i)
 		})
 	}
-	wg.Wait()
-	if r := first.Load(); r != nil {
-		panic(*r)
+	mu.Unlock()
+	if wg.Wait(); first != nil {
+		panic(first)
 	}
 }
 
@@ -291,7 +302,9 @@ func (ls *Leases) Context(parent context.Context) (context.Context, context.Canc
 }
 
 // Unlock unlocks all, as Lease.Unlock does one, and joins the errors. It returns nil only if each
-// was surely held until now. After ErrUnavailable it may be called again, for those that are left.
+// was surely held until now. Where one was lost and others ended with it, it returns the loss, also
+// if what was written under the lost one is committed. After ErrUnavailable it may be called again,
+// for those that are left.
 func (ls *Leases) Unlock(ctx context.Context) error {
 	ls.mu.Lock()
 	ls.leaving = true
@@ -311,6 +324,9 @@ func (ls *Leases) Unlock(ctx context.Context) error {
 			ls.freed[left[i]] = true
 		case errors.Is(err, ErrReleased): // by its own Unlock, or since another one ended
 			released, errs[i] = err, nil
+			if errors.Is(ls.err, ErrLost) { // what was written under it is rolled back
+				released = ls.err
+			}
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

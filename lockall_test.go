@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 func lockAll(t *testing.T, l *fencelock.Locker, names ...string) *fencelock.Leases {
@@ -309,6 +311,82 @@ func TestUnlockAllAgain(t *testing.T) {
 	})
 }
 
+// numbered returns n names, in LockAll's order.
+func numbered(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("%03d", i)
+	}
+	return names
+}
+
+// However many the names are, a store that answers nothing holds LockAll up for one try and one wait, and Unlock for
+// one release.
+func TestManyAtASilentStore(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		names := numbered(200)
+		d.on("acquire", func(c call) error {
+			if !c.reqs[0].Wait {
+				return hang(c)
+			}
+			return core.Wait(c.ctx, "1", nil, func(ctx context.Context) (bool, time.Duration, error) {
+				<-ctx.Done()
+				return false, 0, ctx.Err()
+			})
+		})
+		began := time.Now()
+		_, err := l.LockAll(t.Context(), names...)
+		wantErr(t, "LockAll", err, fencelock.ErrUnavailable)
+		wantTook(t, "LockAll", began, 0, 12*time.Second)
+		d.on("acquire", nil)
+		ls := lockAll(t, l, names...)
+		d.on("release", hang)
+		began = time.Now()
+		wantErr(t, "Unlock", ls.Unlock(t.Context()), fencelock.ErrUnavailable)
+		wantTook(t, "Unlock", began, 0, 6*time.Second)
+		d.on("release", nil)
+		if err := ls.Unlock(t.Context()); err != nil {
+			t.Errorf("Unlock again: %v", err)
+		}
+	})
+}
+
+// The Deadline of the first passes while they are being committed, which they are, and before the last are asked for,
+// which are rolled back.
+func TestUnlockAllTellsOfRollbacks(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithManualRenew())
+		d.grant = func(g *backend.Grant) { g.Handle = &ledger{} }
+		names, books := numbered(70), map[string]*ledger{}
+		var ms []fencelock.Mutex
+		for i, name := range names {
+			ms = append(ms, l.Mutex(name, fencelock.WithTTL(ttl*time.Duration(1+i/64))))
+		}
+		ls, err := fencelock.LockAll(t.Context(), ms...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			books[name] = ls.Lease(name).Handle().(*ledger)
+		}
+		end := func(c call) error { return books[c.reqs[0].Name].end(c) }
+		d.on("abandon", end)
+		d.on("release", func(c call) error {
+			err := end(c)
+			time.Sleep(time.Second)
+			return err
+		})
+		time.Sleep(trusted - 10*time.Millisecond)
+		err = ls.Unlock(t.Context())
+		wantErr(t, "Unlock", err, fencelock.ErrLost, ls.Err())
+		wantNot(t, "Unlock", err, fencelock.ErrReleased)
+		time.Sleep(time.Second)
+		books[names[0]].wantCommitted(t, true)
+		books[names[69]].wantCommitted(t, false)
+	})
+}
+
 // An observer that panics costs no lock.
 func TestLockAllUnderAnObserverThatPanics(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
@@ -479,5 +557,49 @@ func TestWantedBesideAStoreThatHangs(t *testing.T) {
 		wantTook(t, "Close", began, 0, 5*time.Second)
 		unlock(t, (<-waiting).le)
 		synctest.Wait()
+	})
+}
+
+// looked is a fake whose looks at one name are the test's.
+type looked struct {
+	*fake
+	look func(ctx context.Context, name string) (backend.Info, error)
+}
+
+func (d looked) Inspect(ctx context.Context, name string) (backend.Info, error) {
+	return d.look(ctx, name)
+}
+
+// A name whose look hangs hides nobody who waits for another one, and is looked at again, one look at a time.
+func TestWantedBesideANameThatHangs(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		var looks, under atomic.Int64
+		l := open(t, looked{d, func(ctx context.Context, name string) (backend.Info, error) {
+			if name == "000" {
+				looks.Add(1)
+				if under.Add(1) > 1 {
+					t.Error("two looks at one name at once")
+				}
+				defer under.Add(-1)
+				<-ctx.Done()
+			}
+			if ctx.Err() != nil {
+				return backend.Info{}, ctx.Err()
+			}
+			info := backend.Info{Name: name, Held: true}
+			if name == "069" {
+				info.Waiters = 1
+			}
+			return info, nil
+		}})
+		var last <-chan struct{}
+		for _, name := range numbered(70) {
+			last = lock(t, l.Mutex(name)).Wanted()
+		}
+		wantWanted(t, last, 4*time.Second)
+		time.Sleep(10 * time.Second)
+		if n := looks.Load(); n < 3 {
+			t.Errorf("in more than ten seconds the name was looked at %d times, want 3 at least", n)
+		}
 	})
 }

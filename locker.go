@@ -418,32 +418,13 @@ func (l *Locker) releaseAll() error {
 	l.mu.Lock()
 	left := slices.Clone(l.holds)
 	l.mu.Unlock()
-	var (
-		mu    sync.Mutex
-		errs  []error
-		under pool
-		ended = sync.NewCond(&mu)
-		wg    sync.WaitGroup
-	)
-	mu.Lock()
-	for _, h := range left {
-		for under.full() {
-			ended.Wait()
+	errs := make([]error, len(left))
+	atOnce(len(left), func(i int) {
+		if err := left[i].close(l.ctx); err != nil {
+			errs[i] = fmt.Errorf("releasing %q: %w", left[i].Name, err)
 		}
-		end := under.begin(&mu, ended.Signal)
-		wg.Go(func() {
-			err := h.close(l.ctx)
-			mu.Lock()
-			defer mu.Unlock()
-			end()
-			ended.Signal()
-			if err != nil {
-				errs = append(errs, fmt.Errorf("releasing %q: %w", h.Name, err))
-			}
-		})
-	}
-	mu.Unlock()
-	wg.Wait()
+	})
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if most := 10; len(errs) > most {
 		errs = append(errs[:most], fmt.Errorf("and %d more", len(errs)-most))
 	}

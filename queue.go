@@ -207,7 +207,8 @@ func (l *Locker) hasLocked(h *hold) bool {
 	return h.place <= len(l.holds) && l.holds[h.place-1] == h
 }
 
-// lookWanted asks the store who waits for what Wanted was called for.
+// lookWanted asks the store who waits for what Wanted was called for. One round takes 2 s at the most, and poolHangs
+// for each poolMost looks that hang; the next one is planned at its end.
 func (l *Locker) lookWanted() {
 	l.mu.Lock()
 	if l.closed {
@@ -218,20 +219,17 @@ func (l *Locker) lookWanted() {
 	l.schedule.flying.Add(1)
 	l.mu.Unlock()
 	defer l.schedule.flying.Done()
-	ctx, cancel := context.WithTimeout(l.ctx, 2*wantedEvery)
-	defer cancel()
-	waited := make([]bool, len(asked))
 	atOnce(len(asked), func(i int) {
-		info, err := asked[i].route.caller.Inspect(ctx, asked[i].Name)
-		waited[i] = err == nil && info.Waiters > 0
+		ctx, cancel := context.WithTimeout(l.ctx, 2*wantedEvery) // its own: a look that hangs takes nobody's time
+		defer cancel()
+		if info, err := asked[i].route.caller.Inspect(ctx, asked[i].Name); err == nil && info.Waiters > 0 {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			asked[i].wantLocked()
+		}
 	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i, h := range asked {
-		if waited[i] {
-			h.wantLocked()
-		}
-	}
 	l.wanting = false
 	l.armWantsLocked()
 }

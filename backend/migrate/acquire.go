@@ -30,7 +30,7 @@ func (d *member) Acquire(ctx context.Context, r *backend.Request) (backend.Grant
 	if d.look {
 		return backend.Grant{}, backend.Unsupported("this client of migration %q only looks", d.move)
 	}
-	if err := d.report.asks(ctx, d, r.TTL+r.Grace); err != nil {
+	if err := d.report.asks(ctx, d, r); err != nil {
 		return backend.Grant{}, err
 	}
 	if d.phase != backend.PhaseBoth {
@@ -145,13 +145,27 @@ func (d *member) lead(ctx context.Context, token backend.Token) error {
 
 // patiently gives what has no patience of its own that of a wait: a store may fall silent after it has granted.
 func patiently(ctx context.Context, do func(context.Context) error) error {
-	limited, cancel := context.WithTimeout(ctx, core.Patience)
+	err := within(ctx, core.Patience, do)
+	if errors.As(err, new(noAnswer)) {
+		return core.Outlast(err)
+	}
+	return err
+}
+
+// noAnswer is the error of a store that has not answered for so long, while the caller's ctx goes on.
+type noAnswer time.Duration
+
+func (d noAnswer) Error() string { return fmt.Sprintf("no answer within %v", time.Duration(d)) }
+
+// within gives do a ctx that ends after most, if not before. Where most ended it, and not ctx, the error is noAnswer.
+func within(ctx context.Context, most time.Duration, do func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	err := do(limited)
 	end, _ := limited.Deadline()
 	theirs, bounded := ctx.Deadline()
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && !(bounded && theirs.Equal(end)) {
-		return backend.Unavailable(fmt.Errorf("no answer within %v", core.Patience)) // the caller's ctx goes on
+		return noAnswer(most)
 	}
 	return err
 }

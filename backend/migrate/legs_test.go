@@ -293,3 +293,26 @@ func TestSilentBetweenTheGrants(t *testing.T) {
 		})
 	}
 }
+
+// TestSilenceEndsTheWholeLine: those who stand behind one that has waited for a silent store do not wait as long again.
+func TestSilenceEndsTheWholeLine(t *testing.T) {
+	bubble(t, func(w world) {
+		from := &mute{store: client(w.old)}
+		o := w.options(backend.PhaseBoth)
+		o.From = from
+		l := w.locker(o)
+		from.to = "RaiseHeld"
+		began := time.Now()
+		var line sync.WaitGroup
+		for range 3 {
+			line.Go(func() {
+				_, err := l.Mutex("x").Lock(w.Context())
+				w.want("Lock", err, fencelock.ErrUnavailable)
+				if took := time.Since(began); took > 11*time.Second {
+					w.Errorf("Lock took %v, want no more than 11s", took)
+				}
+			})
+		}
+		line.Wait()
+	})
+}

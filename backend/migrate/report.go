@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 const (
@@ -120,29 +121,38 @@ func (p *report) tell(ctx context.Context, s *store) (time.Duration, error) {
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
-	limited, cancel := context.WithTimeout(ctx, sideMost)
-	defer cancel()
-	g, err := s.gater(limited)
-	p.mu.Lock()
-	p.client.Reported = time.Now().UTC().Truncate(time.Millisecond)
-	c := p.client
-	p.mu.Unlock()
-	if err == nil {
-		err = g.Report(limited, c, alive+c.MaxTTL)
-	}
+	var c backend.Client
+	err := within(ctx, sideMost, func(ctx context.Context) error {
+		g, err := s.gater(ctx)
+		p.mu.Lock()
+		p.client.Reported = time.Now().UTC().Truncate(time.Millisecond)
+		c = p.client
+		p.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		return g.Report(ctx, c, alive+c.MaxTTL)
+	})
 	return c.MaxTTL, err
 }
 
-// asks notes how long a lock is asked for: a longer TTL than any before is reported before it is.
-func (p *report) asks(ctx context.Context, d *member, ttl time.Duration) error {
+// asks notes how long a lock is asked for: a longer TTL than any before is reported before it is. A request that waits
+// rides an outage out for that, as it does for its lock.
+func (p *report) asks(ctx context.Context, d *member, r *backend.Request) error {
+	ttl := r.TTL + r.Grace
 	p.mu.Lock()
 	p.client.MaxTTL = max(p.client.MaxTTL, ttl)
 	known := ttl <= p.told
 	p.mu.Unlock()
-	if known {
+	switch {
+	case known:
 		return nil
+	case !r.Wait:
+		return p.send(ctx, d) // the spare store hears of it with the next report
 	}
-	return p.send(ctx, d) // the spare store hears of it with the next report
+	return core.Wait(ctx, r.Nonce, nil, func(ctx context.Context) (bool, time.Duration, error) {
+		return true, 0, p.send(ctx, d)
+	})
 }
 
 // stop ends the reports and takes back what was said, in both stores at once. A report under way

@@ -2,6 +2,7 @@ package migrate_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/migrate"
 	"github.com/fencelock/fencelock/internal/core"
@@ -225,4 +227,79 @@ func TestReportsFollowEachOther(t *testing.T) {
 			w.Errorf("a second later: %+v", st.Clients)
 		}
 	})
+}
+
+// down is a store that refuses reports while it is down.
+type down struct {
+	store
+	is atomic.Bool
+}
+
+func (s *down) Report(ctx context.Context, c backend.Client, keep time.Duration) error {
+	if s.is.Load() {
+		return errors.New("connection refused")
+	}
+	return s.Gater.Report(ctx, c, keep)
+}
+
+// locker opens a Locker over a client, which is closed with the test.
+func (w world) locker(o migrate.Options) *fencelock.Locker {
+	w.Helper()
+	d, err := migrate.New(w.Context(), o)
+	if err != nil {
+		w.Fatalf("a client in phase %s: %v", o.Phase, err)
+	}
+	l, err := fencelock.New(d)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { w.want("close", l.Close(), nil) })
+	return l
+}
+
+// TestReportInAnOutage: a Lock whose TTL must be reported first waits for that as it waits for a lock.
+func TestReportInAnOutage(t *testing.T) {
+	bubble(t, func(w world) {
+		from := &down{store: client(w.old)}
+		o := w.options(backend.PhaseFrom)
+		o.From = from
+		m := w.locker(o).Mutex("x", fencelock.WithTTL(time.Minute))
+		from.is.Store(true)
+		time.AfterFunc(time.Second, func() { from.is.Store(false) })
+		le, err := m.Lock(w.Context())
+		if err != nil {
+			w.Fatalf("Lock in an outage of a second: %v", err)
+		}
+		w.want("unlock", le.Unlock(w.Context()), nil)
+	})
+}
+
+// TestSilenceToAReport: the error says that the store did not answer. It is not that of a ctx which goes on.
+func TestSilenceToAReport(t *testing.T) {
+	for what, lock := range map[string]func(fencelock.Mutex, context.Context) (*fencelock.Lease, error){
+		"Lock": fencelock.Mutex.Lock, "TryLock": fencelock.Mutex.TryLock,
+	} {
+		t.Run(what, func(t *testing.T) {
+			bubble(t, func(w world) {
+				from := &far{store: client(w.old)}
+				o := w.options(backend.PhaseFrom)
+				o.From = from
+				m := w.locker(o).Mutex("x", fencelock.WithTTL(time.Minute))
+				from.report.Store(int64(time.Hour))
+				began := time.Now()
+				_, err := lock(m, w.Context())
+				w.want("no deadline", err, backend.ErrUnavailable)
+				if errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer within") {
+					w.Errorf("got %v, want it to say that there was no answer", err)
+				}
+				if took := time.Since(began); took > 6*time.Second {
+					w.Errorf("it took %v, want no more than 6s", took)
+				}
+				ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+				defer cancel()
+				_, err = lock(m, ctx)
+				w.want("a deadline", err, context.DeadlineExceeded)
+			})
+		})
+	}
 }
