@@ -239,3 +239,41 @@ func TestFunctionsOnceThereIsMemory(t *testing.T) {
 		return lists() == had
 	})
 }
+
+// A node that once refused our functions for a reason that passes gets them when it takes them.
+func TestFunctionsOnceThereAreReplicas(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	l := open(t, c.url("fresh=1"))
+	unlock(t, lock(t, l.Mutex("a")))
+	lists := func() string {
+		t.Helper()
+		res, err := c.direct[0].FunctionList(t.Context(), goredis.FunctionListQuery{}).Result()
+		must(t, err)
+		return fmt.Sprint(res)
+	}
+	had := lists()
+	must(t, c.direct[0].FunctionFlush(t.Context()).Err())
+	must(t, c.direct[0].ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
+	asked := func() string {
+		t.Helper()
+		stats, err := c.direct[0].Info(t.Context(), "commandstats").Result()
+		must(t, err)
+		_, load, _ := strings.Cut(stats, "cmdstat_function|load:")
+		load, _, _ = strings.Cut(load, "\n")
+		return load
+	}
+	before := asked()
+	await(t, 5*time.Second, "the functions are refused", func() bool {
+		unlock(t, lock(t, l.Mutex("a")))
+		return asked() != before
+	})
+	if got := lists(); got == had {
+		t.Fatalf("it has functions without replicas: %s", got)
+	}
+	must(t, c.direct[0].ConfigSet(t.Context(), "min-replicas-to-write", "0").Err())
+	await(t, 5*time.Second, "its functions are there again", func() bool {
+		unlock(t, lock(t, l.Mutex("a")))
+		return lists() == had
+	})
+}

@@ -40,6 +40,60 @@ func TestLibraryForgetsSettings(t *testing.T) {
 	}
 }
 
+// Two versions share a node, each with a library and a count of its own. After a loss of all data both count anew, and
+// neither takes that of the other for a further loss.
+func TestTwoVersionsAfterALossOfData(t *testing.T) {
+	t.Parallel()
+	client := goredis.NewClient(&goredis.Options{Addr: servers.Redis(t, servers.RedisOptions{}).Addr()})
+	t.Cleanup(func() { _ = client.Close() })
+	hash := shortHash(body + "-- another version\n")
+	both := []string{library, "fencelock_redlock_" + hash}
+	for _, text := range []string{libText, strings.ReplaceAll(libText, shortHash(body), hash)} {
+		if err := client.FunctionLoad(t.Context(), text).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask := func(version, lock string, args ...any) []any {
+		t.Helper()
+		args = append(append([]any{"0 200 3600000000 1000 p"}, args...), "asked")
+		res, err := client.FCall(t.Context(), version, []string{stateKey, lock}, args...).Slice()
+		if err != nil || len(res) != 2 {
+			t.Fatalf("got %v, %v", res, err)
+		}
+		reply, _ := res[0].([]any)
+		return reply
+	}
+	settle := func() {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); ; <-time.After(20 * time.Millisecond) {
+			if ask(both[0], stateKey, "s")[0] == int64(1) && ask(both[1], stateKey, "s")[0] == int64(1) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatal("the node stays in quarantine")
+			}
+		}
+	}
+	settle()
+	for range 2 {
+		for i, version := range both {
+			id := strings.Repeat(strconv.Itoa(i), 32)
+			if got := ask(version, fmt.Sprint("lock", i), "v", id, 1, "1", "30000 0 0 p\x00\x00owner"); got[0] != int64(0) {
+				t.Fatalf("vote through library %d: got %v", i, got)
+			}
+		}
+		if err := client.FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for i, version := range both {
+			if got := ask(version, stateKey, "s"); got[0] != int64(0) {
+				t.Fatalf("library %d after the loss: got %v, want the quarantine", i, got)
+			}
+		}
+		settle()
+	}
+}
+
 // A call that reads ahead for all its votes and releases answers as if each had come alone: what
 // one of them changes, those after it find.
 func TestOperationsOfOneCall(t *testing.T) {

@@ -70,7 +70,7 @@ type ballot struct {
 type asked struct {
 	open  int  // requests with its id that may be under way
 	again bool // the node is being asked for its vote again
-	lacks bool // the node had no vote when the lock was renewed
+	lacks bool // the node had no vote when the lock was renewed or looked at
 }
 
 func (s *store) ballot(id string) *ballot {

@@ -61,9 +61,9 @@
 // by an operator.
 //
 // A node that has settled and has not got a lock which a majority has is asked for its vote again
-// by the holder's renewal. So a lease outlives restarts of all nodes, one after the other, if they
-// are a quarantine and the lease's TTL apart: then the node that came back has a vote for it,
-// before the next one goes.
+// by the holder's renewals and looks. So a lease outlives restarts of all nodes, one after the
+// other, if they are a quarantine and the lease's TTL apart: then the node that came back has a
+// vote for it, before the next one goes.
 //
 // Every vote and every renewal asks whether the node forgot, in two ways:
 //
@@ -131,7 +131,9 @@
 // just enough. The tokens still differ, and a resource that checks them refuses the older holder.
 // Tokens across a loss of data where a node's clock was set back by more than the quarantine, or
 // after a floor that was ahead of the nodes' clocks. Anything where nodes evict keys, replicate to
-// each other, or clients disagree about the quarantine.
+// each other, or clients disagree about the quarantine or the nodes: one that is to be replaced is
+// stopped for good before the first program lists the new one, and all programs are stopped before
+// the number of nodes is another.
 //
 // # What the servers need
 //

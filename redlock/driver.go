@@ -101,7 +101,7 @@ func newStore(clients []goredis.UniversalClient, opts *Options) (*store, error) 
 	case opts.Quarantine < 0:
 		return nil, backend.Invalid("redlock.Options.Quarantine is %v: want a positive "+
 			"duration, the longest TTL in use", opts.Quarantine)
-	case opts.Drift < 0 || opts.Drift >= 0.5:
+	case !(opts.Drift >= 0 && opts.Drift < 0.5): // NaN is neither
 		return nil, backend.Invalid("redlock.Options.Drift is %v: want a share of the TTL from 0 "+
 			"to below 0.5, such as 0.01", opts.Drift)
 	}

@@ -234,6 +234,72 @@ func TestOwedToANodeThatWasDown(t *testing.T) {
 	await(t, 15*time.Second, "the node frees the lock", func() bool { return c.value(t, 0, "a") == "" })
 }
 
+// A node that answers again just before Close is told what it is owed.
+func TestCloseSendsWhatIsOwed(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	proxies, through := c.proxied(t, "fresh=1")
+	l, err := fencelock.Open(t.Context(), through, fencelock.WithTTL(time.Minute))
+	must(t, err)
+	defer func() { _ = l.Close() }()
+	le := lock(t, l.Mutex("a"))
+	await(t, 5*time.Second, "all have voted", func() bool { return c.value(t, 0, "a") != "" })
+	refuse(proxies[0])
+	unlock(t, le)
+	<-time.After(2 * time.Second) // the next try by itself is seconds away
+	proxies[0].Set(faultproxy.Mode{})
+	must(t, l.Close())
+	if v := c.value(t, 0, "a"); v != "" {
+		t.Errorf("after Close the node still has %q", v)
+	}
+}
+
+// A lease that began with a bare majority gets the vote of the node that refused it, once that is free, and not only
+// with the next renewal: then it outlives another node.
+func TestBareMajorityIsMended(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	l := open(t, c.url("fresh=1"), fencelock.WithTTL(time.Minute), fencelock.WithManualRenew())
+	unlock(t, lock(t, l.Mutex("warm")))
+	must(t, c.direct[2].Set(t.Context(), "fencelock:a", "a stranger's", 300*time.Millisecond).Err())
+	le := lock(t, l.Mutex("a"))
+	await(t, 10*time.Second, "the node that refused has a vote", func() bool {
+		return strings.Contains(c.value(t, 2, "a"), fmt.Sprintf(":%d:", le.Token()))
+	})
+	must(t, c.Servers()[1].Kill())
+	must(t, le.Renew(t.Context()))
+	unlock(t, le)
+}
+
+// A node that always refuses, as no other will, does not make the outage of another one final: it is waited out.
+func TestOutageBesideANodeThatRefuses(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	proxies, through := c.proxied(t, "fresh=1")
+	l := open(t, through)
+	unlock(t, lock(t, l.Mutex("warm")))
+	must(t, c.direct[0].HSet(t.Context(), "fencelock:a", "x", 1).Err())
+	refuse(proxies[1])
+	_, err := l.Mutex("a").TryLock(t.Context())
+	want(t, "TryLock in the outage", err, fencelock.ErrUnavailable)
+	got := make(chan error, 1)
+	go func() {
+		_, err := l.Mutex("a").Lock(t.Context())
+		got <- err
+	}()
+	select {
+	case err := <-got:
+		t.Fatalf("Lock in the outage: got %v, want it to wait", err)
+	case <-time.After(time.Second):
+	}
+	proxies[1].Set(faultproxy.Mode{})
+	must(t, <-got)
+	must(t, c.direct[1].HSet(t.Context(), "fencelock:b", "x", 1).Err())
+	must(t, c.direct[2].HSet(t.Context(), "fencelock:b", "x", 1).Err())
+	_, err = l.Mutex("b").Lock(t.Context())
+	want(t, "Lock where too few nodes are left", err, fencelock.ErrInvalid)
+}
+
 // One node still has a vote of a lock that is released, as before a late release arrives, and
 // another one is late with its answer to the look: their word decides, and is waited for.
 func TestInspectWaitsForTheNodeThatDecides(t *testing.T) {

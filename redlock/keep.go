@@ -10,8 +10,9 @@ import (
 
 // Keep implements backend.Driver: one request to each node, whatever the number of claims. A node
 // that has not got a lock which a majority has is asked for its vote again, in the background: it
-// was restarted, say, and without it the next restart of another would end the lease. The answer of
-// a node that is not waited for counts for the next time.
+// was restarted, say, or somebody else had the lock there when it was granted, and without it the
+// next restart of another would end the lease. A look does that too: a renewal may be far off. The
+// answer of a node that is not waited for counts for the next time.
 func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
 	ops, ballots := make([]op, len(cs)), make([]*ballot, len(cs))
 	for i, c := range cs {
@@ -24,7 +25,7 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 	}
 	lacks := func(a answer) {
 		for i, reply := range a.replies {
-			if extend && reply == int64(0) {
+			if reply == int64(0) {
 				ballots[i].lacks(a.node)
 			}
 		}
@@ -59,7 +60,7 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 			errs[i] = q.err()
 		case ours[i] < s.quorum:
 			errs[i] = err
-		case extend:
+		default:
 			s.voteAgain(c, ballots[i])
 		}
 	}

@@ -226,7 +226,7 @@ func (s *store) Swap(ctx context.Context, rs []backend.Record, keep time.Duratio
 	case changed:
 		return backend.ErrGates
 	case q.good < len(nodes):
-		err = q.because("every node must take a change of the gate")
+		err = q.because("every node must take a change of the gate", len(nodes))
 		if !backend.Final(err) {
 			err = backend.Unavailable(err)
 		}

@@ -271,13 +271,17 @@ func (n *node) settle(err error) {
 	}
 }
 
-// close refuses new requests. Those that are queued are sent.
+// close refuses new requests. Those that are queued are sent, and so is what is owed: a node that does
+// not answer is given up (settle).
 func (n *node) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closing = true
 	if n.again != nil {
 		n.again.Stop()
+	}
+	if n.queue, n.owed = append(n.queue, n.owed...), nil; len(n.queue) > 0 {
+		n.rouse()
 	}
 }
 

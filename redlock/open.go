@@ -16,8 +16,12 @@ import (
 	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
-// probeAgain is the pause between two tries to open.
-const probeAgain = 100 * time.Millisecond
+const (
+	// probeAgain is the pause between two tries to open.
+	probeAgain = 100 * time.Millisecond
+	// lookMore is how long a client that opens waits for the other nodes after a majority.
+	lookMore = 100 * time.Millisecond
+)
 
 func init() {
 	backend.Register("redlock", open)
@@ -39,7 +43,7 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 		return nil, err
 	}
 	if drift != "" {
-		if opts.Drift, err = strconv.ParseFloat(drift, 64); err != nil || opts.Drift <= 0 || opts.Drift >= 0.5 {
+		if opts.Drift, err = strconv.ParseFloat(drift, 64); err != nil || !(opts.Drift > 0 && opts.Drift < 0.5) {
 			return nil, backend.Invalid("drift of the %q URL: want a share of the TTL above 0 "+
 				"and below 0.5, such as 0.01", u.Scheme)
 		}
@@ -115,18 +119,32 @@ func (s *store) probe(ctx context.Context) error {
 	}
 }
 
-// look wants the states of a majority of the nodes, and that none of those is too old.
+// look wants the states of a majority of the nodes, and that of those that answer in time none is too
+// old and no two are one server.
 func (s *store) look(ctx context.Context) error {
-	var old error
+	var bad error
+	runs := map[string]string{} // addresses by run id
 	q := s.ask(ctx, callMost, []op{{stateKey, []any{"s"}}}, nil)
-	err := q.each(ctx, callMost, func(a answer) error {
-		_, info, err := stateOf(a.replies[0])
-		if bad := redisnode.TooOld(info); bad != nil {
-			old = fmt.Errorf("%s: %w", s.nodes[a.node].addr, bad)
+	take := func(a answer) error {
+		st, info, err := stateOf(a.replies[0])
+		if err != nil {
+			return err
 		}
-		return err
-	}, func() bool { return q.good >= s.quorum })
-	return cmp.Or(old, q.enough(err))
+		addr := s.nodes[a.node].addr
+		if old := redisnode.TooOld(info); old != nil {
+			bad = fmt.Errorf("%s: %w", addr, old)
+		}
+		if other := runs[st.run]; other != "" {
+			bad = backend.Invalid("%s and %s are one server: each node votes once", other, addr)
+		}
+		runs[st.run] = addr
+		return nil
+	}
+	err := q.each(ctx, callMost, take, func() bool { return q.good >= s.quorum })
+	if err == nil {
+		_ = q.each(ctx, lookMore, take, nil)
+	}
+	return cmp.Or(bad, q.enough(err))
 }
 
 // settle gives the operator's word that no lock was forgotten. It is heeded only where it can be
@@ -143,7 +161,7 @@ func (s *store) settle(ctx context.Context) error {
 	}, nil)
 	settled := slices.ContainsFunc(states, func(st state) bool { return st.settled })
 	if err == nil && !settled && q.good < len(s.nodes) {
-		err = q.because(fmt.Sprintf("%d of %d nodes answered, and all must", q.good, len(s.nodes)))
+		err = q.because(fmt.Sprintf("%d of %d nodes answered, and all must", q.good, len(s.nodes)), len(s.nodes))
 	}
 	if err != nil {
 		return fmt.Errorf("fresh: %w", err)

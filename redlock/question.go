@@ -139,7 +139,7 @@ func (q *question) enough(err error) error {
 // err says that no majority answered, and why.
 func (q *question) err() error {
 	return q.because(fmt.Sprintf("no majority: %d of %d nodes answered, %d are needed",
-		q.good, len(q.s.nodes), q.s.quorum))
+		q.good, len(q.s.nodes), q.s.quorum), q.s.quorum)
 }
 
 // seen returns the answers that the caller has seen.
@@ -149,11 +149,11 @@ func (q *question) seen() []answer {
 	return q.heard[:q.taken]
 }
 
-// because adds the reasons to what is missing, each with its nodes. It matches ErrInvalid where a
-// server says that asking again is of no use.
-func (q *question) because(what string) error {
+// because adds the reasons to what is missing, each with its nodes. It matches ErrInvalid where so
+// many servers say that asking again is of no use that fewer are left than must answer.
+func (q *question) because(what string, need int) error {
 	var reasons []string
-	addrs, bad, seen := map[string][]string{}, false, q.seen()
+	addrs, left, seen := map[string][]string{}, len(q.nodes), q.seen()
 	for _, n := range q.nodes {
 		why := "no answer in time"
 		if i := slices.IndexFunc(seen, func(a answer) bool { return a.node == n.index }); i >= 0 {
@@ -162,7 +162,9 @@ func (q *question) because(what string) error {
 				continue
 			}
 			why = err.Error()
-			bad = bad || errors.Is(err, backend.ErrInvalid)
+			if errors.Is(err, backend.ErrInvalid) {
+				left--
+			}
 		}
 		if addrs[why] == nil {
 			reasons = append(reasons, why)
@@ -173,7 +175,7 @@ func (q *question) because(what string) error {
 		reasons[i] = strings.Join(addrs[why], ", ") + ": " + why
 	}
 	what += " (" + strings.Join(reasons, "; ") + ")"
-	if bad {
+	if left < need {
 		return backend.Invalid("%s", what)
 	}
 	return errors.New(what)

@@ -2,8 +2,10 @@ package redlock_test
 
 import (
 	"context"
+	"math"
 	"strings"
 	"testing"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -21,6 +23,7 @@ func TestURLsRefused(t *testing.T) {
 		{"redlock://a,b,c/x", "database"},
 		{"redlock://a,b,c?drift=0.7", "drift"},
 		{"redlock://a,b,c?drift=x", "drift"},
+		{"redlock://a,b,c?drift=nan", "drift"},
 		{"redlock://a,b,c?quarantine=0s", "quarantine"},
 		{"redlock://a,b,c?tls_ca=x", "redlocks"},
 		{"redlock://a,b,c?fresh=maybe", "fresh"},
@@ -62,6 +65,7 @@ func TestNewRefuses(t *testing.T) {
 		{"both prefixes", three, &redlock.Options{Prefix: "p", NoPrefix: true}, true},
 		{"a prefix with NUL", three, &redlock.Options{Prefix: "a\x00"}, true},
 		{"a drift of half the TTL", three, &redlock.Options{Drift: 0.5}, true},
+		{"a drift that is no number", three, &redlock.Options{Drift: math.NaN()}, true},
 		{"a negative quarantine", three, &redlock.Options{Quarantine: -1}, true},
 	} {
 		d, err := redlock.New(tt.clients, tt.opts)
@@ -71,6 +75,20 @@ func TestNewRefuses(t *testing.T) {
 		}
 		must(t, err)
 		must(t, d.Close())
+	}
+}
+
+// A server that stands twice in a URL, under two names, would be a majority by itself.
+func TestOneServerUnderTwoNames(t *testing.T) {
+	t.Parallel()
+	addr := start(t, 1).addrs[0]
+	twice := url([]string{addr, "127.0.0.1:1", strings.Replace(addr, "127.0.0.1", "localhost", 1)}, "")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err := fencelock.Open(ctx, twice)
+	want(t, "Open", err, fencelock.ErrInvalid)
+	if err == nil || !strings.Contains(err.Error(), "one server") {
+		t.Errorf("got %v, want it to say why", err)
 	}
 }
 

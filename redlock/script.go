@@ -59,9 +59,9 @@ func shortHash(s string) string {
 
 // run runs body on a node, with arguments as asked makes them: as a function, which it loads if it
 // is not there, or as a script where the node knows no functions or the user has no right to them,
-// and as long as it has no memory for ours.
+// and as long as it does not take ours: it has no memory for it, or too few replicas.
 func (n *node) run(ctx context.Context, args []any) ([]any, error) {
-	for fits := true; fits && !n.scripts.Load(); {
+	for loaded := true; loaded && !n.scripts.Load(); {
 		args[0], args[1] = "fcall", &library
 		replies, err := n.client.Do(ctx, args...).Slice()
 		switch {
@@ -73,9 +73,9 @@ func (n *node) run(ctx context.Context, args []any) ([]any, error) {
 			if err != nil && !errors.As(err, &answered) {
 				return nil, err
 			}
-			fits = !goredis.HasErrorPrefix(err, "OOM")
-			n.scripts.Store(err != nil && fits && !strings.Contains(err.Error(), "already exists"))
-		case goredis.HasErrorPrefix(err, "unknown command"), goredis.HasErrorPrefix(err, "NOPERM"):
+			loaded = err == nil || strings.Contains(err.Error(), "already exists")
+			n.scripts.Store(noFunctions(err))
+		case noFunctions(err):
 			n.scripts.Store(true)
 		default:
 			return nil, err
@@ -88,4 +88,11 @@ func (n *node) run(ctx context.Context, args []any) ([]any, error) {
 		replies, err = n.client.Do(ctx, args...).Slice()
 	}
 	return replies, err
+}
+
+// noFunctions reports whether the node says that it knows no functions, or that the user has no right
+// to them.
+func noFunctions(err error) bool {
+	return goredis.HasErrorPrefix(err, "unknown command") || goredis.HasErrorPrefix(err, "unknown subcommand") ||
+		goredis.HasErrorPrefix(err, "NOPERM")
 }

@@ -116,8 +116,12 @@ local function quarantine(bucket)
   local s = call('HMGET', STATE, 'run', 'until', 'base', 'c' .. (bucket or ''), LIBRARY or '', 'promoted')
   base = tonumber(s[3] or 0)
   if forgot(s[1], s[5], s[6]) then
-    for _, field in ipairs(call('HGETALL', STATE)) do -- other libraries begin anew as well
-      if string.match(field, '^s%x+$') then call('HDEL', STATE, field) end
+    -- Other libraries begin anew as well. Not where this one's count is all that is missing: another may have begun
+    -- this quarantine, and two that delete each other's counts would never end it.
+    if s[5] or s[1] ~= RUN then
+      for _, field in ipairs(call('HGETALL', STATE)) do
+        if string.match(field, '^s%x+$') then call('HDEL', STATE, field) end
+      end
     end
     COUNTS[set.db] = false -- it counts on from the clock, so that no older data has the same
     -- A value of more than 64 bytes keeps the hash from being a list, in which a counter is found by
