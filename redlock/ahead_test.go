@@ -78,7 +78,8 @@ func TestTwoVersionsAfterALossOfData(t *testing.T) {
 	for range 2 {
 		for i, version := range both {
 			id := strings.Repeat(strconv.Itoa(i), 32)
-			if got := ask(version, fmt.Sprint("lock", i), "v", id, 1, "1", "30000 0 0 p\x00\x00owner"); got[0] != int64(0) {
+			got := ask(version, fmt.Sprint("lock", i), "v", id, 1, "1", "30000 0 0 p\x00\x00owner")
+			if got[0] != int64(0) {
 				t.Fatalf("vote through library %d: got %v", i, got)
 			}
 		}
