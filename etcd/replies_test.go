@@ -195,8 +195,9 @@ func silentStore(t *testing.T, r *rig) {
 	}
 	errs := make(map[string]chan error)
 	for what, ask := range asks {
-		errs[what] = make(chan error, 1)
-		go func() { errs[what] <- ask() }()
+		told := make(chan error, 1)
+		errs[what] = told
+		go func() { told <- ask() }()
 	}
 	late := time.After(20 * time.Second)
 	for what, err := range errs {
