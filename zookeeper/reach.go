@@ -15,10 +15,14 @@ type reach struct {
 
 	failed   int   // servers tried since one greeted
 	refused  int   // servers that hung up since then
-	behind   bool  // the servers have less than the session has seen: they have lost their data
+	behind   int   // of those, how many were no election's doing; behindMost: the servers have lost their data
 	silences int   // connections given up for their silence since something was answered
 	err      error // why the last server could not be connected to
 }
+
+// behindMost is how often servers hang up without a reason other than that they have less than the session has
+// seen, until that is believed: a majority may break up between the two connections that show it.
+const behindMost = 3
 
 // answer is a request that was answered, or several within a short time: the last one's sending
 // and answer.

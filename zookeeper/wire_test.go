@@ -163,7 +163,14 @@ func TestAsking(t *testing.T) {
 	if got, want := s.asking(frame(0, 5, 6, 9000, 0, 1)), frame(0, 5, 6, int32(whole), 0, 1); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	s.reach.behind = true
+	for range behindMost - 1 { // a majority may break up
+		s.refused(true)
+	}
+	s.refused(false)
+	if got, want := s.asking(frame(0, 5, 6, 9000, 0, 1)), frame(0, 5, 6, int32(whole), 0, 1); !slices.Equal(got, want) {
+		t.Errorf("after elections: got %v, want %v", got, want)
+	}
+	s.refused(true)
 	if got, want := s.asking(frame(0, 5, 6, 9000, 0, 1)), frame(0, 0, 0, int32(whole), 0, 1); !slices.Equal(got, want) {
 		t.Errorf("after a loss: got %v, want %v", got, want)
 	}
