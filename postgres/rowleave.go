@@ -256,8 +256,8 @@ func (s *session) status(ctx context.Context) (string, error) {
 }
 
 // errCrashed: likewise.
-var errCrashed = errors.New("the server has recovered from a crash since the COMMIT was sent: whether " +
-	"it was done cannot be told")
+var errCrashed = errors.New("the server was started again, or has recovered from a crash, since the COMMIT was sent: " +
+	"whether it was done cannot be told")
 
 // errPromoted: what became of a COMMIT is not known here.
 var errPromoted = errors.New("another server was promoted since the COMMIT was sent: whether it " +
