@@ -363,11 +363,11 @@ func (r *row) progress() string {
 
 const xactStatus = "pg_xact_status($1::text::xid8)"
 
-// crashed is whether the server has recovered from a crash, or was started, within the last $2 ms (less a second), in SQL: it begins
-// its statistics anew after a crash (seen in PostgreSQL 15, 17 and 18), and gives the numbers of transactions of which
-// nothing had reached its log to others.
-const crashed = "(SELECT COALESCE(stats_reset>t,true) OR pg_postmaster_start_time()>t+interval'1s' FROM pg_stat_bgwriter," +
-	"(SELECT clock_timestamp()-$2::bigint*interval'1ms' t) since)"
+// crashed is whether the server has recovered from a crash within the last $2 ms, or was started within
+// a second less, in SQL: it begins its statistics anew after a crash (seen in PostgreSQL 15, 17 and 18),
+// and gives the numbers of transactions of which nothing had reached its log to others.
+const crashed = "(SELECT COALESCE(stats_reset>t,true) OR pg_postmaster_start_time()>t+interval'1s'" +
+	" FROM pg_stat_bgwriter,(SELECT clock_timestamp()-$2::bigint*interval'1ms' t) since)"
 
 // survived takes in how a statement on a held session went, and returns the loss if it ended the
 // session, or the transaction. The caller has the turn.
