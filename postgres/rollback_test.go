@@ -19,7 +19,7 @@ func TestRollbackThatUnlockOvertakes(t *testing.T) {
 	s.tx.mu.Lock() // as a statement has it
 	done := make(chan error, 1)
 	go func() { done <- Rollback(handler{s}) }()
-	<-time.After(50 * time.Millisecond) // it waits
+	<-time.After(50 * time.Millisecond) // it waits; if it comes later it is overtaken all the same
 	s.stand(doubtful)
 	s.tx.mu.Unlock()
 	if err := <-done; !errors.Is(err, backend.ErrReleased) || s.tx.undone() {
