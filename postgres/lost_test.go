@@ -2,11 +2,13 @@ package postgres_test
 
 import (
 	"bytes"
-	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
@@ -62,52 +64,94 @@ func TestSlowServerKeepsThePlace(t *testing.T) {
 }
 
 // A server that crashed with nothing of a transaction in its log gives that number to another one,
-// whose COMMIT is no answer to ours.
+// whose COMMIT is no answer to ours; also where the question is under way for as long as the lease was held before.
 func TestCommitAfterACrash(t *testing.T) {
 	t.Parallel()
-	for _, written := range []bool{true, false} {
-		s := servers.Postgres(t, servers.PostgresOptions{Config: []string{"wal_writer_delay=10s"}})
-		p := pool(t, s, "")
-		run(t, p, "CREATE TABLE notes (what text)")
-		proxy := proxied(t, s)
-		l := open(t, at(proxy.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
-		unlock(t, lock(t, l.Mutex("x"))) // the schema is there
-		le := lock(t, l.Mutex("x"))
-		var number, given string
-		if written {
-			_, err := txOf(t, le).Exec(t.Context(), note, "a")
+	for what, written := range map[string]bool{"written": true, "not written": false} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			s := servers.Postgres(t, servers.PostgresOptions{Config: []string{
+				"wal_writer_delay=10s", "allow_system_table_mods=on",
+			}})
+			p := pool(t, s, "")
+			run(t, p, "CREATE TABLE notes (what text)")
+			proxy := proxied(t, s)
+			d, err := backend.Open(t.Context(), at(proxy.Addr(), postgres.Row), nil)
 			must(t, err)
-		}
-		must(t, p.QueryRow(t.Context(), "SELECT backend_xid::text FROM pg_stat_activity WHERE backend_xid IS NOT NULL").
-			Scan(&number))
-		proxy.Set(faultproxy.Mode{HoldRequests: true})
-		done := make(chan error, 1)
-		go func() { done <- le.Unlock(t.Context()) }()
-		must(t, proxy.Await(within(t, 5*time.Second), func(c faultproxy.Counts) bool { return c.HeldRequests > 0 }))
-		must(t, s.Kill())
-		proxy.Set(faultproxy.Mode{Refuse: true})
-		proxy.Cut()
-		must(t, s.Start())
-		again := pool(t, s, "")
-		for range 1000 {
-			must(t, again.QueryRow(t.Context(), "SELECT pg_current_xact_id()::text").Scan(&given))
-			if given == number {
-				break
+			defer func() { must(t, d.Close()) }()
+			claim := func(digit string) *backend.Claim {
+				return &backend.Claim{Request: &backend.Request{
+					Name: "x", Nonce: strings.Repeat(digit, 32), Owner: "o", TTL: time.Minute, Auto: true,
+					Lost: func(error) {},
+				}}
 			}
-		}
-		if given != number {
-			t.Errorf("the number %s was not given to another transaction, the last is %s", number, given)
-		}
-		proxy.Set(faultproxy.Mode{})
-		err := <-done
-		t.Logf("written: %v: Unlock: %v", written, err)
-		if written {
-			want(t, "Unlock of what was written", err, fencelock.ErrUnavailable)
-		} else {
-			if errors.Is(err, fencelock.ErrUnavailable) { // the server's start took longer than it waits
-				err = le.Unlock(t.Context())
+			leave := func(c *backend.Claim, most time.Duration) error {
+				c.Leaving, c.Held = true, true
+				d.Leave(within(t, most), []*backend.Claim{c})
+				return c.Err
 			}
-			want(t, "Unlock of a lock that the crash ended", err, fencelock.ErrLost)
-		}
+			ask := func(c *backend.Claim) {
+				t.Helper()
+				d.Ask(t.Context(), []*backend.Claim{c})
+				must(t, c.Err)
+			}
+			warm, c := claim("1"), claim("2")
+			ask(warm)
+			must(t, leave(warm, 10*time.Second)) // the schema is there
+			ask(c)
+			asked := backend.Now()
+			var number, given string
+			if written {
+				tx, ok := postgres.Tx(handle{&core.Hold{Grant: c.Grant}})
+				if !ok {
+					t.Fatal("a claim of mode row has no transaction")
+				}
+				_, err := tx.Exec(t.Context(), note, "a")
+				must(t, err)
+			}
+			must(t, p.QueryRow(t.Context(), "SELECT backend_xid::text FROM pg_stat_activity WHERE backend_xid IS NOT NULL").
+				Scan(&number))
+			proxy.Set(faultproxy.Mode{HoldRequests: true})
+			if err := leave(c, 500*time.Millisecond); err == nil || backend.Final(err) {
+				t.Fatalf("Leave whose COMMIT does not arrive: got %v", err)
+			}
+			must(t, s.Kill())
+			proxy.Cut()
+			must(t, s.Start())
+			again := pool(t, s, "")
+			for range 1000 {
+				must(t, again.QueryRow(t.Context(), "SELECT pg_current_xact_id()::text").Scan(&given))
+				if given == number {
+					break
+				}
+			}
+			if given != number {
+				t.Errorf("the number %s was not given to another transaction, the last is %s", number, given)
+			}
+			slow, err := again.Begin(t.Context())
+			must(t, err)
+			_, err = slow.Exec(t.Context(), "LOCK pg_stat_bgwriter") // the question waits for that
+			must(t, err)
+			proxy.Set(faultproxy.Mode{})
+			done := make(chan error, 1)
+			longer := asked.Elapsed() + 1500*time.Millisecond
+			go func() { done <- leave(c, 20*time.Second+longer) }()
+			await(t, 10*time.Second, "the question has been asked", func() bool {
+				var n int
+				must(t, again.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE NOT granted").Scan(&n))
+				return n > 0
+			})
+			time.Sleep(longer) // than the lease was held
+			must(t, slow.Rollback(t.Context()))
+			err = <-done
+			t.Logf("Leave: %v", err)
+			if written {
+				if err == nil || backend.Final(err) {
+					t.Errorf("Leave of what was written: got %v, want that it cannot be told", err)
+				}
+			} else {
+				want(t, "Leave of a lock that the crash ended", err, fencelock.ErrLost)
+			}
+		})
 	}
 }

@@ -219,18 +219,16 @@ func (s *session) resolve(ctx context.Context) error {
 }
 
 // status asks what the server knows of the session's transaction. One that was promoted since, or
-// has crashed, may have given its number to another.
+// has recovered from a crash, may have given its number to another: of which nothing had reached the log.
 func (s *session) status(ctx context.Context) (string, error) {
 	var status *string
-	var now string
-	var another bool // may have the number
+	var now, begun string
 	text, id := s.row.progress(), s.id
 	if xid := s.number(); xid != "" {
 		text, id = xactStatus, xid
 	}
-	since := (s.made.Elapsed() + time.Second).Milliseconds()
-	err := s.row.query(ctx, "SELECT "+text+", "+timeline+", "+crashed, []any{id, since},
-		func(row scanner) error { return row.Scan(&status, &now, &another) })
+	err := s.row.query(ctx, "SELECT "+text+", "+timeline+", "+started, []any{id},
+		func(row scanner) error { return row.Scan(&status, &now, &begun) })
 	switch {
 	case codeOf(err) == "22023": // in the server's future: its data is another
 		return "", nil
@@ -238,7 +236,7 @@ func (s *session) status(ctx context.Context) (string, error) {
 		return "", errPromoted
 	case err != nil || status == nil && text == xactStatus:
 		return "", err
-	case another && text == xactStatus:
+	case begun != s.at.started && text == xactStatus:
 		if *status != "committed" || !s.tx.isUsed() || s.tx.undone() { // not ours, or nothing was to last
 			return "", nil
 		}

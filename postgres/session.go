@@ -45,7 +45,6 @@ type session struct {
 	conn *pgxpool.Conn // nil once it has gone back; mu guards it
 	pg   *pgx.Conn     // the same, for whoever has the turn
 	at   server
-	made backend.Instant
 	tag  string // names the session in pg_stat_activity
 
 	ctx    context.Context // ends with the session
@@ -76,7 +75,7 @@ type session struct {
 func newSession(r *row, c *backend.Claim, conn *pgxpool.Conn) *session {
 	s := &session{
 		row: r, req: c.Request, conn: conn, pg: conn.Conn(), at: serverOf(conn.Conn().PgConn()),
-		made: backend.Now(), tag: c.Nonce[:6], turn: make(chan struct{}, 1),
+		tag: c.Nonce[:6], turn: make(chan struct{}, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.tx.root.s = s
@@ -362,12 +361,6 @@ func (r *row) progress() string {
 }
 
 const xactStatus = "pg_xact_status($1::text::xid8)"
-
-// crashed is whether the server has recovered from a crash within the last $2 ms, or was started within
-// a second less, in SQL: it begins its statistics anew after a crash (seen in PostgreSQL 15, 17 and 18),
-// and gives the numbers of transactions of which nothing had reached its log to others.
-const crashed = "(SELECT COALESCE(stats_reset>t,true) OR pg_postmaster_start_time()>t+interval'1s'" +
-	" FROM pg_stat_bgwriter,(SELECT clock_timestamp()-$2::bigint*interval'1ms' t) since)"
 
 // survived takes in how a statement on a held session went, and returns the loss if it ended the
 // session, or the transaction. The caller has the turn.
