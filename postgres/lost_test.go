@@ -109,8 +109,8 @@ func TestCommitAfterACrash(t *testing.T) {
 				_, err := tx.Exec(t.Context(), note, "a")
 				must(t, err)
 			}
-			must(t, p.QueryRow(t.Context(), "SELECT backend_xid::text FROM pg_stat_activity WHERE backend_xid IS NOT NULL").
-				Scan(&number))
+			must(t, p.QueryRow(t.Context(),
+				"SELECT backend_xid::text FROM pg_stat_activity WHERE backend_xid IS NOT NULL").Scan(&number))
 			proxy.Set(faultproxy.Mode{HoldRequests: true})
 			if err := leave(c, 500*time.Millisecond); err == nil || backend.Final(err) {
 				t.Fatalf("Leave whose COMMIT does not arrive: got %v", err)
