@@ -36,8 +36,8 @@ const whoIsThere = "BEGIN;SELECT pg_backend_pid(),CASE WHEN pg_is_in_recovery()T
 const timeline = "left(pg_walfile_name(pg_current_wal_lsn()),8)"
 
 // started is another value after each start, and after each recovery from a crash, for the server begins its
-// statistics anew then (seen in PostgreSQL 15, 17 and 18). It is compared with itself and with no clock, for a statement
-// may be under way for long.
+// statistics anew then (seen in PostgreSQL 15, 17 and 18). It is compared with itself, with no clock: a statement may
+// be under way for long.
 const started = "(SELECT concat((extract(epoch FROM pg_postmaster_start_time())*1000000)::bigint,' '," +
 	"(extract(epoch FROM stats_reset)*1000000)::bigint) FROM pg_stat_bgwriter)"
 
