@@ -127,12 +127,16 @@ func (r *round) overlap(server Fault) error {
 	return errors.Join(errs...)
 }
 
+// calm is how long a worker is left alone between two faults, at the most. Without it most of the time goes into
+// starting processes, and few locks are taken.
+const calm = 6 * time.Second
+
 // harass does one thing after another to a worker, until it is dead.
 func (r *round) harass(i int) error {
 	var err error
-	for range 1 + rand.IntN(4) {
+	for range 1 + rand.IntN(12) {
 		if c := r.clients[i]; err == nil && !c.dead {
-			err = r.annoy(c)
+			err = errors.Join(r.annoy(c), r.sleep(rand.N(calm)))
 		}
 	}
 	return err
@@ -141,12 +145,12 @@ func (r *round) harass(i int) error {
 // annoy does one thing or another to a worker.
 func (r *round) annoy(c *client) error {
 	span := r.ttl/4 + rand.N(r.ttl)
-	what := rand.IntN(4)
+	what := rand.IntN(5)
 	if c.links == nil {
 		what %= 2
 	}
 	switch what {
-	case 0:
+	case 0, 4:
 		r.each(history.Stopped, c)
 		r.count(func(o *outcome) { o.Pauses++ })
 		err := errors.Join(c.signal(syscall.SIGSTOP), r.sleep(span), c.signal(syscall.SIGCONT))
