@@ -1,13 +1,15 @@
 // Command mutants changes the code in one small way at a time, as a tired programmer would, and lists the changes that
 // no test sees:
 //
-//	go run ./tests/mutants [-only core/send.go] [-workers 2] [-record tests/mutants/results.json] [-list] [room...]
+//	go run ./tests/mutants [-only core/send.go] [-every 10] [-workers 2] [-record RESULTS] [-list] [room...]
 //
 // Nothing in the repository is written to: the compiler is given the changed file in the place of the other
 // (-overlay). A change is made where a test comes by, is tried with the tests of its room, the quickest first, and is
-// found if one fails or does not end. ARGUED.txt has the changes that need not be found, each with the reason.
+// found if one fails or does not end. ARGUED.txt has the changes that need not be found, each with the reason. With
+// -every n one change of n is tried, evenly over each file.
 //
-// Mutation analysis is DeMillo, Lipton and Sayward's (Hints on test data selection, IEEE Computer 11(4), 1978).
+// Mutation analysis is DeMillo, Lipton and Sayward's (Hints on test data selection, IEEE Computer 11(4), 1978), to try
+// a sample Acree's (On Mutation, 1980).
 package main
 
 import (
@@ -17,6 +19,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -84,10 +87,14 @@ func main() {
 
 func run(ctx context.Context) error {
 	only := flag.String("only", "", "a part of the paths of the files")
+	every := flag.Int("every", 1, "one change of so many is tried")
 	workers := flag.Int("workers", 2, "how many are tried at once")
-	record := flag.String("record", "", "the file that the results are kept in, room by room")
+	record := flag.String("record", "", "the file that the results are kept in, file by file")
 	list := flag.Bool("list", false, "list the mutants, and try none")
 	flag.Parse()
+	if *every < 1 {
+		return fmt.Errorf("-every %d: want 1 or more", *every)
+	}
 	why, err := readArgued(filepath.Join("tests", "mutants", "ARGUED.txt"))
 	if err != nil {
 		return fmt.Errorf("in the root of the repository: %w", err)
@@ -107,6 +114,8 @@ func run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		of := count(ms)
+		ms = sample(ms, *every)
 		if *list {
 			for _, m := range ms {
 				fmt.Println(m)
@@ -126,7 +135,7 @@ func run(ctx context.Context) error {
 			}
 		}
 		if *record != "" {
-			if err := put(*record, r.name, ms); err != nil {
+			if err := put(*record, r.name, ms, of); err != nil {
 				return err
 			}
 		}
@@ -288,38 +297,77 @@ func (r room) packages() string {
 	return strings.Join(all, ",")
 }
 
-// Result is what became of the mutants of a room.
+// sample is one mutant of so many.
+func sample(ms []*mutant, every int) []*mutant {
+	var some []*mutant
+	for i := every / 2; i < len(ms); i += every {
+		some = append(some, ms[i])
+	}
+	return some
+}
+
+// count is how many mutants each file has.
+func count(ms []*mutant) map[string]int {
+	all := make(map[string]int)
+	for _, m := range ms {
+		all[m.File]++
+	}
+	return all
+}
+
+// Result is what became of the mutants of a file, those that were tried.
 type Result struct {
 	Date    string
+	All     int // mutants that the file has
 	Found   int
 	Unbuilt int
 	Argued  int
 	Lived   []*mutant
 }
 
-// put keeps the results of a room in a file.
-func put(path, room string, ms []*mutant) error {
-	all := make(map[string]Result)
-	if text, err := os.ReadFile(path); err == nil {
-		if err := json.Unmarshal(text, &all); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
+// Results are by room and file.
+type Results map[string]map[string]Result
+
+// read returns what is in a file.
+func read(path string) (Results, error) {
+	all := make(Results)
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &all)
 	}
-	now := Result{Date: time.Now().UTC().Format(time.DateOnly)}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return all, nil
+}
+
+// put keeps the results of a room in a file. all is how many mutants each of its files has.
+func put(path, room string, ms []*mutant, all map[string]int) error {
+	kept, err := read(path)
+	if err != nil {
+		return err
+	}
+	if kept[room] == nil {
+		kept[room] = make(map[string]Result)
+	}
+	now := make(map[string]Result)
 	for _, m := range ms {
+		r := now[m.File]
 		switch m.State {
 		case found:
-			now.Found++
+			r.Found++
 		case unbuilt:
-			now.Unbuilt++
+			r.Unbuilt++
 		case argued:
-			now.Argued++
+			r.Argued++
 		default:
-			now.Lived = append(now.Lived, m)
+			r.Lived = append(r.Lived, m)
 		}
+		r.Date, r.All = time.Now().UTC().Format(time.DateOnly), all[m.File]
+		now[m.File] = r
 	}
-	all[room] = now
-	text, err := json.MarshalIndent(all, "", "\t")
+	maps.Copy(kept[room], now)
+	text, err := json.MarshalIndent(kept, "", "\t")
 	if err != nil {
 		return err
 	}

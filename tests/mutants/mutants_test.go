@@ -115,12 +115,8 @@ func TestArgued(t *testing.T) {
 // README.md has what results.json has: UPDATE=1 writes it.
 func TestReadme(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("results.json")
+	all, err := read("results.json")
 	if err != nil {
-		t.Fatal(err)
-	}
-	all := make(map[string]Result)
-	if err := json.Unmarshal(text, &all); err != nil {
 		t.Fatal(err)
 	}
 	page, err := os.ReadFile("README.md")

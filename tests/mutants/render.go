@@ -1,27 +1,39 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
 // render is the table of the rooms that were tried, and the list of what lived.
-func render(all map[string]Result) string {
+func render(all Results) string {
 	var b strings.Builder
-	b.WriteString("| code | on | changes that build | a test fails | argued | live |\n|---|---|---|---|---|---|\n")
+	b.WriteString("| code | since | changes | tried | that build | a test fails | argued | live |\n" +
+		"|---|---|---|---|---|---|---|---|\n")
+	var lived []*mutant
 	for _, r := range rooms {
-		res, ok := all[r.name]
-		if !ok {
-			fmt.Fprintf(&b, "| %s | not run | | | | |\n", r.name)
-			continue
+		var sum Result
+		for _, file := range slices.Sorted(maps.Keys(all[r.name])) {
+			of := all[r.name][file]
+			if sum.Date == "" || of.Date < sum.Date {
+				sum.Date = of.Date
+			}
+			sum.All += of.All
+			sum.Found += of.Found
+			sum.Unbuilt += of.Unbuilt
+			sum.Argued += of.Argued
+			sum.Lived = append(sum.Lived, of.Lived...)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %d |\n", r.name, res.Date,
-			res.Found+res.Argued+len(res.Lived), res.Found, res.Argued, len(res.Lived))
+		built := sum.Found + sum.Argued + len(sum.Lived)
+		fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %d | %d | %d |\n", r.name, cmp.Or(sum.Date, "not run"), sum.All,
+			built+sum.Unbuilt, built, sum.Found, sum.Argued, len(sum.Lived))
+		lived = append(lived, sum.Lived...)
 	}
-	for _, r := range rooms {
-		for _, m := range all[r.name].Lived {
-			fmt.Fprintf(&b, "- `%s`\n", strings.ReplaceAll(m.key(), "`", "'"))
-		}
+	for _, m := range lived {
+		fmt.Fprintf(&b, "- `%s`\n", strings.ReplaceAll(m.key(), "`", "'"))
 	}
 	return b.String()
 }
