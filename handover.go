@@ -187,7 +187,7 @@ func (l *Locker) readAlong(m *mutex) *Lease {
 			return nil
 		}
 	}
-	return h.join()
+	return h.join(true)
 }
 
 // passLocked ends le, the last lease on h, by giving the lock to the next in line of this process. It returns the lease
@@ -203,7 +203,7 @@ func (h *hold) passLocked(le *Lease) (*Lease, *place) {
 		return nil, nil
 	}
 	next := h.successor(p, now)
-	h.next, le.released = next.h, true
+	h.next, le.released, h.sure = next.h, true, true
 	h.endLocked(ErrReleased)
 	return next, p
 }

@@ -49,6 +49,8 @@ type hold struct {
 	unclean   bool      // lost while releasing: to be abandoned once the store has answered
 	doubt     bool      // lost, and whether what was written is committed is unknown: Unlock asks
 	known     bool      // lost, and Unlock has told what became of what was written
+	sure      bool      // it was ours until it was released
+	along     bool      // readers have come along who are not its holder
 	unlocking turn      // of an Unlock or Close that asks the store
 	renewing  turn      // of a renewal or a look that is with the driver
 	next      *hold     // to which this one was passed on
@@ -333,8 +335,8 @@ func asLost(err error) error {
 	return &LostError{Reason: Revoked}
 }
 
-// join returns another lease on a live hold, or nil.
-func (h *hold) join() *Lease {
+// join returns another lease on a live hold, or nil. along: of another holder, who only reads beside it.
+func (h *hold) join(along bool) *Lease {
 	h.look()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -342,6 +344,7 @@ func (h *hold) join() *Lease {
 		return nil
 	}
 	le := &Lease{h: h, place: len(h.leases)}
+	h.along = h.along || along
 	h.refs++
 	h.leases = append(h.leases, le)
 	return le

@@ -17,6 +17,7 @@ type Lease struct {
 	// Guarded by h.mu.
 	place    int                                   // in h.leases
 	released bool                                  // this handle was unlocked
+	counted  bool                                  // Unlock was called, and h.refs counts it no more
 	ctxs     map[*leaseCtx]context.CancelCauseFunc // the contexts made of this handle
 }
 
@@ -109,9 +110,10 @@ func (le *Lease) Renew(ctx context.Context) error {
 	return h.l.wrap("renew", h.Name, h.renew(ctx, le))
 }
 
-// Unlock frees the lock, or with WithReentrancy ends this lease on it: the last one frees it. It
-// works when ctx is done already: it takes up to a second then, and never more than 5 s. With
-// WithMinHold the lease ends at once all the same, and the lock is freed when that time is over.
+// Unlock frees the lock, or ends this lease on it, where the process has others on the same hold (by
+// WithReentrancy, or as readers who share one): the last one frees it. It works when ctx is done already:
+// it takes up to a second then, and never more than 5 s. With WithMinHold the lease ends at once all the
+// same, and the lock is freed when that time is over.
 //
 // It returns nil only if the lease was surely held until now. ErrLost: it ended before, so the work
 // done under it may have overlapped with that of another holder. ErrReleased: it was unlocked

@@ -68,7 +68,7 @@ func (h *hold) fly(le *Lease) (<-chan struct{}, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case le != nil && le.released:
+	case le != nil && (le.released || le.counted):
 		return nil, ErrReleased
 	case h.err != nil:
 		return nil, h.err

@@ -335,6 +335,58 @@ func TestLossOfAReader(t *testing.T) {
 	})
 }
 
+// What Unlock says of a reader who shares its hold is the store's word, as it is of one who does not; whoever unlocks
+// last frees the lock.
+func TestUnlockOfAReaderAmongOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		d.deaf = true
+		l, other := open(t, d), open(t, d.other())
+		read := func() *fencelock.Lease { return lease(t, fencelock.Reader, l.RWMutex("n").RLock) }
+		for range 2 { // whoever has asked the store, and whoever came along
+			first, second := read(), read()
+			if err := other.Break(t.Context(), "n"); err != nil {
+				t.Error(err)
+			}
+			writer := lock(t, other.Mutex("n"))
+			wantErr(t, "a reader after the loss", first.Unlock(t.Context()), fencelock.ErrLost)
+			wantErr(t, "the other", second.Unlock(t.Context()), fencelock.ErrLost)
+			unlock(t, writer)
+		}
+
+		all := []*fencelock.Lease{read(), read(), read(), read()}
+		time.Sleep(time.Second)
+		d.on("renew", slowBack(time.Second))
+		had, freed := d.count("renew"), d.count("release")
+		errs := make(chan error, len(all))
+		for _, le := range all {
+			go func() { errs <- le.Unlock(t.Context()) }()
+		}
+		for range all {
+			if err := <-errs; err != nil {
+				t.Errorf("one of several at once: %v", err)
+			}
+		}
+		if n := d.count("renew") - had; n > 1 {
+			t.Errorf("the store was asked %d times for readers who unlock at once, want once", n)
+		}
+		if n := d.count("release") - freed; n != 1 {
+			t.Errorf("got %d releases, want 1", n)
+		}
+
+		first, second := read(), read()
+		time.Sleep(time.Second)
+		d.on("renew", refuse(errStore))
+		wantErr(t, "an outage", first.Unlock(t.Context()), fencelock.ErrUnavailable)
+		wantErr(t, "Renew after it", first.Renew(t.Context()), fencelock.ErrReleased)
+		wantErr(t, "an outage still", first.Unlock(t.Context()), fencelock.ErrUnavailable)
+		d.on("renew", nil)
+		unlock(t, second) // frees the lock though the first is not done yet
+		unlock(t, lock(t, other.Mutex("n")))
+		unlock(t, first)
+		wantErr(t, "Unlock again", first.Unlock(t.Context()), fencelock.ErrReleased)
+	})
+}
+
 // One of several is broken by what Inspect shows of it.
 func TestBreakHold(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {

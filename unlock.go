@@ -56,6 +56,8 @@ func (h *hold) unlock(ctx context.Context, le *Lease, began time.Time) error {
 // free ends le, and frees the lock if that was the last lease on it. It says what that came to: Released, Left or
 // NotReleased.
 func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, error) {
+	began := backend.Now()
+	h.countOut(le)
 	// One Unlock asks the store; another of the same hold waits for its answer.
 	if !h.take(limited, &h.unlocking) {
 		return NotReleased, backend.Unavailable(errors.New("another Unlock of this lease is waiting for the store"))
@@ -67,13 +69,27 @@ func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, 
 	case le.released, h.known:
 		h.mu.Unlock()
 		return NotReleased, ErrReleased
+	case le.counted && h.sure:
+		le.released = true
+		h.mu.Unlock()
+		return Left, nil
 	case h.doubt:
 		h.mu.Unlock()
 		return h.freeing(ctx, le, h.learn(limited))
 	case h.err != nil:
 		defer h.mu.Unlock()
 		return NotReleased, h.err
-	case h.refs > 1:
+	case le.counted && h.state == held:
+		h.mu.Unlock()
+		err := h.confirm(limited, le, began)
+		switch {
+		case err == nil:
+			return Left, nil
+		case !backend.Final(err) && over(ctx):
+			err = ctxError(ctx, false, err)
+		}
+		return NotReleased, err
+	case h.refs > 1 && !le.counted:
 		cancels := h.leaveLocked(le)
 		h.mu.Unlock()
 		for _, cancel := range cancels {
@@ -90,6 +106,51 @@ func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, 
 	h.mu.Unlock()
 	h.l.schedule.remove(h)
 	return h.freeing(ctx, le, h.release(limited, limited.Cause))
+}
+
+// countOut counts le out, if others stay on the hold who have nothing to do with its holder: readers who came along. The
+// last one to be counted frees the lock, whatever the others are told.
+func (h *hold) countOut(le *Lease) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.along && h.refs > 1 && !le.released && !le.counted {
+		le.counted = true
+		h.refs--
+	}
+}
+
+// confirm asks the store, unless a request has told since began, whether the hold was ours until now, and ends le, which
+// leaves it to others.
+func (h *hold) confirm(ctx *limit, le *Lease, began backend.Instant) error {
+	if !h.take(ctx, &h.renewing) { // one call about a request at a time
+		return backend.Unavailable(errors.New("another call about this lease is waiting for the store"))
+	}
+	h.mu.Lock()
+	told := h.asked.Sub(began) >= 0
+	h.mu.Unlock()
+	if told {
+		h.give(&h.renewing)
+	} else {
+		asked := backend.Now()
+		answer := h.route.caller.Renew(ctx, []*core.Hold{h.bh})[0]
+		e, err := h.renewed(asked, own(ctx.Cause(), answer))
+		h.tell(e)
+		if err != nil {
+			return err
+		}
+	}
+	h.mu.Lock()
+	if h.err != nil {
+		defer h.mu.Unlock()
+		return h.err
+	}
+	h.refs++ // it was counted out
+	cancels := h.leaveLocked(le)
+	h.mu.Unlock()
+	for _, cancel := range cancels {
+		cancel()
+	}
+	return nil
 }
 
 // freeing says what a release of le that ended with err came to.
@@ -167,7 +228,7 @@ func (h *hold) release(ctx context.Context, cause func() error) error {
 		answer = h.lateLocked(answer)
 	case answer == nil || undone(answer):
 		h.endLocked(ErrReleased)
-		ended = true
+		ended, h.sure = true, true
 	case errors.Is(answer, ErrLost):
 		answer = asLost(answer)
 		h.endLocked(answer)
