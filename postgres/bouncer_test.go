@@ -18,13 +18,14 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/gatetest"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
 
-// bouncer starts PgBouncer in a mode, with so many connections to the server, and returns its
-// address.
-func bouncer(t *testing.T, s *servers.PostgresServer, mode string, size int) string {
+// bouncer starts PgBouncer in a mode, with so many connections to the server of an address, and returns its
+// own.
+func bouncer(t *testing.T, server, mode string, size int) string {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
@@ -42,7 +43,7 @@ func bouncer(t *testing.T, s *servers.PostgresServer, mode string, size int) str
 	must(t, err)
 	addr := l.Addr().String()
 	must(t, l.Close())
-	host, port, err := net.SplitHostPort(s.Addr())
+	host, port, err := net.SplitHostPort(server)
 	must(t, err)
 	_, mine, err := net.SplitHostPort(addr)
 	must(t, err)
@@ -96,7 +97,7 @@ ignore_startup_parameters = extra_float_digits
 func TestLeaseBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{})
-	addr := bouncer(t, s, "transaction", 2)
+	addr := bouncer(t, s.Addr(), "transaction", 2)
 	p := pool(t, s, "")
 	for _, tt := range []struct {
 		what string
@@ -155,7 +156,7 @@ func TestGatesBehindPgBouncer(t *testing.T) {
 		t.Skip("gates behind a pooler")
 	}
 	s := servers.Postgres(t, servers.PostgresOptions{})
-	addr := bouncer(t, s, "transaction", 60)
+	addr := bouncer(t, s.Addr(), "transaction", 60)
 	for _, mode := range modes {
 		t.Run(string(mode), func(t *testing.T) {
 			gatetest.Run(t, func(t *testing.T) backend.Driver {
@@ -171,7 +172,7 @@ func TestGatesBehindPgBouncer(t *testing.T) {
 func TestWaitersBehindPgBouncerInSessionMode(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{})
-	url := at(bouncer(t, s, "session", 60), postgres.Row, "pool_max_conns", "4")
+	url := at(bouncer(t, s.Addr(), "session", 60), postgres.Row, "pool_max_conns", "4")
 	p := pool(t, s, "")
 	a, b, c := open(t, url), open(t, url), open(t, url)
 	le := lock(t, a.Mutex("x"))
@@ -203,11 +204,66 @@ func TestWaitersBehindPgBouncerInSessionMode(t *testing.T) {
 func TestSQLBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	s := servers.Postgres(t, servers.PostgresOptions{})
-	addr := bouncer(t, s, "transaction", 2)
+	addr := bouncer(t, s.Addr(), "transaction", 2)
 	a, b := overSQL(t, sqlDB(t, addr, 8), nil), overSQL(t, sqlDB(t, addr, 8), nil)
 	le := lock(t, a.Mutex("x"))
 	wait := queue(t, b, "x", 1)
 	must(t, le.Renew(t.Context()))
 	unlock(t, le)
 	unlock(t, wait.granted(t, 3*time.Second))
+}
+
+// A pooler whose connection to the server breaks ends the client's too, in words of its own: no sign that the COMMIT
+// was not done.
+func TestCommitWhoseAnswerAPoolerLoses(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	p := pool(t, s, "")
+	makeNotes(t, p)
+	proxy := proxied(t, s)
+	addr := bouncer(t, proxy.Addr(), "session", 20)
+	for _, mode := range modes[:2] {
+		l := open(t, at(addr, mode), fencelock.WithTTL(time.Minute))
+		le, _ := noted(t, l, string(mode))
+		before := proxy.Counts().LostReplies
+		proxy.LoseReplyTo(1, isCommit)
+		unlock(t, le)
+		wantNotes(t, p, string(mode), 1)
+		if n := proxy.Counts().LostReplies - before; n != 1 {
+			t.Errorf("%s: %d replies were lost, want 1", mode, n)
+		}
+	}
+}
+
+// Who gives up a lock behind a pooler in transaction mode ends no process that serves another client by now.
+func TestAbandonBehindPgBouncer(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	p := pool(t, s, "")
+	url := at(bouncer(t, s.Addr(), "transaction", 2), postgres.Row, "pool_max_conns", "4")
+	d, l := driver(t, url), open(t, url, fencelock.WithTTL(time.Minute))
+	release(t, d, request("warm", ""))
+	unlock(t, lock(t, l.Mutex("y")))
+	for range 20 {
+		r := request("a", "")
+		g, err := d.Acquire(t.Context(), r)
+		must(t, err)
+		process := holder(t, p, "a")
+		must(t, d.Release(t.Context(), &core.Hold{Request: r, Grant: g}))
+		le := lock(t, l.Mutex("y"))
+		if holder(t, p, "y") != process {
+			unlock(t, le)
+			continue
+		}
+		r = request("x", "")
+		_, err = d.Acquire(t.Context(), r)
+		must(t, err)
+		must(t, d.Abandon(t.Context(), r))
+		if err := le.Renew(t.Context()); err != nil {
+			t.Errorf("the other client's lease: %v", err)
+		}
+		_ = le.Unlock(t.Context())
+		return
+	}
+	t.Error("the pooler gave the two clients no process in common")
 }

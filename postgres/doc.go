@@ -60,9 +60,10 @@
 //
 // A waiter of either mode is a statement that runs, so its snapshot holds back vacuum.
 //
-// A COMMIT whose answer was lost is asked about by the transaction's number. A server that has
-// crashed since, or was promoted, may have given that to another transaction: where it says
-// "committed", Unlock is ErrUnavailable, and the resource tells what became of the write.
+// A COMMIT whose answer was lost is asked about by the transaction's number, and the answer waits for
+// a synchronous standby as the COMMIT did. A server that has crashed since, or was promoted, may have
+// given that number to another transaction: where it says "committed", Unlock is ErrUnavailable, and
+// the resource tells what became of the write.
 //
 // # Mode lease: what a lease is made of
 //

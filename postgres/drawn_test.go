@@ -86,6 +86,8 @@ type resetting struct {
 	net.Listener
 	mu    sync.Mutex
 	pairs map[string]*net.TCPConn // the client's end, by the port of the server's
+	late  func([]byte) bool       // which requests end their client's connection, and arrive when later is closed
+	later chan struct{}
 }
 
 func newResetting(t *testing.T, target string) *resetting {
@@ -108,6 +110,13 @@ func newResetting(t *testing.T, target string) *resetting {
 			n, err := from.Read(buf)
 			if err != nil {
 				return // the other end stays as it is
+			}
+			r.mu.Lock()
+			late := r.late != nil && r.late(buf[:n])
+			r.mu.Unlock()
+			if late {
+				_ = from.Close()
+				<-r.later
 			}
 			if _, err := to.Write(buf[:n]); err != nil {
 				return

@@ -213,6 +213,45 @@ func TestLostCommitIsNotJudgedByAnotherHistory(t *testing.T) {
 	}
 }
 
+// A question about a COMMIT that goes to the server that was the primary before, which has not given its number yet, is
+// no answer; nor does it keep Unlock from finding out by the one that was promoted.
+func TestCommitIsNotJudgedByAnOldPrimary(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("two servers and a copy")
+	}
+	primary := servers.Postgres(t, servers.PostgresOptions{})
+	old := pool(t, primary, "")
+	makeNotes(t, old)
+	replica := servers.PostgresReplica(t, primary, servers.PostgresReplicaOptions{})
+	release(t, driver(t, at(primary.Addr(), postgres.Row)), request("warm", "")) // the tables are there
+	must(t, replica.AwaitCaughtUp(within(t, 30*time.Second), primary))
+	must(t, replica.Promote(within(t, 30*time.Second)))
+	after := pool(t, replica, "")
+	for range 50 {
+		run(t, after, "SELECT pg_current_xact_id()")
+	}
+	proxy := proxied(t, replica)
+	way := &detour{}
+	way.to.Store(proxy.Addr())
+	config := after.Config()
+	config.ConnConfig.DialFunc = way.dial
+	p := poolOf(t, config)
+	l := over(t, p, nil, fencelock.WithTTL(time.Minute))
+	le, _ := noted(t, l, "x")
+	proxy.Set(faultproxy.Mode{HoldReplies: true})
+	want(t, "Unlock whose reply is held", le.Unlock(within(t, 300*time.Millisecond)), fencelock.ErrUnavailable)
+	await(t, 10*time.Second, "the COMMIT is done", func() bool { return notes(t, after, "x") == 1 })
+	way.to.Store(primary.Addr())
+	proxy.Cut()
+	want(t, "Unlock by the old primary", le.Unlock(within(t, 5*time.Second)), fencelock.ErrUnavailable)
+	proxy.Set(faultproxy.Mode{})
+	way.to.Store(proxy.Addr())
+	p.Reset()
+	must(t, le.Unlock(within(t, 20*time.Second)))
+	wantNotes(t, old, "x", 0)
+}
+
 // An address that leads for a moment to a replica that is behind costs no lease, and leaves no connection to it.
 func TestAddressLeadsToAReplicaForAMoment(t *testing.T) {
 	t.Parallel()

@@ -68,7 +68,7 @@ func (l *lease) enter(c *backend.Claim) *waiter {
 // first request if it would hear a push.
 func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
 	var names, nonces, owners, ms, floors, reserves, moves, versions, tickets, modes, most array
-	conn, hears := (*store).borrow, l.hub.ready()
+	conn, hears, unsure := (*store).borrow, l.hub.ready(), false
 	cs, several := ordered(cs)
 	for _, c := range cs {
 		names.bytes(l.prefix, c.Name)
@@ -77,6 +77,7 @@ func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
 		ms.int(millis(c.TTL + c.Grace))
 		floors.int(c.Floor)
 		reserves.int(int64(c.Reserve))
+		unsure = unsure || c.Unsure
 		if c.Phase == backend.PhaseBoth {
 			moves.bytes(c.Move)
 		} else {
@@ -99,7 +100,7 @@ func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
 		}
 	}
 	s := statement{
-		conn: conn,
+		conn: conn, late: true, ping: unsure, // the engine is to know of a copy that may come yet
 		text: "SELECT fencelock_acquire($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)",
 		raw: [][]byte{
 			names.end(), nonces.end(), owners.end(), ms.end(), floors.end(), reserves.end(),

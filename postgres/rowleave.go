@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"time"
 
@@ -109,8 +110,10 @@ func (s *session) commit() {
 	case !closed && err != nil: // the COMMIT was refused: a deferred constraint, a serialization failure
 		s.tx.root.fail(err)
 		s.settle(released, nil)
-	case codeOf(err) != "": // the server ended the session before
-		s.settle(past, lossOf(err))
+	case codeOf(err) != "": // the server has ended the session before, or a pooler, after the COMMIT perhaps
+		s.mu.Lock()
+		s.loss = lossOf(err)
+		s.mu.Unlock()
 	}
 }
 
@@ -213,7 +216,7 @@ func (s *session) resolve(ctx context.Context) error {
 	if status == "committed" {
 		s.settle(released, nil)
 	} else {
-		s.settle(past, backend.ErrLost)
+		s.settle(past, s.held())
 	}
 	return nil
 }
@@ -221,26 +224,30 @@ func (s *session) resolve(ctx context.Context) error {
 // status asks what the server knows of the session's transaction. One that was promoted since, or
 // has recovered from a crash, may have given its number to another: of which nothing had reached the log.
 func (s *session) status(ctx context.Context) (string, error) {
-	var status *string
-	var now, begun string
-	text, id := s.row.progress(), s.id
+	var status, now, begun, there *string
+	text, id, lasts := s.row.progress(), s.id, "NULL"
 	if xid := s.number(); xid != "" {
 		text, id = xactStatus, xid
 	}
-	err := s.row.query(ctx, "SELECT "+text+", "+timeline+", "+started, []any{id},
-		func(row scanner) error { return row.Scan(&status, &now, &begun) })
+	meant := s.tx.isUsed() && !s.tx.undone()
+	if meant {
+		lasts = replicated
+	}
+	err := s.row.query(ctx, "SELECT status, line, "+started+", "+lasts+" FROM (SELECT line, CASE WHEN line = $2 THEN "+
+		text+" END AS status FROM (SELECT "+timeline+" AS line) l) s", []any{id, s.at.timeline},
+		func(row scanner) error { return row.Scan(&status, &now, &begun, &there) })
 	switch {
-	case codeOf(err) == "22023": // in the server's future: its data is another
+	case codeOf(err) == "22023": // in the server's future: it has lost what it had
 		return "", nil
-	case err == nil && now != s.at.timeline:
-		return "", errPromoted
-	case err != nil || status == nil && text == xactStatus:
+	case err != nil:
 		return "", err
-	case begun != s.at.started && text == xactStatus:
-		if *status != "committed" || !s.tx.isUsed() || s.tx.undone() { // not ours, or nothing was to last
+	case *now != s.at.timeline:
+		return "", errPromoted
+	case text == xactStatus && (status == nil || *begun != s.at.started):
+		if status != nil && *status != "committed" || !meant { // not ours, or nothing was to last
 			return "", nil
 		}
-		return "", errCrashed
+		return "", errForgotten
 	case status != nil:
 		return *status, nil
 	case s.number() != "": // its COMMIT was sent meanwhile
@@ -253,9 +260,15 @@ func (s *session) status(ctx context.Context) (string, error) {
 	return committed, err
 }
 
-// errCrashed: likewise.
-var errCrashed = errors.New("the server was started again, or has recovered from a crash, since the COMMIT was sent: " +
-	"whether it was done cannot be told")
+// replicated makes the answer that a transaction has committed wait for what a COMMIT waits for: one that was cancelled
+// while it waited for a synchronous standby is committed here alone. What the question writes comes behind it.
+const replicated = `CASE WHEN status = 'committed' THEN concat(set_config('synchronous_commit',
+	CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
+	pg_logical_emit_message(true, 'fencelock', ''::text)) END`
+
+// errForgotten: likewise.
+var errForgotten = errors.New("the server was started again, has recovered from a crash, or has forgotten a number " +
+	"so old, since the COMMIT was sent: whether it was done cannot be told")
 
 // errPromoted: what became of a COMMIT is not known here.
 var errPromoted = errors.New("another server was promoted since the COMMIT was sent: whether it " +
@@ -264,25 +277,37 @@ var errPromoted = errors.New("another server was promoted since the COMMIT was s
 // clean makes sure that nothing is left of a session that is not wanted any more: its connection is
 // closed, and the server asked to end what it still has of it. It knows that by its label, and before
 // it has read the statement that sets one by the port it was opened from, or, where a proxy is between
-// them, by its age: another process of that number is not as old as the connection, or a minute older.
+// them, by its age: another process of that number is not as old as the connection, or a minute older. That of a
+// pooler is, and may serve another.
 func (r *row) clean(ctx context.Context, s *session) error {
+	port, age := 0, float64(math.MaxInt32) // no process's
+	if conn := s.pg.PgConn(); s.at.pid == conn.PID() {
+		age = s.at.since.Elapsed().Seconds()
+		if a, ok := conn.Conn().LocalAddr().(*net.TCPAddr); ok {
+			port = a.Port
+		}
+	}
+	const its = " FROM pg_stat_activity WHERE pid=$1 AND (application_name LIKE $2 OR client_port=$3 OR " +
+		"extract(epoch FROM clock_timestamp()-backend_start)-$4::float8 BETWEEN 0 AND 60)"
+	args := []any{int32(s.at.pid), tagHead + "% " + s.tag + " %", port, age}
 	switch st := s.standing(); {
 	case st == past || st == released:
 		return nil
+	case st == doubtful: // who ends its wait for a standby shows others what may yet be lost
+		err := r.query(ctx, "SELECT"+its+" AND wait_event='SyncRep'", args, func(scanner) error { return errWaits })
+		if err != nil {
+			return err
+		}
 	case st == waiting && s.flight == nil: // it is in order, and has the door
 		if s.leave(ctx, "ROLLBACK;"+s.tidying()); s.standing() == past {
 			return nil
 		}
 	}
 	s.end(nil)
-	port := 0 // of a Unix socket: none
-	if a, ok := s.pg.PgConn().Conn().LocalAddr().(*net.TCPAddr); ok {
-		port = a.Port
+	if st := s.standing(); st == past || st == released { // its answer has come meanwhile
+		return nil
 	}
-	err := r.query(ctx, "SELECT pg_terminate_backend(pid,1000) FROM pg_stat_activity WHERE "+
-		"pid=$1 AND (application_name LIKE $2 OR client_port=$3 OR "+
-		"extract(epoch FROM clock_timestamp()-backend_start)-$4::float8 BETWEEN 0 AND 60)",
-		[]any{int32(s.at.pid), tagHead + "% " + s.tag + " %", port, s.at.since.Elapsed().Seconds()},
+	err := r.query(ctx, "SELECT pg_terminate_backend(pid,1000)"+its, args,
 		func(row scanner) error {
 			var gone bool
 			if err := row.Scan(&gone); err != nil || gone {
@@ -290,18 +315,21 @@ func (r *row) clean(ctx context.Context, s *session) error {
 			}
 			return errors.New("the server has not ended the session yet")
 		})
-	if err == nil && s.standing() == doubtful {
+	switch st := s.standing(); {
+	case err != nil || st == past || st == released:
+		return err
+	case st == doubtful:
 		err = s.resolve(ctx) // Unlock may ask yet
-		if errors.Is(err, errCrashed) || errors.Is(err, errPromoted) {
+		if errors.Is(err, errForgotten) || errors.Is(err, errPromoted) {
 			err = nil // and is told that
 		}
 		return err
 	}
-	if err == nil {
-		err = s.tidy(ctx)
-	}
-	if err == nil {
+	if err = s.tidy(ctx); err == nil {
 		s.stand(past)
 	}
 	return err
 }
+
+// errWaits: its answer is the standby's.
+var errWaits = errors.New("the COMMIT waits for a synchronous standby")

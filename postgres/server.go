@@ -27,8 +27,8 @@ func serverOf(conn *pgconn.PgConn) server {
 	return v
 }
 
-// whoIsThere asks for that, once for a connection, in a transaction of its own: those that follow
-// choose their level. A replica has no log of its own.
+// whoIsThere asks for that, once for a connection, or for each session behind a pooler, in a transaction
+// of its own: those that follow choose their level. A replica has no log of its own.
 const whoIsThere = "BEGIN;SELECT pg_backend_pid(),CASE WHEN pg_is_in_recovery()THEN''ELSE " + timeline + " END," +
 	started + ";COMMIT;"
 
@@ -60,6 +60,8 @@ func (v *server) told(conn *pgconn.PgConn, res []*pgconn.Result) {
 	answer := res[1].Rows[0]
 	if pid, err := strconv.ParseUint(string(answer[0]), 10, 32); err == nil {
 		v.pid, v.timeline, v.started = uint32(pid), string(answer[1]), string(answer[2])
-		conn.CustomData()[serverKey] = *v
+		if v.pid == conn.PID() { // a pooler's next transaction may be another process's
+			conn.CustomData()[serverKey] = *v
+		}
 	}
 }

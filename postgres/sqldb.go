@@ -149,7 +149,7 @@ func (l sqlLink) release() { _ = l.conn.Close() }
 
 // ask implements link. A sql.Conn sends nothing twice, unlike a sql.DB.
 func (l sqlLink) ask(ctx context.Context, s *statement) error {
-	if s.once {
+	if s.once || s.ping {
 		// A driver may say ErrBadConn also of what was sent, so the connection is asked before.
 		if err := l.conn.PingContext(ctx); err != nil {
 			return unsent{err}
@@ -164,7 +164,7 @@ func (l sqlLink) ask(ctx context.Context, s *statement) error {
 	}
 	rows, err := l.by.QueryContext(ctx, s.text, args...)
 	if err != nil {
-		if errors.Is(err, driver.ErrBadConn) && !s.once { // a second copy does no harm
+		if errors.Is(err, driver.ErrBadConn) && !s.once && !s.late { // a second copy does no harm
 			err = unsent{err}
 		}
 		return err

@@ -3,16 +3,18 @@ package postgres_test
 import (
 	"context"
 	"database/sql"
+	valuer "database/sql/driver"
 	"errors"
 	"fmt"
 	"log"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	"github.com/jackc/pgx/v5/stdlib" // and the driver "pgx"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
@@ -273,6 +275,83 @@ func TestSQLBreak(t *testing.T) {
 	}
 	if n := sent.Load(); n != 1 {
 		t.Errorf("the Break was sent %d times", n)
+	}
+}
+
+// badConns makes connections that say ErrBadConn of whatever breaks them, as lib/pq does of an end in the middle.
+type badConns struct{ valuer.Connector }
+
+func (c badConns) Connect(ctx context.Context) (valuer.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return badConn{conn.(*stdlib.Conn)}, nil
+}
+
+type badConn struct{ *stdlib.Conn }
+
+func (c badConn) QueryContext(ctx context.Context, text string, args []valuer.NamedValue) (valuer.Rows, error) {
+	rows, err := c.Conn.QueryContext(ctx, text, args)
+	if c.Conn.Conn().IsClosed() {
+		err = valuer.ErrBadConn
+	}
+	return rows, err
+}
+
+// A request that arrives late, after its connection was said to be a bad one and its copy was granted and released,
+// is granted nothing more. A few connections that have died cost no call anything.
+func TestSQLBadConn(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	way := newResetting(t, s.Addr())
+	way.later = make(chan struct{})
+	later := sync.OnceFunc(func() { close(way.later) })
+	t.Cleanup(later)
+	config, err := pgx.ParseConfig("postgres://postgres@" + way.Addr().String() +
+		"/postgres?sslmode=disable&application_name=theirs&default_query_exec_mode=exec")
+	must(t, err)
+	db := sql.OpenDB(badConns{stdlib.GetConnector(*config)})
+	t.Cleanup(func() { must(t, db.Close()) })
+	l := overSQL(t, db, nil, fencelock.WithTTL(time.Minute))
+	unlock(t, lock(t, l.Mutex("x")))
+	var sent atomic.Int64
+	way.mu.Lock()
+	way.late = func(request []byte) bool { return calling("fencelock_acquire")(request) && sent.Add(1) == 1 }
+	way.mu.Unlock()
+	le, err := l.Mutex("x").TryLock(t.Context())
+	must(t, err)
+	unlock(t, le)
+	p := pool(t, s, "")
+	const asked = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE '%fencelock_acquire%'"
+	before := one[int](t, p, asked)
+	later()
+	await(t, 10*time.Second, "the request has arrived", func() bool { return one[int](t, p, asked) > before })
+	other := open(t, at(s.Addr(), postgres.Lease))
+	le, err = other.Mutex("x").TryLock(t.Context())
+	must(t, err)
+	unlock(t, le)
+
+	db.SetMaxIdleConns(8)
+	for _, try := range []func() (*fencelock.Lease, error){
+		func() (*fencelock.Lease, error) { return l.Mutex("x").TryLock(t.Context()) },
+		func() (*fencelock.Lease, error) { return l.Mutex("x").Lock(within(t, 10*time.Second)) },
+	} {
+		var conns []*sql.Conn
+		for range 8 {
+			conn, err := db.Conn(t.Context())
+			must(t, err)
+			conns = append(conns, conn)
+		}
+		for _, conn := range conns {
+			must(t, conn.Close())
+		}
+		run(t, p, "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'theirs'")
+		began := time.Now()
+		le, err := try()
+		must(t, err)
+		t.Logf("among connections that have died: %v", time.Since(began).Round(time.Millisecond))
+		unlock(t, le)
 	}
 }
 

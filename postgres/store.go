@@ -218,6 +218,8 @@ type statement struct {
 	told  string   // that
 	again int      // how often it is sent again where no answer came
 	once  bool     // it is not sent to a second session where the server ended the first
+	late  bool     // a copy that comes late does harm: the caller sends again what may have been sent
+	ping  bool     // that has happened, perhaps to one of many connections that have died: ask first
 	mute  bool     // push nothing: the server's queue of pushes is full
 }
 
