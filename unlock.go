@@ -108,8 +108,8 @@ func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, 
 	return h.freeing(ctx, le, h.release(limited, limited.Cause))
 }
 
-// countOut counts le out, if others stay on the hold who have nothing to do with its holder: readers who came along. The
-// last one to be counted frees the lock, whatever the others are told.
+// countOut counts le out, if others stay on the hold who have nothing to do with its holder: readers who came
+// along. The last one to be counted frees the lock, whatever the others are told.
 func (h *hold) countOut(le *Lease) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -119,8 +119,8 @@ func (h *hold) countOut(le *Lease) {
 	}
 }
 
-// confirm asks the store, unless a request has told since began, whether the hold was ours until now, and ends le, which
-// leaves it to others.
+// confirm asks the store, unless a request has told since began, whether the hold was ours until now, and ends le,
+// which leaves it to others.
 func (h *hold) confirm(ctx *limit, le *Lease, began backend.Instant) error {
 	if !h.take(ctx, &h.renewing) { // one call about a request at a time
 		return backend.Unavailable(errors.New("another call about this lease is waiting for the store"))
