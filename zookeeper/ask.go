@@ -35,6 +35,7 @@ type place struct {
 	s       *session  // changed only while there is none
 	doubt   bool      // a request that makes nodes of ours was not answered
 	wait    string    // our node in the queue; empty if there is none
+	stands  int       // how often it has joined the queue
 	turn    *turn     // the lock is ours to take from the queue
 	taken   bool      // the lock was not free when it was asked for
 	empty   bool      // its node is there, and nothing under it
@@ -61,8 +62,12 @@ type place struct {
 	armed   *watch          // tells when the holder's node goes
 }
 
-// news is that the node which ours in the queue stood behind has gone.
-type news struct{ mine, gone string }
+// news is that the node which ours in the queue stood behind has gone. It is of one stand in the queue: in a lock's
+// next node the numbers of the queue begin again, and ours may have its old name there.
+type news struct {
+	stand int
+	gone  string
+}
 
 // place returns what is remembered of a claim. It is found by the nonce too: the engine may have
 // made another claim of the request.
@@ -465,6 +470,7 @@ func (p *place) recover(ctx context.Context) error {
 			return err
 		case e.waits && ours:
 			p.wait = e.node
+			p.stands++
 		case e.waits, !ours && p.r.Mode != backend.Exclusive: // of a session of ours that is over
 		default:
 			r, ok := readRecord(n.data)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -346,6 +347,51 @@ func TestDeadWaiterLosesItsPlace(t *testing.T) {
 		p.Set(faultproxy.Mode{})
 		awaitClean(t, c, 10*time.Second)
 	}
+}
+
+// A waiter hears late that the holder before it has gone, when it has lost its place, and has joined the next queue
+// for the lock, where its node has the name of its old one: the lock is not its to take there.
+func TestLateNewsOfAnotherQueue(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	holder, behind := open(t, z.URL()), open(t, z.URL())
+	le := lock(t, holder.Mutex("x"))
+	p, url := proxied(t, z.Servers()[0])
+	w := queue(t, c, open(t, url), "x", 1)
+	place := nodes(t, c, "x", "wait-")[0]
+	_, stat, err := c.Get(place)
+	must(t, err)
+	await(t, 5*time.Second, "it watches the holder", func() bool {
+		id := fmt.Sprintf("0x%x\n", stat.EphemeralOwner)
+		_, watches, _ := strings.Cut(ask(t, z.Servers()[0], "wchc"), id)
+		return strings.HasPrefix(strings.TrimSpace(watches), at("x")+"/held-")
+	})
+	p.Set(faultproxy.BlackHole)
+	since := time.Now()
+	unlock(t, le)
+	unlock(t, lock(t, behind.Mutex("x"))) // which has taken it for dead
+	awaitClean(t, c, 5*time.Second)
+	x := lock(t, behind.Mutex("x"))
+	await(t, 5*time.Second, "it looks at the queue by itself", func() bool {
+		return time.Since(since) > 2100*time.Millisecond && p.Counts().HeldRequests > 0
+	})
+	p.Set(faultproxy.Mode{}) // the news comes before the answer to that look
+	await(t, 10*time.Second, "it joins the queue", func() bool {
+		select {
+		case <-w.done:
+			return true
+		default:
+			return slices.Contains(nodes(t, c, "x", "wait-"), place)
+		}
+	})
+	select {
+	case <-w.done:
+		t.Errorf("the waiter: got %v while another holds the lock, want it to wait", w.err)
+	case <-time.After(500 * time.Millisecond):
+	}
+	unlock(t, x)
+	unlock(t, w.granted(t, 5*time.Second))
 }
 
 // A renewal of many stays below what servers take as one request, however long the paths are.

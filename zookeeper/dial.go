@@ -69,6 +69,10 @@ func (s *session) dial(network, address string, _ time.Duration) (net.Conn, erro
 	w, err := s.connect(network, address)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err == nil && s.ctx.Err() != nil { // abort found no connection
+		_ = w.Conn.Close()
+		err = s.ctx.Err()
+	}
 	if err != nil {
 		s.reach.err = err
 		return nil, err

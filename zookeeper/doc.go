@@ -61,8 +61,9 @@
 //
 // Pings keep a session alive whatever its holders do. So the store's side of a TTL is kept by two:
 // while the process lives and can reach a server, the driver deletes the node of a hold that
-// nobody renewed for TTL + grace; when the process dies, is stopped, or is cut off, the servers
-// end its session when they have not heard of it for its length.
+// nobody renewed for TTL + grace; when the process dies, is stopped, is cut off, or closes the
+// driver in the grace of a lost hold, the servers end its session when they have not heard of it
+// for its length.
 //
 // The Deadline is counted from before the request, as everywhere. The servers count from when the
 // leader hears of the session, and round up to a tick, so that is never less. But the leader does

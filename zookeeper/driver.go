@@ -151,7 +151,8 @@ func (st *store) Traits() backend.Traits { return backend.TraitsOf("zookeeper") 
 func (st *store) Calls() backend.Calls { return backend.Calls{Most: 1, Abreast: 1} }
 
 // Close implements backend.Driver. It returns when every session has ended, or could not be told to
-// within a second, after as long for what releases have left to do.
+// within a second, after as long for what releases have left to do. A session with a lost hold whose
+// grace is not over is left to the servers.
 func (st *store) Close() error {
 	st.mu.Lock()
 	st.closed = true

@@ -243,6 +243,9 @@ func (p *place) lapsed() bool {
 	return p.cleared != nil || p.grant != nil && p.renewed.Elapsed() >= p.length()
 }
 
+// inGrace reports whether nobody has released the hold, and it has a grace that is not over.
+func (p *place) inGrace() bool { return p.r.Grace > 0 && p.isGranted() && !p.lapsed() }
+
 // expire runs on the timer. Pings keep the session alive whatever the holder does, so a hold that
 // nobody renews is ended here.
 func (p *place) expire() {

@@ -41,7 +41,7 @@ func (p *place) enter(ctx context.Context) error {
 			return err
 		}
 	}
-	if n := p.news.Swap(nil); n != nil && p.wait != "" && n.mine == p.wait {
+	if n := p.news.Swap(nil); n != nil && p.wait != "" && n.stand == p.stands {
 		if err := p.follow(ctx, n.gone); !errors.Is(err, errMoved) {
 			return err
 		}
@@ -81,6 +81,7 @@ func (p *place) queue(ctx context.Context) error {
 	u.await(ctx, true)
 	switch {
 	case u.err == nil:
+		p.stands++
 		_, p.wait, _ = strings.Cut(u.last.String, p.lock+"/")
 		if p.wait == "" { // the answer was lost, and it is known that it was done
 			p.doubt = true
@@ -179,7 +180,7 @@ func (p *place) watchNode(ctx context.Context, name string) error {
 		return nil
 	}
 	p.unwatch()
-	c, ended := p.c, news{mine: p.wait, gone: name}
+	c, ended := p.c, news{stand: p.stands, gone: name}
 	w, data, err := p.s.watchEnd(ctx, path, func(gone bool) {
 		if gone {
 			p.news.Store(&ended)

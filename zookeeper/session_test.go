@@ -86,6 +86,25 @@ func TestExpiredIsLost(t *testing.T) {
 	unlock(t, again)
 }
 
+// Close frees what is held, but not before its time what was lost and has a grace.
+func TestCloseKeepsTheGrace(t *testing.T) {
+	t.Parallel()
+	const ttl, grace = time.Second, 2 * time.Second
+	z := single(t)
+	l, other := open(t, z.URL(), fencelock.WithTTL(ttl), fencelock.WithGrace(grace)), open(t, z.URL())
+	start := time.Now()
+	le := lock(t, l.Mutex("x", fencelock.WithManualRenew()))
+	held := lock(t, l.Mutex("y"))
+	lost(t, le, 5*time.Second, fencelock.Expired)
+	must(t, l.Close())
+	want(t, "what was held", held.Err(), fencelock.ErrReleased)
+	unlock(t, get(t, other.Mutex("y").TryLock))
+	unlock(t, lock(t, other.Mutex("x")))
+	if got := time.Since(start); got < ttl+grace {
+		t.Errorf("granted %v after the lock was asked for, want at least TTL and grace, %v", got, ttl+grace)
+	}
+}
+
 // A node with our nonce that another session has made is not ours.
 func TestNodeOfAnOlderSession(t *testing.T) {
 	t.Parallel()
