@@ -41,6 +41,7 @@ type place struct {
 	waiter  *waiter       // once it listens for pushes
 	queued  bool          // the nodes may have it among the waiters
 	splits  int           // ballots in a row in which the votes were split
+	again   bool          // a release of it was sent before
 }
 
 // place returns the claim's, as of one that was never sent if the store knows nothing of it.
@@ -192,7 +193,7 @@ func (s *store) undo(c *backend.Claim, p *place) {
 	if p.ballot.nothing() {
 		return
 	}
-	s.free(nil, c.Request, p.ballot, false, false)
+	s.free(nil, c.Request, p.ballot, undone, false)
 	p.ballots++
 	p.token, p.ballot = 0, s.ballot(c.Nonce+"."+strconv.Itoa(p.ballots))
 }

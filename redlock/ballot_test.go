@@ -147,7 +147,7 @@ func TestVoteAgainOnANode(t *testing.T) {
 	vote("d", "4")
 	ask("d", "b", " "+id("4")+" ")
 	vote("f", "6")
-	ask("f", "b", " "+id("5")+" - ") // came late: it was sent while another held the lock
+	ask("f", "b", " "+id("5")+" ") // came late: it was sent while another held the lock
 	if err := client.Set(t.Context(), "fl\x00rl:ve", "waiter", time.Minute).Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -4,11 +4,13 @@ package redlock_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -133,5 +135,61 @@ func TestClocksOfTwoNodesMovedForward(t *testing.T) {
 	}
 	if second.Token() <= first.Token() {
 		t.Errorf("token: got %d after %d", second.Token(), first.Token())
+	}
+}
+
+// A node whose clock was an hour ahead when its quarantine began waits one from when it was set right, not the hour.
+func TestClockSetBackInQuarantine(t *testing.T) {
+	t.Parallel()
+	c, move := movable(t, 3)
+	l := open(t, c.url("quarantine=3s&fresh=1"), fencelock.WithTTL(3*time.Second))
+	unlock(t, lock(t, l.Mutex("a")))
+	move(0, time.Hour)
+	c.moved(t, 0, time.Hour)
+	must(t, c.direct[0].FlushAll(t.Context()).Err())
+	until := func() string { return c.direct[0].HGet(t.Context(), state, "until").Val() }
+	await(t, 10*time.Second, "the quarantine begins", func() bool {
+		unlock(t, lock(t, l.Mutex("a")))
+		return until() != ""
+	})
+	ahead, back := until(), time.Now()
+	move(0, 0)
+	c.moved(t, 0, 0)
+	await(t, 15*time.Second, "the node votes", func() bool {
+		unlock(t, lock(t, l.Mutex("a")))
+		return c.settled(t, 0)
+	})
+	if took := time.Since(back); took < 2900*time.Millisecond {
+		t.Errorf("it votes after %v, want a whole quarantine; it was to end at %s", took, ahead)
+	}
+}
+
+// Two databases of the same nodes: the releases in one do not keep the other's from staying remembered.
+func TestReleasesRememberedInTwoDatabases(t *testing.T) {
+	t.Parallel()
+	c, move := movable(t, 3)
+	var locks [2]fencelock.Mutex
+	var left [2]func() time.Duration // until the first node forgets the releases
+	for db := range locks {
+		locks[db] = open(t, strings.Replace(c.url("fresh=1"), "/0?", "/"+strconv.Itoa(db)+"?", 1)).Mutex("a")
+		r := goredis.NewClient(&goredis.Options{Addr: c.addrs[0], DB: db})
+		t.Cleanup(func() { _ = r.Close() })
+		left[db] = func() time.Duration {
+			var most time.Duration
+			for _, ring := range r.Keys(t.Context(), "fl?rl:r*").Val() {
+				most = max(most, r.PTTL(t.Context(), ring).Val())
+			}
+			return most
+		}
+	}
+	for _, by := range []time.Duration{0, 70 * time.Second} {
+		move(0, by)
+		c.moved(t, 0, by)
+		for db, m := range locks {
+			unlock(t, lock(t, m))
+			await(t, 5*time.Second, fmt.Sprintf("a minute at least, %v later, in database %d", by, db), func() bool {
+				return left[db]() > time.Minute
+			})
+		}
 	}
 }

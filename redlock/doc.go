@@ -28,8 +28,8 @@
 //	fl\0rl:w<lock>     who waits: nonce, with its place, until when it counts as alive, and its process
 //	fl\0rl:v<lock>     the waiter that a freed lock is kept for, for 0.2 s
 //	fl\0rl:x<id>       tombstone of a ballot that was given up while a request was under way
-//	fl\0rl:r<bucket>   ids released last, for a release that is sent again; expires one or two
-//	                   minutes after the last of them
+//	fl\0rl:r<bucket>   the last 128 ids released, for a release that is sent again: after more, that
+//	                   is ErrUnavailable; expires one or two minutes after the last of them
 //	fl\0rl:g<prefix>   gates of the keyspace, if a migration has set any: a hash, by migration
 //	fl\0rl:k<prefix>\0<migration>  what the migration's clients report of themselves; expires with the last of them
 //

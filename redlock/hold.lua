@@ -29,13 +29,14 @@ ops.c = function(lock)
 end
 
 -- r: releases or undoes.
--- args   id  bucket  how: "ms to keep a tombstone, or 0, and 1 or 0: remember the id as released,
---        leave the waiters"; or "", which is "0 1 0"
--- reply  1 released, now or before | 0 not ours
+-- args   id  bucket  how: "ms to keep a tombstone, or 0; remember the id as released: 0, 1, or 2, which was sent
+--        before; leave the waiters: 1 or 0"; or "", which is "0 1 0"
+-- reply  1 released, now or before | 0 not ours | -2 not ours, and it may be among the releases that were dropped
 ops.r = function(lock)
   local id, bucket, how = args(3)
   local keep, remember, leaves = '0', '1', '0'
   if how ~= '' then keep, remember, leaves = string.match(how, '^(%d+) (%d) (%d)$') end
+  local ring = RING .. bucket
   local _, mine = read(lock, id)
   if mine then
     call('DEL', lock) -- first: a node without memory still deletes, and then it writes too
@@ -47,39 +48,41 @@ ops.r = function(lock)
   end
   if leaves == '1' then leave(lock, nonceOf(id), mine) end
   if mine then
-    if remember == '1' then
-      local ring = RING .. bucket
+    if remember ~= '0' then
       local size = call('RPUSH', ring, id)
-      if size > 160 then call('LTRIM', ring, '-128', '-1') end
+      if size > 160 then
+        call('LTRIM', ring, '-128', '-1')
+        call('RPUSH', ring, '-') -- some were dropped
+      end
       -- A minute from now, at the least: what a library knows to be set for longer is left as it is.
-      local due = us()
-      if size == 1 or due > (RINGS[bucket] or 0) then
+      local due, which = us(), set.db .. ring
+      if size == 1 or due > (RINGS[which] or 0) then
         call('PEXPIRE', ring, '120000')
-        RINGS[bucket] = due + 60000000
+        RINGS[which] = due + 60000000
       end
     end
     if not clear and call('EXISTS', WAITERS .. lock) == 1 then wake(lock) end
     return 1
   end
-  if remember == '1' and call('LPOS', RING .. bucket, id) then return 1 end
-  return 0
+  if remember ~= '0' and call('LPOS', ring, id) then return 1 end
+  return remember == '2' and call('LPOS', ring, '-') and -2 or 0
 end
 
 -- b: frees the lock if one of these holds it, and refuses votes for them from now on, also where it has none. A copy
--- that comes late meets nobody who has got the lock since.
--- args ids, each between spaces, - for a stranger   reply 1 | {5} a key of another type
+-- that comes late meets nobody who has got the lock since, but a stranger with the same value.
+-- args ids, each between spaces, for a stranger - and the SHA-1 of its value   reply 1 | {5} a key of another type
 ops.b = function(lock)
   local ids = args(1)
   local value = read(lock, '')
   if type(value) == 'table' then return {5} end
-  local id = value and string.match(value, '^(%x[%x.]*):%d+:')
-  if id and #id < 32 then id = nil end
-  local theirs, left = value and string.find(ids, ' ' .. (id or '-') .. ' ', 1, true), 0
+  local function named(id) return string.find(ids, ' ' .. id .. ' ', 1, true) end
+  local theirs, left = value and (named(string.match(value, '^(%x[%x.]*):%d+:') or '') or
+    named('-' .. redis.sha1hex(value))), 0
   if theirs then left = math.max(call('PTTL', lock), 0) end
   -- First: a node without memory still deletes, and then it writes too.
   if theirs or not value then call('DEL', lock) end
   if values then values[lock] = nil end
-  for each in string.gmatch(ids, '%x[%x.]+') do call('SET', TOMB .. each, '1', 'PX', left + 10000) end
+  for each in string.gmatch(ids, ' (%x[%x.]+)') do call('SET', TOMB .. each, '1', 'PX', left + 10000) end
   clear = false
   if theirs then wake(lock) end
   return 1

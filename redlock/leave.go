@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,14 +10,26 @@ import (
 	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
+var errDropped = errors.New("it does not know whether it freed the lock before: it has freed too many since")
+
 // Leave implements backend.Driver. A majority must have freed the lock; the others follow. A ballot
 // that was not granted must be refused by a majority.
 func (s *store) Leave(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
 		p := s.place(c)
 		p.leave()
+		if c.Place == nil {
+			c.Place = p
+		}
 		q := s.question(s.nodes, s.quorum)
-		s.free(q, c.Request, p.ballot, c.Held, p.queued || !c.Held && c.Wait)
+		how := undone
+		switch {
+		case c.Held && p.again:
+			how = releasedAgain
+		case c.Held:
+			how, p.again = released, true
+		}
+		s.free(q, c.Request, p.ballot, how, p.queued || !c.Held && c.Wait)
 		p.token = 0
 		c.Err = q.holder(ctx, !c.Held)
 	}
@@ -29,16 +42,23 @@ func (b *ballot) end() {
 	b.over = true
 }
 
+// What hold.lua's r is to remember of the id.
+const (
+	undone        = "0"
+	released      = "1"
+	releasedAgain = "2" // it was sent before, and may have been done
+)
+
 // free sends the release of a ballot to every node, with a tombstone where something of it may be
 // under way. A node that does not answer gets it when it does. to may be nil.
-func (s *store) free(to *question, r *backend.Request, b *ballot, remember, leave bool) {
+func (s *store) free(to *question, r *backend.Request, b *ballot, remember string, leave bool) {
 	lock := s.prefix + r.Name
 	keep := r.TTL + r.Grace + tombstone
 	until := time.Now().Add(keep)
 	release := func(keep time.Duration) []op {
 		how := ""
-		if keep > 0 || !remember || leave {
-			how = fmt.Sprint(redisnode.Millis(keep), " ", flag(remember), " ", flag(leave))
+		if keep > 0 || remember != released || leave {
+			how = fmt.Sprint(redisnode.Millis(keep), " ", remember, " ", flag(leave))
 		}
 		return []op{{lock, []any{"r", b.id, bucket(lock), how}}}
 	}
@@ -79,6 +99,8 @@ func (q *question) holder(ctx context.Context, anyway bool) error {
 			not++
 		case int64(-1):
 			return errQuarantine
+		case int64(-2):
+			return errDropped
 		default:
 			return redisnode.Unexpected(a.replies[0])
 		}

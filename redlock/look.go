@@ -1,9 +1,10 @@
 package redlock
 
 import (
-	"cmp"
 	"context"
+	"crypto/sha1" //nolint:gosec // what the scripts of Redis have; nobody gains by a collision
 	"errors"
+	"fmt"
 	"iter"
 	"maps"
 	"math"
@@ -36,6 +37,7 @@ type view struct {
 // sight is a lock as one node has it.
 type sight struct {
 	redisnode.Value
+	text string
 	pttl int64
 }
 
@@ -56,7 +58,7 @@ func (v *view) read(reply any) {
 		if v.ids == nil {
 			v.ids = map[string][]sight{}
 		}
-		v.ids[val.ID] = append(v.ids[val.ID], sight{val, pttl})
+		v.ids[val.ID] = append(v.ids[val.ID], sight{val, text, pttl})
 	}
 }
 
@@ -299,8 +301,14 @@ func (s *store) Break(ctx context.Context, name string) error {
 		return err
 	}
 	ids := " "
-	for id := range v.ids {
-		ids += cmp.Or(id, "-") + " "
+	for id, seen := range v.ids {
+		if id != "" {
+			ids += id + " "
+			continue
+		}
+		for _, stranger := range seen { // who is known by the value
+			ids += fmt.Sprintf("-%x ", sha1.Sum([]byte(stranger.text))) //nolint:gosec // as above
+		}
 	}
 	q := s.question(s.nodes, s.quorum)
 	for _, n := range s.nodes {

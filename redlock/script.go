@@ -31,7 +31,7 @@ var (
 // remembered is what a library remembers of calls before, and a script, which has it too, does not:
 // the run id of the server's process and what it was promoted from, how many calls changed
 // something in each database, the clock as it was last read, the settings of each kind of client
-// with the gates of its keyspace, and until when a ring's expiry will do.
+// with the gates of its keyspace, and until when the expiry of each database's rings will do.
 const remembered = "local RUN, PROMOTED, COUNTS, SEEN, SET, KINDS, RINGS = nil, nil, {}, nil, {}, 0, {}\n"
 
 // body is what a node runs: many operations in one call.

@@ -133,6 +133,10 @@ local function quarantine(bucket)
     left = 0
   elseif tonumber(s[2]) > ms() then
     left = tonumber(s[2]) - ms()
+    if us() < tonumber(call('HGET', STATE, 'began') or 0) then -- its clock was set back, maybe by hours
+      left = set.quarantine
+      note('until', num(ms() + left), 'began', num(us()))
+    end
   else
     base, left = math.max(base, us()), 0
     note('base', num(base))
