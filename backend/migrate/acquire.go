@@ -36,7 +36,7 @@ func (d *member) Acquire(ctx context.Context, r *backend.Request) (backend.Grant
 	if d.phase != backend.PhaseBoth {
 		return d.acquireOne(ctx, r)
 	}
-	nonce := r.Nonce
+	nonce := d.nonceOf(r)
 	for {
 		g, err := d.round(ctx, r, nonce)
 		switch {
@@ -47,7 +47,10 @@ func (d *member) Acquire(ctx context.Context, r *backend.Request) (backend.Grant
 		case !r.Wait:
 			return backend.Grant{}, backend.Unavailable(err)
 		}
-		nonce = d.again.next(r)
+		m := d.legsOf(r, nonce)
+		d.drop(m.to)
+		d.drop(m.from)
+		nonce = another()
 	}
 }
 
@@ -66,17 +69,32 @@ func (d *member) acquireOne(ctx context.Context, r *backend.Request) (backend.Gr
 // by the request that they were given.
 type made struct {
 	d        *member
-	nonce    string
-	from, to *leg // to is nil in a phase with one store
+	nonce    string // another one once the acquisition has started over
+	from, to *leg   // to is nil in a phase with one store
 }
 
-// legsOf returns the legs that were made of a request, if none has ended before it was handed out.
+// legsOf returns the legs that were made of a request under a nonce, also those that have ended: an Abandon needs them.
 func (d *member) legsOf(r *backend.Request, nonce string) *made {
 	m, ok := r.Claim.(*made)
-	if !ok || m.d != d || m.nonce != nonce || m.from.isGone() || m.to.isGone() {
+	if !ok || m.d != d || m.nonce != nonce {
 		return nil
 	}
 	return m
+}
+
+// nonceOf is the nonce under which a request is now.
+func (d *member) nonceOf(r *backend.Request) string {
+	if m, ok := r.Claim.(*made); ok && m.d == d {
+		return m.nonce
+	}
+	return r.Nonce
+}
+
+// another returns the nonce of an acquisition that starts over.
+func another() string {
+	raw := make([]byte, 16)
+	_, _ = rand.Read(raw) // never fails
+	return hex.EncodeToString(raw)
 }
 
 // only is the leg of a phase with one store.
@@ -115,12 +133,6 @@ func (d *member) round(ctx context.Context, r *backend.Request, nonce string) (b
 		err = errLostLeg
 	}
 	switch {
-	case errors.Is(err, errLostLeg):
-		// An Abandon of r would find the legs' requests here, and give them up beside drop. It makes its own now.
-		r.Claim = nil
-		d.drop(to)
-		d.drop(from)
-		return backend.Grant{}, err
 	case errors.Is(err, backend.ErrLocked) && !r.Wait:
 		// The engine takes this for an answer that leaves nothing behind.
 		if back := from.caller.Release(ctx, &from.hold); back != nil && !errors.Is(back, backend.ErrLost) {
@@ -208,9 +220,6 @@ func acquireSecond(ctx context.Context, first, second *leg) error {
 
 // isGone reports whether the leg was lost before it was handed out.
 func (l *leg) isGone() bool {
-	if l == nil {
-		return false
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lost != nil
@@ -250,11 +259,15 @@ func (d *member) granted(from, to *leg) backend.Grant {
 	return g
 }
 
-// repair closes a store that has no gate while the other one is open: it has lost its data, and
-// would let clients of the wrong phase in.
+// repair closes a store that has no gate, or none in some of its places, while the other one is open: it has lost
+// data, and would let clients of the wrong phase in.
 func (d *member) repair(ctx context.Context) error {
-	d.repairing.Lock()
-	defer d.repairing.Unlock()
+	select {
+	case d.repairing <- struct{}{}:
+		defer func() { <-d.repairing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	if time.Since(d.repaired) < repairEvery {
 		return nil
 	}
@@ -274,61 +287,16 @@ func (p Pair) repair(ctx context.Context) error {
 		return err
 	}
 	switch {
-	case from.Epoch == 0 && to.lets(false): // an old store without a gate counts as open, which is right otherwise
-		g := p.fresh(backend.GateBoth, to.Epoch)
+	case from.lacks() && to.lets(false): // an old store without a gate counts as open, which is right otherwise
+		g := p.fresh(backend.GateBoth, max(from.Epoch, to.Epoch))
 		g.sealed = to.sealed
-		err = p.set(ctx, p.from, g, 0)
-	case to.Epoch == 0 && !from.sealed: // else the migration is over, and the new store everybody's
-		err = p.set(ctx, p.to, p.fresh(backend.GateBoth, from.Epoch), 0)
+		err = p.set(ctx, p.from, g, from.expected())
+	case from.sealed: // the migration is over, and the new store everybody's
+	case to.Epoch == 0 || to.Torn && from.lets(true):
+		err = p.set(ctx, p.to, p.fresh(backend.GateBoth, max(from.Epoch, to.Epoch)), to.expected())
 	}
 	if errors.Is(err, backend.ErrGateMoved) {
 		return nil // somebody else has done it
 	}
 	return err
-}
-
-// rounds remembers, for acquisitions that had to start over, under which nonce they are now.
-type rounds struct {
-	mu sync.Mutex
-	by map[string]round
-}
-
-type round struct {
-	nonce string
-	until time.Time // nobody asks any more
-}
-
-// next is the nonce of another round for r.
-func (s *rounds) next(r *backend.Request) string {
-	raw := make([]byte, 16)
-	_, _ = rand.Read(raw) // never fails
-	nonce := hex.EncodeToString(raw)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.by == nil {
-		s.by = map[string]round{}
-	}
-	for k, v := range s.by {
-		if k != r.Nonce && time.Now().After(v.until) {
-			delete(s.by, k)
-		}
-	}
-	s.by[r.Nonce] = round{nonce, time.Now().Add(24 * time.Hour)}
-	return nonce
-}
-
-// nonceOf is the nonce under which r is now.
-func (s *rounds) nonceOf(r *backend.Request) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if a, ok := s.by[r.Nonce]; ok {
-		return a.nonce
-	}
-	return r.Nonce
-}
-
-func (s *rounds) forget(r *backend.Request) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.by, r.Nonce)
 }

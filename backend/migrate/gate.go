@@ -42,6 +42,9 @@ func (g gate) lets(old bool) bool {
 	return g.State == backend.GateOpen && !g.Torn && (old || !g.cancelled())
 }
 
+// lacks reports whether the gate is missing, or may be in some places of its store.
+func (g gate) lacks() bool { return g.Epoch == 0 || g.Torn }
+
 // epochAfter is the epoch of a change: by the clock, so that a change from before a loss of the store's data never
 // fits what is there after it.
 func epochAfter(old int64) int64 { return max(old+1, time.Now().UnixMicro()) }
@@ -77,6 +80,9 @@ func (p Pair) gate(ctx context.Context, s core.Gater) (gate, error) {
 func (p Pair) both(ctx context.Context) (from, to gate, err error) {
 	if to, err = p.gate(ctx, p.to); err == nil {
 		from, err = p.gate(ctx, p.from)
+	}
+	if err == nil && from.Torn { // by a switch that opens it, perhaps, which has closed the new store since
+		to, err = p.gate(ctx, p.to)
 	}
 	return from, to, err
 }

@@ -83,7 +83,6 @@ func (d *member) Release(ctx context.Context, h *core.Hold) error {
 	case unknown(from):
 		return from
 	}
-	d.again.forget(h.Request)
 	return worse(to, from)
 }
 
@@ -93,7 +92,7 @@ func (d *member) Abandon(ctx context.Context, r *backend.Request) error {
 		l := d.only(r)
 		return l.caller.Abandon(ctx, &l.req)
 	}
-	from, to := d.pairOf(r, d.again.nonceOf(r))
+	from, to := d.pairOf(r, d.nonceOf(r))
 	a, b := together(from, to, func(l *leg) error {
 		err := l.caller.Abandon(ctx, &l.req)
 		if errors.Is(err, backend.ErrLost) {
@@ -101,9 +100,6 @@ func (d *member) Abandon(ctx context.Context, r *backend.Request) error {
 		}
 		return err
 	})
-	if a == nil && b == nil {
-		d.again.forget(r)
-	}
 	return errors.Join(a, b)
 }
 

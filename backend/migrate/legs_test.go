@@ -3,6 +3,7 @@ package migrate_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -119,7 +120,7 @@ func (s expires) Abandon(ctx context.Context, r *backend.Request) error {
 	return s.Gater.Abandon(ctx, r)
 }
 
-// TestLostTryIsAbandoned: a try that has lost a leg gives both up by itself, and its caller abandons it at once.
+// TestLostTryIsAbandoned: a try that has lost a leg is given up by its caller alone.
 func TestLostTryIsAbandoned(t *testing.T) {
 	bubble(t, func(w world) {
 		o := w.options(backend.PhaseBoth)
@@ -131,6 +132,76 @@ func TestLostTryIsAbandoned(t *testing.T) {
 		w.want("abandon", d.Abandon(w.Context(), r), nil)
 		time.Sleep(time.Second)
 		w.cycle(w.start(backend.PhaseBoth), "x")
+	})
+}
+
+// asked remembers the requests that a store was given.
+type asked struct {
+	store
+	acquired, abandoned *[]*backend.Request
+}
+
+func (a asked) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+	*a.acquired = append(*a.acquired, r)
+	return a.Gater.Acquire(ctx, r)
+}
+
+func (a asked) Abandon(ctx context.Context, r *backend.Request) error {
+	*a.abandoned = append(*a.abandoned, r)
+	return a.Gater.Abandon(ctx, r)
+}
+
+// TestAbandonsWhatWasAsked: the new store is told to give up the very request that it was given: by nothing else it
+// may know the place in its queue, or the session. So it is if the old leg is lost as the wait ends, and a day after
+// the acquisition has started over.
+func TestAbandonsWhatWasAsked(t *testing.T) {
+	bubble(t, func(w world) {
+		to := asked{client(w.new), &[]*backend.Request{}, &[]*backend.Request{}}
+		o := w.options(backend.PhaseBoth)
+		o.To = to
+		both := w.startWith(o)
+		w.want("open", w.pair().Open(w.Context(), backend.PhaseTo), nil)
+		other := w.start(backend.PhaseTo)
+		// breaks takes the old leg from one who waits for the new store, and whose wait ends as well if end is not nil.
+		breaks := func(name string, end error) *backend.Request {
+			h := w.acquire(other, request(name))
+			r := request(name)
+			r.Wait = true
+			ctx, cancel := context.WithCancel(w.Context())
+			defer cancel()
+			done := make(chan error)
+			go func() {
+				_, err := both.Acquire(ctx, r)
+				done <- err
+			}()
+			synctest.Wait()
+			if end != nil {
+				cancel()
+			}
+			w.want("break", w.old.Break(w.Context(), name), nil)
+			synctest.Wait()
+			w.release(other, h)
+			w.want("the wait", <-done, end)
+			return r
+		}
+		gives := func(what string, r *backend.Request) {
+			w.Helper()
+			var last *backend.Request
+			for _, a := range *to.acquired {
+				if a.Name == r.Name {
+					last = a
+				}
+			}
+			w.want(what, both.Abandon(w.Context(), r), nil)
+			if !slices.Contains(*to.abandoned, last) {
+				w.Errorf("%s: another request than the last one was abandoned", what)
+			}
+		}
+		gives("as the wait ends", breaks("x", context.Canceled))
+		long := breaks("long", nil)
+		time.Sleep(25 * time.Hour)
+		gives("later", breaks("y", nil))
+		gives("a day later", long)
 	})
 }
 
@@ -292,6 +363,33 @@ func TestSilentBetweenTheGrants(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSilenceBehindARepair: who waits for another to look at the gates waits no longer than its ctx.
+func TestSilenceBehindARepair(t *testing.T) {
+	bubble(t, func(w world) {
+		from, to := &mute{store: client(w.old)}, &mute{store: client(w.new)}
+		o := w.options(backend.PhaseBoth)
+		o.From, o.To = from, to
+		d := w.startWith(o)
+		to.store, from.to = client(newStore(w.T)), "Gates"
+		first := make(chan error)
+		go func() {
+			_, err := d.Acquire(w.Context(), request("x"))
+			first <- err
+		}()
+		synctest.Wait()
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+		defer cancel()
+		_, err := d.Acquire(ctx, request("y"))
+		w.want("the second", err, context.DeadlineExceeded)
+		if took := time.Since(began); took != time.Second {
+			w.Errorf("the second took %v, want 1s", took)
+		}
+		w.want("the first", <-first, backend.ErrUnavailable)
+		from.to = ""
+	})
 }
 
 // TestSilenceEndsTheWholeLine: those who stand behind one that has waited for a silent store do not wait as long again.

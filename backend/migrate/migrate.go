@@ -72,14 +72,13 @@ type member struct {
 	to     *store
 
 	report report
-	again  rounds
 
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
 	dropping sync.WaitGroup
 
-	repairing sync.Mutex
-	repaired  time.Time // when the gates were looked at last
+	repairing chan struct{} // full while somebody looks at the gates
+	repaired  time.Time     // when that was done last
 }
 
 var _ backend.Driver = (*Driver)(nil)
@@ -125,7 +124,7 @@ func (o Options) member() (*member, error) {
 	}); err != nil {
 		return nil, err
 	}
-	d := &member{move: o.Move, scope: o.Scope, phase: o.Phase, look: o.Look}
+	d := &member{move: o.Move, scope: o.Scope, phase: o.Phase, look: o.Look, repairing: make(chan struct{}, 1)}
 	var err error
 	if d.from, err = newStore("old", o.From, o.Other); err != nil {
 		return nil, err

@@ -54,12 +54,13 @@ func (p Pair) prepare(ctx context.Context, again bool) error {
 			return p.isCancelled()
 		case to.Epoch == 0 && from.finished():
 			return nil // the new store has lost its gate with its data: it is everybody's
-		case to.Epoch == 0 || to.cancelled():
-			err = p.set(ctx, p.to, p.fresh(backend.GateBoth, to.Epoch), to.Epoch)
-		case from.Epoch == 0 && to.lets(false): // the old store has lost its data: it stays behind
-			g := p.fresh(backend.GateBoth, 0)
+		case to.Epoch == 0 || to.cancelled() || to.Torn && from.lets(true):
+			err = p.set(ctx, p.to, p.fresh(backend.GateBoth, to.Epoch), to.expected())
+		case from.lacks() && to.lets(false), // the old store has lost its data: it stays behind
+			from.Torn && from.cancelled(): // it can be opened once it is whole
+			g := p.fresh(backend.GateBoth, from.Epoch)
 			g.sealed = to.sealed
-			err = p.set(ctx, p.from, g, 0)
+			err = p.set(ctx, p.from, g, from.expected())
 		case from.Epoch == 0 || from.cancelled():
 			err = p.set(ctx, p.from, p.fresh(backend.GateOpen, from.Epoch), from.Epoch)
 		default:

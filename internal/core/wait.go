@@ -90,6 +90,10 @@ func Wait(
 			last = err
 			if failed.IsZero() {
 				failed = began
+				// What the look took beyond its time this process was stopped, perhaps: that is no outage of the store.
+				if due := time.Now().Add(-most); due.After(failed) {
+					failed = due
+				}
 			}
 			if s := backend.Silence(0); errors.As(err, &s) {
 				if since := time.Now().Add(-time.Duration(s)); since.After(failed) {

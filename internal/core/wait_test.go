@@ -227,6 +227,23 @@ func TestWaitCountsFromTheLastAnswer(t *testing.T) {
 	})
 }
 
+// A process that was stopped while it looked comes back: that was no outage.
+func TestWaitOutlastsAStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var looks int
+		err := core.Wait(t.Context(), "1", nil, func(ctx context.Context) (bool, time.Duration, error) {
+			if looks++; looks > 1 {
+				return true, 0, nil
+			}
+			time.Sleep(time.Minute)
+			return false, 0, ctx.Err()
+		})
+		if err != nil {
+			t.Errorf("got %v, want nil", err)
+		}
+	})
+}
+
 // Other ends of a wait are not an outage that lasted: those behind it in line have their own.
 func TestOutlastedIsNoOtherError(t *testing.T) {
 	for _, err := range []error{
