@@ -2,7 +2,9 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"sync/atomic"
 
@@ -21,7 +23,7 @@ type place struct {
 
 	counter, queue, tombstone, nonce string // as KEYS and ARGV have them
 	kind                             string // of run.lua
-	millis                           int64  // the TTL, or how long to keep a tombstone
+	millis                           int64  // the TTL, or how long to keep a tombstone, as run.lua has it
 	space                            [16]any
 	ctx                              lazyContext
 
@@ -123,9 +125,9 @@ func (s *store) prepare(c *backend.Claim) bool {
 		return true
 	}
 	p.listener.Leave()
-	p.millis = 0
-	if c.Unsure { // a copy of it may come yet
-		p.millis = redisnode.Millis(c.TTL + c.Grace + tombstone)
+	p.millis = redisnode.Millis(c.TTL + c.Grace + tombstone)
+	if !c.Unsure { // no copy of it may come yet
+		p.millis = -p.millis
 	}
 	switch {
 	case !c.Held:
@@ -318,7 +320,7 @@ func (s *store) answer(c *backend.Claim, p *place, asked backend.Instant) {
 		if redisnode.Replied(p.err) && !backend.Final(c.Err) {
 			c.Err = backend.Refusal(c.Err)
 		}
-		p.again = p.again || c.Leaving && !redisnode.Replied(p.err)
+		p.again = p.again || c.Leaving && !redisnode.Replied(p.err) && !unsent(p.err)
 	case c.Leaving:
 		c.Err = p.left()
 	default:
@@ -327,6 +329,12 @@ func (s *store) answer(c *backend.Claim, p *place, asked backend.Instant) {
 	if !c.Queued && c.Err != nil && backend.Final(c.Err) {
 		p.listener.Leave()
 	}
+}
+
+// unsent reports whether a request with this error never left: the client had no connection for it.
+func unsent(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial" || errors.Is(err, goredis.ErrPoolTimeout)
 }
 
 // left takes in the answer to a release.

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"crypto/rand"
 	"errors"
 	"strings"
 	"testing"
@@ -45,27 +46,108 @@ func TestClaimsOfOtherGates(t *testing.T) {
 	}
 }
 
-// A copy of a Break that arrives late does not free the next holder's lock.
+// A copy of a Break that arrives late does not free the next holder's lock, though nothing tells it from the one
+// before.
 func TestLateCopyOfABreak(t *testing.T) {
 	t.Parallel()
+	s, c := inside(t)
+	k := keysOf(s.prefix + "n")
+	for i, want := range []int64{0, 1} {
+		if err := c.Set(t.Context(), k.lock, "locked", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		held, err := s.breaks(t.Context(), k, "", nil)
+		if err == nil {
+			_, err = s.breaks(t.Context(), k, "one", held.([]any))
+		}
+		if n := c.Exists(t.Context(), k.lock).Val(); err != nil || n != want {
+			t.Errorf("copy %d of Break: got %v, and %d keys of the lock, want %d", i+1, err, n, want)
+		}
+	}
+}
+
+// inside returns a store, and the client that it is over.
+func inside(t *testing.T) (*store, *goredis.Client) {
 	c := goredis.NewClient(&goredis.Options{Addr: servers.Redis(t, servers.RedisOptions{}).Addr()})
 	t.Cleanup(func() { _ = c.Close() })
 	d, err := New(c, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := keysOf(d.store.prefix + "n")
-	for i, want := range []bool{true, false} {
-		r := &backend.Request{Name: "n", Nonce: strings.Repeat("ab"[i:i+1], 32), Owner: "o", TTL: time.Minute}
-		if _, err := core.Of(d).Acquire(t.Context(), r); err != nil {
+	return d.store, c
+}
+
+// A Break that arrives late frees the lock of those alone who held it when it asked.
+func TestBreakOfThoseWhoHeld(t *testing.T) {
+	t.Parallel()
+	s, c := inside(t)
+	d := core.Of(s)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := d.store.run(t.Context(), breakScript, k.all(*d.gatesIn(k.tag)), k.ours(), claimMillis,
-			d.store.publish, d.store.plain(), "one"); err != nil {
-			t.Fatal(err)
+	}
+	hold := func(nonce string, mode backend.Mode) *core.Hold {
+		t.Helper()
+		r := &backend.Request{Name: "n", Nonce: strings.Repeat(nonce, 32), Owner: nonce, TTL: time.Minute, Mode: mode}
+		g, err := d.Acquire(t.Context(), r)
+		must(err)
+		return &core.Hold{Request: r, Grant: g}
+	}
+	k := keysOf(s.prefix + "n")
+	redisson := func(field string) { must(c.HSet(t.Context(), k.lock, field, 1).Err()) }
+	set := func(value string) { must(c.Set(t.Context(), k.lock, value, 0).Err()) }
+	gone := func() { must(c.Del(t.Context(), k.lock).Err()) }
+	var a, b *core.Hold
+	for _, tt := range []struct {
+		name   string
+		before func()
+		after  func()
+		left   string // who holds it then
+	}{
+		{
+			"nobody after one",
+			func() { a = hold("a", backend.Exclusive) }, func() { must(d.Release(t.Context(), a)) }, "",
+		},
+		{"one after another", func() { a = hold("a", backend.Exclusive) }, func() {
+			must(d.Release(t.Context(), a))
+			b = hold("b", backend.Exclusive)
+		}, "b"},
+		{"one after nobody", func() {}, func() { b = hold("b", backend.Exclusive) }, "b"},
+		{"a reader after a writer", func() { a = hold("a", backend.Exclusive) }, func() {
+			must(d.Release(t.Context(), a))
+			b = hold("b", backend.Reader)
+		}, "b"},
+		{"a reader after another", func() { a = hold("a", backend.Reader); hold("c", backend.Reader) }, func() {
+			must(d.Release(t.Context(), a))
+			b = hold("b", backend.Reader)
+		}, "b"},
+		{"a group without holds", func() { set("shared:r:7") }, func() {}, ""},
+		{"a stranger", func() { set("theirs") }, func() {}, ""},
+		{"another stranger", func() { set("theirs") }, func() { set("another's") }, "stranger"},
+		{"Redisson", func() { redisson("0-0-0-0-0:1") }, func() {}, ""},
+		{
+			"Redisson, others",
+			func() { redisson("0-0-0-0-0:1") }, func() { gone(); redisson("0-0-0-0-0:2") }, "stranger",
+		},
+	} {
+		tt.before()
+		held, err := s.breaks(t.Context(), k, "", nil)
+		must(err)
+		tt.after()
+		reply, err := s.breaks(t.Context(), k, rand.Text(), held.([]any)[1:])
+		must(err)
+		i, err := d.Inspect(t.Context(), "n")
+		must(err)
+		if reply != int64(1) || i.Held != (tt.left != "") || tt.left == "b" && (i.Owner != "b" || i.Holders > 1) {
+			t.Errorf("%s: got %v and %+v, want it held by %q", tt.name, reply, i, tt.left)
 		}
-		if i, err := core.Of(d).Inspect(t.Context(), "n"); err != nil || i.Held == want {
-			t.Errorf("after a copy of Break: got held %v, %v, want %v", i.Held, err, !want)
+		if tt.left == "b" {
+			must(d.Release(t.Context(), b))
+		} else {
+			gone()
 		}
+		must(c.FlushAll(t.Context()).Err())
 	}
 }

@@ -24,8 +24,8 @@
 //	fl\0{tag}o<lock>    what else is known of them
 //	fl\0{tag}x<nonce>   tombstone of an acquisition of which a copy may come yet: a request of it
 //	                    went unanswered, even if another copy was answered. Or the mark that
-//	                    its lock was taken away, for a release that is sent again; or that
-//	                    of a Break, for a copy of it that comes late
+//	                    its lock was taken away or released, for a release that is sent
+//	                    again; or that of a Break, for a copy of it that comes late
 //	fl\0{tag}g<prefix>  version of the keyspace's gates, if a migration has set any
 //	fl\0{tag}g<prefix>\0  the gates: a hash, by migration
 //	fl\0{tag}k<prefix>\0<migration>  what the migration's clients report of themselves; expires with the last of them
@@ -102,8 +102,8 @@
 // # What is not promised
 //
 // A release that is sent again because no answer came is nil where the lock is gone without a mark.
-// So Unlock can be nil although some program deleted the key less than a second before, if the
-// first copy of the release was lost too.
+// So Unlock can be nil although the key was lost since the holder's last look, with the server's data
+// or deleted by some program, if a first copy of the release was sent and lost on its way.
 //
 // A server behind a proxy that spreads slots, such as Redis Enterprise, Envoy or twemproxy, does
 // not serve a redis:// URL, since the gates of a keyspace are in slot 0 and its locks in others.

@@ -18,7 +18,7 @@ const slots = 16384
 //	fl\0{tag}m<lock>    its waiters
 //	fl\0{tag}h<lock>    the holds of readers or permits: until when each lasts
 //	fl\0{tag}o<lock>    what else is known of them
-//	fl\0{tag}x<nonce>   a tombstone, or the mark that the lock was taken away from this nonce
+//	fl\0{tag}x<nonce>   a tombstone, or the mark that the lock was taken away from this nonce, or that it released it
 //	fl\0{tag}g<prefix>  the version of the keyspace's gates: on a cluster in every slot, elsewhere in one
 //	fl\0{tag}g<prefix>\0  the gates, in the same slots
 //	fl\0{tag}k<prefix>\0<migration>   the migration's clients, in one slot

@@ -379,11 +379,14 @@ func (s *store) masters(ctx context.Context) []node {
 	return nodes
 }
 
-// Break implements backend.Driver. A key that holds no lock is left alone, with ErrInvalid.
+// Break implements backend.Driver. A key that holds no lock is left alone, with ErrInvalid. It asks who holds the
+// lock and frees it of those alone, for its request may come late.
 func (s *store) Break(ctx context.Context, name string) error {
 	k := keysOf(s.prefix + name)
-	reply, err := s.run(ctx, breakScript, k.all(*s.gatesIn(k.tag)), k.ours(), claimMillis, s.publish,
-		s.plain(), rand.Text())
+	reply, err := s.breaks(ctx, k, "", nil)
+	if held, ok := reply.([]any); ok && len(held) > 0 && held[0] == "" {
+		reply, err = s.breaks(ctx, k, rand.Text(), held[1:])
+	}
 	if err != nil {
 		return err
 	}
@@ -396,4 +399,10 @@ func (s *store) Break(ctx context.Context, name string) error {
 		)
 	}
 	return nil
+}
+
+// breaks runs break.lua.
+func (s *store) breaks(ctx context.Context, k keys, nonce string, held []any) (any, error) {
+	args := append([]any{k.ours(), claimMillis, s.publish, s.plain(), nonce}, held...)
+	return s.run(ctx, breakScript, k.all(*s.gatesIn(k.tag)), args...)
 }

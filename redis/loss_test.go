@@ -1,7 +1,9 @@
 package redis_test
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,6 +92,75 @@ func TestBreakHandsOver(t *testing.T) {
 	want(t, "Unlock", le.Unlock(t.Context()), fencelock.ErrLost)
 	must(t, next.Err())
 	unlock(t, next)
+}
+
+// The mark that a lock was taken away lives longer than the lease, for a release that is sent again late.
+func TestMarkOutlivesTheLease(t *testing.T) {
+	t.Parallel()
+	const ttl = 10 * time.Minute
+	s := servers.Redis(t, servers.RedisOptions{})
+	c, d, other := foreign(t, s), closing(t, s.URL()), closing(t, s.URL())
+	abandon := func(r backend.Request) error { // as BreakHold, whose look saw the hold before it was renewed
+		r.TTL = time.Second
+		return other.Abandon(t.Context(), &r)
+	}
+	for i, tt := range []struct {
+		name string
+		mode backend.Mode
+		end  func(*core.Hold) error
+	}{
+		{"Break", backend.Exclusive, func(h *core.Hold) error { return other.Break(t.Context(), h.Name) }},
+		{"Break of a group", backend.Reader, func(h *core.Hold) error { return other.Break(t.Context(), h.Name) }},
+		{"BreakHold", backend.Reader, func(h *core.Hold) error { return abandon(*h.Request) }},
+		{"BreakHold twice", backend.Permit, func(h *core.Hold) error {
+			return errors.Join(abandon(*h.Request), abandon(*h.Request))
+		}},
+		{"a deleted key", backend.Exclusive, func(h *core.Hold) error {
+			must(t, c.Del(t.Context(), key(h.Name)).Err())
+			want(t, "Release", d.Release(t.Context(), h), backend.ErrLost)
+			return nil
+		}},
+	} {
+		r := request("x", nonce("12345"[i]), "")
+		r.TTL, r.Mode = ttl, tt.mode
+		if r.Mode == backend.Permit {
+			r.Limit = 2
+		}
+		h := &core.Hold{Request: r, Grant: acquire(t, d, r)}
+		held := c.PTTL(t.Context(), key("x")).Val()
+		must(t, tt.end(h))
+		mark := redis.OursOf(key("x")) + "x" + r.Nonce
+		if left, v := c.PTTL(t.Context(), mark).Val(), c.Get(t.Context(), mark).Val(); v != "lost" || left < held {
+			t.Errorf("%s: the mark is %q for %v, want it lost for more than %v", tt.name, v, left, held)
+		}
+	}
+}
+
+// A request of a Break that comes late frees nobody who has locked since.
+func TestLateBreak(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c, d := foreign(t, s), closing(t, s.URL())
+	p, url := proxied(t, s)
+	operator := closing(t, url)
+	must(t, operator.Break(t.Context(), "warm")) // the server has the script
+	r := request("x", nonceA, "")
+	h := &core.Hold{Request: r, Grant: acquire(t, d, r)}
+	p.Set(faultproxy.Mode{HoldRequests: true})
+	if err := operator.Break(within(t, time.Second), "x"); err == nil {
+		t.Error("a Break without an answer is no error")
+	}
+	must(t, d.Release(t.Context(), h))
+	next := request("x", nonceB, "")
+	acquire(t, d, next)
+	scripts := func() int64 { return calls(t, c)["evalsha"] + calls(t, c)["eval"] }
+	before := scripts()
+	p.Set(faultproxy.Mode{})
+	await(t, 5*time.Second, "the request has arrived", func() bool { return scripts() > before })
+	if v := c.Get(t.Context(), key("x")).Val(); !strings.HasPrefix(v, nonceB) {
+		t.Errorf("the key of the lock holds %q, want the next holder's nonce", v)
+	}
+	must(t, d.Abandon(t.Context(), next))
 }
 
 // A renewal never brings back what is gone.

@@ -76,6 +76,26 @@ func TestUnlockRightAfterAnOutage(t *testing.T) {
 	must(t, le.Unlock(t.Context()))
 }
 
+// A release that found no server was never sent. The first one that arrives tells that the lock went with the
+// server's data, though another has it by then.
+func TestUnlockAfterALossOfData(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	l := open(t, s.URL())
+	for name, take := range map[string]locks{"x": l.Mutex("x").Lock, "r": l.RWMutex("r").RLock} {
+		le := get(t, take)
+		must(t, s.Stop())
+		_, err := l.Inspect(t.Context(), name) // no connection is left to send on
+		want(t, "Inspect", err, fencelock.ErrUnavailable)
+		want(t, "Unlock", le.Unlock(t.Context()), fencelock.ErrUnavailable)
+		must(t, s.Start())
+		next := lock(t, open(t, s.URL()).Mutex(name))
+		want(t, "Unlock after another has locked it", le.Unlock(t.Context()), fencelock.ErrLost)
+		must(t, next.Renew(t.Context()))
+		unlock(t, next)
+	}
+}
+
 func TestLockRidesOutAnOutage(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})

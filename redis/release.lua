@@ -8,7 +8,7 @@ local function release(nonce, keep, kind, claim, pub)
   local value = redis.pcall('GET', LOCK) -- a key of another type is not ours
   local ours = type(value) == 'string' and sub(value, 1, 33) == nonce .. ':'
   if ours then call('DEL', LOCK) end -- first: a server without memory still deletes, and then it writes too
-  local reply = left(ours, keep, kind)
+  local reply = left(ours, keep, kind, 0)
   if ours then
     held = ''
     serve(pub, '', claim)

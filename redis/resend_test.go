@@ -15,6 +15,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/redis"
 )
 
 // stray is a Dialer. What is written next once it is armed arrives when it lets go, however often
@@ -106,6 +107,39 @@ func TestLateFirstCopyTakesNothing(t *testing.T) {
 		if v := c.Get(t.Context(), key(name)).Val(); v != "" {
 			t.Errorf("%s: the first copy took the lock: %q", name, v)
 		}
+	}
+}
+
+// The first copy of a release is late. A later one frees the lock and its reply is lost; then the first one
+// arrives, and takes it for no loss.
+func TestLateFirstCopyOfARelease(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	p, _ := proxied(t, s)
+	for _, tt := range []struct {
+		name, hash string
+		take       func(*fencelock.Locker) locks
+	}{
+		{"x", redis.RunHash, func(l *fencelock.Locker) locks { return l.Mutex("x").Lock }},
+		{"r", redis.ShareHash, func(l *fencelock.Locker) locks { return l.RWMutex("r").RLock }},
+	} {
+		way := newStray(true)
+		t.Cleanup(way.letGo)
+		client := goredis.NewClient(&goredis.Options{Addr: p.Addr(), Dialer: way.dial})
+		t.Cleanup(func() { _ = client.Close() })
+		le := get(t, tt.take(over(t, client, fencelock.WithTTL(time.Minute))))
+		p.LoseReplyTo(100, calling(tt.hash, tt.name))
+		way.armed.Store(true)
+		want(t, "Unlock without any reply", le.Unlock(t.Context()), fencelock.ErrUnavailable)
+		p.LoseReplyTo(0, nil)
+		if n := way.held.Load(); n != 1 {
+			t.Fatalf("%d requests are late, want 1", n)
+		}
+		before := calls(t, c)["evalsha"]
+		way.letGo()
+		await(t, 2*time.Second, "the first copy has arrived", func() bool { return calls(t, c)["evalsha"] > before })
+		must(t, le.Unlock(t.Context()))
 	}
 }
 

@@ -12,7 +12,7 @@ for i = 1, r + a do
     if i > r then
       ok, reply = pcall(acquire, nonce, ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], claim, slack, process, pub)
     else
-      ok, reply = pcall(release, nonce, ARGV[at + 2], ARGV[at + 3], claim, pub)
+      ok, reply = pcall(release, nonce, tonumber(ARGV[at + 2]), ARGV[at + 3], claim, pub)
     end
     if not ok then
       reply = {'err', tostring(type(reply) == 'table' and reply.err or reply)}

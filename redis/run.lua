@@ -10,8 +10,9 @@
 -- ARGV  1 r
 --       2 the version of the gates that the client knows, - for none
 --       3 "claim slack process pub": ms, ms, the channel's name, PUBLISH or SPUBLISH
---       of each release: "nonce:", how long to keep a tombstone in ms or 0, its kind: 1 released,
---         2 released again, since no answer came to an earlier one, 0 abandoned
+--       of each release: "nonce:", how long to keep a tombstone in ms, or what else is to be known of it,
+--         with a minus if there need be no tombstone, its kind: 1 released, 2 released again, since no
+--         answer came to an earlier one, 0 abandoned
 --       of each acquire: "nonce:", owner with its marks (keys.go), TTL in ms, its kind: t to try, w
 --         to wait, with the number of the ask if a push may grant by it (queue.lua), and of some
 --         :ticket:floor:reserve, where ticket is the one drawn before, or 0
@@ -44,7 +45,7 @@ if r > 0 then
   local free, n = {}, 0
   for i = 1, r do
     local at, value = 3 * i, values[i]
-    replies[i] = value and ARGV[at + 2] == '0' and ARGV[at + 3] == '1' and sub(value, 1, 33) == ARGV[at + 1]
+    replies[i] = value and sub(ARGV[at + 2], 1, 1) == '-' and ARGV[at + 3] == '1' and sub(value, 1, 33) == ARGV[at + 1]
       and (calm or call('EXISTS', KEYS[queues + i]) == 0) and 1
     if replies[i] then
       n = n + 1

@@ -68,15 +68,19 @@ local function release(nonce, keep, kind, claim, pub)
   local value = redis.pcall('GET', LOCK) -- a key of another type is not ours
   if type(value) == 'table' then value = '' end
   local ours = value and sub(value, 1, 33) == nonce .. ':'
+  local had = 0
   tally(value or nil)
   if ours then
     call('DEL', LOCK)
     held = ''
   elseif held ~= 'x' and held ~= '' then
     ours = call('ZSCORE', HOLDS, nonce)
-    if ours then remove(nonce) end
+    if ours then
+      had = ours - ms
+      remove(nonce)
+    end
   end
-  local reply = left(ours, keep, kind)
+  local reply = left(ours, keep, kind, had)
   if held ~= 'x' then serve(pub, '', claim) end -- it may have been in the way of others, or the dead were
   return reply
 end
