@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -105,7 +106,9 @@ func (s *store) beside(ctx context.Context, c *backend.Claim, p *place) error {
 			err = s.read(ctx, c, p)
 		case p.rev == 0 && queues:
 			return requeue(c, p)
-		case p.holds || c.Admits(q.there):
+		case p.holds && !c.Admits(q.there): // they were not there, but in an older state of the store
+			return fmt.Errorf("the store has gone back: %w", backend.ErrLost)
+		case c.Admits(q.there):
 			done, err = s.choose(ctx, c, p, q)
 		case p.rev > 0 && s.push.blocked(p):
 			return queued(c, p)
@@ -285,7 +288,8 @@ func (s *store) draw(
 }
 
 // chosen makes the grant of an entry that says v. Where the store has gone back the grant does not count
-// yet: the next Ask finds the entry, and draws another token.
+// yet, for the queue was another one: the next Ask finds the entry, looks who is in front of it, and draws
+// another token.
 func (s *store) chosen(
 	c *backend.Claim, p *place, l *lease, pt point, began backend.Instant, v value,
 	resp *clientv3.TxnResponse,

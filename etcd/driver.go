@@ -124,9 +124,10 @@ type hold struct {
 	lease *lease
 	own   bool // the lease is of no other lock
 
-	value                // what its entry holds once it was renewed
-	written  atomic.Bool // that stands in the entry
-	reserved int         // as in backend.Grant
+	value                 // what its entry holds once it was renewed
+	written  atomic.Bool  // that stands in the entry
+	seen     atomic.Int64 // the revision at which it was there last; 0: that of the grant
+	reserved int          // as in backend.Grant
 
 	// For Leave only:
 	sent     bool // a release was sent

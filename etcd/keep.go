@@ -95,15 +95,18 @@ func (s *store) lookAt(ctx context.Context, all []asked) {
 		s.history.see(p, resp.Header)
 	}
 	for i, a := range all {
-		switch {
-		case err != nil:
+		if err != nil {
 			*a.err = err
-		case !resp.Succeeded:
+			continue
+		}
+		if !resp.Succeeded {
 			kvs := resp.Responses[i].GetResponseRange().GetKvs()
 			if len(kvs) == 0 || kvs[0].CreateRevision != a.rev {
 				*a.err = backend.ErrLost
+				continue
 			}
 		}
+		a.seen.Store(resp.Header.Revision)
 	}
 }
 
@@ -132,6 +135,7 @@ func (s *store) writeAt(ctx context.Context, all []asked) {
 			*a.err = backend.ErrLost
 		default:
 			a.written.Store(true)
+			a.seen.Store(resp.Header.Revision)
 		}
 	}
 }

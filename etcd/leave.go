@@ -111,8 +111,9 @@ func (s *store) releasing(c *backend.Claim, p *place, tomb []clientv3.Op) *part 
 			return err
 		}
 		ours := resp.Succeeded
-		if !ours && again && resp.Header.Revision > h.rev { // else the store has gone back to before it
-			if ours, err = s.wasOurs(ctx, c.Nonce, h); err != nil {
+		if !ours { // also at the first send: the client repeats what it is told was cancelled
+			ours, err = s.wasOurs(ctx, c.Nonce, h, resp.Header.Revision)
+			if err != nil && (again || !errors.Is(err, rpctypes.ErrCompacted)) {
 				return err
 			}
 		}
@@ -150,15 +151,29 @@ var errBare = errors.New("etcd was full when a release went unanswered: whether 
 
 var errHistory = errors.New("the watch of the entry's history ended without an answer")
 
-// wasOurs reports whether an entry that is gone was deleted by a release of ours
-// whose answer was lost: then, and only then, the key ~last was written with its
-// nonce at the very revision of the deletion.
-func (s *store) wasOurs(ctx context.Context, nonce string, h *hold) (bool, error) {
+// wasOurs reports whether an entry that is gone at the revision now was deleted by a release of ours
+// whose answer was lost: then, and only then, the key ~last was written with its nonce at the very
+// revision of the deletion.
+func (s *store) wasOurs(ctx context.Context, nonce string, h *hold, now int64) (bool, error) {
+	from := max(h.rev, h.seen.Load())
+	if from > now { // the store has gone back
+		from = h.rev
+	}
+	if from > now {
+		return false, nil // to before the grant
+	}
+	there, err := s.get(ctx, h.key, clientv3.WithRev(from), clientv3.WithKeysOnly())
+	if err != nil {
+		return false, err
+	}
+	if len(there.Kvs) == 0 || there.Kvs[0].CreateRevision != h.rev {
+		return false, nil // to before the grant, and there is more since
+	}
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
 	deleted := int64(0)
 	for resp := range s.client.Watch(watching, h.key,
-		clientv3.WithRev(h.rev+1), clientv3.WithFilterPut()) {
+		clientv3.WithRev(from+1), clientv3.WithFilterPut()) {
 		if err := resp.Err(); err != nil {
 			return false, err
 		}

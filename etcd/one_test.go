@@ -19,6 +19,7 @@ func TestOnOneServer(t *testing.T) {
 		{"ReleaseWithoutAnswer", releaseWithoutAnswer},
 		{"ReleaseAfterSilence", releaseAfterSilence},
 		{"ReleaseAfterRawDelete", releaseAfterRawDelete},
+		{"ReleaseCancelled", releaseCancelled},
 		{"TurnPassed", turnPassed},
 		{"TryWithoutAnswer", tryWithoutAnswer},
 		{"BackOff", backOff},

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
+	"github.com/fencelock/fencelock/internal/servers"
 )
 
 // nth matches the nth chunk that the clients send from now on.
@@ -167,6 +170,59 @@ func turnAndEntryLost(t *testing.T, r *rig) {
 	await(t, 10*time.Second, "the watch tells of it", func() bool { return d.Told() > told })
 	close(gone)
 	unlock(t, wait.granted(t, 15*time.Second))
+}
+
+// failing returns a Locker over a client whose first release of the lock x is done, and answered by an error of this
+// code; and the number of transactions that were answered.
+func (r *rig) failing(t *testing.T, code codes.Code) (*fencelock.Locker, *atomic.Int64) {
+	t.Helper()
+	var once sync.Once
+	answered := new(atomic.Int64)
+	frees := func(op *pb.RequestOp) bool {
+		return strings.Contains(string(op.GetRequestDeleteRange().GetKey()), "~lock/x/")
+	}
+	l, _ := r.over(t, clientOf(t, clientv3.Config{
+		Endpoints: r.e.Addrs(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(func(
+			ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+		) error {
+			err := invoke(ctx, method, req, reply, cc, opts...)
+			if txn, ok := req.(*pb.TxnRequest); ok && err == nil {
+				if slices.ContainsFunc(txn.Success, frees) {
+					once.Do(func() { err = status.Error(code, "the answer is lost") })
+				}
+				answered.Add(1)
+			}
+			return err
+		})},
+	}))
+	return l, answered
+}
+
+// releaseCancelled: etcd's client sends a release again by itself that was done, and answered as cancelled.
+func releaseCancelled(t *testing.T, r *rig) {
+	for _, code := range []codes.Code{codes.Canceled, codes.DeadlineExceeded} {
+		l, _ := r.failing(t, code)
+		unlock(t, lock(t, l.Mutex("x")))
+	}
+}
+
+// A release whose answer was lost is told apart from a loss although the store has forgotten the time of the grant.
+func TestReleaseAfterCompaction(t *testing.T) {
+	t.Parallel()
+	r := on(t, servers.Etcd(t, servers.EtcdOptions{}), "compacted:")
+	l, answered := r.failing(t, codes.Unavailable)
+	le := lock(t, l.Mutex("x"))
+	for range 3 {
+		resp, err := r.c.Put(t.Context(), r.prefix+"any", "")
+		must(t, err)
+		_, err = r.c.Compact(t.Context(), resp.Header.Revision)
+		must(t, err)
+	}
+	n := answered.Load()
+	await(t, 20*time.Second, "it has looked again", func() bool { return answered.Load() >= n+3 })
+	unlock(t, le)
 }
 
 // silentStore: what operators ask has an end where nobody answers, though neither the caller's ctx nor the client sets

@@ -33,7 +33,8 @@ func (k *known) forget(name string) {
 	delete(k.versions, name)
 }
 
-// put keeps v, which was written no earlier than now.
+// put keeps v, which was written no earlier than now. That stands for the beginning of its holder's
+// lease, which may be later: so the holder is safe, and nobody else is to go by it.
 func (k *known) put(name string, v version, now int64) {
 	if len(v.Queue) > 0 || v.Holder != nil && v.Holder.Since != 0 {
 		return

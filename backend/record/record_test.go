@@ -25,6 +25,7 @@ type values struct {
 	version int
 	epoch   uint64
 	ahead   time.Duration // of the store's clock
+	lag     time.Duration // that the next answer about it has
 
 	gets, puts int
 	read       func()                 // called after a Get
@@ -75,8 +76,14 @@ func (v *values) Put(
 	return now.Version, ctx.Err()
 }
 
-func (v *values) Now(context.Context) (time.Time, error) { return time.Now().Add(v.ahead), nil }
-func (v *values) Epoch() uint64                          { return v.epoch }
+func (v *values) Now(context.Context) (time.Time, error) {
+	now := time.Now().Add(v.ahead)
+	time.Sleep(v.lag)
+	v.lag = 0
+	return now, nil
+}
+
+func (v *values) Epoch() uint64 { return v.epoch }
 
 func (v *values) Keys(_ context.Context, prefix string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
@@ -295,6 +302,32 @@ func TestTimeIsTheStores(t *testing.T) {
 		if h := w.acquire(w.d, w.request(false)); h.Token < old.Token+time.Hour.Microseconds()/2 {
 			w.Errorf("token %d after %d: the store's clock is an hour on", h.Token, old.Token)
 		}
+	})
+}
+
+// TestSlowClock: a process whose answer about the store's clock was slow, and whose next one is not, does not end the
+// lease of its own holder early, nor tells others of an earlier beginning.
+func TestSlowClock(t *testing.T) {
+	const lag = 600 * time.Millisecond
+	bubble(t, func(w *world) {
+		w.kv.lag = lag
+		w.acquire(w.d, w.request(false))
+		time.Sleep(ttl - lag/2) // the clock is asked for anew
+		w.refused(w.d, w.request(false), backend.ErrLocked)
+	})
+	bubble(t, func(w *world) {
+		w.kv.lag = lag
+		w.acquire(w.d, w.request(false))
+		time.Sleep(ttl / 2)
+		ctx, stop := context.WithCancel(w.Context())
+		waited := make(chan error)
+		go func() { _, err := w.d.Acquire(ctx, w.request(true)); waited <- err }()
+		synctest.Wait()
+		if i, err := w.client().Inspect(w.Context(), "n"); err != nil || i.Waiters != 1 || i.ExpiresIn != ttl/2 {
+			w.Errorf("got %+v, %v, want a waiter, and %v that are left", i, err, ttl/2)
+		}
+		stop()
+		w.want("the wait", <-waited, context.Canceled)
 	})
 }
 

@@ -221,7 +221,7 @@ func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 // have no record at first: the write is refused if there is one.
 func (s *store) ask(ctx context.Context, c *backend.Claim) error {
 	granted := false
-	err := s.change(ctx, c.Name, c.Place == nil, func(rec *record, k clock) (bool, error) {
+	err := s.change(ctx, c.Name, c.Nonce, c.Place == nil, func(rec *record, k clock) (bool, error) {
 		now := k.now()
 		granted, c.Next = false, 0
 		if rec.outcome(c.Nonce) != nil {
@@ -264,7 +264,7 @@ func (s *store) ask(ctx context.Context, c *backend.Claim) error {
 func (s *store) Leave(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
 		unwatch(c)
-		c.Err = s.change(ctx, c.Name, false, func(rec *record, k clock) (bool, error) {
+		c.Err = s.change(ctx, c.Name, c.Nonce, false, func(rec *record, k clock) (bool, error) {
 			if e := rec.outcome(c.Nonce); e != nil {
 				if c.Held && !e.Released {
 					return false, backend.ErrLost
@@ -310,7 +310,7 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 				errs[i] = err
 				return
 			}
-			errs[i] = s.change(ctx, c.Name, false, func(rec *record, k clock) (bool, error) {
+			errs[i] = s.change(ctx, c.Name, c.Nonce, false, func(rec *record, k clock) (bool, error) {
 				if !rec.holds(c.Nonce, k.now()) {
 					return false, backend.ErrLost
 				}
@@ -325,7 +325,7 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 
 // Break implements backend.Driver.
 func (s *store) Break(ctx context.Context, name string) error {
-	return s.change(ctx, name, false, func(rec *record, _ clock) (bool, error) {
+	return s.change(ctx, name, "", false, func(rec *record, _ clock) (bool, error) {
 		if rec.Holder == nil {
 			return false, nil
 		}
@@ -406,17 +406,21 @@ func (s *store) read(ctx context.Context, name string) (version, error) {
 	return version{rec, v.Version, epoch}, nil
 }
 
-// change reads a name's record, lets step change it, and writes it if it is still the one that was
-// read; otherwise once more. step returns whether there is anything to write.
+// change reads a name's record, lets step change it for nonce, and writes it if it is still the one
+// that was read; otherwise once more. step returns whether there is anything to write.
 func (s *store) change(
-	ctx context.Context, name string, guess bool, step func(*record, clock) (bool, error),
+	ctx context.Context, name, nonce string, guess bool, step func(*record, clock) (bool, error),
 ) error {
 	k, err := s.calibrated(ctx)
 	if err != nil {
 		return err
 	}
 	v, known := s.known.get(name)
-	for known = known || guess; ; known = false {
+	known = known || guess
+	if v.Holder != nil && v.Holder.Nonce != nonce { // the store knows when its lease began
+		known = false
+	}
+	for ; ; known = false {
 		if !known {
 			if v, err = s.read(ctx, name); err != nil {
 				return err
