@@ -169,12 +169,20 @@ func permitsAtOnce(t *testing.T, r *rig) {
 // takes the same slot: with a greater token. It is the base that tells them apart, so it is far ahead of the clock.
 func secondPermitFirst(t *testing.T, r *rig) {
 	slow, set := r.before(t)
-	quick := open(t, r.url())
+	quick, setQuick := r.before(t)
 	writer := lock(t, quick.Mutex("x"))
 	ahead(t, r)
 	first := r.line(t, "x", slow.Semaphore("x", 2).Acquire, 2)
 	second := r.line(t, "x", quick.Semaphore("x", 2).Acquire, 3)
+	chosen := make(chan struct{})
+	setQuick(1, func() { // the first is to choose its slot from the same queue
+		select {
+		case <-chosen:
+		case <-time.After(5 * time.Second):
+		}
+	})
 	set(1, func() {
+		close(chosen)
 		<-second.done
 		if second.err == nil {
 			_ = second.lease.Unlock(context.WithoutCancel(t.Context()))

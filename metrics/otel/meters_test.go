@@ -27,6 +27,7 @@ func TestTheSameNumbersAsPrometheus(t *testing.T) {
 		) error{r.otel.Watch, r.prom.Watch} {
 			go func() { _ = watch(t.Context(), r.Locker, "", time.Hour) }()
 		}
+		synctest.Wait() // both have looked, and seen the same
 		le, err := r.Mutex("a/1").Lock(t.Context())
 		if err != nil {
 			t.Fatal(err)
