@@ -195,14 +195,11 @@ func (d *fake) Acquire(ctx context.Context, r *backend.Request) (g backend.Grant
 	if d.watch != nil {
 		d.watch(r)
 	}
-	seen := r
 	if d.deaf {
-		copied := *r
-		copied.Lost = func(error) {}
-		seen = &copied
+		r.Lost = func(error) {}
 	}
 	err = d.do(ctx, "acquire", []*backend.Request{r}, func() (err error) {
-		g, err = d.Caller.Acquire(ctx, seen)
+		g, err = d.Caller.Acquire(ctx, r)
 		return err
 	})
 	if d.grant != nil {

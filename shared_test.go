@@ -353,6 +353,14 @@ func TestUnlockOfAReaderAmongOthers(t *testing.T) {
 			unlock(t, writer)
 		}
 
+		free := func() {
+			t.Helper()
+			le, err := other.Mutex("n").TryLock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			unlock(t, le)
+		}
 		all := []*fencelock.Lease{read(), read(), read(), read()}
 		time.Sleep(time.Second)
 		d.on("renew", slowBack(time.Second))
@@ -381,9 +389,35 @@ func TestUnlockOfAReaderAmongOthers(t *testing.T) {
 		wantErr(t, "an outage still", first.Unlock(t.Context()), fencelock.ErrUnavailable)
 		d.on("renew", nil)
 		unlock(t, second) // frees the lock though the first is not done yet
-		unlock(t, lock(t, other.Mutex("n")))
+		free()
 		unlock(t, first)
 		wantErr(t, "Unlock again", first.Unlock(t.Context()), fencelock.ErrReleased)
+
+		first, second = read(), read()
+		time.Sleep(time.Second)
+		d.on("renew", hang)
+		errs = make(chan error, 1)
+		go func() { errs <- first.Unlock(t.Context()) }()
+		synctest.Wait()
+		unlock(t, second) // waits for nobody's question
+		free()
+		if err := <-errs; err != nil {
+			t.Errorf("a question that hangs while another frees the lock: %v", err)
+		}
+
+		first, second = read(), read()
+		time.Sleep(time.Second)
+		d.on("release", hang)
+		go func() { errs <- first.Unlock(t.Context()) }()
+		synctest.Wait()
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		wantErr(t, "a store that hangs", second.Unlock(short), fencelock.ErrUnavailable)
+		wantErr(t, "the other", <-errs, fencelock.ErrUnavailable)
+		d.on("renew", nil)
+		time.Sleep(time.Minute) // nobody calls Unlock again
+		wantLost(t, "what nobody wants any more", second, fencelock.Expired)
+		free()
 	})
 }
 

@@ -56,8 +56,17 @@ func (h *hold) unlock(ctx context.Context, le *Lease, began time.Time) error {
 // free ends le, and frees the lock if that was the last lease on it. It says what that came to: Released, Left or
 // NotReleased.
 func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, error) {
-	began := backend.Now()
-	h.countOut(le)
+	if h.countOut(le) {
+		if asked, err := h.confirm(limited, le); asked {
+			if err == nil {
+				return Left, nil
+			}
+			if !backend.Final(err) && over(ctx) {
+				err = ctxError(ctx, false, err)
+			}
+			return NotReleased, err
+		}
+	}
 	// One Unlock asks the store; another of the same hold waits for its answer.
 	if !h.take(limited, &h.unlocking) {
 		return NotReleased, backend.Unavailable(errors.New("another Unlock of this lease is waiting for the store"))
@@ -79,17 +88,7 @@ func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, 
 	case h.err != nil:
 		defer h.mu.Unlock()
 		return NotReleased, h.err
-	case le.counted && h.state == held:
-		h.mu.Unlock()
-		err := h.confirm(limited, le, began)
-		switch {
-		case err == nil:
-			return Left, nil
-		case !backend.Final(err) && over(ctx):
-			err = ctxError(ctx, false, err)
-		}
-		return NotReleased, err
-	case h.refs > 1 && !le.counted:
+	case h.refs > 1:
 		cancels := h.leaveLocked(le)
 		h.mu.Unlock()
 		for _, cancel := range cancels {
@@ -108,49 +107,53 @@ func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, 
 	return h.freeing(ctx, le, h.release(limited, limited.Cause))
 }
 
-// countOut counts le out, if others stay on the hold who have nothing to do with its holder: readers who came
-// along. The last one to be counted frees the lock, whatever the others are told.
-func (h *hold) countOut(le *Lease) {
+// countOut counts le out if others stay on the hold who have nothing to do with its holder: readers who came along. It
+// reports whether it is counted out: then another frees the lock, whatever the store says of le.
+func (h *hold) countOut(le *Lease) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.along && h.refs > 1 && !le.released && !le.counted {
 		le.counted = true
 		h.refs--
 	}
+	return le.counted
 }
 
-// confirm asks the store, unless a request has told since began, whether the hold was ours until now, and ends le,
-// which leaves it to others.
-func (h *hold) confirm(ctx *limit, le *Lease, began backend.Instant) error {
+// confirm ends le, which is counted out, once the store has confirmed since the call that the hold is ours. It waits
+// for no Unlock of another lease. Where one frees the lock meanwhile, its answer is le's too, and asked is false.
+func (h *hold) confirm(ctx *limit, le *Lease) (asked bool, err error) {
+	began := backend.Now()
+	h.look()
 	if !h.take(ctx, &h.renewing) { // one call about a request at a time
-		return backend.Unavailable(errors.New("another call about this lease is waiting for the store"))
+		return true, backend.Unavailable(errors.New("another call about this lease is waiting for the store"))
 	}
 	h.mu.Lock()
-	told := h.asked.Sub(began) >= 0
+	done := h.state != held || le.released || h.asked.Sub(began) >= 0
 	h.mu.Unlock()
-	if told {
+	if done {
 		h.give(&h.renewing)
 	} else {
-		asked := backend.Now()
+		sent := backend.Now()
 		answer := h.route.caller.Renew(ctx, []*core.Hold{h.bh})[0]
-		e, err := h.renewed(asked, own(ctx.Cause(), answer))
+		var e Event
+		e, err = h.renewed(sent, own(ctx.Cause(), answer))
 		h.tell(e)
-		if err != nil {
-			return err
-		}
 	}
 	h.mu.Lock()
-	if h.err != nil {
-		defer h.mu.Unlock()
-		return h.err
+	if h.state != held || le.released {
+		h.mu.Unlock()
+		return false, nil
 	}
-	h.refs++ // it was counted out
+	if err != nil {
+		h.mu.Unlock()
+		return true, err
+	}
 	cancels := h.leaveLocked(le)
 	h.mu.Unlock()
 	for _, cancel := range cancels {
 		cancel()
 	}
-	return nil
+	return true, nil
 }
 
 // freeing says what a release of le that ended with err came to.
@@ -303,7 +306,9 @@ func (le *Lease) discard(had bool) {
 // leaveLocked ends one of several leases on the hold, and returns what ends its contexts. h.mu is held.
 func (h *hold) leaveLocked(le *Lease) []func() {
 	le.released = true
-	h.refs--
+	if !le.counted {
+		h.refs--
+	}
 	last := h.leases[len(h.leases)-1]
 	h.leases[le.place], last.place = last, le.place
 	h.leases[len(h.leases)-1] = nil

@@ -63,6 +63,24 @@ func TestSlowServerKeepsThePlace(t *testing.T) {
 	unlock(t, second.granted(t, 10*time.Second))
 }
 
+// A server that was started again in order knows what became of a COMMIT.
+func TestCommitBeforeARestart(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	makeNotes(t, pool(t, s, ""))
+	proxy := proxied(t, s)
+	l := open(t, at(proxy.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
+	le, _ := noted(t, l, "x")
+	proxy.LoseReplyTo(1, isCommit)
+	proxy.Set(faultproxy.Mode{Refuse: true})
+	want(t, "Unlock", le.Unlock(within(t, time.Second)), fencelock.ErrUnavailable)
+	must(t, s.Stop())
+	must(t, s.Start())
+	proxy.Set(faultproxy.Mode{})
+	must(t, le.Unlock(within(t, 20*time.Second)))
+	wantNotes(t, pool(t, s, ""), "x", 1)
+}
+
 // A server that crashed with nothing of a transaction in its log gives that number to another one,
 // whose COMMIT is no answer to ours; also where the question is under way for as long as the lease was held before.
 func TestCommitAfterACrash(t *testing.T) {

@@ -224,7 +224,7 @@ func (s *session) resolve(ctx context.Context) error {
 // status asks what the server knows of the session's transaction. One that was promoted since, or
 // has recovered from a crash, may have given its number to another: of which nothing had reached the log.
 func (s *session) status(ctx context.Context) (string, error) {
-	var status, now, begun, there *string
+	var status, now, last, there *string
 	text, id, lasts := s.row.progress(), s.id, "NULL"
 	if xid := s.number(); xid != "" {
 		text, id = xactStatus, xid
@@ -233,9 +233,9 @@ func (s *session) status(ctx context.Context) (string, error) {
 	if meant {
 		lasts = replicated
 	}
-	err := s.row.query(ctx, "SELECT status, line, "+started+", "+lasts+" FROM (SELECT line, CASE WHEN line = $2 THEN "+
+	err := s.row.query(ctx, "SELECT status, line, "+crashed+", "+lasts+" FROM (SELECT line, CASE WHEN line = $2 THEN "+
 		text+" END AS status FROM (SELECT "+timeline+" AS line) l) s", []any{id, s.at.timeline},
-		func(row scanner) error { return row.Scan(&status, &now, &begun, &there) })
+		func(row scanner) error { return row.Scan(&status, &now, &last, &there) })
 	switch {
 	case codeOf(err) == "22023": // in the server's future: it has lost what it had
 		return "", nil
@@ -243,7 +243,7 @@ func (s *session) status(ctx context.Context) (string, error) {
 		return "", err
 	case *now != s.at.timeline:
 		return "", errPromoted
-	case text == xactStatus && (status == nil || *begun != s.at.started):
+	case text == xactStatus && (status == nil || *last != s.at.crashed):
 		if status != nil && *status != "committed" || !meant { // not ours, or nothing was to last
 			return "", nil
 		}
@@ -266,9 +266,9 @@ const replicated = `CASE WHEN status = 'committed' THEN concat(set_config('synch
 	CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
 	pg_logical_emit_message(true, 'fencelock', ''::text)) END`
 
-// errForgotten: likewise.
-var errForgotten = errors.New("the server was started again, has recovered from a crash, or has forgotten a number " +
-	"so old, since the COMMIT was sent: whether it was done cannot be told")
+// errForgotten: what became of a COMMIT is not known any more.
+var errForgotten = errors.New("the server has recovered from a crash since the COMMIT was sent, or that was too long " +
+	"ago: whether it was done cannot be told")
 
 // errPromoted: what became of a COMMIT is not known here.
 var errPromoted = errors.New("another server was promoted since the COMMIT was sent: whether it " +

@@ -13,7 +13,7 @@ import (
 type server struct {
 	pid      uint32          // of the server's process
 	timeline string          // of the server's log: each promotion begins another
-	started  string          // when the server was, and when it recovered from a crash
+	crashed  string          // when it recovered from a crash last
 	since    backend.Instant // when the driver first had the connection
 }
 
@@ -30,16 +30,14 @@ func serverOf(conn *pgconn.PgConn) server {
 // whoIsThere asks for that, once for a connection, or for each session behind a pooler, in a transaction
 // of its own: those that follow choose their level. A replica has no log of its own.
 const whoIsThere = "BEGIN;SELECT pg_backend_pid(),CASE WHEN pg_is_in_recovery()THEN''ELSE " + timeline + " END," +
-	started + ";COMMIT;"
+	crashed + ";COMMIT;"
 
 // timeline is the first part of the name of the server's present log file.
 const timeline = "left(pg_walfile_name(pg_current_wal_lsn()),8)"
 
-// started is another value after each start, and after each recovery from a crash, for the server begins its
-// statistics anew then (seen in PostgreSQL 15, 17 and 18). It is compared with itself, with no clock: a statement may
-// be under way for long.
-const started = "(SELECT concat((extract(epoch FROM pg_postmaster_start_time())*1000000)::bigint,' '," +
-	"(extract(epoch FROM stats_reset)*1000000)::bigint) FROM pg_stat_bgwriter)"
+// crashed is another value after each recovery from a crash, for the server begins its statistics anew then (seen in
+// PostgreSQL 15, 17 and 18). It is compared with itself, with no clock: a statement may be under way for long.
+const crashed = "(SELECT concat((extract(epoch FROM stats_reset)*1000000)::bigint) FROM pg_stat_bgwriter)"
 
 // serverKey is where a connection keeps what was answered.
 const serverKey = "fencelock.server"
@@ -59,7 +57,7 @@ func (v *server) told(conn *pgconn.PgConn, res []*pgconn.Result) {
 	}
 	answer := res[1].Rows[0]
 	if pid, err := strconv.ParseUint(string(answer[0]), 10, 32); err == nil {
-		v.pid, v.timeline, v.started = uint32(pid), string(answer[1]), string(answer[2])
+		v.pid, v.timeline, v.crashed = uint32(pid), string(answer[1]), string(answer[2])
 		if v.pid == conn.PID() { // a pooler's next transaction may be another process's
 			conn.CustomData()[serverKey] = *v
 		}

@@ -50,7 +50,7 @@ func (d *member) Acquire(ctx context.Context, r *backend.Request) (backend.Grant
 		m := d.legsOf(r, nonce)
 		d.drop(m.to)
 		d.drop(m.from)
-		nonce = another()
+		nonce = random()
 	}
 }
 
@@ -90,8 +90,8 @@ func (d *member) nonceOf(r *backend.Request) string {
 	return r.Nonce
 }
 
-// another returns the nonce of an acquisition that starts over.
-func another() string {
+// random returns a nonce.
+func random() string {
 	raw := make([]byte, 16)
 	_, _ = rand.Read(raw) // never fails
 	return hex.EncodeToString(raw)

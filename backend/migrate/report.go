@@ -2,8 +2,6 @@ package migrate
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"os"
 	"slices"
 	"sync"
@@ -37,14 +35,12 @@ type report struct {
 // start reports for the first time, and from then on every 10 s. It returns when the stores that
 // the phase locks in know.
 func (p *report) start(ctx context.Context, d *member) error {
-	raw := make([]byte, 16)
-	_, _ = rand.Read(raw) // never fails
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown-host"
 	}
 	p.client = backend.Client{
-		ID: hex.EncodeToString(raw), Move: d.move, Phase: d.phase, Host: host, PID: os.Getpid(),
+		ID: random(), Move: d.move, Phase: d.phase, Host: host, PID: os.Getpid(),
 		MaxTTL: usualTTL, Since: time.Now().UTC().Truncate(time.Millisecond),
 	}
 	p.background, p.cancel = context.WithCancel(context.Background())

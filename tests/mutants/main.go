@@ -6,7 +6,7 @@
 // Nothing in the repository is written to: the compiler is given the changed file in the place of the other
 // (-overlay). A change is made where a test comes by, is tried with the tests of its room, the quickest first, and is
 // found if one fails or does not end. ARGUED.txt has the changes that need not be found, each with the reason. With
-// -every n one change of n is tried, evenly over each file.
+// -every n one change of n is tried.
 //
 // Mutation analysis is DeMillo, Lipton and Sayward's (Hints on test data selection, IEEE Computer 11(4), 1978), to try
 // a sample Acree's (On Mutation, 1980).
@@ -19,6 +19,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -328,10 +329,13 @@ type Result struct {
 // Results are by room and file.
 type Results map[string]map[string]Result
 
-// read returns what is in a file.
+// read returns what is in a file; nothing, if it is not there.
 func read(path string) (Results, error) {
 	all := make(Results)
 	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return all, nil
+	}
 	if err == nil {
 		err = json.Unmarshal(text, &all)
 	}
@@ -351,6 +355,9 @@ func put(path, room string, ms []*mutant, all map[string]int) error {
 		kept[room] = make(map[string]Result)
 	}
 	now := make(map[string]Result)
+	for file, n := range all {
+		now[file] = Result{Date: time.Now().UTC().Format(time.DateOnly), All: n}
+	}
 	for _, m := range ms {
 		r := now[m.File]
 		switch m.State {
@@ -363,7 +370,6 @@ func put(path, room string, ms []*mutant, all map[string]int) error {
 		default:
 			r.Lived = append(r.Lived, m)
 		}
-		r.Date, r.All = time.Now().UTC().Format(time.DateOnly), all[m.File]
 		now[m.File] = r
 	}
 	maps.Copy(kept[room], now)

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -109,6 +110,28 @@ func TestArgued(t *testing.T) {
 	}
 	for key := range why {
 		t.Errorf("%s: there is no such change", key)
+	}
+}
+
+// One change of so many is tried, and a file of which none is tried counts all the same.
+func TestSample(t *testing.T) {
+	t.Parallel()
+	ms := []*mutant{{File: "a"}, {File: "a"}, {File: "b", State: found}, {File: "c"}, {File: "c"}}
+	for every, want := range map[int][]*mutant{1: ms, 2: {ms[1], ms[3]}, 5: {ms[2]}, 11: nil} {
+		if got := sample(ms, every); !slices.Equal(got, want) {
+			t.Errorf("one of %d: got %d of them, want %d", every, len(got), len(want))
+		}
+	}
+	path := filepath.Join(t.TempDir(), "results.json")
+	if err := put(path, "core", sample(ms, 5), count(ms)); err != nil {
+		t.Fatal(err)
+	}
+	all, err := read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := render(all); !strings.Contains(got, "| 5 | 1 | 1 | 1 | 0 | 0 |") {
+		t.Errorf("got %s, want one of 5 tried, and found", got)
 	}
 }
 
