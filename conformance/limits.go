@@ -44,6 +44,13 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 		if time.Since(since) > 5*time.Second {
 			return fmt.Errorf("%d of %d waiters are in the store's queues, and for 5s no other has come", queued, n)
 		}
+		for i := range n {
+			select {
+			case r := <-waits[i]:
+				return fmt.Errorf("wait %d of %d for a lock that is held ended: %v", i+1, n, r.err)
+			default:
+			}
+		}
 		seen := 0
 		for info, err := range a.List(ctx, name) {
 			if err != nil {

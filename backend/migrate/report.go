@@ -46,11 +46,11 @@ func (p *report) start(ctx context.Context, d *member) error {
 	p.background, p.cancel = context.WithCancel(context.Background())
 	going, last := context.WithCancel(p.background)
 	p.last = last
-	first := p.send(ctx, d)
-	p.every(going, func() { _ = p.send(p.background, d) }) // if it fails, the next one may do
+	first := p.send(ctx, d, 0)
+	p.every(going, func() { _ = p.send(p.background, d, 0) }) // if it fails, the next one may do
 	if s := d.spare(); s != nil {
-		p.done.Go(func() { _, _ = p.tell(p.background, s) })
-		p.every(going, func() { _, _ = p.tell(p.background, s) })
+		p.done.Go(func() { _, _ = p.tell(p.background, s, 0) })
+		p.every(going, func() { _, _ = p.tell(p.background, s, 0) })
 	}
 	return first
 }
@@ -83,8 +83,8 @@ func (d *member) spare() *store {
 	return nil
 }
 
-// send reports to the stores that the phase locks in, at once.
-func (p *report) send(ctx context.Context, d *member) error {
+// send reports to the stores that the phase locks in, at once. With a ttl, only to those that do not know one as long.
+func (p *report) send(ctx context.Context, d *member, ttl time.Duration) error {
 	var stores []*store
 	for _, s := range []*store{d.from, d.to} {
 		if s != d.spare() {
@@ -94,7 +94,7 @@ func (p *report) send(ctx context.Context, d *member) error {
 	told, errs := make([]time.Duration, len(stores)), make([]error, len(stores))
 	var all sync.WaitGroup
 	for i, s := range stores {
-		all.Go(func() { told[i], errs[i] = p.tell(ctx, s) })
+		all.Go(func() { told[i], errs[i] = p.tell(ctx, s, ttl) })
 	}
 	all.Wait()
 	for _, err := range errs {
@@ -109,13 +109,16 @@ func (p *report) send(ctx context.Context, d *member) error {
 }
 
 // tell reports to one store, and returns the longest TTL that it knows now. Reports follow each other: an older one
-// that came later would take the newer one's place.
-func (p *report) tell(ctx context.Context, s *store) (time.Duration, error) {
+// that came later would take the newer one's place. So of many that ask for the same ttl at once, one reports it.
+func (p *report) tell(ctx context.Context, s *store, ttl time.Duration) (time.Duration, error) {
 	select {
 	case s.reporting <- struct{}{}:
 		defer func() { <-s.reporting }()
 	case <-ctx.Done():
 		return 0, ctx.Err()
+	}
+	if ttl > 0 && ttl <= s.told {
+		return s.told, nil
 	}
 	var c backend.Client
 	err := within(ctx, sideMost, func(ctx context.Context) error {
@@ -129,6 +132,9 @@ func (p *report) tell(ctx context.Context, s *store) (time.Duration, error) {
 		}
 		return g.Report(ctx, c, alive+c.MaxTTL)
 	})
+	if err == nil {
+		s.told = c.MaxTTL
+	}
 	return c.MaxTTL, err
 }
 
@@ -144,10 +150,10 @@ func (p *report) asks(ctx context.Context, d *member, r *backend.Request) error 
 	case known:
 		return nil
 	case !r.Wait:
-		return p.send(ctx, d) // the spare store hears of it with the next report
+		return p.send(ctx, d, ttl) // the spare store hears of it with the next report
 	}
 	return core.Wait(ctx, r.Nonce, nil, func(ctx context.Context) (bool, time.Duration, error) {
-		return true, 0, p.send(ctx, d)
+		return true, 0, p.send(ctx, d, ttl)
 	})
 }
 

@@ -3,6 +3,7 @@ package migrate_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -225,6 +226,29 @@ func TestReportsFollowEachOther(t *testing.T) {
 		w.want("status", err, nil)
 		if len(st.Clients) != 1 || st.Clients[0].MaxTTL != time.Hour {
 			w.Errorf("a second later: %+v", st.Clients)
+		}
+	})
+}
+
+// TestOneReportForMany: of many who ask for a longer TTL at once, one reports it, and nobody waits for another report.
+func TestOneReportForMany(t *testing.T) {
+	bubble(t, func(w world) {
+		from := &far{store: client(w.old)}
+		o := w.options(backend.PhaseFrom)
+		o.From = from
+		l := w.locker(o)
+		from.report.Store(int64(50 * time.Millisecond))
+		began := time.Now()
+		var asking sync.WaitGroup
+		for i := range 1000 {
+			asking.Go(func() {
+				_, err := l.Mutex("x"+strconv.Itoa(i), fencelock.WithTTL(time.Minute)).Lock(w.Context())
+				w.want("lock", err, nil)
+			})
+		}
+		asking.Wait()
+		if took := time.Since(began); took > 100*time.Millisecond {
+			w.Errorf("a thousand locks took %v, want the time of two reports", took)
 		}
 	})
 }

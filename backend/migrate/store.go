@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
@@ -19,6 +20,7 @@ type store struct {
 	dialing   chan struct{} // full while somebody opens it
 	late      bool          // it was opened by open; written by who dials, read when nobody does
 	reporting chan struct{} // full while a report is under way
+	told      time.Duration // the longest TTL that it was told; guarded by reporting
 }
 
 func newStore(what string, d backend.Driver, open func(context.Context) (backend.Driver, error)) (*store, error) {
