@@ -8,14 +8,16 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/conformance/faultproxy"
 )
 
 // hostileLimits are rules K6: one more than every bound, and a hundred times more.
 var hostileLimits = []Rule{
 	{
-		Name: "K6", What: "a process waits for many names at once, and each wait is its own",
+		Name: "K6", What: "a process waits for many names at once over a slow way, and each wait is its own",
 		Why: "A driver that serves so many waits at a time leaves the next one behind holders " +
-			"that have nothing to do with it.",
+			"that have nothing to do with it, and one that begins them one after the other takes " +
+			"its own line for an outage.",
 		Alone: true, Check: manyNamesWaitedFor,
 	},
 }
@@ -25,7 +27,8 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 	if e.traits.LeasePerConn {
 		n = 20 // and a wait too
 	}
-	a, b := must2(e.Two(ctx, fencelock.WithTTL(time.Minute)))
+	a := must(e.Open(ctx, fencelock.WithTTL(time.Minute)))
+	b, quick := must2(e.slowly(ctx, 25*time.Millisecond, fencelock.WithTTL(time.Minute)))
 	name := e.Name()
 	held := make([]*fencelock.Lease, n)
 	errs := make([]error, n)
@@ -71,6 +74,7 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 			return fmt.Errorf("wait %d of %d, while the others wait: %w", i+1, n, err)
 		}
 	}
+	quick()
 	atOnce(n-first, func(i int) { errs[i] = unlock(ctx, held[i], "a holder of many") })
 	for i := range n - first {
 		if errs[i] != nil {
@@ -80,6 +84,19 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 		check(unlock(ctx, r.lease, "a waiter of many"))
 	}
 	return nil
+}
+
+// slowly opens a client to which each way takes so long, where the link can do that, until its end is called.
+func (e *Env) slowly(ctx context.Context, delay time.Duration, opts ...fencelock.Option) (*fencelock.Locker, func(), error) {
+	if e.h.Link == nil || e.h.Calls {
+		l, err := e.Open(ctx, opts...)
+		return l, func() {}, err
+	}
+	l, link, err := e.OpenThrough(ctx, opts...)
+	if err == nil {
+		link.Set(faultproxy.Mode{Delay: delay})
+	}
+	return l, func() { link.Set(passAll) }, err
 }
 
 // passedTo releases a lock that a waiter is in the queue for, and waits until the waiter has had it.

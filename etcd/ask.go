@@ -168,7 +168,7 @@ func (s *store) first(c *backend.Claim, p *place, l *lease) *part {
 				if !s.push.blocked(p) { // the watch has told of deletions since
 					c.Wake(0)
 				}
-				return queued(c, p)
+				return s.push.queued(c, p)
 			}
 		}
 		switch err := s.looked(c, p, resp.Header.Revision, answers); {
@@ -259,7 +259,7 @@ func (s *store) look(ctx context.Context, c *backend.Claim, p *place) error {
 	if p.rev == 0 {
 		return requeue(c, p)
 	}
-	return queued(c, p)
+	return s.push.queued(c, p)
 }
 
 // turn moves the own entry under the lock's lease if it is first in the queue, which is the grant.

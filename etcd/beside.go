@@ -111,7 +111,7 @@ func (s *store) beside(ctx context.Context, c *backend.Claim, p *place) error {
 		case c.Admits(q.there):
 			done, err = s.choose(ctx, c, p, q)
 		case p.rev > 0 && s.push.blocked(p):
-			return queued(c, p)
+			return s.push.queued(c, p)
 		case p.rev > 0: // the watch has told of more than was read
 		case p.watch == nil:
 			return s.refuse(c, p)

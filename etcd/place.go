@@ -16,6 +16,8 @@ import (
 const (
 	// floorTimer is how long a waiter waits for a push at the most.
 	floorTimer = 5 * time.Second
+	// unheardTimer is the same of one whose watch has not begun yet.
+	unheardTimer = 2 * time.Second
 	// requeuePause is what lies between two of a waiter's entries that were taken out of the queue,
 	// after the first: whoever takes it out may be about it yet.
 	requeuePause = time.Second
@@ -104,12 +106,14 @@ func (s *store) settle(p *place, own *lease, sure bool) {
 }
 
 // queued ends an Ask of a claim whose entry is in the queue.
-func queued(c *backend.Claim, p *place) error {
+func (u *push) queued(c *backend.Claim, p *place) error {
 	switch {
 	case !c.Wait: // it was put into an empty queue
 		return backend.Refusal(errPlace)
 	case p.watch == nil:
 		c.Next = time.Nanosecond
+	case !u.begun(p.watch):
+		c.Queued, c.Next = true, unheardTimer
 	default:
 		c.Queued, c.Next = true, floorTimer
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -28,8 +29,12 @@ const (
 	keepEvery = 500 * time.Millisecond
 	// keepMost bounds one such round.
 	keepMost = time.Second
-	// ownStreams is how many streams go over a Watcher that the program has put into its client.
-	ownStreams = 8
+	// streamsMost is how many streams there are for new watches, and how many go over a Watcher that the program has
+	// put into its client.
+	streamsMost = 8
+	// waitingMost is how many watches may wait for each other on a stream while there is not another: the client
+	// begins them one after the other, each in a round trip (clientv3 3.7).
+	waitingMost = 8
 )
 
 // push is how a store hears of deletions: by a watch of each queue that a claim of this process
@@ -42,17 +47,34 @@ type push struct {
 
 	mu      sync.Mutex // guards what the watches and places of push say that it does
 	watches map[string]*watch
-	stream  *watcher // that new watches go over; nil: another
-	streams int      // that were made
-	silent  bool     // the last watch did not begin in time
-	keeping bool     // keep runs
+	streams []*watcher // that new watches go over
+	made    int        // streams over the client's own Watcher
+	silent  bool       // the last watch did not begin in time
+	keeping bool       // keep runs
 }
 
 // watcher is a stream of watches, to one member.
 type watcher struct {
 	clientv3.Watcher
-	key     string // tells its stream from others, where it is the client's own Watcher
-	watches int    // that go over it
+	key     string    // tells its stream from others, where it is the client's own Watcher
+	watches int       // that go over it
+	waiting int       // how many of them have not begun
+	heard   time.Time // when the last one did, or the stream was made
+}
+
+// stream returns the one for a new watch; u.mu is held.
+func (u *push) stream() *watcher {
+	var least *watcher
+	for _, w := range u.streams {
+		if least == nil || w.waiting < least.waiting {
+			least = w
+		}
+	}
+	if least == nil || least.waiting >= waitingMost && len(u.streams) < streamsMost {
+		least = u.watcher()
+		u.streams = append(u.streams, least)
+	}
+	return least
 }
 
 // watcher returns another stream; u.mu is held. Where the program has put a Watcher of its own into the
@@ -61,10 +83,10 @@ type watcher struct {
 func (u *push) watcher() *watcher {
 	plain := clientv3.NewWatcher(u.s.client)
 	if reflect.TypeOf(u.s.client.Watcher) == reflect.TypeOf(plain) {
-		return &watcher{Watcher: plain}
+		return &watcher{Watcher: plain, heard: time.Now()}
 	}
-	u.streams++
-	return &watcher{Watcher: u.s.client.Watcher, key: strconv.Itoa(u.streams % ownStreams)}
+	u.made++
+	return &watcher{Watcher: u.s.client.Watcher, key: strconv.Itoa(u.made % streamsMost), heard: time.Now()}
 }
 
 // Watch implements clientv3.Watcher.
@@ -122,12 +144,11 @@ func (u *push) add(p *place, begun bool) *watch {
 // open begins to watch a queue; u.mu is held.
 func (u *push) open(queue string) *watch {
 	ctx, cancel := context.WithCancel(u.ctx)
-	if u.stream == nil {
-		u.stream = u.watcher()
-	}
-	u.stream.watches++
+	stream := u.stream()
+	stream.watches++
+	stream.waiting++
 	w := &watch{
-		queue: queue, stream: u.stream, born: time.Now(), cancel: cancel,
+		queue: queue, stream: stream, born: time.Now(), cancel: cancel,
 		ready: make(chan struct{}), places: map[*place]bool{},
 	}
 	u.watches[queue] = w
@@ -165,7 +186,14 @@ func (u *push) run(ctx context.Context, w *watch) {
 		u.mu.Lock()
 		if resp.Created && w.since == 0 {
 			w.since, u.silent = resp.Header.Revision, false
+			w.stream.waiting--
+			w.stream.heard = time.Now()
 			close(w.ready)
+			for p := range w.places {
+				if p.listed > 0 { // it is in the queue, and nobody has told it what was deleted since
+					p.c.Wake(0)
+				}
+			}
 		}
 		for _, e := range resp.Events {
 			for p := range w.places {
@@ -184,8 +212,9 @@ func (u *push) end(w *watch) {
 	u.mu.Lock()
 	u.forget(w)
 	w.stream.watches--
-	last := w.stream.watches == 0 && w.stream != u.stream
+	last := w.stream.watches == 0 && u.spare(w.stream)
 	if w.since == 0 {
+		w.stream.waiting--
 		close(w.ready) // join sees that it is over
 	} else {
 		w.since = 0
@@ -199,6 +228,23 @@ func (u *push) end(w *watch) {
 	}
 }
 
+// spare takes a stream that nothing goes over out of use, unless it is the last one that is in use, and reports whether
+// it is to be closed; u.mu is held.
+func (u *push) spare(stream *watcher) bool {
+	if len(u.streams) == 1 && u.streams[0] == stream {
+		return false
+	}
+	u.drop(stream)
+	return true
+}
+
+// drop makes new watches go over other streams; u.mu is held.
+func (u *push) drop(stream *watcher) bool {
+	n := len(u.streams)
+	u.streams = slices.DeleteFunc(u.streams, func(w *watcher) bool { return w == stream })
+	return len(u.streams) < n
+}
+
 // forget makes the next place of the queue open another watch; u.mu is held.
 func (u *push) forget(w *watch) {
 	if u.watches[w.queue] == w {
@@ -206,7 +252,8 @@ func (u *push) forget(w *watch) {
 	}
 }
 
-// join makes a place listen to its queue, and returns when it does.
+// join makes a place listen to its queue, and returns when it does, or when the watches in front of its own take their
+// time: then the waiter looks from time to time, until its watch has begun.
 func (u *push) join(ctx context.Context, p *place) error {
 	w := u.add(p, false)
 	if w == nil {
@@ -221,8 +268,10 @@ func (u *push) join(ctx context.Context, p *place) error {
 	select {
 	case <-w.ready:
 	case <-late.C:
-		u.forsake(w)
-		return fmt.Errorf("no answer within %v to a watch", most)
+		if u.forsake(w, most) {
+			return fmt.Errorf("no answer within %v to a watch", most)
+		}
+		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -249,16 +298,20 @@ func (u *push) patience() time.Duration {
 	return beginMost
 }
 
-// forsake ends a watch that has not begun in time, and makes new ones go over another stream, and
-// so to another member.
-func (u *push) forsake(w *watch) {
+// forsake ends a watch that waits over a stream on which none has begun for so long, and makes new ones go over another
+// stream, and so to another member. It reports whether that was so.
+func (u *push) forsake(w *watch, most time.Duration) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.stream == w.stream {
-		u.stream, u.silent = nil, true
+	if w.since > 0 || time.Since(w.stream.heard) < most {
+		return false
+	}
+	if u.drop(w.stream) {
+		u.silent = true
 	}
 	u.forget(w)
 	w.cancel()
+	return true
 }
 
 // renew ends all watches: of a store that has gone back they would see nothing before it has come to where
@@ -276,9 +329,9 @@ func (u *push) renew() {
 func (u *push) close() {
 	u.mu.Lock()
 	u.cancel()
-	stream := u.stream
+	streams := slices.Clone(u.streams)
 	u.mu.Unlock()
-	if stream != nil {
+	for _, stream := range streams {
 		_ = stream.Close()
 	}
 }

@@ -84,13 +84,13 @@ func TestForsakenWatchesShareStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	place := &place{c: &backend.Claim{Request: &backend.Request{}}, queue: "x"}
-	for range 3 * ownStreams {
-		d.push.forsake(d.push.add(place, false))
+	for range 3 * streamsMost {
+		d.push.forsake(d.push.add(place, false), 0)
 	}
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if n, stacks := streamsLeft(); n == 0 || n > ownStreams {
-		t.Errorf("streams of %d watches: got %d, want at most %d:\n%s", 3*ownStreams, n, ownStreams, stacks)
+	if n, stacks := streamsLeft(); n == 0 || n > streamsMost {
+		t.Errorf("streams of %d watches: got %d, want at most %d:\n%s", 3*streamsMost, n, streamsMost, stacks)
 	}
 }

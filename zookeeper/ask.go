@@ -38,6 +38,7 @@ type place struct {
 	stands  int       // how often it has joined the queue
 	turn    *turn     // the lock is ours to take from the queue
 	taken   bool      // the lock was not free when it was asked for
+	unsure  bool      // it may not be: others that were asked for with it were not
 	empty   bool      // its node is there, and nothing under it
 	missing bool      // a node is missing that carries everything else
 	others  bool      // somebody else stood there when we last looked
@@ -347,6 +348,7 @@ func (p *place) prepare(ctx context.Context) (*unit, error) {
 			// The container is taken down only if it is empty, and what is not there can be made.
 			u.ops = []any{&zk.DeleteRequest{Path: p.lock, Version: -1}}
 		}
+		u.guess = !p.empty
 		u.ops = append(u.ops,
 			&zk.CreateRequest{Path: p.lock, Acl: st.acl, Flags: zk.FlagContainer})
 	}
@@ -382,7 +384,7 @@ func (p *place) look(ctx context.Context) error {
 		return p.step(ctx)
 	}
 	if !p.taken {
-		if !p.st.wasHeld(p.lock) {
+		if !p.unsure && !p.st.wasHeld(p.lock) {
 			return nil
 		}
 		if err := p.s.sync(ctx); err != nil { // another's release may be on its way to our server
@@ -393,7 +395,7 @@ func (p *place) look(ctx context.Context) error {
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
 		return err
 	}
-	p.taken, p.empty = false, false
+	p.taken, p.unsure, p.empty = false, false, false
 	if err := p.s.saw(ctx, p.lock, l, "", silentHead); err != nil {
 		return err
 	}
@@ -427,6 +429,8 @@ func (p *place) asked(ctx context.Context, u *unit) error {
 	case errors.Is(u.err, errGates):
 		p.st.gates.outdated(u.gates)
 	case errors.Is(u.err, errDrawn):
+	case errors.Is(u.err, errGuess):
+		p.unsure = true
 	case p.turn != nil && i > 0 && (errors.Is(u.err, zk.ErrNoNode) || errors.Is(u.err, zk.ErrNodeExists)):
 		// Whom it was to read beside has left, or a session of ours that is over has made its hold.
 		p.unwatch()

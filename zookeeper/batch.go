@@ -28,6 +28,7 @@ type unit struct {
 	p      *place
 	ops    []any
 	noted  bool          // it has to be known whether they were done, also if the answer is lost
+	guess  bool          // it is for a lock that nobody else has, or waits for, as far as we know
 	bucket *bucket       // of a grant: the counter that its token is drawn from
 	gates  int32         // of a grant: the version of the gates with which it is done
 	era    backend.Token // of a reader's grant beside others: their token, which is not drawn
@@ -49,6 +50,8 @@ type unit struct {
 var (
 	// errGates: the gates are not of the version that a unit wants, and nothing was done.
 	errGates = errors.New("the gates of the keyspace change all the time")
+	// errGuess: another's guess was wrong, and this one's may be. Nothing was done.
+	errGuess = errors.New("the locks are other clients' all the time")
 	// errDrawn: the counter is not what it was known to be, and nothing was done.
 	errDrawn = errors.New("other clients draw tokens of the same counter all the time")
 )
@@ -182,7 +185,7 @@ func (s *session) landed(f *flight) {
 	b.queue = append(again, b.queue...)
 	if f.err == nil {
 		b.most = min(b.most+b.most/2+1, batchMost)
-	} else if f.index >= 0 {
+	} else if f.index >= 0 && !f.guess { // of guesses none goes again before it has looked
 		b.most = max(b.most/2, 1)
 	}
 	b.mu.Unlock()
@@ -213,6 +216,7 @@ type flight struct {
 	load   int // bytes of their paths, about
 	first  int // the place of the first one's operations
 	gated  bool
+	guess  bool // all of them are
 	gates  int32
 	pots   []*pot
 	noted  bool
@@ -223,9 +227,12 @@ type flight struct {
 }
 
 // add puts a unit on the flight, unless it wants other gates than those before it, or a counter
-// from which another one draws. The grants are behind the others: what comes in an answer after a
+// from which another one draws, or one is a guess and the other not: a guess that is wrong costs all a request. The grants are behind the others: what comes in an answer after a
 // container cannot be read.
 func (f *flight) add(u *unit) bool {
+	if len(f.units) > 0 && f.guess != u.guess {
+		return false
+	}
 	if b := u.bucket; b != nil {
 		if f.gated && f.gates != u.gates {
 			return false
@@ -242,7 +249,7 @@ func (f *flight) add(u *unit) bool {
 		}
 		u.pot, f.gated, f.gates = f.pots[i], true, u.gates
 	}
-	f.noted = f.noted || u.noted
+	f.noted, f.guess = f.noted || u.noted, u.guess
 	f.load += 3 * u.p.load()
 	if u.bucket != nil {
 		f.units = append(f.units, u)
@@ -373,13 +380,26 @@ func (f *flight) land() (again []*unit) {
 		f.s.st.forgetCounters() // if one has changed, others may have too
 		return f.refuse(errDrawn)
 	}
+	var wrong *unit
 	for _, u := range f.units {
 		if i >= 0 && i < u.count() {
+			if u.guess && (errors.Is(f.err, zk.ErrNodeExists) || errors.Is(f.err, zk.ErrNotEmpty)) {
+				wrong = u
+			}
 			u.end(i, f.err)
 		} else {
 			again = append(again, u)
 		}
 		i -= u.count()
+	}
+	if wrong != nil { // where one is, many may be, and each would cost all others a request
+		again = slices.DeleteFunc(again, func(u *unit) bool {
+			alike := u.guess && u.noted == wrong.noted
+			if alike {
+				u.end(0, errGuess)
+			}
+			return alike
+		})
 	}
 	if i < 0 {
 		return again

@@ -21,6 +21,69 @@ import (
 	"github.com/fencelock/fencelock/zookeeper"
 )
 
+// Many who are wrong about what is free do not wait for each other's requests to fail, one by one.
+func TestManyHeldByOthers(t *testing.T) {
+	t.Parallel()
+	const n = 400
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	waiters := open(t, z.URL())
+	p, url := proxied(t, z.Servers()[0])
+	holder := open(t, url)
+	name := func(i int) string { return fmt.Sprint("theirs-", i) }
+	leases, waits := make([]*fencelock.Lease, n), make([]error, n)
+	all := func(do func(i int)) time.Duration {
+		began := time.Now()
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Go(func() { do(i) })
+		}
+		wg.Wait()
+		return time.Since(began)
+	}
+	all(func(i int) { leases[i] = lock(t, holder.Mutex(name(i))) })
+	var waiting sync.WaitGroup
+	for i := range n {
+		waiting.Go(func() {
+			var le *fencelock.Lease
+			if le, waits[i] = waiters.Mutex(name(i)).Lock(t.Context()); waits[i] == nil {
+				waits[i] = le.Unlock(t.Context())
+			}
+		})
+	}
+	await(t, 10*time.Second, "all wait", func() bool {
+		there := 0
+		for i, err := range holder.List(t.Context(), "theirs-") {
+			must(t, err)
+			there += i.Waiters
+		}
+		return there == n
+	})
+	far, farURL := proxied(t, z.Servers()[0])
+	others := open(t, farURL)
+	unlock(t, lock(t, others.Mutex("warm")))
+	far.Set(faultproxy.Mode{Delay: 25 * time.Millisecond})
+	errs := make([]error, n)
+	took := all(func(i int) { _, errs[i] = others.Mutex(name(i)).TryLock(t.Context()) })
+	for i, err := range errs {
+		want(t, name(i), err, fencelock.ErrLocked)
+	}
+	if most := n / 8 * 50 * time.Millisecond; took > most {
+		t.Errorf("%d tries took %v, want no more than %v", n, took, most)
+	}
+	before := p.Counts().Requests
+	all(func(i int) { errs[i] = leases[i].Unlock(t.Context()) })
+	if asked := p.Counts().Requests - before; asked > n/4 {
+		t.Errorf("%d releases took %d requests, want no more than %d", n, asked, n/4)
+	}
+	waiting.Wait()
+	for i := range n {
+		must(t, errs[i])
+		must(t, waits[i])
+	}
+	awaitClean(t, c, 5*time.Second)
+}
+
 // Many callers share requests, and the failure of one is no other's.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()

@@ -74,6 +74,7 @@ func (p *place) prepareRelease(ctx context.Context) (*unit, error) {
 	u := &unit{p: p, ops: []any{&zk.DeleteRequest{Path: p.held, Version: -1}}, noted: true}
 	switch {
 	case !p.others:
+		u.guess = true
 		u.ops = append(u.ops, &zk.DeleteRequest{Path: p.lock, Version: -1})
 	case p.r.Mode == backend.Exclusive: // in a group the data are that of its era
 		data := encoded(passing{Nonce: p.c.Nonce, Version: p.counter.version, Last: p.counter.last})
@@ -93,7 +94,7 @@ func (p *place) released(_ context.Context, u *unit) error {
 		return nil
 	case i == 0 && errors.Is(u.err, zk.ErrNoNode):
 		return backend.ErrLost
-	case i == 1 && errors.Is(u.err, zk.ErrNotEmpty):
+	case i == 1 && errors.Is(u.err, zk.ErrNotEmpty), errors.Is(u.err, errGuess):
 		p.others = true
 		return errAgain
 	case i == len(u.ops): // the mark
