@@ -57,7 +57,9 @@
 // under the waiters' lease. When nobody is in front any more it moves its key under the lock's
 // lease, in a transaction that compares that this is so; that is the grant. First come, first
 // served, by create revision. A process has one watch for each name that it waits for, kept for ten
-// seconds after. Each release is told to every process that waits for the name; the one whose turn
+// seconds after. The client begins the watches of one stream one after the other, so many go over up
+// to eight, and one whose watch is late puts its key all the same and looks every 2 s until it has
+// begun. Each release is told to every process that waits for the name; the one whose turn
 // it is acts. A waiter looks for itself every 5 s, in case a push is lost. A waiter whose entry is
 // gone, because its process, its network or the server stood still for 3 s or an operator deleted
 // it, queues again behind the others.

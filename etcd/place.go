@@ -49,7 +49,8 @@ type place struct {
 	requeued time.Time
 
 	// Guarded by push.mu:
-	listed int64 // the revision of the last list of the queue
+	unheard bool  // it stands in the queue, and its watch has not begun
+	listed  int64 // the revision of the last list of the queue
 	// front are the entries in front that are there yet, but those that cannot keep it out; the own one:
 	// to be looked at.
 	front map[string]*backend.Request
@@ -112,12 +113,20 @@ func (u *push) queued(c *backend.Claim, p *place) error {
 		return backend.Refusal(errPlace)
 	case p.watch == nil:
 		c.Next = time.Nanosecond
-	case !u.begun(p.watch):
+	case u.unheard(p):
 		c.Queued, c.Next = true, unheardTimer
 	default:
 		c.Queued, c.Next = true, floorTimer
 	}
 	return backend.ErrLocked
+}
+
+// unheard reports whether the place's watch has not begun. If so the place is told when it does.
+func (u *push) unheard(p *place) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	p.unheard = p.watch.since == 0
+	return p.unheard
 }
 
 // requeue ends an Ask of a claim whose entry is gone: the next one queues again, with the same key:

@@ -22,8 +22,8 @@ const (
 	idleFor = 10 * time.Second
 	// idleMost is how many such watches are kept.
 	idleMost = 64
-	// beginMost is how long a watch may take to begin, for its member may hang. One that follows such
-	// a watch has twice as long, which is less than a look of the engine has.
+	// beginMost is how long none of a stream's watches may have begun while one is to, for its member may hang. One
+	// that follows such a watch has twice as long, which is less than a look of the engine has.
 	beginMost = 700 * time.Millisecond
 	// keepEvery is how often the watches, and the leases that waiters need, are looked at.
 	keepEvery = 500 * time.Millisecond
@@ -53,12 +53,12 @@ type push struct {
 	keeping bool       // keep runs
 }
 
-// watcher is a stream of watches, to one member.
+// watcher is a stream of watches, to one member. Its numbers are guarded by push.mu.
 type watcher struct {
 	clientv3.Watcher
 	key     string    // tells its stream from others, where it is the client's own Watcher
 	watches int       // that go over it
-	waiting int       // how many of them have not begun
+	waiting int       // how many of them have not begun; those of before a reconnect begin again before them
 	heard   time.Time // when the last one did, or the stream was made
 }
 
@@ -85,8 +85,13 @@ func (u *push) watcher() *watcher {
 	if reflect.TypeOf(u.s.client.Watcher) == reflect.TypeOf(plain) {
 		return &watcher{Watcher: plain, heard: time.Now()}
 	}
-	u.made++
-	return &watcher{Watcher: u.s.client.Watcher, key: strconv.Itoa(u.made % streamsMost), heard: time.Now()}
+	var key string
+	for taken := true; taken; { // fewer than all are
+		u.made++
+		key = strconv.Itoa(u.made % streamsMost)
+		taken = slices.ContainsFunc(u.streams, func(w *watcher) bool { return w.key == key })
+	}
+	return &watcher{Watcher: u.s.client.Watcher, key: key, heard: time.Now()}
 }
 
 // Watch implements clientv3.Watcher.
@@ -190,7 +195,8 @@ func (u *push) run(ctx context.Context, w *watch) {
 			w.stream.heard = time.Now()
 			close(w.ready)
 			for p := range w.places {
-				if p.listed > 0 { // it is in the queue, and nobody has told it what was deleted since
+				if p.unheard {
+					p.unheard = false
 					p.c.Wake(0)
 				}
 			}
@@ -216,12 +222,13 @@ func (u *push) end(w *watch) {
 	if w.since == 0 {
 		w.stream.waiting--
 		close(w.ready) // join sees that it is over
-	} else {
-		w.since = 0
-		for p := range w.places {
+	}
+	for p := range w.places {
+		if w.since > 0 || p.unheard {
 			p.c.Wake(0)
 		}
 	}
+	w.since = 0
 	u.mu.Unlock()
 	if last { // the client keeps a stream that a watch has left before it began (clientv3 3.7)
 		_ = w.stream.Close()
@@ -234,15 +241,8 @@ func (u *push) spare(stream *watcher) bool {
 	if len(u.streams) == 1 && u.streams[0] == stream {
 		return false
 	}
-	u.drop(stream)
-	return true
-}
-
-// drop makes new watches go over other streams; u.mu is held.
-func (u *push) drop(stream *watcher) bool {
-	n := len(u.streams)
 	u.streams = slices.DeleteFunc(u.streams, func(w *watcher) bool { return w == stream })
-	return len(u.streams) < n
+	return true
 }
 
 // forget makes the next place of the queue open another watch; u.mu is held.
@@ -306,9 +306,12 @@ func (u *push) forsake(w *watch, most time.Duration) bool {
 	if w.since > 0 || time.Since(w.stream.heard) < most {
 		return false
 	}
-	if u.drop(w.stream) {
-		u.silent = true
-	}
+	// Of others that none has begun on since it is unknown whether they are better: they may be at the same member.
+	n := len(u.streams)
+	u.streams = slices.DeleteFunc(u.streams, func(s *watcher) bool {
+		return s == w.stream || s.watches > 0 && !s.heard.After(w.born)
+	})
+	u.silent = u.silent || len(u.streams) < n
 	u.forget(w)
 	w.cancel()
 	return true

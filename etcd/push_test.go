@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,102 @@ func streamsLeft() (n int, stacks string) {
 	buf := make([]byte, 8<<20)
 	stacks = string(buf[:runtime.Stack(buf, true)])
 	return strings.Count(stacks, "(*watchGRPCStream).run("), stacks
+}
+
+// A waiter whose watch begins late, behind others, stands in the queue meanwhile: it is told of the beginning, for its
+// turn may have come, and of an end before that.
+func TestLateWatchWakes(t *testing.T) {
+	t.Parallel()
+	e := servers.Etcd(t, servers.EtcdOptions{})
+	p, err := faultproxy.New(e.Addrs()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	client, err := clientv3.New(config([]string{p.Addr()}, nil, time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	d, err := New(client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Set(faultproxy.Mode{HoldReplies: true})
+	for _, of := range []struct {
+		what string
+		then func(w *watch)
+	}{
+		{"end", func(w *watch) { d.push.forsake(w, 0) }},
+		{"beginning", func(*watch) { p.Set(faultproxy.Mode{}) }},
+	} {
+		told := make(woken, 1)
+		c := &backend.Claim{Request: &backend.Request{Wait: true}, Waker: told}
+		place := &place{c: c, queue: d.store.keys.queue(of.what)}
+		w := d.push.add(place, false)
+		if _ = d.push.queued(c, place); !c.Queued || c.Next != unheardTimer {
+			t.Errorf("%s: queued %v, looks in %v, want it to look in %v", of.what, c.Queued, c.Next, unheardTimer)
+		}
+		select {
+		case <-told:
+			t.Errorf("%s: it was told before", of.what)
+		default:
+		}
+		of.then(w)
+		select {
+		case <-told:
+		case <-time.After(5 * time.Second):
+			t.Errorf("%s: it was not told", of.what)
+		}
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// woken is a Waker that takes one call.
+type woken chan struct{}
+
+func (w woken) Wake(time.Duration) {
+	select {
+	case w <- struct{}{}:
+	default:
+	}
+}
+
+// A watch that was forsaken is not tried again over streams on which no other has begun since.
+func TestForsakenStreams(t *testing.T) {
+	t.Parallel()
+	client, err := clientv3.New(config([]string{"127.0.0.1:1"}, nil, time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	d, err := New(client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(queue string) *watch {
+		return d.push.add(&place{c: &backend.Claim{Request: &backend.Request{}, Waker: woken(nil)}, queue: queue}, false)
+	}
+	for i := range 3 * waitingMost {
+		add(fmt.Sprint("early", i))
+	}
+	late := add("late")
+	old := slices.Clone(d.push.streams)
+	if len(old) != 4 {
+		t.Errorf("%d watches wait over %d streams, want 4", 3*waitingMost+1, len(old))
+	}
+	for _, s := range old {
+		s.waiting = 0 // as though all had begun, before
+	}
+	d.push.forsake(late, 0)
+	if w := add("late"); slices.Contains(old, w.stream) {
+		t.Error("it goes over one of the old streams")
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Where the client has a Watcher of the program's, which keeps such streams, there are few of them however many watches

@@ -38,7 +38,7 @@ type place struct {
 	stands  int       // how often it has joined the queue
 	turn    *turn     // the lock is ours to take from the queue
 	taken   bool      // the lock was not free when it was asked for
-	unsure  bool      // it may not be: others that were asked for with it were not
+	unsure  bool      // it may not be free: others that were asked for with it are not
 	empty   bool      // its node is there, and nothing under it
 	missing bool      // a node is missing that carries everything else
 	others  bool      // somebody else stood there when we last looked
@@ -332,8 +332,9 @@ func (p *place) prepare(ctx context.Context) (*unit, error) {
 		p.taken = true
 		return nil, backend.ErrLocked
 	}
+	looked := false
 	if p.turn == nil {
-		if err := p.look(ctx); err != nil {
+		if looked, err = p.look(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -348,7 +349,9 @@ func (p *place) prepare(ctx context.Context) (*unit, error) {
 			// The container is taken down only if it is empty, and what is not there can be made.
 			u.ops = []any{&zk.DeleteRequest{Path: p.lock, Version: -1}}
 		}
-		u.guess = !p.empty
+		if !looked {
+			u.guess = free
+		}
 		u.ops = append(u.ops,
 			&zk.CreateRequest{Path: p.lock, Acl: st.acl, Flags: zk.FlagContainer})
 	}
@@ -376,37 +379,39 @@ func (p *place) draw(ctx context.Context) error {
 	return err
 }
 
-// look returns nil if the lock is free, as far as that is known. To ask for a lock that is held
-// costs the servers a write that fails, to look costs a read: so it looks only where the lock was
-// held just now.
-func (p *place) look(ctx context.Context) error {
+// look returns nil if the lock is free, as far as that is known, and whether it has looked. To ask for a lock
+// that is held costs the servers a write that fails, to look costs a read: so it looks only where the lock was
+// held just now, or others that were asked for with it are.
+func (p *place) look(ctx context.Context) (looked bool, err error) {
 	if p.wait != "" {
-		return p.step(ctx)
+		return true, p.step(ctx)
 	}
 	if !p.taken {
 		if !p.unsure && !p.st.wasHeld(p.lock) {
-			return nil
+			return false, nil
 		}
 		if err := p.s.sync(ctx); err != nil { // another's release may be on its way to our server
-			return err
+			return true, err
 		}
 	}
 	l, err := p.s.line(ctx, p.lock)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
-		return err
+		return true, err
 	}
 	p.taken, p.unsure, p.empty = false, false, false
 	if err := p.s.saw(ctx, p.lock, l, "", silentHead); err != nil {
-		return err
+		return true, err
 	}
-	switch {
-	case len(l.holds)+len(l.waiters) > 0 && l.soon(p.r, len(l.waiters)):
-		return p.step(ctx)
-	case len(l.holds)+len(l.waiters) > 0:
-		return backend.ErrLocked
+	switch free := len(l.holds)+len(l.waiters) == 0; {
+	case free:
+		p.empty = err == nil // its holder died, and the servers have not taken it down yet
+		return true, nil
+	case p.c.Wait: // it goes to the end of the queue
+		p.taken = true
+	case l.soon(p.r, len(l.waiters)):
+		return true, p.step(ctx)
 	}
-	p.empty = err == nil // its holder died, and the servers have not taken it down yet
-	return nil
+	return true, backend.ErrLocked
 }
 
 // asked is the answer to a claim whose unit has ended.

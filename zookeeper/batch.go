@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -27,8 +28,9 @@ const (
 type unit struct {
 	p      *place
 	ops    []any
-	noted  bool          // it has to be known whether they were done, also if the answer is lost
-	guess  bool          // it is for a lock that nobody else has, or waits for, as far as we know
+	noted  bool // it has to be known whether they were done, also if the answer is lost
+	guess  guess
+	missed bool          // another's guess of its flight was wrong
 	bucket *bucket       // of a grant: the counter that its token is drawn from
 	gates  int32         // of a grant: the version of the gates with which it is done
 	era    backend.Token // of a reader's grant beside others: their token, which is not drawn
@@ -47,11 +49,21 @@ type unit struct {
 	last     zk.MultiResponse // of the last of ops; empty if the answer could not be read so far
 }
 
+// guess is what a unit takes for true without having looked. One that is wrong makes the whole multi fail: for a while
+// after that units with different ones share none.
+type guess int
+
+const (
+	none  guess = iota
+	free        // nobody has the lock
+	alone       // nobody waits for it
+)
+
 var (
 	// errGates: the gates are not of the version that a unit wants, and nothing was done.
 	errGates = errors.New("the gates of the keyspace change all the time")
-	// errGuess: another's guess was wrong, and this one's may be. Nothing was done.
-	errGuess = errors.New("the locks are other clients' all the time")
+	// errGuess: others' guesses were wrong, time and again, and this one's may be. Nothing was done.
+	errGuess = errors.New("others of the locks asked for with it are taken")
 	// errDrawn: the counter is not what it was known to be, and nothing was done.
 	errDrawn = errors.New("other clients draw tokens of the same counter all the time")
 )
@@ -64,7 +76,8 @@ type batch struct {
 	queue   []*unit
 	most    int // units in one multi
 	flights int
-	units   int // of all of them
+	units   int       // of all of them
+	wrong   time.Time // when a guess was
 }
 
 // send puts a unit in the queue.
@@ -133,6 +146,7 @@ func (s *session) depart() {
 		m := <-s.marks
 		// While there is no connection the units stay in the queue.
 		for f := s.board(m, s.await(context.Background())); f != nil; {
+			s.depart() // what it could not take along
 			f.fly()
 			s.landed(f)
 			runtime.Gosched() // who has just been answered may come along
@@ -159,7 +173,7 @@ func (s *session) board(m *mark, ended error) *flight {
 	if !b.due() {
 		return nil
 	}
-	f := &flight{s: s, mark: m}
+	f := &flight{s: s, mark: m, apart: time.Since(b.wrong) < busyFor}
 	b.queue = slices.DeleteFunc(b.queue, func(u *unit) bool {
 		return len(f.units) < b.most && f.load <= maxLoad && f.add(u)
 	})
@@ -183,9 +197,12 @@ func (s *session) landed(f *flight) {
 	b.mu.Lock()
 	b.units -= f.size
 	b.queue = append(again, b.queue...)
+	if f.wrong {
+		b.wrong = time.Now()
+	}
 	if f.err == nil {
 		b.most = min(b.most+b.most/2+1, batchMost)
-	} else if f.index >= 0 && !f.guess { // of guesses none goes again before it has looked
+	} else if f.index >= 0 && !f.wrong {
 		b.most = max(b.most/2, 1)
 	}
 	b.mu.Unlock()
@@ -216,7 +233,9 @@ type flight struct {
 	load   int // bytes of their paths, about
 	first  int // the place of the first one's operations
 	gated  bool
-	guess  bool // all of them are
+	apart  bool  // all have the same guess
+	guess  guess // that of the first one
+	wrong  bool  // one was
 	gates  int32
 	pots   []*pot
 	noted  bool
@@ -227,10 +246,12 @@ type flight struct {
 }
 
 // add puts a unit on the flight, unless it wants other gates than those before it, or a counter
-// from which another one draws, or one is a guess and the other not: a guess that is wrong costs all a request. The grants are behind the others: what comes in an answer after a
-// container cannot be read.
+// from which another one draws, or, if they are to be apart, guesses otherwise. The grants are
+// behind the others: what comes in an answer after a container cannot be read.
 func (f *flight) add(u *unit) bool {
-	if len(f.units) > 0 && f.guess != u.guess {
+	if len(f.units) == 0 {
+		f.guess = u.guess
+	} else if f.apart && f.guess != u.guess {
 		return false
 	}
 	if b := u.bucket; b != nil {
@@ -249,7 +270,7 @@ func (f *flight) add(u *unit) bool {
 		}
 		u.pot, f.gated, f.gates = f.pots[i], true, u.gates
 	}
-	f.noted, f.guess = f.noted || u.noted, u.guess
+	f.noted = f.noted || u.noted
 	f.load += 3 * u.p.load()
 	if u.bucket != nil {
 		f.units = append(f.units, u)
@@ -380,25 +401,22 @@ func (f *flight) land() (again []*unit) {
 		f.s.st.forgetCounters() // if one has changed, others may have too
 		return f.refuse(errDrawn)
 	}
-	var wrong *unit
 	for _, u := range f.units {
 		if i >= 0 && i < u.count() {
-			if u.guess && (errors.Is(f.err, zk.ErrNodeExists) || errors.Is(f.err, zk.ErrNotEmpty)) {
-				wrong = u
-			}
+			f.wrong = u.guess != none && (errors.Is(f.err, zk.ErrNodeExists) || errors.Is(f.err, zk.ErrNotEmpty))
 			u.end(i, f.err)
 		} else {
 			again = append(again, u)
 		}
 		i -= u.count()
 	}
-	if wrong != nil { // where one is, many may be, and each would cost all others a request
+	if f.wrong { // where two are, many may be, and each would cost the others a request
 		again = slices.DeleteFunc(again, func(u *unit) bool {
-			alike := u.guess && u.noted == wrong.noted
-			if alike {
+			missed := u.missed && u.guess != none
+			if u.missed = true; missed {
 				u.end(0, errGuess)
 			}
-			return alike
+			return missed
 		})
 	}
 	if i < 0 {

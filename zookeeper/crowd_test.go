@@ -84,6 +84,66 @@ func TestManyHeldByOthers(t *testing.T) {
 	awaitClean(t, c, 5*time.Second)
 }
 
+// Those whose locks are free are not held up by many whose are not.
+func TestFreeAmongMany(t *testing.T) {
+	t.Parallel()
+	const held, scanners, lockers = 1000, 200, 15
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	holder := open(t, z.URL())
+	p, url := proxied(t, z.Servers()[0])
+	l := open(t, url)
+	unlock(t, lock(t, l.Mutex("warm")))
+	name := func(i int) string { return fmt.Sprint("taken-", i) }
+	leases := make([]*fencelock.Lease, held)
+	var wg sync.WaitGroup
+	for i := range held {
+		wg.Go(func() { leases[i] = lock(t, holder.Mutex(name(i))) })
+	}
+	wg.Wait()
+	p.Set(faultproxy.Mode{Delay: 25 * time.Millisecond})
+	var scanning sync.WaitGroup
+	var over atomic.Bool
+	for s := range scanners {
+		scanning.Go(func() {
+			for i := s; i < held; i += scanners {
+				_, err := l.Mutex(name(i)).TryLock(t.Context())
+				want(t, name(i), err, fencelock.ErrLocked)
+			}
+		})
+	}
+	slowest := make([]time.Duration, lockers)
+	for i := range lockers {
+		wg.Go(func() {
+			for n := 0; !over.Load(); n++ {
+				began := time.Now()
+				le, err := l.Mutex(fmt.Sprint("free-", i, "-", n)).TryLock(t.Context())
+				if err == nil {
+					slowest[i] = max(slowest[i], time.Since(began))
+					began, err = time.Now(), le.Unlock(t.Context())
+					slowest[i] = max(slowest[i], time.Since(began))
+				}
+				if err != nil {
+					t.Errorf("free-%d-%d: %v", i, n, err)
+				}
+			}
+		})
+	}
+	scanning.Wait()
+	over.Store(true)
+	wg.Wait()
+	t.Logf("the slowest of those with free locks took %v", slices.Max(slowest))
+	if most := 2 * time.Second; slices.Max(slowest) > most {
+		t.Errorf("the slowest of those with free locks took %v, want no more than %v", slices.Max(slowest), most)
+	}
+	p.Set(faultproxy.Mode{})
+	for i := range held {
+		wg.Go(func() { unlock(t, leases[i]) })
+	}
+	wg.Wait()
+	awaitClean(t, c, 5*time.Second)
+}
+
 // Many callers share requests, and the failure of one is no other's.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()

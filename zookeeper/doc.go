@@ -23,7 +23,7 @@
 //	locks                                 its data are the gates of migrations
 //	locks/<name>                          container: there while the name is held or waited for;
 //	                                      its data are those of the last release that somebody
-//	                                      waited for, or of an era that a floor began
+//	                                      waited for, or may have, or of an era that a floor began
 //	locks/<name>/held-<nonce>             ephemeral: the holder; its data are the token, the
 //	                                      owner, and what it made of the counter, as JSON
 //	locks/<name>/wait-<nonce>-<number>    ephemeral, sequential: the queue; the data are the owner
@@ -48,7 +48,10 @@
 // with its nonce, so no late release can touch the next holder. While one of these multis is under
 // way on a session, the grants and releases of other names that come up meanwhile leave together in
 // the next, up to 128: when half as many have come up as are under way, and at most four multis
-// are. An operation that fails is that of its own caller: the others leave again. A name that was
+// are. An operation that fails is that of its own caller: the others leave again. Where that was a
+// guess, that nobody has the lock or waits for it, what guesses otherwise leaves apart for the next
+// two seconds, and whose multi has failed twice for guesses of others does not guess any more: it
+// looks, or is released as though somebody waited. A name that was
 // found held a moment ago is queued for at once, or looked at by who does not wait, which costs the
 // servers less than a write that fails.
 //

@@ -74,7 +74,7 @@ func (p *place) prepareRelease(ctx context.Context) (*unit, error) {
 	u := &unit{p: p, ops: []any{&zk.DeleteRequest{Path: p.held, Version: -1}}, noted: true}
 	switch {
 	case !p.others:
-		u.guess = true
+		u.guess = alone
 		u.ops = append(u.ops, &zk.DeleteRequest{Path: p.lock, Version: -1})
 	case p.r.Mode == backend.Exclusive: // in a group the data are that of its era
 		data := encoded(passing{Nonce: p.c.Nonce, Version: p.counter.version, Last: p.counter.last})

@@ -157,7 +157,7 @@ func (p *place) follow(ctx context.Context, gone string) error {
 	return p.first(ctx)
 }
 
-// passedOn returns nil if the last release that found somebody in the queue was that of a holder;
+// passedOn returns nil if the last release that was written to be read here was that of a holder;
 // otherwise errMoved, or why it is not known. What a release says of the counter is what our own
 // grant will find.
 func (p *place) passedOn(ctx context.Context, nonce string) error {
