@@ -87,7 +87,9 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 }
 
 // slowly opens a client to which each way takes so long, where the link can do that, until its end is called.
-func (e *Env) slowly(ctx context.Context, delay time.Duration, opts ...fencelock.Option) (*fencelock.Locker, func(), error) {
+func (e *Env) slowly(
+	ctx context.Context, delay time.Duration, opts ...fencelock.Option,
+) (*fencelock.Locker, func(), error) {
 	if e.h.Link == nil || e.h.Calls {
 		l, err := e.Open(ctx, opts...)
 		return l, func() {}, err

@@ -145,7 +145,8 @@ func TestForsakenStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	add := func(queue string) *watch {
-		return d.push.add(&place{c: &backend.Claim{Request: &backend.Request{}, Waker: woken(nil)}, queue: queue}, false)
+		c := &backend.Claim{Request: &backend.Request{}, Waker: woken(nil)}
+		return d.push.add(&place{c: c, queue: queue}, false)
 	}
 	for i := range 3 * waitingMost {
 		add(fmt.Sprint("early", i))
