@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,6 +70,44 @@ func streamsLeft() (n int, stacks string) {
 	buf := make([]byte, 8<<20)
 	stacks = string(buf[:runtime.Stack(buf, true)])
 	return strings.Count(stacks, "(*watchGRPCStream).run("), stacks
+}
+
+// Of many watches at once each waits for others of its stream to begin, and none is taken for one of a member that hangs.
+func TestManyWatchesAtOnce(t *testing.T) {
+	t.Parallel()
+	e := servers.Etcd(t, servers.EtcdOptions{})
+	p, err := faultproxy.New(e.Addrs()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	client, err := clientv3.New(config([]string{p.Addr()}, nil, time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	d, err := New(client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Set(faultproxy.Mode{Delay: 50 * time.Millisecond})
+	errs := make([]error, 40*streamsMost)
+	var wg sync.WaitGroup
+	for i := range errs {
+		c := &backend.Claim{Request: &backend.Request{}, Waker: woken(nil)}
+		place := &place{c: c, queue: d.store.keys.queue(fmt.Sprint(i))}
+		wg.Go(func() { errs[i] = d.push.join(t.Context(), place) })
+	}
+	wg.Wait()
+	for i, err := range errs {
+		if err != nil {
+			t.Errorf("watch %d of %d: %v", i, len(errs), err)
+			break
+		}
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A waiter whose watch begins late, behind others, stands in the queue meanwhile: it is told of the beginning, for its
