@@ -29,9 +29,8 @@ type hold struct {
 	fresh   backend.Instant // when the store's grant was seen
 	handled atomic.Bool     // Lease.Handle was called
 	kept    atomic.Bool     // nobody else gets it of us: it is about to be broken, or came late
-	capped  time.Duration
-	due     due  // the schedule's
-	dice    dice // likewise
+	due     due             // the schedule's
+	dice    dice            // likewise
 	// The Locker's mutex guards these.
 	place    int           // in the Locker's holds, from 1
 	wanted   chan struct{} // of Wanted; nil until it is asked for
@@ -143,11 +142,7 @@ func (h *hold) accept(g backend.Grant, began backend.Instant, p *place) (*Lease,
 		h.asked = began
 	}
 	if now.Sub(h.asked)-g.Sent >= passOnWord {
-		h.Reserved = 0
 		h.kept.Store(true)
-	}
-	if h.set.maxHold > 0 {
-		h.capped = h.set.maxHold
 	}
 	h.mu.Lock()
 	h.span = h.trust(h.asked)
@@ -197,8 +192,8 @@ func (h *hold) trust(asked backend.Instant) time.Duration {
 		span = min(span, h.Max)
 	}
 	span -= margin(h.TTL, h.route.traits)
-	if h.capped > 0 {
-		span = min(span, h.granted.Add(h.capped).Sub(asked.Time()))
+	if h.set.maxHold > 0 {
+		span = min(span, h.granted.Add(h.set.maxHold).Sub(asked.Time()))
 	}
 	return span
 }
@@ -235,7 +230,7 @@ func (h *hold) lookAtLocked(now backend.Instant) bool {
 		return false
 	}
 	reason := Expired
-	if h.capped > 0 && !now.Time().Before(h.granted.Add(h.capped)) {
+	if h.set.maxHold > 0 && !now.Time().Before(h.granted.Add(h.set.maxHold)) {
 		reason = MaxHold
 	}
 	h.doubt = h.state == unrenewed && h.undoer() != nil // Unlock was called in time

@@ -57,6 +57,34 @@ func TestRenewalsAreJittered(t *testing.T) {
 	})
 }
 
+// Processes that were granted locks at one moment, as after an outage, do not renew them at one moment.
+func TestProcessesDoNotRenewInStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var mu sync.Mutex
+		first := map[time.Duration]bool{}
+		for i := range 10 {
+			o := newFake(t)
+			renewed := false
+			o.on("renew", func(c call) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if !renewed {
+					renewed, first[time.Since(began)] = true, true
+				}
+				return c.apply()
+			})
+			lock(t, open(t, o).Mutex(fmt.Sprint(i)))
+		}
+		time.Sleep(ttl)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(first) < 5 {
+			t.Errorf("ten processes made their first renewals at %v, want many moments", first)
+		}
+	})
+}
+
 func TestRenewalAnswers(t *testing.T) {
 	tests := map[string]struct {
 		step        step
