@@ -72,7 +72,7 @@ func streamsLeft() (n int, stacks string) {
 	return strings.Count(stacks, "(*watchGRPCStream).run("), stacks
 }
 
-// Of many watches at once each waits for others of its stream to begin, and none is taken for one of a member that hangs.
+// Of many watches at once each waits for others of its stream, and none is taken for one of a member that hangs.
 func TestManyWatchesAtOnce(t *testing.T) {
 	t.Parallel()
 	e := servers.Etcd(t, servers.EtcdOptions{})
