@@ -40,7 +40,8 @@ func work(ctx context.Context) error {
 	fmt.Println("ready")
 	name := strings.TrimSuffix(c.Rules()[0].Match, "*") + "counter"
 	for ctx.Err() == nil {
-		err := locks.Do(ctx, name, increment)
+		// What was begun is finished: a request that is broken off may be carried out once the lock is another's.
+		err := locks.Do(context.WithoutCancel(ctx), name, increment)
 		switch {
 		case err == nil, ctx.Err() != nil:
 		case errors.Is(err, fencelock.ErrUnsupported): // a gate: this process is of a phase that is over
