@@ -1,6 +1,7 @@
 package fencelock_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -26,7 +27,7 @@ func (x *ledger) Undo(cause error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.over && x.cause == nil {
-		x.cause = cause
+		x.cause = cmp.Or(cause, errors.New("undone for no reason"))
 	}
 }
 

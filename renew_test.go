@@ -519,10 +519,18 @@ func TestShortGrantOfASilentStore(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
 		d.grant = func(g *backend.Grant) { g.Short = shortGrant }
 		d.on("renew", hang)
-		l := open(t, d)
+		margins := make(chan time.Duration, 1)
+		l := open(t, d, fencelock.WithObserver(observe(func(_ context.Context, e fencelock.Event) {
+			if e.Kind == fencelock.Lost {
+				margins <- e.Margin
+			}
+		})))
 		began := time.Now()
 		le := lock(t, l.Mutex("n"))
 		<-le.Done()
+		if margin := <-margins; margin <= 0 || margin > shortGrant/10 {
+			t.Errorf("it was told %v before the store lets go, which is %v after its word", margin, shortGrant)
+		}
 		if took := time.Since(began); took >= shortGrant || took < shortGrant*9/10 {
 			t.Errorf("lost after %v, the store's word was for %v", took, shortGrant)
 		}
