@@ -50,7 +50,10 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 		for i := range n {
 			select {
 			case r := <-waits[i]:
-				return fmt.Errorf("wait %d of %d for a lock that is held ended: %v", i+1, n, r.err)
+				if r.err == nil {
+					return fmt.Errorf("wait %d of %d was granted a lock that another holds", i+1, n)
+				}
+				return fmt.Errorf("wait %d of %d for a lock that is held ended: %w", i+1, n, r.err)
 			default:
 			}
 		}

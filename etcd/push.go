@@ -22,8 +22,8 @@ const (
 	idleFor = 10 * time.Second
 	// idleMost is how many such watches are kept.
 	idleMost = 64
-	// beginMost is how long none of a stream's watches may have begun while one is to, for its member may hang. One
-	// that follows such a watch has twice as long, which is less than a look of the engine has.
+	// beginMost is how long a stream may begin no watch while one waits: its member may hang. The next stream has
+	// twice as long, which is less than a look of the engine has.
 	beginMost = 700 * time.Millisecond
 	// keepEvery is how often the watches, and the leases that waiters need, are looked at.
 	keepEvery = 500 * time.Millisecond

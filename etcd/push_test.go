@@ -24,21 +24,7 @@ func TestForsakenWatchLeavesNoStream(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a watch is forsaken after 700 ms")
 	}
-	e := servers.Etcd(t, servers.EtcdOptions{})
-	p, err := faultproxy.New(e.Addrs()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	client, err := clientv3.New(config([]string{p.Addr()}, nil, time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	d, err := New(client, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d, p := behindProxy(t)
 	for i := range 3 {
 		queue := d.store.keys.queue(fmt.Sprint(i))
 		place := &place{c: &backend.Claim{Request: &backend.Request{}}, queue: queue}
@@ -65,6 +51,33 @@ func TestForsakenWatchLeavesNoStream(t *testing.T) {
 	}
 }
 
+// driverAt returns a driver over a client of its own, which is closed with the test.
+func driverAt(t *testing.T, addr string) *Driver {
+	t.Helper()
+	client, err := clientv3.New(config([]string{addr}, nil, time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	d, err := New(client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// behindProxy returns one at a server of its own, behind a proxy.
+func behindProxy(t *testing.T) (*Driver, *faultproxy.Proxy) {
+	t.Helper()
+	e := servers.Etcd(t, servers.EtcdOptions{})
+	p, err := faultproxy.New(e.Addrs()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return driverAt(t, p.Addr()), p
+}
+
 // streamsLeft counts the streams of watches in this process.
 func streamsLeft() (n int, stacks string) {
 	buf := make([]byte, 8<<20)
@@ -75,21 +88,7 @@ func streamsLeft() (n int, stacks string) {
 // Of many watches at once each waits for others of its stream, and none is taken for one of a member that hangs.
 func TestManyWatchesAtOnce(t *testing.T) {
 	t.Parallel()
-	e := servers.Etcd(t, servers.EtcdOptions{})
-	p, err := faultproxy.New(e.Addrs()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	client, err := clientv3.New(config([]string{p.Addr()}, nil, time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	d, err := New(client, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d, p := behindProxy(t)
 	p.Set(faultproxy.Mode{Delay: 50 * time.Millisecond})
 	errs := make([]error, 40*streamsMost)
 	var wg sync.WaitGroup
@@ -114,21 +113,7 @@ func TestManyWatchesAtOnce(t *testing.T) {
 // turn may have come, and of an end before that.
 func TestLateWatchWakes(t *testing.T) {
 	t.Parallel()
-	e := servers.Etcd(t, servers.EtcdOptions{})
-	p, err := faultproxy.New(e.Addrs()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	client, err := clientv3.New(config([]string{p.Addr()}, nil, time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	d, err := New(client, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d, p := behindProxy(t)
 	p.Set(faultproxy.Mode{HoldReplies: true})
 	for _, of := range []struct {
 		what string
@@ -174,15 +159,7 @@ func (w woken) Wake(time.Duration) {
 // A watch that was forsaken is not tried again over streams on which no other has begun since.
 func TestForsakenStreams(t *testing.T) {
 	t.Parallel()
-	client, err := clientv3.New(config([]string{"127.0.0.1:1"}, nil, time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	d, err := New(client, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := driverAt(t, "127.0.0.1:1")
 	add := func(queue string) *watch {
 		c := &backend.Claim{Request: &backend.Request{}, Waker: woken(nil)}
 		return d.push.add(&place{c: c, queue: queue}, false)

@@ -402,8 +402,8 @@ func (p *place) look(ctx context.Context) (looked bool, err error) {
 	if err := p.s.saw(ctx, p.lock, l, "", silentHead); err != nil {
 		return true, err
 	}
-	switch free := len(l.holds)+len(l.waiters) == 0; {
-	case free:
+	switch {
+	case len(l.holds)+len(l.waiters) == 0:
 		p.empty = err == nil // its holder died, and the servers have not taken it down yet
 		return true, nil
 	case p.c.Wait: // it goes to the end of the queue

@@ -77,7 +77,7 @@ type batch struct {
 	most    int // units in one multi
 	flights int
 	units   int       // of all of them
-	wrong   time.Time // when a guess was
+	wrong   time.Time // when a guess was wrong last
 }
 
 // send puts a unit in the queue.
@@ -235,7 +235,7 @@ type flight struct {
 	gated  bool
 	apart  bool  // all have the same guess
 	guess  guess // that of the first one
-	wrong  bool  // one was
+	wrong  bool  // one guess was wrong
 	gates  int32
 	pots   []*pot
 	noted  bool

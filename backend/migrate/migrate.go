@@ -222,15 +222,13 @@ func (d *member) Tells() bool { return false }
 // Traits implements core.Caller: those of the phase's store, or in phase both the lesser of each.
 func (d *member) Traits() backend.Traits { return d.traits }
 
-// sides are the stores that this phase locks in.
+// sides are the stores that the phase locks in, as callers.
 func (d *member) sides() []core.Caller {
-	switch d.phase {
-	case backend.PhaseFrom:
-		return []core.Caller{d.from.opened()}
-	case backend.PhaseTo:
-		return []core.Caller{d.to.opened()}
+	var sides []core.Caller
+	for _, s := range d.locking() {
+		sides = append(sides, s.opened())
 	}
-	return []core.Caller{d.from.opened(), d.to.opened()}
+	return sides
 }
 
 // Inspect implements core.Caller. In phase both a lock is held if it is held in either store.

@@ -3,7 +3,6 @@ package migrate
 import (
 	"context"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -24,7 +23,6 @@ const (
 type report struct {
 	mu     sync.Mutex
 	client backend.Client
-	told   time.Duration // the longest TTL that the stores of the phase were told
 
 	background context.Context
 	last       context.CancelFunc // there is to be no further one
@@ -49,8 +47,8 @@ func (p *report) start(ctx context.Context, d *member) error {
 	first := p.send(ctx, d, 0)
 	p.every(going, func() { _ = p.send(p.background, d, 0) }) // if it fails, the next one may do
 	if s := d.spare(); s != nil {
-		p.done.Go(func() { _, _ = p.tell(p.background, s, 0) })
-		p.every(going, func() { _, _ = p.tell(p.background, s, 0) })
+		p.done.Go(func() { _ = p.tell(p.background, s, 0) })
+		p.every(going, func() { _ = p.tell(p.background, s, 0) })
 	}
 	return first
 }
@@ -83,18 +81,24 @@ func (d *member) spare() *store {
 	return nil
 }
 
+// locking are the stores that the phase locks in.
+func (d *member) locking() []*store {
+	switch d.phase {
+	case backend.PhaseFrom:
+		return []*store{d.from}
+	case backend.PhaseTo:
+		return []*store{d.to}
+	}
+	return []*store{d.from, d.to}
+}
+
 // send reports to the stores that the phase locks in, at once. With a ttl, only to those that do not know one as long.
 func (p *report) send(ctx context.Context, d *member, ttl time.Duration) error {
-	var stores []*store
-	for _, s := range []*store{d.from, d.to} {
-		if s != d.spare() {
-			stores = append(stores, s)
-		}
-	}
-	told, errs := make([]time.Duration, len(stores)), make([]error, len(stores))
+	stores := d.locking()
+	errs := make([]error, len(stores))
 	var all sync.WaitGroup
 	for i, s := range stores {
-		all.Go(func() { told[i], errs[i] = p.tell(ctx, s, ttl) })
+		all.Go(func() { errs[i] = p.tell(ctx, s, ttl) })
 	}
 	all.Wait()
 	for _, err := range errs {
@@ -102,23 +106,21 @@ func (p *report) send(ctx context.Context, d *member, ttl time.Duration) error {
 			return err
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.told = max(p.told, slices.Min(told))
 	return nil
 }
 
-// tell reports to one store, and returns the longest TTL that it knows now. Reports follow each other: an older one
-// that came later would take the newer one's place. So of many that ask for the same ttl at once, one reports it.
-func (p *report) tell(ctx context.Context, s *store, ttl time.Duration) (time.Duration, error) {
+// tell reports to one store, unless it knows of a TTL as long as ttl, if that is not 0. Reports follow each other: an
+// older one that came later would take the newer one's place. So of many that ask for the same ttl at once, one
+// reports it.
+func (p *report) tell(ctx context.Context, s *store, ttl time.Duration) error {
 	select {
 	case s.reporting <- struct{}{}:
 		defer func() { <-s.reporting }()
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return ctx.Err()
 	}
-	if ttl > 0 && ttl <= s.told {
-		return s.told, nil
+	if ttl > 0 && s.knows(ttl) {
+		return nil
 	}
 	var c backend.Client
 	err := within(ctx, sideMost, func(ctx context.Context) error {
@@ -133,9 +135,9 @@ func (p *report) tell(ctx context.Context, s *store, ttl time.Duration) (time.Du
 		return g.Report(ctx, c, alive+c.MaxTTL)
 	})
 	if err == nil {
-		s.told = c.MaxTTL
+		s.told.Store(int64(c.MaxTTL))
 	}
-	return c.MaxTTL, err
+	return err
 }
 
 // asks notes how long a lock is asked for: a longer TTL than any before is reported before it is. A request that waits
@@ -144,8 +146,11 @@ func (p *report) asks(ctx context.Context, d *member, r *backend.Request) error 
 	ttl := r.TTL + r.Grace
 	p.mu.Lock()
 	p.client.MaxTTL = max(p.client.MaxTTL, ttl)
-	known := ttl <= p.told
 	p.mu.Unlock()
+	known := true
+	for _, s := range d.locking() {
+		known = known && s.knows(ttl)
+	}
 	switch {
 	case known:
 		return nil

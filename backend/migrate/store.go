@@ -20,8 +20,11 @@ type store struct {
 	dialing   chan struct{} // full while somebody opens it
 	late      bool          // it was opened by open; written by who dials, read when nobody does
 	reporting chan struct{} // full while a report is under way
-	told      time.Duration // the longest TTL that it was told; guarded by reporting
+	told      atomic.Int64  // the longest TTL that it was told
 }
+
+// knows reports whether the store was told of a TTL as long as this one.
+func (s *store) knows(ttl time.Duration) bool { return int64(ttl) <= s.told.Load() }
 
 func newStore(what string, d backend.Driver, open func(context.Context) (backend.Driver, error)) (*store, error) {
 	s := &store{what: what, open: open, dialing: make(chan struct{}, 1), reporting: make(chan struct{}, 1)}
