@@ -224,10 +224,12 @@ func (r room) one(ctx context.Context, m *mutant, reached coverage, why map[stri
 }
 
 // passes runs the tests of a package.
-func passes(ctx context.Context, program, pkg, only string, most time.Duration) (bool, error) {
+func passes(
+	ctx context.Context, program, pkg, only string, most time.Duration, more ...string,
+) (bool, error) {
 	limited, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	args := []string{"-test.short", "-test.failfast"}
+	args := append([]string{"-test.short", "-test.failfast"}, more...)
 	if only != "" {
 		args = append(args, "-test.run="+only)
 	}
@@ -246,7 +248,7 @@ func passes(ctx context.Context, program, pkg, only string, most time.Duration) 
 	return err == nil, nil
 }
 
-// most is what a test may take beside three times what it took, compiled and run, without a change: longer is found.
+// most is what a test may take beside three times what it took without a change: longer is found.
 const most = 5 * time.Second
 
 // coverage is where a room's tests come by, and how long each takes.
@@ -266,17 +268,21 @@ func (r room) covered(ctx context.Context) (coverage, error) {
 		}
 		_ = profile.Close()
 		defer os.Remove(profile.Name())
-		args := []string{
-			"test", "-short", "-count=1", "-vet=off", "-coverprofile", profile.Name(), "-coverpkg", r.packages(),
-		}
-		if only != "" {
-			args = append(args, "-run="+only)
+		program := profile.Name() + ".test"
+		defer os.Remove(program)
+		build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-cover", "-coverpkg", r.packages(),
+			"-o", program, pkg)
+		if out, err := build.CombinedOutput(); err != nil {
+			return reached, fmt.Errorf("%s, without a change: %w\n%s", pkg, err, out)
 		}
 		began := time.Now()
-		out, err := exec.CommandContext(ctx, "go", append(args, pkg)...).CombinedOutput()
+		ok, err := passes(ctx, program, pkg, only, 10*time.Minute, "-test.coverprofile="+profile.Name())
 		reached.took[test] = time.Since(began)
 		if err != nil {
-			return reached, fmt.Errorf("%s, without a change: %w\n%s", pkg, err, out)
+			return reached, err
+		}
+		if !ok {
+			return reached, fmt.Errorf("%s: the tests fail without a change", pkg)
 		}
 		text, err := os.ReadFile(profile.Name())
 		if err != nil {
