@@ -1,6 +1,10 @@
 package redis_test
 
 import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -82,4 +86,32 @@ func TestSentinelMasterUnknown(t *testing.T) {
 	c := goredis.NewFailoverClient(&goredis.FailoverOptions{MasterName: n.MasterName(), SentinelAddrs: n.Addrs()})
 	t.Cleanup(func() { _ = c.Close() })
 	clientsOfTheCaller(t, c)
+}
+
+// Many goroutines share requests there too.
+func TestSentinelCallsGoTogether(t *testing.T) {
+	t.Parallel()
+	n := servers.RedisSentinel(t, servers.SentinelOptions{})
+	l := open(t, n.URL())
+	master, err := n.Master(t.Context())
+	must(t, err)
+	const goroutines, cycles = 64, 20
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			for range cycles {
+				unlock(t, lock(t, l.Mutex(fmt.Sprint("lock-", g))))
+			}
+		})
+	}
+	wg.Wait()
+	stats := foreign(t, master).Info(t.Context(), "commandstats").Val()
+	_, calls, _ := strings.Cut(stats, "cmdstat_evalsha:calls=")
+	calls, _, _ = strings.Cut(calls, ",")
+	got, err := strconv.Atoi(calls)
+	must(t, err)
+	if most := 2 * goroutines * cycles * 3 / 4; got > most {
+		t.Errorf("scripts of %d cycles: got %d, want %d at most", goroutines*cycles, got, most)
+	}
+	t.Log(got)
 }

@@ -49,10 +49,10 @@ func Of(d backend.Driver) Caller {
 
 func newClient(d backend.Driver) *Client {
 	c := &Client{driver: d, calls: d.Calls()}
-	c.asks = lane{calls: c.calls, call: d.Ask}
+	c.asks = lane{calls: c.calls, call: d.Ask, outlived: &c.flying}
 	c.leaves = &c.asks
 	if !c.calls.Mixed {
-		c.leaves = &lane{calls: c.calls, call: d.Leave}
+		c.leaves = &lane{calls: c.calls, call: d.Leave, outlived: &c.flying}
 	}
 	return c
 }
@@ -85,7 +85,7 @@ func (d *Client) acquire(ctx context.Context, c *claim) error {
 	}
 	limited, cancel := ctx, func() {}
 	if d.calls.Aside { // its client may heed no deadline, and the wait has a patience of its own
-		limited, cancel = context.WithTimeout(ctx, promptMost)
+		limited, cancel = context.WithTimeout(ctx, 2*promptMost) // in the queue, and under way
 	}
 	outage := d.ask(limited, c, 1)
 	cancel()

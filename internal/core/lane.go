@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -20,16 +21,22 @@ const (
 // lane lets the calls of many goroutines go together. A claim that comes while few calls are under
 // way is sent at once, on its caller's goroutine; others stand in a queue, and whose call is
 // answered lets the first of them lead: it sends all that stand there. So a lone caller pays
-// nothing, and many share the cost of a request.
+// nothing, and many share the cost of a request. Where a store answers none of the calls, nobody stands there for
+// longer than one of them may take: the patience of each is its own.
 type lane struct {
-	calls backend.Calls
-	call  func(context.Context, []*backend.Claim)
+	calls    backend.Calls
+	call     func(context.Context, []*backend.Claim)
+	outlived *group // calls that outlive their callers
 
 	mu     sync.Mutex
 	flying int       // calls under way
 	began  time.Time // when the last one began
+	heard  time.Time // when the last one was answered
 	queue  []*claim
 }
+
+// errSilent is the error of those who were not sent.
+var errSilent = backend.Refusal(fmt.Errorf("no answer to others within %v", promptMost))
 
 // alone makes a call about c alone.
 func (l *lane) alone(ctx context.Context, c *claim) {
@@ -39,35 +46,82 @@ func (l *lane) alone(ctx context.Context, c *claim) {
 
 // send sends c once, on this goroutine if others do not lead.
 func (l *lane) send(ctx context.Context, c *claim) error {
-	switch {
-	case hurried(ctx): // others shall not end with it
-		l.alone(ctx, c)
-		return c.Err
-	case l.calls.Most <= 1, c.unsure: // nor wait for one that the store does not answer
-		return l.promptly(ctx, c)
+	// Others shall not end with it, nor wait for one that the store does not answer.
+	if l.calls.Most <= 1 || c.unsure || hurried(ctx) {
+		return l.apart(ctx, c)
 	}
 	l.mu.Lock()
 	n := l.calls.Abreast
 	if l.flying < n || l.flying < wide*n && time.Since(l.began) > soon {
 		l.flying++
-		return l.lead(ctx, c)
-	}
-	c.turn = make(chan bool, 1)
-	l.queue = append(l.queue, c)
-	l.mu.Unlock()
-	select {
-	case leads := <-c.turn:
-		switch {
-		case leads && hurried(ctx):
-			l.next()
-			l.alone(ctx, c)
-		case leads:
+	} else {
+		c.turn = make(chan bool, 1)
+		l.queue = append(l.queue, c)
+		l.mu.Unlock()
+		select {
+		case leads := <-c.turn:
+			switch {
+			case !leads:
+				return c.Err
+			case hurried(ctx):
+				l.next()
+				return l.apart(ctx, c)
+			}
 			l.mu.Lock()
-			return l.lead(ctx, c)
+		case <-ctx.Done():
+			l.leave(c)
+			return ctx.Err()
 		}
+	}
+	if l.calls.Aside {
+		l.mu.Unlock()
+		return l.outlive(ctx, c, func() {
+			began := time.Now()
+			timer := time.AfterFunc(promptMost, func() { l.silent(began) })
+			defer timer.Stop()
+			l.mu.Lock()
+			_ = l.lead(ctx, c)
+		})
+	}
+	return l.lead(ctx, c)
+}
+
+// apart makes a call about c alone, beside the others.
+func (l *lane) apart(ctx context.Context, c *claim) error {
+	switch {
+	case l.calls.Aside:
+		return l.aside(ctx, c, promptMost)
+	case hurried(ctx):
+		l.alone(ctx, c)
+		return c.Err
+	}
+	return l.promptly(ctx, c)
+}
+
+// aside makes a call about c alone on a goroutine of its own.
+func (l *lane) aside(ctx context.Context, c *claim, most time.Duration) error {
+	return l.outlive(ctx, c, func() {
+		limited, cancel := context.WithTimeout(ctx, most)
+		defer cancel()
+		l.alone(limited, c)
+	})
+}
+
+// outlive makes a call about c, and perhaps others, on a goroutine of its own, so that its caller can go when ctx ends.
+func (l *lane) outlive(ctx context.Context, c *claim, call func()) error {
+	landed := make(chan bool, 1)
+	c.flight = landed
+	l.outlived.add()
+	go func() {
+		defer l.outlived.done()
+		call()
+		landed <- true
+	}()
+	select {
+	case <-landed:
+		c.flight = nil
 		return c.Err
 	case <-ctx.Done():
-		l.leave(c)
 		return ctx.Err()
 	}
 }
@@ -96,12 +150,13 @@ func (l *lane) promptly(ctx context.Context, c *claim) error {
 
 // lead sends c, with those in the queue, and gives the lead to another. l.mu is held, and let go.
 func (l *lane) lead(ctx context.Context, c *claim) error {
-	l.began = time.Now()
+	began := time.Now()
+	l.began = began
 	n := min(len(l.queue), l.calls.Most-1)
 	if n == 0 {
 		l.mu.Unlock()
 		err := l.promptly(ctx, c)
-		l.next()
+		l.over(began, unanswered(err))
 		return err
 	}
 	with := slices.Clone(l.queue[:n])
@@ -119,12 +174,39 @@ func (l *lane) lead(ctx context.Context, c *claim) error {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), promptMost)
 	l.call(limited, all)
 	cancel()
-	err := c.Err
+	err, none := c.Err, unanswered(c.Err)
 	for _, o := range with {
+		none = none && unanswered(o.Err)
 		o.turn <- false
 	}
-	l.next()
+	l.over(began, none)
 	return err
+}
+
+// over ends a call that began then, and had no answer for anybody, or some.
+func (l *lane) over(began time.Time, none bool) {
+	if !none || time.Since(began) < promptMost {
+		l.mu.Lock()
+		l.heard = time.Now()
+		l.mu.Unlock()
+	} else {
+		l.silent(began)
+	}
+	l.next()
+}
+
+// silent sends those in the queue back, unless the store has answered some call since began.
+func (l *lane) silent(began time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.heard.After(began) {
+		return
+	}
+	for _, c := range l.queue {
+		c.Err = errSilent
+		c.turn <- false
+	}
+	l.queue = nil
 }
 
 // next gives the lead to the first in the queue.

@@ -150,3 +150,87 @@ func TestEachAskHasItsTime(t *testing.T) {
 		want(t, "acquire", err, nil)
 	})
 }
+
+// TestManyAtAStoreThatHangs: those who stand in the queue learn of it as soon as those under way, so nobody is told of
+// an outage later than its Patience and two calls; and what hung for less is ridden out. Also where a call heeds no
+// deadline.
+func TestManyAtAStoreThatHangs(t *testing.T) {
+	for _, aside := range []bool{false, true} {
+		for _, wait := range []bool{true, false} {
+			for _, hang := range []time.Duration{3 * time.Second, time.Minute} {
+				t.Run(fmt.Sprintf("aside %v wait %v %v", aside, wait, hang), func(t *testing.T) {
+					bubble(t, func(t *testing.T) {
+						s := &store{calls: backend.Calls{Most: 100, Abreast: 2, Aside: aside}}
+						began := time.Now()
+						s.ask = func(ctx context.Context, cs []*backend.Claim) {
+							end, _ := ctx.Deadline()
+							if over := began.Add(hang); aside {
+								end = over
+							} else if over.Before(end) {
+								end = over
+							}
+							time.Sleep(time.Until(end))
+							if grants(ctx, cs); ctx.Err() != nil || time.Since(began) < hang {
+								for _, c := range cs {
+									c.Err = errBroken
+								}
+							}
+						}
+						c := core.Of(s)
+						var all sync.WaitGroup
+						for i := range 3000 {
+							all.Go(func() {
+								ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+								defer cancel()
+								_, err := c.Acquire(ctx, request(fmt.Sprint(i), wait))
+								took := time.Since(began)
+								switch {
+								case hang < core.Patience && err != nil:
+									t.Errorf("got %v after %v, want a grant", err, took)
+								case hang > core.Patience && (err == nil || took > core.Patience+2*time.Second && (wait || !aside)):
+									t.Errorf("got %v after %v, want an outage", err, took)
+								}
+							})
+						}
+						all.Wait()
+						time.Sleep(time.Minute)
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestCallsAsideGoTogether, and each of those who wait for one may go.
+func TestCallsAsideGoTogether(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &store{calls: backend.Calls{Most: 100, Abreast: 1, Aside: true}, ask: slowly}
+		c := core.Of(s)
+		var all sync.WaitGroup
+		for i := range 20 {
+			all.Go(func() {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if i%2 == 0 { // the leaders, and some with them
+					time.AfterFunc(600*time.Millisecond, cancel)
+				}
+				began, r := time.Now(), request(fmt.Sprint(i), false)
+				_, err := c.Acquire(ctx, r)
+				if i%2 == 1 || i == 0 {
+					want(t, "acquire", err, nil)
+					return
+				}
+				want(t, "acquire", err, context.Canceled)
+				if took := time.Since(began); took != 600*time.Millisecond {
+					t.Errorf("the caller was kept for %v, want 600ms", took)
+				}
+				want(t, "abandon", c.Abandon(t.Context(), r), nil)
+			})
+			synctest.Wait()
+		}
+		all.Wait()
+		if len(s.sizes) > 4 || len(s.unsure) != 9 {
+			t.Errorf("got calls about %v claims, and %d left; want few, and 9", s.sizes, len(s.unsure))
+		}
+	})
+}

@@ -34,6 +34,7 @@ const (
 func (d *Client) send(ctx context.Context, c *claim, l *lane, most int) error {
 	pause, first := pauseFirst, time.Now()
 	var slow error // the store's word that it is that
+	sent := false  // some send of it had no answer
 	for n := 1; ; n++ {
 		if err := c.land(ctx); err != nil {
 			return cmp.Or(slow, err)
@@ -44,18 +45,18 @@ func (d *Client) send(ctx context.Context, c *claim, l *lane, most int) error {
 		c.Unsure = c.unsure
 		began := time.Now()
 		var err error
-		if n == 1 && !d.calls.Aside {
+		switch {
+		case !sent:
 			err = l.send(ctx, c)
-		} else {
-			limit := sendMost
-			if n <= prompts {
-				limit = promptMost
-			}
-			err = d.sendAside(ctx, c, l, limit)
+		case n <= prompts:
+			err = l.aside(ctx, c, promptMost)
+		default:
+			err = l.aside(ctx, c, sendMost)
 		}
 		if err == nil || final(err) {
 			return err
 		}
+		sent = sent || !backend.Refused(err)
 		c.unsure = c.unsure || !c.Leaving && !backend.Refused(err)
 		if silence := backend.Silence(0); errors.As(err, &silence) {
 			slow = err
@@ -63,8 +64,13 @@ func (d *Client) send(ctx context.Context, c *claim, l *lane, most int) error {
 		if ctx.Err() != nil {
 			return cmp.Or(slow, ctx.Err())
 		}
-		if n >= most && (!c.Leaving || time.Since(first) >= leaveLeast) {
+		took := time.Since(first)
+		if took >= Patience || n >= most && (!c.Leaving || took >= leaveLeast) {
 			return err
+		}
+		if errors.Is(err, errSilent) && most == sends {
+			n--
+			continue
 		}
 		wait := pause - time.Since(began)
 		if c.Next > 0 {
@@ -82,27 +88,6 @@ func (d *Client) send(ctx context.Context, c *claim, l *lane, most int) error {
 func final(err error) bool {
 	_, undone := errors.AsType[*backend.UndoneError](err)
 	return undone || backend.Final(err) || errors.Is(err, backend.ErrGates)
-}
-
-// sendAside sends a claim on a goroutine of its own, so that its caller can go when ctx ends.
-func (d *Client) sendAside(ctx context.Context, c *claim, l *lane, most time.Duration) error {
-	landed := make(chan bool, 1)
-	c.flight = landed
-	limited, cancel := context.WithTimeout(ctx, most)
-	d.flying.add()
-	go func() {
-		defer d.flying.done()
-		defer cancel()
-		l.alone(limited, c)
-		landed <- true
-	}()
-	select {
-	case <-landed:
-		c.flight = nil
-		return c.Err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // Do makes a request that is about no claim: on this goroutine, and if no answer comes soon once
