@@ -106,7 +106,7 @@ func (d *Client) acquire(ctx context.Context, c *claim) error {
 			}
 			if err != nil {
 				silence := backend.Silence(0)
-				if outage != nil && !backend.Final(err) && !errors.As(err, &silence) {
+				if outage != nil && !backend.Final(err) && !errors.As(err, &silence) && !errors.As(outage, &silence) {
 					err = outage // says more than that there was no answer
 				}
 				return false, 0, err

@@ -430,3 +430,25 @@ func TestComposite(t *testing.T) {
 		}
 	}
 }
+
+// TestSlowAndThenSilent: a store that was slow at first, as it said, and then answers nobody ends a wait as any outage
+// does: what was true of the first ask is no word about the looks after it.
+func TestSlowAndThenSilent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, began := &store{calls: backend.Calls{Most: 1}}, time.Now()
+		s.ask = func(ctx context.Context, cs []*backend.Claim) {
+			<-ctx.Done()
+			cs[0].Err = backend.Silence(700 * time.Millisecond)
+		}
+		s.enter = func(*backend.Claim) error {
+			time.Sleep(2 * time.Second)
+			return context.DeadlineExceeded
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := core.Of(s).Acquire(ctx, request("n", true))
+		if took := time.Since(began); !errors.Is(err, backend.ErrUnavailable) || took > core.Patience+2*time.Second {
+			t.Errorf("got %v after %v, want an outage", err, took)
+		}
+	})
+}
