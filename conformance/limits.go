@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -9,9 +10,10 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
-// hostileLimits are rules K6: one more than every bound, and a hundred times more.
+// hostileLimits are rules K6 and K49: one more than every bound, and a hundred times more.
 var hostileLimits = []Rule{
 	{
 		Name: "K6", What: "a process waits for many names at once over a slow way, and each wait is its own",
@@ -19,6 +21,13 @@ var hostileLimits = []Rule{
 			"that have nothing to do with it, and one that begins them one after the other takes " +
 			"its own line for an outage.",
 		Alone: true, Check: manyNamesWaitedFor,
+	},
+	{
+		Name: "K49", What: "of many callers whom the store does not answer each is told so, or served, " +
+			"as one alone would be",
+		Why: "Callers share requests and connections. If they hear of an outage one after the other, the last of a " +
+			"thousand waits for a store that is dead.",
+		Needs: Needs{Link: true}, Alone: true, Check: manyUnanswered,
 	},
 }
 
@@ -87,6 +96,59 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 		check(unlock(ctx, r.lease, "a waiter of many"))
 	}
 	return nil
+}
+
+func manyUnanswered(ctx context.Context, e *Env) error {
+	n := e.count(70, 300, 2000)
+	if e.traits.LeasePerConn {
+		n = 10
+	}
+	clients := 2 // one cut off for as long as a Lock rides out, and one for longer
+	if e.h.Calls {
+		clients = 1 // such a call ends with its ctx only
+	}
+	links, calls := make([]Link, clients), make([][]<-chan result, clients)
+	var began time.Time
+	for c := range clients {
+		var l *fencelock.Locker
+		l, links[c] = must2(e.OpenThrough(ctx, fencelock.WithTTL(time.Minute)))
+		name := e.Name()
+		must(cycle(ctx, l, name, "before"))
+		links[c].Set(blackHole)
+		began = time.Now()
+		for i := range 2 * n {
+			m := l.Mutex(name + strconv.Itoa(i))
+			lock := m.Lock
+			if i%2 == 1 {
+				lock = m.TryLock
+			}
+			calls[c] = append(calls[c], calling(ctx, lock))
+		}
+	}
+	check(sleep(ctx, stallMost))
+	links[0].Set(passAll)
+	late := began.Add(core.Patience + 2*time.Second + e.Slack())
+	var leases []*fencelock.Lease
+	for c := range clients {
+		for i, call := range calls[c] {
+			r := <-call
+			what := fmt.Sprintf("call %d of %d, no answer for long: %v", i+1, len(calls[c]), c == 1)
+			switch {
+			case c == 0 && r.err == nil:
+				leases = append(leases, r.lease)
+			case r.at.After(late), c == 0 && i%2 == 0:
+				return fmt.Errorf("%s: got %w after %v", what, r.err, r.at.Sub(began))
+			default: // a TryLock may be told sooner than a Lock
+				check(want(r.err, fencelock.ErrUnavailable, what))
+			}
+		}
+	}
+	for _, link := range links {
+		link.Set(passAll)
+	}
+	errs := make([]error, len(leases))
+	atOnce(len(leases), func(i int) { errs[i] = unlock(ctx, leases[i], "one of many") })
+	return errors.Join(errs...)
 }
 
 // slowly opens a client to which each way takes so long, where the link can do that, until its end is called.

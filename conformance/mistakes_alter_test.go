@@ -422,7 +422,13 @@ func poisoned(_ *rig, d core.Caller, c Client) core.Caller {
 }
 
 // sixtyFourWaits serves so many waits of a client at a time.
-func sixtyFourWaits(_ *rig, d core.Caller, _ Client) core.Caller {
+func sixtyFourWaits(_ *rig, d core.Caller, _ Client) core.Caller { return someWaits(d, time.Hour) }
+
+// lineIsOutage does too, and tells the others of an outage after 3 s.
+func lineIsOutage(_ *rig, d core.Caller, _ Client) core.Caller { return someWaits(d, 3*time.Second) }
+
+// someWaits serves 64 waits at a time. The others stand in line for so long.
+func someWaits(d core.Caller, most time.Duration) core.Caller {
 	places := make(chan struct{}, 64)
 	return &changed{Caller: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 		if !r.Wait {
@@ -434,6 +440,8 @@ func sixtyFourWaits(_ *rig, d core.Caller, _ Client) core.Caller {
 			return d.Acquire(ctx, r)
 		case <-ctx.Done():
 			return backend.Grant{}, core.Ended(ctx, true, nil)
+		case <-time.After(most):
+			return backend.Grant{}, core.Outlast(errDown)
 		}
 	}}
 }

@@ -9,7 +9,7 @@ var mistakes = []mistake{
 		says: "a second request of the holder's own session is granted too (etcd: " +
 			"two mutexes on one session)",
 	},
-	{flaw: threeAtOnce, catches: "A2 B9 J2 K5 K48", says: "a lock costs a connection, and the pool has three"},
+	{flaw: threeAtOnce, catches: "A2 B9 J2 K5 K48 K49", says: "a lock costs a connection, and the pool has three"},
 	{
 		flaw: triesUsedUp, catches: "A3 A11 A13 E1 F6",
 		says: "the state of retries is shared and never reset, so a name is locked nine " +
@@ -156,6 +156,10 @@ var mistakes = []mistake{
 	{
 		name: "64 waits at a time", alter: sixtyFourWaits, catches: "K6",
 		says: "the 65th name that a process waits for is asked for once another wait has ended",
+	},
+	{
+		name: "a line taken for an outage", alter: lineIsOutage, catches: "K6 K49",
+		says: "whose turn among the requests of a process does not come within 3 s is told of an outage",
 	},
 	{
 		name: "hundred renewed at once", alter: hundredOnly, catches: "J2",

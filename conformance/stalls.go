@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
 	"time"
 
 	"github.com/fencelock/fencelock"
@@ -45,12 +43,6 @@ var hostileStalls = []Rule{
 		Name: "K34", What: "who has waited for long is served before who came later",
 		Why:   "A place that is kept up badly is lost while its owner waits, and others pass by.",
 		Trait: noFIFO, Check: longWaits,
-	},
-	{
-		Name: "K49", What: "of many callers whom the store does not answer each is told of it, or served, as one alone is",
-		Why: "Callers share requests and connections. If they are told one after the other, the last of a thousand " +
-			"waits for a dead store without a word.",
-		Needs: Needs{Link: true}, Alone: true, Check: manyUnanswered,
 	},
 }
 
@@ -197,56 +189,6 @@ func (e *Env) stall(
 		if err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-func manyUnanswered(ctx context.Context, e *Env) error {
-	n := e.count(70, 300, 2000)
-	if v, _ := strconv.Atoi(os.Getenv("NN")); v > 0 {
-		n = v
-	}
-	if e.traits.LeasePerConn {
-		n = 10
-	}
-	l, link := must2(e.OpenThrough(ctx, fencelock.WithTTL(time.Minute)))
-	name := e.Name()
-	check(unlock(ctx, must(try(ctx, l, name, "a free lock")), "the only holder"))
-	for _, short := range []bool{true, false} {
-		link.Set(blackHole)
-		began, calls := time.Now(), make([]<-chan result, 2*n)
-		for i := range calls {
-			m := l.Mutex(fmt.Sprintf("%s-%v-%d", name, short, i))
-			lock := m.Lock
-			if i%2 == 1 {
-				lock = m.TryLock
-			}
-			calls[i] = calling(ctx, lock)
-		}
-		if short {
-			check(sleep(ctx, stallMost))
-			link.Set(passAll)
-		}
-		results := make([]result, len(calls))
-		for i, call := range calls {
-			results[i] = <-call
-		}
-		link.Set(passAll)
-		most := core.Patience + 2*time.Second + e.Slack()
-		for i, r := range results {
-			what := fmt.Sprintf("call %d of %d at once, the store does not answer (%v: for %v)", i+1, len(calls), short, stallMost)
-			took := r.at.Sub(began)
-			switch {
-			case short && (r.err == nil || i%2 == 1 && errors.Is(r.err, fencelock.ErrUnavailable)): // a TryLock may be told early
-			case short || took > most:
-				return fmt.Errorf("%s: got %w after %v", what, r.err, took)
-			default:
-				check(want(r.err, fencelock.ErrUnavailable, what))
-			}
-		}
-		errs := make([]error, len(results))
-		atOnce(len(results), func(i int) { errs[i] = unlockIf(ctx, results[i].lease) })
-		check(errors.Join(errs...))
 	}
 	return nil
 }
