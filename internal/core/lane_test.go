@@ -178,7 +178,7 @@ func TestManyAtAStoreThatHangs(t *testing.T) {
 						}
 						c := core.Of(s)
 						var all sync.WaitGroup
-						for i := range 3000 {
+						for i := range 1000 {
 							all.Go(func() {
 								ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 								defer cancel()
