@@ -73,17 +73,19 @@ func (l *lane) send(ctx context.Context, c *claim) error {
 			return ctx.Err()
 		}
 	}
-	if l.calls.Aside {
-		l.mu.Unlock()
-		return l.outlive(ctx, c, func() {
-			began := time.Now()
-			timer := time.AfterFunc(promptMost, func() { l.silent(began) })
-			defer timer.Stop()
-			l.mu.Lock()
-			_ = l.lead(ctx, c)
-		})
+	began := time.Now()
+	if !l.calls.Aside {
+		l.over(began, l.lead(ctx, c, began))
+		return c.Err
 	}
-	return l.lead(ctx, c)
+	l.mu.Unlock()
+	return l.outlive(ctx, c, func() {
+		timer := time.AfterFunc(promptMost, func() { l.over(began, true) }) // whenever the call returns
+		l.mu.Lock()
+		if none := l.lead(ctx, c, began); timer.Stop() {
+			l.over(began, none)
+		}
+	})
 }
 
 // apart makes a call about c alone, beside the others.
@@ -148,16 +150,13 @@ func (l *lane) promptly(ctx context.Context, c *claim) error {
 	return c.Err
 }
 
-// lead sends c, with those in the queue, and gives the lead to another. l.mu is held, and let go.
-func (l *lane) lead(ctx context.Context, c *claim) error {
-	began := time.Now()
+// lead sends c, with those in the queue, and reports whether nobody had an answer. l.mu is held, and let go.
+func (l *lane) lead(ctx context.Context, c *claim, began time.Time) (none bool) {
 	l.began = began
 	n := min(len(l.queue), l.calls.Most-1)
 	if n == 0 {
 		l.mu.Unlock()
-		err := l.promptly(ctx, c)
-		l.over(began, unanswered(err))
-		return err
+		return unanswered(l.promptly(ctx, c))
 	}
 	with := slices.Clone(l.queue[:n])
 	l.queue = slices.Delete(l.queue, 0, n)
@@ -174,16 +173,15 @@ func (l *lane) lead(ctx context.Context, c *claim) error {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), promptMost)
 	l.call(limited, all)
 	cancel()
-	err, none := c.Err, unanswered(c.Err)
+	none = unanswered(c.Err)
 	for _, o := range with {
 		none = none && unanswered(o.Err)
 		o.turn <- false
 	}
-	l.over(began, none)
-	return err
+	return none
 }
 
-// over ends a call that began then, and had no answer for anybody, or some.
+// over ends a call that began then, and has no answer for anybody, or some: another may lead.
 func (l *lane) over(began time.Time, none bool) {
 	if !none || time.Since(began) < promptMost {
 		l.mu.Lock()

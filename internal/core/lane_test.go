@@ -204,6 +204,41 @@ func TestManyAtAStoreThatHangs(t *testing.T) {
 	}
 }
 
+// TestStuckCallsAside keep nobody but those whom they are about.
+func TestStuckCallsAside(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const stuck = 8
+		s := &store{calls: backend.Calls{Most: 100, Abreast: 2, Aside: true}}
+		s.ask = func(ctx context.Context, cs []*backend.Claim) {
+			if grants(ctx, cs); cs[0].Name[0] == 's' {
+				time.Sleep(time.Minute)
+			}
+		}
+		c := core.Of(s)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		var all sync.WaitGroup
+		for i := range stuck {
+			all.Go(func() {
+				_, err := c.Acquire(ctx, request(fmt.Sprint("stuck", i), false))
+				want(t, "stuck", err, context.DeadlineExceeded)
+			})
+			time.Sleep(2 * time.Millisecond)
+		}
+		began := time.Now()
+		for i := range 100 {
+			all.Go(func() {
+				_, err := c.Acquire(ctx, request(fmt.Sprint(i), i%2 == 0))
+				if took := time.Since(began); err != nil || took > time.Second {
+					t.Errorf("got %v after %v, want a grant within a second", err, took)
+				}
+			})
+		}
+		all.Wait()
+		time.Sleep(time.Minute)
+	})
+}
+
 // TestCallsAsideGoTogether, and each of those who wait for one may go.
 func TestCallsAsideGoTogether(t *testing.T) {
 	bubble(t, func(t *testing.T) {
