@@ -127,7 +127,7 @@ func manyUnanswered(ctx context.Context, e *Env) error {
 	}
 	check(sleep(ctx, stallMost))
 	links[0].Set(passAll)
-	late := began.Add(core.Patience + 2*time.Second + e.Slack())
+	late := began.Add(core.Patience + 3*time.Second + e.Slack()) // two requests, a pause and a last look
 	var leases []*fencelock.Lease
 	for c := range clients {
 		for i, call := range calls[c] {

@@ -3,6 +3,7 @@ package core_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -152,8 +153,8 @@ func TestEachAskHasItsTime(t *testing.T) {
 }
 
 // TestManyAtAStoreThatHangs: those who stand in the queue learn of it as soon as those under way, so nobody is told of
-// an outage later than its Patience and two calls; and what hung for less is ridden out. Also where a call heeds no
-// deadline.
+// an outage later than its Patience, two calls, a pause and a look; and what hung for less is ridden out. Also where a
+// call heeds no deadline.
 func TestManyAtAStoreThatHangs(t *testing.T) {
 	for _, aside := range []bool{false, true} {
 		for _, wait := range []bool{true, false} {
@@ -183,7 +184,7 @@ func TestManyAtAStoreThatHangs(t *testing.T) {
 								ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 								defer cancel()
 								_, err := c.Acquire(ctx, request(fmt.Sprint(i), wait))
-								took, told := time.Since(began), core.Patience+2*time.Second
+								took, told := time.Since(began), core.Patience+3*time.Second
 								if aside && !wait {
 									told = 10 * time.Second // its ctx ends it: the engine's is of 5 s
 								}
@@ -201,6 +202,61 @@ func TestManyAtAStoreThatHangs(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestWhoIsTurnedBack: who is in the queue once a call had no answer for any of its claims, unless another call was
+// answered meanwhile.
+func TestWhoIsTurnedBack(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		abreast int
+		before  []string // what becomes of the claims that came before, of which three go together
+		want    bool
+	}{
+		{"a call of one", 1, []string{"silent"}, true},
+		{"a call of several", 1, []string{"soon", "silent", "silent", "silent"}, true},
+		{"the first of several had an answer", 1, []string{"soon", "late", "silent", "silent"}, false},
+		{"another of several had an answer", 1, []string{"soon", "silent", "late", "silent"}, false},
+		{"another call had an answer", 2, []string{"silent", "soon", "soon", "soon", "soon"}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s, back := &store{calls: backend.Calls{Most: 3, Abreast: tt.abreast}}, false
+				s.ask = func(ctx context.Context, cs []*backend.Claim) {
+					took := 500 * time.Millisecond
+					grants(ctx, cs)
+					for _, c := range cs {
+						switch {
+						case strings.HasPrefix(c.Name, "silent"):
+							c.Err, took = errBroken, 700*time.Millisecond
+						case strings.HasPrefix(c.Name, "late"):
+							took = 700 * time.Millisecond
+						}
+					}
+					time.Sleep(took)
+				}
+				s.enter = func(*backend.Claim) error { back = true; return nil }
+				c := core.Of(s)
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				defer cancel()
+				var all sync.WaitGroup
+				for i, name := range append(tt.before, "in line") {
+					all.Go(func() {
+						_, err := c.Acquire(ctx, request(fmt.Sprint(name, i), name == "in line"))
+						if name == "in line" {
+							want(t, name, err, nil)
+						}
+					})
+					synctest.Wait()
+				}
+				all.Wait()
+				time.Sleep(time.Second) // the last call about a silent one
+				if back != tt.want {
+					t.Errorf("turned back: got %v, want %v", back, tt.want)
+				}
+			})
+		})
 	}
 }
 
