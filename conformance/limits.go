@@ -27,7 +27,7 @@ var hostileLimits = []Rule{
 			"as one alone would be",
 		Why: "Callers share requests and connections. If they hear of an outage one after the other, the last of a " +
 			"thousand waits for a store that is dead.",
-		Needs: Needs{Link: true}, Alone: true, Check: manyUnanswered,
+		Needs: Needs{Link: true}, Check: manyUnanswered,
 	},
 }
 
@@ -99,7 +99,7 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 }
 
 func manyUnanswered(ctx context.Context, e *Env) error {
-	n := e.count(70, 300, 2000)
+	n := e.count(70, 140, 1000)
 	if e.traits.LeasePerConn {
 		n = 10
 	}
