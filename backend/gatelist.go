@@ -69,7 +69,6 @@ func DecodeGates(raw []byte) ([]Gate, error) {
 func decodeGates(raw []byte) ([]Gate, error) {
 	var gates []Gate
 	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
 	if err := dec.Decode(&gates); err != nil {
 		return nil, err
 	}
@@ -89,7 +88,7 @@ func decodeGates(raw []byte) ([]Gate, error) {
 	}
 	var text bytes.Buffer
 	if err := json.Compact(&text, raw); err != nil || !bytes.Equal(text.Bytes(), EncodeGates(gates)) {
-		return nil, errors.New("it is not written as a list of gates is: a field stands there twice, or is null")
+		return nil, errors.New("it is not written as a list of gates is: a field is unknown, there twice, or null")
 	}
 	return gates, nil
 }
@@ -108,7 +107,7 @@ func MergeGates(parts [][]Gate) []Gate {
 				continue
 			}
 			m := &merged[i]
-			m.Torn = m.Torn || g.Torn || !m.same(g)
+			m.Torn = m.Torn || !m.same(g)
 			m.Epoch = max(m.Epoch, g.Epoch)
 		}
 	}

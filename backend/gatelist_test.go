@@ -68,7 +68,7 @@ func TestMergeGates(t *testing.T) {
 		{"one later", [][]backend.Gate{open, later, open}, true, backend.GateBoth, 9},
 		{"one without", [][]backend.Gate{open, nil}, true, backend.GateBoth, 5},
 		{"the first without", [][]backend.Gate{nil, open}, true, backend.GateBoth, 5},
-		{"one in another state", [][]backend.Gate{open, gates(backend.GateBoth)}, true, backend.GateBoth, 5},
+		{"one in another state", [][]backend.Gate{open, gates(backend.GateBoth), open}, true, backend.GateBoth, 5},
 	} {
 		got := backend.MergeGates(c.parts)
 		if len(got) != 1 || got[0].Torn != c.torn || got[0].State != c.state || got[0].Epoch != c.epoch {

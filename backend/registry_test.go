@@ -125,6 +125,21 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
+// A scheme that is one slip away from one that is registered is taken for it in the error.
+func TestUnknownScheme(t *testing.T) {
+	for give, like := range map[string]string{
+		"ston": "stone", "stoone": "stone", "stine": "stone", "sotne": "stone", "laz": "lazy", "zlay": "",
+		"stoen": "stone", "st": "", "pebble": "",
+	} {
+		_, err := backend.Open(t.Context(), give+"://h", nil)
+		_, rest, _ := strings.Cut(fmt.Sprint(err), "did you mean ")
+		meant, _, _ := strings.Cut(rest, "://")
+		if !errors.Is(err, backend.ErrInvalid) || meant != like {
+			t.Errorf("%s: got %v, want ErrInvalid that means %q", give, err, like)
+		}
+	}
+}
+
 func TestCatalogIsTheCallers(t *testing.T) {
 	c := backend.Catalog()
 	c[0].Traits.Name, c[0].Schemes[0] = "changed", "changed"
@@ -138,6 +153,9 @@ func TestCatalogIsTheCallers(t *testing.T) {
 			t.Errorf("entry %+v is doubled or not whole", e)
 		}
 		names[e.Traits.Name] = true
+		if d := e.Traits.DeadWaiter; d > 5*time.Second || d < time.Second && e.Traits.Name != "memory" {
+			t.Errorf("%s: a dead waiter delays the others by %v, want 1 to 5 s", e.Traits.Name, d)
+		}
 		if backend.TraitsOf(e.Traits.Name) != e.Traits {
 			t.Errorf("TraitsOf(%q) is not the entry's", e.Traits.Name)
 		}

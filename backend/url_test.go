@@ -48,6 +48,7 @@ func TestParseURLRefuses(t *testing.T) {
 		"":                       "no scheme",
 		"localhost":              "no scheme",
 		"redis:/h":               "no scheme",
+		"stone:h":                "such as stone://host[:port]",
 		"://h":                   "",
 		"1redis://h":             "",
 		"re dis://h":             "",

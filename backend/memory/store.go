@@ -100,7 +100,7 @@ func (s *store) ask(prefix string, c *backend.Claim) error {
 // number gives a hold its token, and a permit its slot.
 func (s *store) number(l *lock, h *hold, now time.Time) {
 	if h.pending && h.Mode == backend.Permit {
-		for h.slot = 0; slices.ContainsFunc(l.holds, func(o hold) bool { return !o.pending && o.slot == h.slot }); {
+		for slices.ContainsFunc(l.holds, func(o hold) bool { return !o.pending && o.slot == h.slot }) {
 			h.slot++
 		}
 	}
@@ -173,15 +173,14 @@ func (s *store) serve(key string, l *lock) {
 		delete(s.locks, key)
 		return
 	}
-	next, matters := l.holds[0].expires, len(l.queue) > 0
+	if len(l.queue) == 0 {
+		return
+	}
+	next := l.holds[0].expires
 	for _, h := range l.holds {
-		matters = matters || h.pending
 		if h.expires.Before(next) {
 			next = h.expires
 		}
-	}
-	if !matters {
-		return
 	}
 	l.timer = time.AfterFunc(time.Until(next), func() {
 		s.mu.Lock()
