@@ -15,7 +15,6 @@ import (
 
 // renew is Lease.Renew.
 func (h *hold) renew(ctx context.Context, le *Lease) error {
-	h.look()
 	if le.Err() == nil && ctx.Err() != nil {
 		return ctxError(ctx, false, nil)
 	}
@@ -101,11 +100,6 @@ func (h *hold) renewed(asked backend.Instant, answer error) (Event, error) {
 		answer = h.err
 	case answer == nil:
 		h.asked, h.span, h.overdue, h.Short = asked, h.trust(asked), false, 0
-		ended = h.lookAtLocked(now) || ended
-		answer = h.err
-		if !ended {
-			h.timer.Reset(h.span - now.Sub(asked))
-		}
 	case errors.Is(answer, ErrLost) && h.state != held:
 		answer = ErrReleased // Unlock overtook the renewal
 	case errors.Is(answer, ErrLost):
@@ -304,10 +298,9 @@ func (s *schedule) renew(hs []*hold) {
 		h := hs[i]
 		e, err := h.renewed(asked, own(context.Cause(ctx), err))
 		h.tell(e)
-		switch {
-		case err == nil:
+		if err == nil {
 			confirmed = append(confirmed, h)
-		case !errors.Is(err, ErrLost) && !errors.Is(err, ErrReleased):
+		} else {
 			failed = append(failed, h)
 		}
 	}
@@ -315,7 +308,7 @@ func (s *schedule) renew(hs []*hold) {
 		confirmed[0].route.janitor.heard()
 	}
 	s.plan(false, confirmed...)
-	s.plan(true, failed...)
+	s.plan(true, failed...) // but for those that have ended
 }
 
 // board keeps of hs those that may fly now, as the driver sees them, and says
