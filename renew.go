@@ -164,8 +164,6 @@ type schedule struct {
 	mu     sync.Mutex
 	holds  dueHeap
 	timer  *time.Timer
-	at     time.Time // what the timer is set to; zero when it is not
-	closed bool
 	flying sync.WaitGroup
 }
 
@@ -188,9 +186,6 @@ func (s *schedule) plan(failed bool, hs ...*hold) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return
-	}
 	for _, h := range hs {
 		if h.due.index == 0 && s.next(h, now, failed) {
 			heap.Push(&s.holds, h)
@@ -236,15 +231,10 @@ func (s *schedule) remove(h *hold) {
 
 // arm sets the timer to the first hold; s.mu is held.
 func (s *schedule) arm() {
-	if len(s.holds) == 0 || s.closed {
+	if len(s.holds) == 0 {
 		return
 	}
-	first := s.holds[0].due.at
-	if !s.at.IsZero() && !first.Before(s.at) {
-		return
-	}
-	s.at = first
-	wait := max(time.Until(first), 0)
+	wait := max(time.Until(s.holds[0].due.at), 0)
 	if s.timer == nil {
 		s.timer = time.AfterFunc(wait, s.fire)
 	} else {
@@ -256,11 +246,10 @@ func (s *schedule) arm() {
 func (s *schedule) fire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.at = time.Time{}
 	now := time.Now()
 	type alike struct{ lot, span int }
 	batches := map[alike][]*hold{}
-	for len(s.holds) > 0 && !s.closed {
+	for len(s.holds) > 0 {
 		h := s.holds[0]
 		if now.Before(h.due.at.Add(-h.due.early)) {
 			break
@@ -364,11 +353,10 @@ func (s *schedule) woken(slept time.Duration) {
 	s.arm()
 }
 
-// stop ends the schedule; batches that are under way go on.
+// stop ends a schedule in which no hold is left.
 func (s *schedule) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closed = true
 	if s.timer != nil {
 		s.timer.Stop()
 	}
