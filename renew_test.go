@@ -465,6 +465,19 @@ func TestManualRenewOutOfTime(t *testing.T) {
 	}
 }
 
+// A store that refuses has answered: that is no outage.
+func TestAnswersAreNoOutage(t *testing.T) {
+	for _, answer := range []error{fencelock.ErrInvalid, fencelock.ErrUnsupported} {
+		bubble(t, func(t *testing.T, d *fake) {
+			le := lock(t, open(t, d, fencelock.WithManualRenew()).Mutex("n"))
+			d.on("renew", refuse(answer))
+			err := le.Renew(t.Context())
+			wantErr(t, "renew", err, answer)
+			wantNot(t, "renew", err, fencelock.ErrUnavailable)
+		})
+	}
+}
+
 // A batch is bounded by the shortest of its leases, wherever that stands in it.
 func TestBatchIsBoundedByTheShortest(t *testing.T) {
 	for name, order := range map[string][]time.Duration{
