@@ -282,6 +282,28 @@ func TestNoRenewalAfterASleepTooLong(t *testing.T) {
 	})
 }
 
+// A renewal moves the timer with the deadline. If it fired at the old one, leases of one moment would have a goroutine
+// each, all at once.
+func TestRenewalMovesTheTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		le, _ := sleeper(t)
+		h, fired := le.h, 0
+		h.mu.Lock()
+		h.timer.Stop()
+		h.timer = time.AfterFunc(time.Until(h.asked.Add(h.span).Time()), func() { fired++; h.tick() })
+		h.mu.Unlock()
+		time.Sleep(DefaultTTL / 2)
+		if err := le.Renew(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-le.Done()
+		synctest.Wait()
+		if late := time.Since(le.Deadline()); late != 0 || fired != 1 {
+			t.Errorf("Done %v after the deadline, and the timer fired %d times, want once", late, fired)
+		}
+	})
+}
+
 // driver grants every lock, and keeps the way on which it was asked.
 type driver struct {
 	backend.Driver

@@ -100,6 +100,7 @@ func (h *hold) renewed(asked backend.Instant, answer error) (Event, error) {
 		answer = h.err
 	case answer == nil:
 		h.asked, h.span, h.overdue, h.Short = asked, h.trust(asked), false, 0
+		h.timer.Reset(h.span - now.Sub(asked)) // or it would fire at each deadline that has moved
 	case errors.Is(answer, ErrLost) && h.state != held:
 		answer = ErrReleased // Unlock overtook the renewal
 	case errors.Is(answer, ErrLost):
