@@ -165,6 +165,7 @@ type schedule struct {
 	mu     sync.Mutex
 	holds  dueHeap
 	timer  *time.Timer
+	at     time.Time // what the timer is set to; zero when it is not
 	flying sync.WaitGroup
 }
 
@@ -235,7 +236,12 @@ func (s *schedule) arm() {
 	if len(s.holds) == 0 {
 		return
 	}
-	wait := max(time.Until(s.holds[0].due.at), 0)
+	first := s.holds[0].due.at
+	if !s.at.IsZero() && !first.Before(s.at) {
+		return
+	}
+	s.at = first
+	wait := max(time.Until(first), 0)
 	if s.timer == nil {
 		s.timer = time.AfterFunc(wait, s.fire)
 	} else {
@@ -247,6 +253,7 @@ func (s *schedule) arm() {
 func (s *schedule) fire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.at = time.Time{}
 	now := time.Now()
 	type alike struct{ lot, span int }
 	batches := map[alike][]*hold{}
