@@ -246,6 +246,64 @@ func TestNoLookWhileARenewalIsDue(t *testing.T) {
 	})
 }
 
+// A renewal that is due sooner because the machine slept is one that is due.
+func TestNoLookWhileARenewalIsDueAfterASleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := memory.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := New(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		le, err := l.Mutex("n").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, now := le.h, backend.Now()
+		due := h.renewal.Sub(now.Time())
+		l.schedule.woken(2 * time.Second)
+		if h.lookable(now.Add(due-time.Second), 0) {
+			t.Error("a look is begun while a renewal is due")
+		}
+	})
+}
+
+// The schedule does not renew what was lost while the machine slept.
+func TestNoRenewalAfterASleepTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		le, _ := sleeper(t)
+		oversleep(le.h)
+		if _, err := le.h.fly(nil); !errors.Is(err, ErrLost) {
+			t.Errorf("got %v, want lost", err)
+		}
+	})
+}
+
+// A renewal moves the timer with the deadline. If it fired at the old one, leases of one moment would have a goroutine
+// each, all at once.
+func TestRenewalMovesTheTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		le, _ := sleeper(t)
+		h, fired := le.h, 0
+		h.mu.Lock()
+		h.timer.Stop()
+		h.timer = time.AfterFunc(time.Until(h.asked.Add(h.span).Time()), func() { fired++; h.tick() })
+		h.mu.Unlock()
+		time.Sleep(DefaultTTL / 2)
+		if err := le.Renew(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-le.Done()
+		synctest.Wait()
+		if late := time.Since(le.Deadline()); late != 0 || fired != 1 {
+			t.Errorf("Done %v after the deadline, and the timer fired %d times, want once", late, fired)
+		}
+	})
+}
+
 // driver grants every lock, and keeps the way on which it was asked.
 type driver struct {
 	backend.Driver

@@ -382,7 +382,6 @@ func (l *Locker) Close() error {
 	late := make(chan struct{})
 	end := time.AfterFunc(closeMost, func() { l.cancel(); l.limits.look(); close(late) })
 	defer end.Stop()
-	l.schedule.stop()
 	err := l.releaseAll()
 	for l.calls.Load() > 0 && l.ctx.Err() == nil {
 		select {
@@ -393,6 +392,7 @@ func (l *Locker) Close() error {
 	err = errors.Join(err, l.releaseAll()) // what was granted meanwhile
 	close(l.released)
 	l.live.Wait()
+	l.schedule.stop()
 	var clean sync.WaitGroup
 	for _, j := range l.janitors {
 		clean.Go(j.close)

@@ -239,6 +239,15 @@ func TestCyclesLeaveNothing(t *testing.T) {
 	const n = 200
 	cycles := map[string]func(*testing.T, *fencelock.Locker, *fake){
 		"lock and unlock": func(t *testing.T, l *fencelock.Locker, _ *fake) { unlock(t, lock(t, l.Mutex("n"))) },
+		"many at once": func(t *testing.T, l *fencelock.Locker, _ *fake) {
+			var leases []*fencelock.Lease
+			for i := range n {
+				leases = append(leases, lock(t, l.Mutex(fmt.Sprint(i))))
+			}
+			for _, le := range leases {
+				unlock(t, le)
+			}
+		},
 		"broken": func(t *testing.T, l *fencelock.Locker, _ *fake) {
 			lock(t, l.Mutex("n"))
 			if err := l.Break(t.Context(), "n"); err != nil {

@@ -15,7 +15,6 @@ import (
 
 // renew is Lease.Renew.
 func (h *hold) renew(ctx context.Context, le *Lease) error {
-	h.look()
 	if le.Err() == nil && ctx.Err() != nil {
 		return ctxError(ctx, false, nil)
 	}
@@ -101,11 +100,7 @@ func (h *hold) renewed(asked backend.Instant, answer error) (Event, error) {
 		answer = h.err
 	case answer == nil:
 		h.asked, h.span, h.overdue, h.Short = asked, h.trust(asked), false, 0
-		ended = h.lookAtLocked(now) || ended
-		answer = h.err
-		if !ended {
-			h.timer.Reset(h.span - now.Sub(asked))
-		}
+		h.timer.Reset(h.span - now.Sub(asked)) // or it would fire at each deadline that has moved
 	case errors.Is(answer, ErrLost) && h.state != held:
 		answer = ErrReleased // Unlock overtook the renewal
 	case errors.Is(answer, ErrLost):
@@ -171,7 +166,6 @@ type schedule struct {
 	holds  dueHeap
 	timer  *time.Timer
 	at     time.Time // what the timer is set to; zero when it is not
-	closed bool
 	flying sync.WaitGroup
 }
 
@@ -194,9 +188,6 @@ func (s *schedule) plan(failed bool, hs ...*hold) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return
-	}
 	for _, h := range hs {
 		if h.due.index == 0 && s.next(h, now, failed) {
 			heap.Push(&s.holds, h)
@@ -242,7 +233,7 @@ func (s *schedule) remove(h *hold) {
 
 // arm sets the timer to the first hold; s.mu is held.
 func (s *schedule) arm() {
-	if len(s.holds) == 0 || s.closed {
+	if len(s.holds) == 0 {
 		return
 	}
 	first := s.holds[0].due.at
@@ -266,7 +257,7 @@ func (s *schedule) fire() {
 	now := time.Now()
 	type alike struct{ lot, span int }
 	batches := map[alike][]*hold{}
-	for len(s.holds) > 0 && !s.closed {
+	for len(s.holds) > 0 {
 		h := s.holds[0]
 		if now.Before(h.due.at.Add(-h.due.early)) {
 			break
@@ -304,10 +295,9 @@ func (s *schedule) renew(hs []*hold) {
 		h := hs[i]
 		e, err := h.renewed(asked, own(context.Cause(ctx), err))
 		h.tell(e)
-		switch {
-		case err == nil:
+		if err == nil {
 			confirmed = append(confirmed, h)
-		case !errors.Is(err, ErrLost) && !errors.Is(err, ErrReleased):
+		} else {
 			failed = append(failed, h)
 		}
 	}
@@ -315,7 +305,7 @@ func (s *schedule) renew(hs []*hold) {
 		confirmed[0].route.janitor.heard()
 	}
 	s.plan(false, confirmed...)
-	s.plan(true, failed...)
+	s.plan(true, failed...) // but for those that have ended
 }
 
 // board keeps of hs those that may fly now, as the driver sees them, and says
@@ -371,11 +361,10 @@ func (s *schedule) woken(slept time.Duration) {
 	s.arm()
 }
 
-// stop ends the schedule; batches that are under way go on.
+// stop ends a schedule in which no hold is left.
 func (s *schedule) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closed = true
 	if s.timer != nil {
 		s.timer.Stop()
 	}

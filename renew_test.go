@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
@@ -379,6 +382,102 @@ func TestManualRenewInFlightWhenTheScheduleIsDue(t *testing.T) {
 	})
 }
 
+// A Renew that comes while its lease waits for Close does nothing, and holds up nothing.
+func TestManualRenewDuringClose(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := openLoose(t, d, fencelock.WithManualRenew(), fencelock.WithMinHold(ttl))
+		var leases []*fencelock.Lease
+		for i := range 100 { // more than Close releases at once
+			leases = append(leases, lock(t, l.Mutex(fmt.Sprint(i))))
+		}
+		d.on("renew", slowBack(10*time.Millisecond)) // which WithMinHold makes of a release
+		start := time.Now()
+		done := make(chan error, 1)
+		go func() { done <- l.Close() }()
+		synctest.Wait()
+		refused := 0
+		for _, le := range leases {
+			if errors.Is(le.Renew(t.Context()), fencelock.ErrClosed) {
+				refused++
+			}
+		}
+		if err := <-done; err != nil || refused == 0 {
+			t.Errorf("close beside %d refused renewals: %v", refused, err)
+		}
+		wantTook(t, "close", start, 0, time.Second)
+	})
+}
+
+// What the driver does for a Renew ends with it.
+func TestManualRenewEndsItsContext(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		le := lock(t, open(t, d, fencelock.WithManualRenew()).Mutex("n"))
+		var given context.Context
+		d.on("renew", func(c call) error {
+			given = c.ctx
+			return c.apply()
+		})
+		if err := le.Renew(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, "the ctx of the call", given.Err(), context.Canceled)
+	})
+}
+
+// The end of the time that this package gives a call is told as that, beside what the store has said, and not as
+// the end of the caller's context.
+func TestManualRenewOutOfTime(t *testing.T) {
+	late := func(answer func(ctx error) error) step {
+		return func(c call) error {
+			<-c.ctx.Done()
+			return answer(c.ctx.Err())
+		}
+	}
+	tests := map[string]struct {
+		step step
+		want error
+		text string
+	}{
+		"no answer": {hang, fencelock.ErrUnavailable, ": no answer within 5s"},
+		"the client's words": {
+			late(func(ctx error) error { return fmt.Errorf("read: %w", ctx) }), fencelock.ErrUnavailable,
+			": no answer within 5s: read: context deadline exceeded",
+		},
+		"the store's error": {late(func(error) error { return errStore }), errStore, errStore.Error()},
+		"the store's answer": {
+			late(func(ctx error) error { return fmt.Errorf("%w: %w", fencelock.ErrLost, ctx) }),
+			fencelock.ErrLost, "",
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				le := lock(t, open(t, d, fencelock.WithManualRenew()).Mutex("n"))
+				d.on("renew", tt.step)
+				err := le.Renew(t.Context())
+				wantErr(t, name, err, tt.want)
+				wantNot(t, name, err, context.DeadlineExceeded)
+				if !strings.HasSuffix(err.Error(), tt.text) {
+					t.Errorf("got %q, want it to end in %q", err, tt.text)
+				}
+			})
+		})
+	}
+}
+
+// A store that refuses has answered: that is no outage.
+func TestAnswersAreNoOutage(t *testing.T) {
+	for _, answer := range []error{fencelock.ErrInvalid, fencelock.ErrUnsupported} {
+		bubble(t, func(t *testing.T, d *fake) {
+			le := lock(t, open(t, d, fencelock.WithManualRenew()).Mutex("n"))
+			d.on("renew", refuse(answer))
+			err := le.Renew(t.Context())
+			wantErr(t, "renew", err, answer)
+			wantNot(t, "renew", err, fencelock.ErrUnavailable)
+		})
+	}
+}
+
 // A batch is bounded by the shortest of its leases, wherever that stands in it.
 func TestBatchIsBoundedByTheShortest(t *testing.T) {
 	for name, order := range map[string][]time.Duration{
@@ -488,6 +587,109 @@ func TestManualRenewThatHangs(t *testing.T) {
 	})
 }
 
+// However short the TTL, some tries fit into what is left after one that failed, and they are not too many.
+func TestTriesFitIntoAnyTTL(t *testing.T) {
+	for _, ttl := range []time.Duration{500 * time.Millisecond, 5 * time.Second, time.Minute} {
+		bubble(t, func(t *testing.T, d *fake) {
+			d.on("renew", refuse(errStore))
+			<-lock(t, open(t, d, fencelock.WithTTL(ttl)).Mutex("n")).Done()
+			if got := d.count("renew"); got < 8 || got > 80 {
+				t.Errorf("TTL %v: got %d tries until the deadline, want 8 to 80", ttl, got)
+			}
+		})
+	}
+}
+
+// A renewal that waits to be tried again is not tried with every batch of others.
+func TestTriesKeepTheirPause(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		var tries atomic.Int64
+		d.on("renew", about(func(name string) bool { return name == "failing" }, func(call) error {
+			tries.Add(1)
+			return errStore
+		}))
+		failing := lock(t, l.Mutex("failing", fencelock.WithTTL(time.Minute)))
+		lock(t, l.Mutex("other", fencelock.WithTTL(300*time.Millisecond)))
+		<-failing.Done()
+		if got := tries.Load(); got > 90 {
+			t.Errorf("got %d tries in 40 s, want one a second or little more", got)
+		}
+	})
+}
+
+// A short TTL leaves the store a tenth of a second for an answer all the same.
+func TestShortTTLOfASlowStore(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		d.on("renew", slowThere(80*time.Millisecond))
+		le := lock(t, open(t, d, fencelock.WithTTL(200*time.Millisecond)).Mutex("n"))
+		time.Sleep(time.Minute)
+		wantHeld(t, "a minute later", le)
+	})
+}
+
+// Leases that end take none of the others out of the schedule.
+func TestRenewedAmongOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		var kept, left []*fencelock.Lease
+		for i := range 200 {
+			le := lock(t, l.Mutex(fmt.Sprint(i), fencelock.WithTTL(time.Duration(1+i*7%20)*ttl)))
+			if i%2 == 0 {
+				kept = append(kept, le)
+			} else {
+				left = append(left, le)
+			}
+		}
+		for _, le := range left {
+			unlock(t, le)
+		}
+		time.Sleep(30 * ttl)
+		for _, le := range kept {
+			wantHeld(t, le.Name(), le)
+		}
+	})
+}
+
+// A renewal is an answer of the store, after which it is asked again for what it has not undone.
+func TestCleanUpWhenARenewalIsAnswered(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		lock(t, l.Mutex("held"))
+		d.on("acquire", loseReply)
+		d.on("abandon", refuse(errStore))
+		_, err := l.Mutex("n").TryLock(t.Context())
+		wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		time.Sleep(20 * time.Minute)
+		before := d.count("abandon")
+		time.Sleep(10 * time.Minute)
+		if got, least := d.count("abandon")-before, int(10*time.Minute/(ttl/3)); got < least {
+			t.Errorf("got %d tries in ten minutes of renewals, want one with each of %d", got, least)
+		}
+		d.on("abandon", nil)
+	})
+}
+
+// What Close has closed is nobody's any more, however long the TTL is.
+func TestClosedLockerIsNotKept(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		kept := func() weak.Pointer[fencelock.Locker] {
+			l := openLoose(t, d, fencelock.WithTTL(24*time.Hour))
+			lock(t, l.Mutex("n"))
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+			return weak.Make(l)
+		}()
+		time.Sleep(time.Minute)
+		runtime.GC()
+		runtime.GC()
+		if kept.Value() != nil {
+			t.Error("a Locker is still in memory after its Close")
+		}
+	})
+}
+
 // shortGrant is what the store promises to the holders of these tests until they have renewed.
 const shortGrant = 2 * time.Second
 
@@ -495,10 +697,14 @@ func TestShortGrant(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
 		d.grant = func(g *backend.Grant) { g.Short = shortGrant }
 		l := open(t, d)
-		unlock(t, lock(t, l.Mutex("n")))
-		time.Sleep(ttl)
-		if n := d.count("renew"); n != 0 {
-			t.Errorf("%d renewals of a lease that was unlocked at once", n)
+		for _, after := range []time.Duration{0, 5 * time.Millisecond} {
+			le := lock(t, l.Mutex("n"))
+			time.Sleep(after)
+			unlock(t, le)
+			time.Sleep(ttl)
+			if n := d.count("renew"); n != 0 {
+				t.Errorf("%d renewals of a lease that was unlocked after %v", n, after)
+			}
 		}
 		le := lock(t, l.Mutex("n"))
 		if left := time.Until(le.Deadline()); left > shortGrant-20*time.Millisecond || left < shortGrant/2 {
