@@ -3,6 +3,7 @@ package migrate_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -412,5 +413,104 @@ func TestSilenceEndsTheWholeLine(t *testing.T) {
 			})
 		}
 		line.Wait()
+	})
+}
+
+// frail is a store of which some calls fail.
+type frail struct {
+	store
+	abandons *int // how many are made
+	failing  int  // of those, the first ones, fail
+	renews   error
+	acquired *[]time.Time
+	handle   any
+}
+
+func (f frail) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+	*f.acquired = append(*f.acquired, time.Now())
+	g, err := f.Gater.Acquire(ctx, r)
+	g.Handle = f.handle
+	return g, err
+}
+
+func (f frail) Renew(ctx context.Context, hs []*core.Hold) []error {
+	if f.renews != nil {
+		return slices.Repeat([]error{f.renews}, len(hs))
+	}
+	return f.Gater.Renew(ctx, hs)
+}
+
+func (f frail) Abandon(ctx context.Context, r *backend.Request) error {
+	if *f.abandons++; *f.abandons <= f.failing {
+		return errors.New("connection refused")
+	}
+	return f.Gater.Abandon(ctx, r)
+}
+
+// TestUnrenewedLegIsGivenUp while it surely stands yet: who waits for the new store asks the old one anew before the
+// leg's time there is over. What the new store was asked for is given up in the background until it has answered, and
+// not again.
+func TestUnrenewedLegIsGivenUp(t *testing.T) {
+	bubble(t, func(w world) {
+		down := errors.New("connection refused")
+		from := frail{store: client(w.old), abandons: new(int), acquired: new([]time.Time), renews: down}
+		to := frail{store: client(w.new), abandons: new(int), acquired: new([]time.Time), failing: 3}
+		o := w.options(backend.PhaseBoth)
+		o.From, o.To = from, to
+		both := w.startWith(o)
+		w.want("open", w.pair().Open(w.Context(), backend.PhaseTo), nil)
+		other := w.start(backend.PhaseTo)
+		began, r, long := time.Now(), request("x"), request("x")
+		r.Wait, long.TTL = true, time.Minute
+		h := w.acquire(other, long)
+		ctx, cancel := context.WithTimeout(w.Context(), ttl+ttl/2)
+		defer cancel()
+		_, err := both.Acquire(ctx, r)
+		w.want("the wait", err, context.DeadlineExceeded)
+		if n := len(*from.acquired); n != 2 || (*from.acquired)[1].Sub(began) >= ttl {
+			w.Errorf("asked the old store at %v, want twice, and within %v of %v", *from.acquired, ttl, began)
+		}
+		if *to.abandons != 4 {
+			w.Errorf("gave up at the new store %d times, want 4: three that fail, and one", *to.abandons)
+		}
+		w.want("abandon", both.Abandon(w.Context(), r), nil)
+		w.release(other, h)
+	})
+}
+
+// TestHandleOfBothStores is the new one's, and the old one's where that has none.
+func TestHandleOfBothStores(t *testing.T) {
+	for _, tt := range []struct{ from, to, want any }{{"old", "new", "new"}, {"old", nil, "old"}, {nil, nil, nil}} {
+		bubble(t, func(w world) {
+			o := w.options(backend.PhaseBoth)
+			o.From = frail{store: client(w.old), acquired: new([]time.Time), handle: tt.from}
+			o.To = frail{store: client(w.new), acquired: new([]time.Time), handle: tt.to}
+			d := w.startWith(o)
+			h := w.acquire(d, request("x"))
+			if got := h.Grant.Handle.(interface{ Handle() any }).Handle(); got != tt.want {
+				w.Errorf("handles %v and %v: got %v, want %v", tt.from, tt.to, got, tt.want)
+			}
+			w.release(d, h)
+		})
+	}
+}
+
+// TestNeedsItsStores: a phase has the drivers of its stores, and a way to the other one.
+func TestNeedsItsStores(t *testing.T) {
+	bubble(t, func(w world) {
+		for phase, lacks := range map[backend.Phase][]string{
+			backend.PhaseFrom: {"old", "new"}, backend.PhaseBoth: {"old", "new"}, backend.PhaseTo: {"new", "old"},
+		} {
+			for _, side := range lacks {
+				o := w.options(phase)
+				if side == "old" {
+					o.From = nil
+				} else {
+					o.To = nil
+				}
+				_, err := migrate.New(w.Context(), o)
+				w.want(fmt.Sprintf("phase %s without the %s store", phase, side), err, backend.ErrInvalid)
+			}
+		}
 	})
 }
