@@ -323,6 +323,16 @@ func TestLateClosing(t *testing.T) {
 			w.Errorf("old open %v, new open %v, want the old one as before", old, new)
 		}
 		w.cycle(client(w.old), "x")
+		// And the way back.
+		w.want("the switch", w.pair().Open(w.Context(), backend.PhaseTo), nil)
+		late = &lateGate{store: client(w.new)}
+		if err := w.pair().Over(nil, late).Open(w.Context(), backend.PhaseFrom); err == nil {
+			w.Fatal("got a switch, want the error of the store")
+		}
+		w.want("the request that comes late", late.pending(), backend.ErrGateMoved)
+		if old, new := w.open(); old || !new {
+			w.Errorf("old open %v, new open %v, want the new one as before", old, new)
+		}
 	})
 }
 

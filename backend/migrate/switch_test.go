@@ -3,6 +3,8 @@ package migrate_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -158,6 +160,26 @@ func switchersMeet(t *testing.T, ahead time.Duration) {
 	if met < 6 {
 		t.Errorf("only %d switches met: the steps are not counted", met)
 	}
+}
+
+// TestSwitchSaysWhomItWaitsFor: the error of one whose ctx ends names who holds in the other store alone.
+func TestSwitchSaysWhomItWaitsFor(t *testing.T) {
+	bubble(t, func(w world) {
+		w.stop(w.start(backend.PhaseBoth))
+		from := w.start(backend.PhaseFrom)
+		r := request("held")
+		r.TTL = time.Hour
+		h := w.acquire(from, r)
+		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+		defer cancel()
+		err := w.pair().Open(ctx, backend.PhaseTo)
+		w.want("the switch", err, backend.ErrUnavailable)
+		w.want("the switch", err, context.DeadlineExceeded)
+		if !strings.Contains(fmt.Sprint(err), "held") {
+			w.Errorf("got %v, want it to name the lock", err)
+		}
+		w.release(from, h)
+	})
 }
 
 // TestUndoMeetsASwitch: one switch is paused before each of its steps while another the same way fails and is undone;
