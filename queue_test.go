@@ -134,6 +134,33 @@ func TestTryLockBehindALock(t *testing.T) {
 	})
 }
 
+// A try to read does not overtake a writer who is on the way to the store, nor one who waits behind a reader.
+func TestTryToReadBehindAWriter(t *testing.T) {
+	for name, reader := range map[string]bool{"alone": false, "behind a reader": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, d)
+				d.on("acquire", slowThere(time.Second))
+				m := l.RWMutex("n")
+				var first <-chan got
+				if reader {
+					first = calls(t.Context(), m.RLock)
+				}
+				writer := background(t.Context(), m)
+				_, err := m.TryRLock(t.Context())
+				wantErr(t, "a try", err, fencelock.ErrLocked)
+				if got := d.count("acquire"); got != 1 {
+					t.Errorf("got %d calls of Acquire, want 1", got)
+				}
+				if reader {
+					unlock(t, (<-first).le)
+				}
+				unlock(t, (<-writer).le)
+			})
+		})
+	}
+}
+
 func TestCancelInTheQueue(t *testing.T) {
 	for name, which := range map[string]int{
 		"at the store": 0, "first behind it": 1, "in the middle": 2, "at the end": 4,
