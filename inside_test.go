@@ -1,6 +1,7 @@
 package fencelock
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"os"
@@ -222,6 +223,21 @@ func TestCloseStopsTheJanitorsTimer(t *testing.T) {
 			t.Error("the timer is set")
 		}
 	})
+}
+
+// A job knows its place among those that are tried later, by which it is taken out from the middle.
+func TestJobKnowsItsPlace(t *testing.T) {
+	var q laterHeap
+	for i := range 20 {
+		heap.Push(&q, &job{at: time.Unix(int64(7*i%20), 0)})
+	}
+	heap.Pop(&q)
+	heap.Push(&q, heap.Remove(&q, 5))
+	for i, w := range q {
+		if w.place != i {
+			t.Errorf("at %d: got place %d", i, w.place)
+		}
+	}
 }
 
 // A call counts until it ends or hangs, once, also where both happen at the same moment.

@@ -244,6 +244,7 @@ func TestLockAllAtOnce(t *testing.T) {
 		if err := ls.Unlock(t.Context()); err != nil {
 			t.Error(err)
 		}
+		d.on("acquire", nil)
 		le, before := lock(t, other.Mutex("a")), d.count("acquire")
 		waiting := backgroundAll(t.Context(), l, "a")
 		unlock(t, le)
