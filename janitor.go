@@ -115,7 +115,7 @@ func (j *janitor) put(w *job, wait time.Duration) {
 	j.work()
 }
 
-// work begins the tries that may begin, and sets the timer. j.mu is held.
+// work begins the tries that may begin, sets the timer, and has close look whether all is done. j.mu is held.
 func (j *janitor) work() {
 	now := time.Now()
 	for len(j.later) > 0 && !now.Before(j.later[0].at) {
