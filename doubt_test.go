@@ -244,6 +244,26 @@ func TestCleanUpOfADoubtAndUnlockTakeTurns(t *testing.T) {
 	})
 }
 
+// A clean-up whose turn an Unlock has for long comes after it.
+func TestCleanUpOfADoubtWaitsForUnlock(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		var seen record
+		l := open(t, d, fencelock.WithGrace(time.Second), fencelock.WithObserver(&seen))
+		le, _ := written(t, d, l.Mutex("n"))
+		d.on("release", hang)
+		wantErr(t, "unlock", le.Unlock(t.Context()), fencelock.ErrUnavailable)
+		<-le.Done()
+		wantErr(t, "unlock again", le.Unlock(t.Context()), fencelock.ErrUnavailable)
+		if d.count("abandon") != 0 {
+			t.Fatal("it was cleaned up while Unlock asked")
+		}
+		time.Sleep(3 * time.Second)
+		if got := len(seen.of(fencelock.CleanedUp)); got != 1 {
+			t.Errorf("got %d events of clean-up, want 1", got)
+		}
+	})
+}
+
 // A loss that leaves nothing in doubt is told at once, though the clean-up hangs.
 func TestUnlockOfALossDoesNotWaitForTheCleanUp(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {

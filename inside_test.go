@@ -1,6 +1,7 @@
 package fencelock
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,6 +134,139 @@ func TestContextsOfSeveralAreDropped(t *testing.T) {
 			t.Errorf("%d contexts are kept", len(ls.ctxs))
 		}
 	})
+}
+
+// The contexts under which LockAll waits for the next lock are not kept.
+func TestContextsOfLockAllAreDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		le, _ := sleeper(t)
+		ls, err := le.h.l.LockAll(t.Context(), "a", "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range ls.all {
+			if got := len(one.ctxs); got != 1 { // by which it ends the others
+				t.Errorf("%q: got %d contexts, want 1", one.Name(), got)
+			}
+		}
+	})
+}
+
+// Leases of several locks look at the clock first, as one does.
+func TestFirstLookAtSeveralAfterASleep(t *testing.T) {
+	looks := map[string]func(context.Context, *Leases) error{
+		"Err": func(_ context.Context, ls *Leases) error { return ls.Err() },
+		"Done": func(_ context.Context, ls *Leases) error {
+			select {
+			case <-ls.Done():
+				return ls.Err()
+			default:
+				return nil
+			}
+		},
+		"a new ctx": func(ctx context.Context, ls *Leases) error {
+			c, cancel := ls.Context(ctx)
+			defer cancel()
+			return context.Cause(c)
+		},
+	}
+	for name, look := range looks {
+		t.Run(name, func(t *testing.T) {
+			for range 20 { // whether others have seen it meanwhile is a race
+				synctest.Test(t, func(t *testing.T) {
+					le, _ := sleeper(t)
+					ls := together([]*Lease{le})
+					oversleep(le.h)
+					if err := look(t.Context(), ls); !errors.Is(err, ErrLost) {
+						t.Errorf("got %v, want lost", err)
+					}
+				})
+			}
+		})
+	}
+}
+
+// A name that is neither held nor wanted costs nothing, and Wanted no timer after the end of the lease.
+func TestNothingIsKeptOfANameThatIsFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		le, _ := sleeper(t)
+		l := le.h.l
+		if _, err := l.Mutex("refused", WithFloor(1<<52)).Lock(t.Context()); !errors.Is(err, ErrInvalid) {
+			t.Fatalf("got %v, want invalid", err)
+		}
+		le.Wanted()
+		if err := le.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * wantedEvery)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if len(l.lines) != 0 || l.wanting {
+			t.Errorf("got %d lines and a look that is planned %v, want none", len(l.lines), l.wanting)
+		}
+	})
+}
+
+// After Close no timer of a clean-up that is left to the store holds the Locker in memory.
+func TestCloseStopsTheJanitorsTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		le, _ := sleeper(t)
+		l := le.h.l
+		kept, err := l.Mutex("kept", WithMinHold(10*time.Second)).Lock(t.Context())
+		if err == nil {
+			err = errors.Join(kept.Unlock(t.Context()), le.Unlock(t.Context()), l.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.janitors[0].timer.Stop() {
+			t.Error("the timer is set")
+		}
+	})
+}
+
+// A job knows its place among those that are tried later, by which it is taken out from the middle.
+func TestJobKnowsItsPlace(t *testing.T) {
+	var q laterHeap
+	for i := range 20 {
+		heap.Push(&q, &job{at: time.Unix(int64(7*i%20), 0)})
+	}
+	heap.Pop(&q)
+	heap.Push(&q, heap.Remove(&q, 5))
+	for i, w := range q {
+		if w.place != i {
+			t.Errorf("at %d: got place %d", i, w.place)
+		}
+	}
+}
+
+// A call counts until it ends or hangs, once, also where both happen at the same moment.
+func TestPoolCountsACallOnce(t *testing.T) {
+	for name, after := range map[string]time.Duration{
+		"quick": 0, "hangs": 2 * poolHangs, "just when it is found to hang": poolHangs,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var mu sync.Mutex
+				var p pool
+				mu.Lock()
+				end := p.begin(&mu, func() {})
+				if after > poolHangs {
+					mu.Unlock()
+					time.Sleep(after)
+					mu.Lock()
+				} else {
+					time.Sleep(after) // its timer waits for mu
+				}
+				end()
+				mu.Unlock()
+				synctest.Wait()
+				if p.busy != 0 {
+					t.Errorf("got %d calls under way, want none", p.busy)
+				}
+			})
+		})
+	}
 }
 
 // A store's yes that is seen after the deadline is too late, though no timer has

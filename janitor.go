@@ -45,7 +45,6 @@ type janitor struct {
 	ready   readyHeap // to be tried now
 	later   laterHeap // to be tried at their time
 	timer   *time.Timer
-	at      time.Time // what the timer is set to; zero when it is not
 	pool    pool
 	running int
 	credit  int          // tries again that may be made now
@@ -67,7 +66,7 @@ type job struct {
 	at       time.Time     // of the next try
 	due      time.Time     // when the store should have let go
 	overdue  bool          // it is past that
-	place    int           // in later, from 1; 0 when not in it
+	place    int           // in later, while it is there
 	dice     dice
 }
 
@@ -116,14 +115,14 @@ func (j *janitor) put(w *job, wait time.Duration) {
 	j.work()
 }
 
-// work begins the tries that may begin, and sets the timer. j.mu is held.
+// work begins the tries that may begin, sets the timer, and has close look whether all is done. j.mu is held.
 func (j *janitor) work() {
 	now := time.Now()
 	for len(j.later) > 0 && !now.Before(j.later[0].at) {
 		heap.Push(&j.ready, heap.Pop(&j.later))
 	}
 	if add := int(now.Sub(j.creditd) / retryEvery); add > 0 {
-		j.credit, j.creditd = min(j.credit+add, max(j.credit, retryMost)), now
+		j.credit, j.creditd = min(j.credit+add, retryMost), now
 	}
 	var next time.Time
 	for len(j.ready) > 0 && !j.pool.full() && j.running < cleanMost {
@@ -142,17 +141,14 @@ func (j *janitor) work() {
 		next = j.later[0].at
 	}
 	j.arm(next)
-	if j.running == 0 && len(j.ready) == 0 && len(j.later) == 0 {
-		j.idle.Broadcast()
-	}
+	j.idle.Broadcast()
 }
 
 // arm sets the timer; j.mu is held.
 func (j *janitor) arm(next time.Time) {
-	if next.IsZero() || !j.at.IsZero() && !next.Before(j.at) {
+	if next.IsZero() {
 		return
 	}
-	j.at = next
 	wait := max(time.Until(next), 0)
 	if j.timer == nil {
 		j.timer = time.AfterFunc(wait, j.fire)
@@ -164,7 +160,6 @@ func (j *janitor) arm(next time.Time) {
 func (j *janitor) fire() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.at = time.Time{}
 	j.work()
 }
 
@@ -177,7 +172,7 @@ func (j *janitor) try(w *job, ended func()) {
 	j.running--
 	w.tries++
 	if answered && w.tries > 1 {
-		j.credit = min(j.credit+2, max(j.credit, heardMost*2))
+		j.credit = min(j.credit+2, retryMost)
 	}
 	if done && w.overdue {
 		j.overdue.Add(-1)
@@ -245,7 +240,6 @@ func (j *janitor) heard() {
 		return
 	}
 	j.heardAt = time.Now()
-	j.credit = max(j.credit, heardMost)
 	// The heap's first ones are not all of the next ones, which does not matter here.
 	var now []*job
 	for _, w := range j.later {
@@ -254,7 +248,7 @@ func (j *janitor) heard() {
 		}
 	}
 	for _, w := range now {
-		heap.Remove(&j.later, w.place-1)
+		heap.Remove(&j.later, w.place)
 		heap.Push(&j.ready, w)
 	}
 	j.work()
@@ -273,7 +267,7 @@ func (j *janitor) close() {
 	}
 	j.later = nil
 	for _, w := range failed {
-		w.place, w.pause = 0, firstPause
+		w.pause = firstPause
 		heap.Push(&j.ready, w)
 	}
 	j.work()
@@ -321,12 +315,12 @@ func (q laterHeap) Len() int           { return len(q) }
 func (q laterHeap) Less(i, j int) bool { return q[i].at.Before(q[j].at) }
 func (q laterHeap) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
-	q[i].place, q[j].place = i+1, j+1
+	q[i].place, q[j].place = i, j
 }
 
 func (q *laterHeap) Push(x any) {
 	w := x.(*job)
-	w.place = len(*q) + 1
+	w.place = len(*q)
 	*q = append(*q, w)
 }
 
@@ -335,7 +329,6 @@ func (q *laterHeap) Pop() any {
 	w := old[len(old)-1]
 	old[len(old)-1] = nil
 	*q = old[:len(old)-1]
-	w.place = 0
 	return w
 }
 

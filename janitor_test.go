@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -173,6 +174,117 @@ func TestCleanUpWhenTheStoreAnswers(t *testing.T) {
 	})
 }
 
+// Until the store should have let go by itself, 10 s after TTL and grace, a clean-up is tried every second or so.
+func TestCleanUpIsTriedOftenUntilItIsDue(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithGrace(ttl))
+		d.on("acquire", first(1, loseReply))
+		d.on("abandon", refuse(errStore))
+		_, err := l.Mutex("n").TryLock(t.Context())
+		wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		time.Sleep(2*ttl + 5*time.Second)
+		before := d.count("abandon")
+		time.Sleep(4 * time.Second)
+		if got := d.count("abandon") - before; got < 2 {
+			t.Errorf("got %d tries in 4 s, shortly before it is due, want 2 at least", got)
+		}
+		d.on("abandon", nil)
+	})
+}
+
+// Clean-ups that failed together are not tried again at the same moment.
+func TestCleanUpsDoNotMarchInStep(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		var mu sync.Mutex
+		at := map[time.Time]int{}
+		l := open(t, d)
+		d.on("acquire", loseReply)
+		d.on("abandon", func(c call) error {
+			mu.Lock()
+			defer mu.Unlock()
+			at[time.Now()]++
+			return errStore
+		})
+		for i := range 50 {
+			_, err := l.Mutex(fmt.Sprint(i)).TryLock(t.Context())
+			wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		}
+		synctest.Wait()
+		mu.Lock()
+		clear(at) // of the first tries
+		mu.Unlock()
+		time.Sleep(35 * time.Millisecond)
+		d.on("abandon", nil)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(at) < 40 {
+			t.Errorf("50 were tried again at %d different moments, want nearly as many", len(at))
+		}
+	})
+}
+
+// A store that answers other calls is asked for what it has not answered for long once a second, and for 64 at a time.
+func TestCleanUpSparesAStoreThatAnswersOthers(t *testing.T) {
+	for _, tt := range []struct{ unknown, answers, want, most int }{{1, 100, 10, 11}, {200, 1, 64, 64}} {
+		bubble(t, func(t *testing.T, d *fake) {
+			var seen record
+			l := open(t, d, fencelock.WithObserver(&seen))
+			d.on("acquire", loseReply)
+			d.on("abandon", refuse(errStore))
+			for i := range tt.unknown {
+				_, err := l.Mutex(fmt.Sprint(i)).TryLock(t.Context())
+				wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+			}
+			d.on("acquire", nil)
+			time.Sleep(10 * time.Minute)
+			before, got := d.count("abandon"), 0
+			for range tt.answers {
+				unlock(t, lock(t, l.Mutex("good")))
+				synctest.Wait()
+				got = d.count("abandon") - before
+				time.Sleep(100 * time.Millisecond)
+			}
+			if got < tt.want || got > tt.most {
+				t.Errorf("got %d tries at %d answers, want %d to %d", got, tt.answers, tt.want, tt.most)
+			}
+			d.on("abandon", nil)
+			time.Sleep(time.Minute)
+			names := map[string]bool{}
+			for _, e := range seen.of(fencelock.CleanedUp) {
+				names[e.Name] = true
+			}
+			if len(names) != tt.unknown {
+				t.Errorf("got %d names cleaned up at the end, want %d", len(names), tt.unknown)
+			}
+		})
+	}
+}
+
+// What the store answers at once is no sign that it answers what it was asked for in vain: that is tried no more often.
+func TestCleanUpSparesAShardThatIsDown(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithTTL(24*time.Hour))
+		d.on("acquire", loseReply)
+		var bad atomic.Int64
+		d.on("abandon", about(isBad, func(call) error { bad.Add(1); return errStore }))
+		for i := range 1000 {
+			_, err := l.Mutex(fmt.Sprint("bad", i)).TryLock(t.Context())
+			wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		}
+		time.Sleep(time.Minute)
+		bad.Store(0)
+		for range 5000 {
+			time.Sleep(2 * time.Millisecond)
+			_, err := l.Mutex("good").TryLock(t.Context())
+			wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		}
+		if got := bad.Load() / 10; got > 110 {
+			t.Errorf("got %d tries a second of what fails, want at most 110", got)
+		}
+		d.on("abandon", nil)
+	})
+}
+
 // What can never be cleaned up is bounded.
 func TestCleanUpOfTooMany(t *testing.T) {
 	const most, more = 10_000, 500
@@ -280,6 +392,9 @@ func TestTenThousandUnknownOutcomes(t *testing.T) {
 		if got := ours() - before; got > 100 {
 			t.Errorf("got %d more goroutines for the clean-up of %d locks, want a bounded number", got, n)
 		}
+		if got := d.peak("abandon"); got != 64 {
+			t.Errorf("got %d calls at once, want 64", got)
+		}
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if got := ours(); got > before {
@@ -377,10 +492,32 @@ func TestCleanUpBesideHungOnes(t *testing.T) {
 					wantTook(t, "until the waiter has left the queue", start, 0, time.Second)
 					unlock(t, held)
 					d.on("abandon", nil)
+					if got := d.peak("abandon"); got > 1024 {
+						t.Errorf("got %d calls under way, want at most 1024", got)
+					}
 				})
 			})
 		}
 	}
+}
+
+// More hang than may be under way at once: the first try of each gives its place up after half a second.
+func TestUnknownOutcomeBesideHungOnes(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		d.on("acquire", loseReply)
+		d.on("abandon", about(isBad, hang))
+		for i := range 1100 {
+			_, err := l.Mutex(fmt.Sprint("bad", i)).TryLock(t.Context())
+			wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		}
+		time.Sleep(400 * time.Millisecond)
+		_, err := l.Mutex("good").TryLock(t.Context())
+		wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		time.Sleep(time.Second)
+		wantFree(t, l, "good")
+		d.on("abandon", nil)
+	})
 }
 
 // A second try, after one that failed, comes in time beside the hung clean-ups of others.
@@ -415,7 +552,7 @@ func TestCleanUpSparesAStoreThatIsDown(t *testing.T) {
 		l := open(t, d, fencelock.WithTTL(24*time.Hour))
 		d.on("acquire", refuse(errStore))
 		d.on("abandon", refuse(errStore))
-		for i := range 10_000 {
+		for i := range 10_500 { // more than are kept of what is overdue
 			_, _ = l.Mutex(fmt.Sprint(i)).TryLock(t.Context())
 		}
 		for _, wait := range []time.Duration{time.Minute, time.Hour} {
@@ -429,14 +566,21 @@ func TestCleanUpSparesAStoreThatIsDown(t *testing.T) {
 		d.on("abandon", nil) // the store is back: each answer makes room for more
 		before := d.count("abandon")
 		time.Sleep(30 * time.Second)
-		if got := d.count("abandon") - before; got < 9_900 {
+		if got := d.count("abandon") - before; got < 10_400 {
 			t.Errorf("got %d clean-ups within 30 s of the store's return, want nearly all", got)
 		}
 	})
 }
 
-// What is done counts as overdue no more: there is room for as many after each outage.
+// What is done counts as overdue no more: there is room for as many after each outage, which ends just when they
+// become overdue, or long after that.
 func TestCleanUpAfterManyOutages(t *testing.T) {
+	for _, outage := range []time.Duration{11*time.Second - time.Millisecond, 2 * time.Minute} {
+		t.Run(outage.String(), func(t *testing.T) { cleanUpAfterMany(t, outage) })
+	}
+}
+
+func cleanUpAfterMany(t *testing.T, outage time.Duration) {
 	bubble(t, func(t *testing.T, d *fake) {
 		l := open(t, d, fencelock.WithTTL(time.Second))
 		for range 5 {
@@ -445,7 +589,7 @@ func TestCleanUpAfterManyOutages(t *testing.T) {
 			for i := range 3000 {
 				_, _ = l.Mutex(fmt.Sprint(i)).TryLock(t.Context())
 			}
-			time.Sleep(11*time.Second - time.Millisecond) // back just when they become overdue
+			time.Sleep(outage)
 			d.on("acquire", nil)
 			d.on("abandon", nil)
 			time.Sleep(5 * time.Minute)
@@ -493,6 +637,54 @@ func TestCloseWithAStoreThatRefuses(t *testing.T) {
 		start := time.Now()
 		wantErr(t, "close", l.Close(), errStore)
 		wantTook(t, "close", start, 0, time.Second)
+	})
+}
+
+// Close tries what has failed for long a few times more, at once.
+func TestCloseTriesAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := openLoose(t, d)
+		d.on("acquire", loseReply)
+		d.on("abandon", refuse(errStore))
+		_, err := l.Mutex("n").TryLock(t.Context())
+		wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		time.Sleep(2 * time.Minute)
+		before := d.count("abandon")
+		d.on("abandon", first(3, refuse(errStore)))
+		start := time.Now()
+		if err := l.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		wantTook(t, "close", start, 0, time.Second)
+		if got := d.count("abandon") - before; got != 4 {
+			t.Errorf("got %d tries, want 4, of which the last succeeds", got)
+		}
+	})
+}
+
+// Close ends in time, also where the store fails just before its time is over, and what failed pauses yet.
+func TestCloseDoesNotWaitForAPause(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := openLoose(t, d)
+		d.on("acquire", loseReply)
+		d.on("abandon", refuse(errStore))
+		_, err := l.Mutex("n").TryLock(t.Context())
+		wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		time.Sleep(time.Minute)
+		start, tries := time.Now(), 0
+		d.on("abandon", func(call) error { // the fourth try is followed by a pause of 80 ms at least
+			tries++
+			ends := map[int]time.Duration{1: 1500, 2: 3000, 3: 4500, 4: 4790}[tries] * time.Millisecond
+			time.Sleep(ends - time.Since(start))
+			return errStore
+		})
+		if err := l.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		wantTook(t, "close", start, 4790*time.Millisecond, 4810*time.Millisecond)
+		if tries != 4 {
+			t.Errorf("got %d tries, want 4", tries)
+		}
 	})
 }
 

@@ -57,7 +57,7 @@ func LockAll(ctx context.Context, ms ...Mutex) (*Leases, error) {
 		}
 		lost := firstEnded(all) != nil
 		discard(all)
-		if err != nil && (!lost || ctx.Err() != nil || errors.Is(err, ErrClosed)) {
+		if err != nil && !lost {
 			return nil, err
 		}
 	}
@@ -232,7 +232,6 @@ func (ls *Leases) end(le *Lease) {
 	for _, cancel := range ls.ctxs {
 		cancel(ls.cause) // before the others end, which are its parents
 	}
-	ls.ctxs = nil
 	if ls.err = ls.cause; ls.leaving && ls.err == ErrReleased {
 		return
 	}
@@ -275,7 +274,6 @@ func (ls *Leases) Deadline() time.Time {
 
 // Context is Lease.Context for all: it ends with the first lease, and carries each.
 func (ls *Leases) Context(parent context.Context) (context.Context, context.CancelFunc) {
-	_ = ls.Err()
 	outer, end := context.WithCancelCause(parent)
 	ls.mu.Lock()
 	if ls.cause != nil {

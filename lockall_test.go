@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -232,6 +233,52 @@ func TestLossWhileLockAllWaits(t *testing.T) {
 	})
 }
 
+// What is free costs the time of one request, however many there are, and a lock alone no try before its wait.
+func TestLockAllAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, other := open(t, d), open(t, d.other())
+		d.on("acquire", slowThere(10*time.Millisecond))
+		began := time.Now()
+		ls := lockAll(t, l, numbered(64)...)
+		wantTook(t, "LockAll", began, 0, 10*time.Millisecond)
+		if err := ls.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		d.on("acquire", nil)
+		le, before := lock(t, other.Mutex("a")), d.count("acquire")
+		waiting := backgroundAll(t.Context(), l, "a")
+		unlock(t, le)
+		if got := <-waiting; got.err != nil || got.ls.Unlock(t.Context()) != nil {
+			t.Errorf("LockAll: got %v, want it locked", got.err)
+		}
+		if got := d.count("acquire") - before; got != 1 {
+			t.Errorf("got %d calls of Acquire for one lock, want 1", got)
+		}
+	})
+}
+
+// A loss just before the end of ctx: the error is that of ctx, for what was lost belonged to nobody yet.
+func TestLossAsTheContextOfLockAllEnds(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		l := open(t, d, fencelock.WithObserver(observe(func(_ context.Context, e fencelock.Event) {
+			if e.Kind == fencelock.NotAcquired && errors.Is(e.Err, fencelock.ErrLost) {
+				cancel(errCause)
+			}
+		})))
+		other := open(t, d.other())
+		lock(t, other.Mutex("b"))
+		waiting := backgroundAll(ctx, l, "a", "b")
+		if err := other.Break(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		got := <-waiting
+		wantErr(t, "LockAll", got.err, context.Canceled, errCause)
+		wantNot(t, "LockAll", got.err, fencelock.ErrLost)
+		wantFree(t, other, "a")
+	})
+}
+
 // Where one cannot be had, none is held, and the error has its name.
 func TestLockAllOrNone(t *testing.T) {
 	unreachable := func(_ *fencelock.Locker, d *fake) context.Context {
@@ -387,27 +434,34 @@ func TestUnlockAllTellsOfRollbacks(t *testing.T) {
 	})
 }
 
-// An observer that panics costs no lock.
+// An observer that panics costs no lock, whether the lock was free or waited for.
 func TestLockAllUnderAnObserverThatPanics(t *testing.T) {
-	bubble(t, func(t *testing.T, d *fake) {
-		var calm atomic.Bool
-		l := open(t, d, fencelock.WithObserver(observe(func(_ context.Context, e fencelock.Event) {
-			if !calm.Load() && e.Kind == fencelock.Acquired && e.Name == "b" {
-				panic("at " + e.Name)
-			}
-		})))
-		func() {
-			defer func() {
-				if r := recover(); fmt.Sprint(r) != "at b" {
-					t.Errorf("got the panic %v, want the observer's", r)
+	for name, waits := range map[string]time.Duration{"free": 0, "waited for": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				var calm atomic.Bool
+				l := open(t, d, fencelock.WithObserver(observe(func(_ context.Context, e fencelock.Event) {
+					if e.Kind == fencelock.Acquired && e.Name == "b" && !calm.Swap(true) {
+						panic("at " + e.Name)
+					}
+				})))
+				if waits > 0 {
+					le := lock(t, open(t, d.other()).Mutex("b"))
+					time.AfterFunc(waits, func() { unlock(t, le) })
 				}
-			}()
-			_, _ = l.LockAll(t.Context(), "a", "b", "c")
-		}()
-		calm.Store(true)
-		time.Sleep(time.Second)
-		wantFree(t, l, "a", "b", "c")
-	})
+				func() {
+					defer func() {
+						if r := recover(); fmt.Sprint(r) != "at b" {
+							t.Errorf("got the panic %v, want the observer's", r)
+						}
+					}()
+					_, _ = l.LockAll(t.Context(), "a", "b", "c")
+				}()
+				time.Sleep(time.Second)
+				wantFree(t, l, "a", "b", "c")
+			})
+		})
+	}
 }
 
 // strange is a Mutex of somebody else.
@@ -416,20 +470,20 @@ type strange struct{ fencelock.Mutex }
 func TestLockAllOfWhatItCannot(t *testing.T) {
 	d := newFake(t)
 	l, other := open(t, d), open(t, d.other())
-	for what, c := range map[string]struct {
+	for what, c := range map[string]struct { // by what the error says
 		ms   []fencelock.Mutex
 		want error
 	}{
-		"nothing":     {nil, fencelock.ErrInvalid},
-		"a bad name":  {[]fencelock.Mutex{l.Mutex("a"), l.Mutex("")}, fencelock.ErrInvalid},
+		"no name":     {nil, fencelock.ErrInvalid},
+		"1 to 512":    {[]fencelock.Mutex{l.Mutex("a"), l.Mutex("")}, fencelock.ErrInvalid},
 		"twice":       {[]fencelock.Mutex{l.Mutex("a"), l.Mutex("b"), l.Mutex("a")}, fencelock.ErrInvalid},
 		"two Lockers": {[]fencelock.Mutex{l.Mutex("a"), other.Mutex("a")}, fencelock.ErrInvalid},
-		"a stranger":  {[]fencelock.Mutex{strange{l.Mutex("a")}}, fencelock.ErrUnsupported},
+		"strange":     {[]fencelock.Mutex{strange{l.Mutex("a")}}, fencelock.ErrUnsupported},
 	} {
 		_, err := fencelock.LockAll(t.Context(), c.ms...)
 		wantErr(t, what, err, c.want)
-		if opErrors(err) != 1 {
-			t.Errorf("%s: got %v, want one OpError", what, err)
+		if opErrors(err) != 1 || !strings.Contains(fmt.Sprint(err), what) {
+			t.Errorf("%s: got %v, want one OpError that says it", what, err)
 		}
 	}
 	if n := d.count("acquire"); n != 0 {
@@ -477,6 +531,11 @@ func TestWanted(t *testing.T) {
 			t.Error("the next holder's is closed, and nobody waits")
 		}
 		unlock(t, got.le)
+		ended := lock(t, l.Mutex("x"))
+		unlock(t, ended)
+		if closed(ended.Wanted()) {
+			t.Error("it is closed after the end of a lease that nobody wanted")
+		}
 	})
 }
 

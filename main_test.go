@@ -271,6 +271,12 @@ func TestCyclesLeaveNothing(t *testing.T) {
 			wantErr(t, "trylock", err, fencelock.ErrUnavailable)
 			synctest.Wait()
 		},
+		"refused, all at once": func(t *testing.T, l *fencelock.Locker, d *fake) {
+			d.on("acquire", loseReply)
+			d.on("abandon", slowBack(time.Millisecond))
+			_, err := l.Mutex("n").TryLock(t.Context())
+			wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		},
 	}
 	for name, cycle := range cycles {
 		t.Run(name, func(t *testing.T) {

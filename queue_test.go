@@ -2,6 +2,7 @@ package fencelock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -132,6 +133,32 @@ func TestTryLockBehindALock(t *testing.T) {
 			t.Error(r.err)
 		}
 	})
+}
+
+// A try to read does not overtake a writer who is on the way to the store, nor one who waits behind a reader.
+func TestTryToReadBehindAWriter(t *testing.T) {
+	for name, reader := range map[string]bool{"alone": false, "behind a reader": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, d)
+				d.on("acquire", slowThere(time.Second))
+				m := l.RWMutex("n")
+				var first <-chan got
+				if reader {
+					first = calls(t.Context(), m.RLock)
+				}
+				writer := background(t.Context(), m)
+				_, err := m.TryRLock(t.Context())
+				if got := d.count("acquire"); !errors.Is(err, fencelock.ErrLocked) || got != 1 {
+					t.Fatalf("a try: got %v and %d calls of Acquire, want that it is locked, and 1", err, got)
+				}
+				if reader {
+					unlock(t, (<-first).le)
+				}
+				unlock(t, (<-writer).le)
+			})
+		})
+	}
 }
 
 func TestCancelInTheQueue(t *testing.T) {
