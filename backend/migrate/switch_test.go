@@ -166,10 +166,10 @@ func switchersMeet(t *testing.T, ahead time.Duration) {
 func TestSwitchSaysWhomItWaitsFor(t *testing.T) {
 	bubble(t, func(w world) {
 		w.stop(w.start(backend.PhaseBoth))
-		from := w.start(backend.PhaseFrom)
 		r := request("held")
 		r.TTL = time.Hour
-		h := w.acquire(from, r)
+		old := client(w.old) // of a program that knows nothing of the migration
+		h := w.acquire(old, r)
 		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
 		defer cancel()
 		err := w.pair().Open(ctx, backend.PhaseTo)
@@ -178,7 +178,7 @@ func TestSwitchSaysWhomItWaitsFor(t *testing.T) {
 		if !strings.Contains(fmt.Sprint(err), "held") {
 			w.Errorf("got %v, want it to name the lock", err)
 		}
-		w.release(from, h)
+		w.release(old, h)
 	})
 }
 
