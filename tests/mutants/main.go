@@ -1,12 +1,12 @@
 // Command mutants changes the code in one small way at a time, as a tired programmer would, and lists the changes that
 // no test sees:
 //
-//	go run ./tests/mutants [-only core/send.go] [-every 10] [-workers 2] [-record RESULTS] [-list] [room...]
+//	go run ./tests/mutants [-only core/send.go] [-every 10] [-workers 2] [-record RESULTS [-again]] [-list] [room...]
 //
 // Nothing in the repository is written to: the compiler is given the changed file in the place of the other
 // (-overlay). A change is made where a test comes by, is tried with the tests of its room, the quickest first, and is
 // found if one fails or does not end. ARGUED.txt has the changes that need not be found, each with the reason. With
-// -every n one change of n is tried.
+// -every n one change of n is tried, with -again those that lived by the record.
 //
 // Mutation analysis is DeMillo, Lipton and Sayward's (Hints on test data selection, IEEE Computer 11(4), 1978), to try
 // a sample Acree's (On Mutation, 1980).
@@ -91,6 +91,7 @@ func run(ctx context.Context) error {
 	every := flag.Int("every", 1, "one change of so many is tried")
 	workers := flag.Int("workers", 2, "how many are tried at once")
 	record := flag.String("record", "", "the file that the results are kept in, file by file")
+	again := flag.Bool("again", false, "try those that lived, by the record")
 	list := flag.Bool("list", false, "list the mutants, and try none")
 	flag.Parse()
 	if *every < 1 {
@@ -117,6 +118,13 @@ func run(ctx context.Context) error {
 		}
 		of := count(ms)
 		ms = sample(ms, *every)
+		if *again {
+			kept, err := read(*record)
+			if err != nil {
+				return err
+			}
+			ms = kept[r.name].lived(ms)
+		}
 		if *list {
 			for _, m := range ms {
 				fmt.Println(m)
@@ -136,7 +144,7 @@ func run(ctx context.Context) error {
 			}
 		}
 		if *record != "" {
-			if err := put(*record, r.name, ms, of); err != nil {
+			if err := put(*record, r.name, ms, of, *again); err != nil {
 				return err
 			}
 		}
@@ -333,7 +341,7 @@ type Result struct {
 }
 
 // Results are by room and file.
-type Results map[string]map[string]Result
+type Results map[string]Files
 
 // read returns what is in a file; nothing, if it is not there.
 func read(path string) (Results, error) {
@@ -351,21 +359,39 @@ func read(path string) (Results, error) {
 	return all, nil
 }
 
-// put keeps the results of a room in a file. all is how many mutants each of its files has.
-func put(path, room string, ms []*mutant, all map[string]int) error {
+// Files are the results of a room.
+type Files map[string]Result
+
+// lived are those of ms that no test found.
+func (fs Files) lived(ms []*mutant) []*mutant {
+	return slices.DeleteFunc(slices.Clone(ms), func(m *mutant) bool {
+		return !slices.ContainsFunc(fs[m.File].Lived, func(o *mutant) bool { return o.key() == m.key() })
+	})
+}
+
+// put keeps the results of a room in a file. all is how many mutants each of its files has. With again, ms are those
+// that had lived, and what became of the others stays.
+func put(path, room string, ms []*mutant, all map[string]int, again bool) error {
 	kept, err := read(path)
 	if err != nil {
 		return err
 	}
 	if kept[room] == nil {
-		kept[room] = make(map[string]Result)
+		kept[room] = make(Files)
 	}
-	now := make(map[string]Result)
+	now := make(Files)
 	for file, n := range all {
+		was := kept[room][file]
 		now[file] = Result{Date: time.Now().UTC().Format(time.DateOnly), All: n}
+		if again {
+			now[file] = Result{was.Date, was.All - len(was.Lived), was.Found, was.Unbuilt, was.Argued, nil}
+		}
 	}
 	for _, m := range ms {
 		r := now[m.File]
+		if again { // a line that is there no more has no mutant any more
+			r.All++
+		}
 		switch m.State {
 		case found:
 			r.Found++

@@ -123,7 +123,7 @@ func TestSample(t *testing.T) {
 		}
 	}
 	path := filepath.Join(t.TempDir(), "results.json")
-	if err := put(path, "core", sample(ms, 5), count(ms)); err != nil {
+	if err := put(path, "core", sample(ms, 5), count(ms), false); err != nil {
 		t.Fatal(err)
 	}
 	all, err := read(path)
@@ -132,6 +132,39 @@ func TestSample(t *testing.T) {
 	}
 	if got := render(all); !strings.Contains(got, "| 5 | 1 | 1 | 1 | 0 | 0 |") {
 		t.Errorf("got %s, want one of 5 tried, and found", got)
+	}
+}
+
+// Those that lived are tried again alone: what became of the others stays, and who is there no more counts no more.
+func TestAgain(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "results.json")
+	ms := []*mutant{
+		{File: "a", Was: "1", State: found},
+		{File: "a", Was: "2", State: lived},
+		{File: "a", Was: "3", State: lived},
+		{File: "a", Was: "4", State: lived},
+	}
+	if err := put(path, "core", ms, count(ms), false); err != nil {
+		t.Fatal(err)
+	}
+	all, err := read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := all["core"].lived(ms[:3]) // the last one's line has gone
+	if !slices.Equal(left, ms[1:3]) {
+		t.Fatalf("got %v to be tried again, want %v", left, ms[1:3])
+	}
+	left[0].State = found
+	if err := put(path, "core", left, count(ms[:3]), true); err != nil {
+		t.Fatal(err)
+	}
+	if all, err = read(path); err != nil {
+		t.Fatal(err)
+	}
+	if got := render(all); !strings.Contains(got, "| 3 | 3 | 3 | 2 | 0 | 1 |") {
+		t.Errorf("got %s, want three, of which two are found and one lives", got)
 	}
 }
 
