@@ -232,7 +232,7 @@ type votes struct {
 func (v *votes) decided() bool {
 	quorum := v.s.quorum
 	return v.gone || v.count >= quorum && (v.known == 0 || v.have(v.known) >= quorum) ||
-		v.most() >= quorum || v.count+v.rest() < quorum && v.good >= quorum
+		v.count+v.rest() < quorum && v.good >= quorum
 }
 
 // have is how many votes have this number.

@@ -73,14 +73,17 @@ func TestMinorityAndMajority(t *testing.T) {
 func TestHungNodeDelaysNothing(t *testing.T) {
 	t.Parallel()
 	c := start(t, 3)
-	l := open(t, c.url("fresh=1"))
+	l, other := open(t, c.url("fresh=1")), open(t, c.url("fresh=1"))
 	unlock(t, lock(t, l.Mutex("a")))
+	unlock(t, lock(t, other.Mutex("a")))
 	must(t, c.Servers()[1].Pause())
 	t.Cleanup(func() { _ = c.Servers()[1].Resume() })
 	const rounds = 30
 	began := time.Now()
 	for range rounds {
 		le := lock(t, l.Mutex("a"))
+		_, err := other.Mutex("a").TryLock(t.Context())
+		want(t, "TryLock", err, fencelock.ErrLocked)
 		must(t, le.Renew(t.Context()))
 		must(t, le.Unlock(t.Context()))
 	}

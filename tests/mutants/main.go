@@ -189,7 +189,7 @@ func (r room) one(ctx context.Context, m *mutant, reached coverage, why map[stri
 		return nil
 	}
 	m.State = lived
-	if !reached.lines[m.File][m.Line] {
+	if !reached.lines[m.File][m.begins] {
 		m.By = "no test comes by"
 		fmt.Println(m)
 		return nil

@@ -50,6 +50,31 @@ func TestMutantsOf(t *testing.T) {
 	}
 }
 
+// A test that gets to a switch gets to the conditions of its cases, of which a profile says nothing.
+func TestWhereATestComesBy(t *testing.T) {
+	t.Parallel()
+	ms, err := mutantsOf("p.go", []byte(`package p
+
+func f(a, b int) {
+	switch {
+	case a < 1,
+		b == 2:
+		a--
+	}
+}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []int
+	for _, m := range ms {
+		got = append(got, m.begins)
+	}
+	if want := []int{4, 4, 4, 7}; !slices.Equal(got, want) {
+		t.Errorf("got lines %v, want %v", got, want)
+	}
+}
+
 // The changed file has the other's lines.
 func TestOverlay(t *testing.T) {
 	dir := t.TempDir()

@@ -23,6 +23,7 @@ type mutant struct {
 	State string `json:",omitempty"`
 	By    string `json:",omitempty"` // the tests that found it
 
+	begins  int    // the line at which a test comes by that gets here
 	source  []byte // of the file
 	at, end int    // the bytes that become text
 	text    string
@@ -91,11 +92,18 @@ func mutantsOf(path string, source []byte) ([]*mutant, error) {
 		if !ok || fn.Body == nil {
 			continue
 		}
+		begins := make(map[ast.Expr]int) // the conditions of cases, which are no statements, and where their switch is
 		add := func(from, to token.Pos, text, do string) {
 			at, line := fset.Position(from).Offset, fset.Position(from).Line
+			begin := line
+			for e, l := range begins {
+				if e.Pos() <= from && from < e.End() {
+					begin = l
+				}
+			}
 			m := &mutant{
 				File: path, Line: line, Func: fn.Name.Name, Was: strings.TrimSpace(lines[line-1]), Do: do,
-				source: source, at: at, end: fset.Position(to).Offset, text: text,
+				begins: begin, source: source, at: at, end: fset.Position(to).Offset, text: text,
 			}
 			for n := 2; slices.ContainsFunc(all, func(o *mutant) bool { return o.key() == m.key() }); n++ {
 				m.Do = fmt.Sprintf("%s (%d)", do, n)
@@ -104,6 +112,12 @@ func mutantsOf(path string, source []byte) ([]*mutant, error) {
 		}
 		ast.Inspect(fn.Body, func(n ast.Node) bool {
 			switch n := n.(type) {
+			case *ast.SwitchStmt:
+				for _, clause := range n.Body.List {
+					for _, e := range clause.(*ast.CaseClause).List {
+						begins[e] = fset.Position(n.Pos()).Line
+					}
+				}
 			case *ast.BinaryExpr:
 				for _, op := range swaps[n.Op] {
 					to := n.OpPos + token.Pos(len(n.Op.String()))
