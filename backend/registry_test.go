@@ -34,6 +34,9 @@ func init() {
 		}
 		return stone{u: u, closed: new(int)}, nil
 	})
+	backend.Register("file", func(context.Context, *url.URL, *backend.Query) (backend.Driver, error) {
+		return stone{closed: new(int)}, nil
+	})
 	backend.Register("lazy", func(_ context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
 		return stone{u: u, closed: lazilyClosed}, nil // it leaves the keys to Open
 	})
@@ -100,7 +103,7 @@ func TestOpenRefuses(t *testing.T) {
 		"key twice":      {"stone://?prefix=a&prefix=b", []string{"prefix", "2 times"}},
 		"bad bool":       {"stone://?fail=maybe", []string{"fail", "maybe", "true or false"}},
 		"bad prefix":     {"stone://?prefix=%ff", []string{"prefix", "UTF-8"}},
-		"unknown scheme": {"pebble://", []string{"pebble", "registered are lazy, stone", "redis by import"}},
+		"unknown scheme": {"pebble://", []string{"pebble", "registered are file, lazy, stone", "redis by import"}},
 		"of the catalog": {
 			"memory://",
 			[]string{`import _ "github.com/fencelock/fencelock/backend/memory"`, "registered are"},

@@ -49,6 +49,7 @@ func TestParseURLRefuses(t *testing.T) {
 		"localhost":              "no scheme",
 		"redis:/h":               "no scheme",
 		"stone:h":                "such as stone://host[:port]",
+		"file:locks":             "such as file:///var/lib/locks",
 		"://h":                   "",
 		"1redis://h":             "",
 		"re dis://h":             "",
