@@ -430,9 +430,13 @@ func TestUnlockOfAReaderWhoseContextEnds(t *testing.T) {
 		want []error
 		not  []error
 	}{
-		"no answer":                  {hang, true, []error{fencelock.ErrUnavailable, context.Canceled, cause}, nil},
-		"lost":                       {refuse(fencelock.ErrLost), true, []error{fencelock.ErrLost}, []error{context.Canceled}},
-		"no answer, the ctx goes on": {hang, false, []error{fencelock.ErrUnavailable}, []error{context.DeadlineExceeded}},
+		"no answer": {hang, true, []error{fencelock.ErrUnavailable, context.Canceled, cause}, nil},
+		"lost":      {refuse(fencelock.ErrLost), true, []error{fencelock.ErrLost}, []error{context.Canceled}},
+		"no answer, the ctx goes on": {
+			hang, false,
+			[]error{fencelock.ErrUnavailable},
+			[]error{context.DeadlineExceeded},
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
