@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -232,6 +234,50 @@ func TestContextsThatEndAreForgotten(t *testing.T) {
 		}
 		wantHeld(t, "after its contexts", le)
 	})
+}
+
+// counting is a context that knows how many things wait for its end.
+type counting struct {
+	context.Context
+	done    chan struct{}
+	waiting atomic.Int64
+}
+
+func (c *counting) Done() <-chan struct{} { return c.done }
+
+func (c *counting) AfterFunc(func()) func() bool {
+	c.waiting.Add(1)
+	return sync.OnceValue(func() bool { c.waiting.Add(-1); return true })
+}
+
+// A context that has ended leaves nothing with its parent, which may go on for ever.
+func TestContextsThatEndLeaveTheParent(t *testing.T) {
+	ways := map[string]func(*testing.T, *fencelock.Lease, context.Context){
+		"by its function": func(_ *testing.T, le *fencelock.Lease, parent context.Context) {
+			_, cancel := le.Context(parent)
+			cancel()
+		},
+		"with the lease": func(t *testing.T, le *fencelock.Lease, parent context.Context) {
+			le.Context(parent) //nolint:govet // it ends with the lease
+			unlock(t, le)
+		},
+		"made of a lease that has ended": func(t *testing.T, le *fencelock.Lease, parent context.Context) {
+			unlock(t, le)
+			le.Context(parent) //nolint:govet // it has ended
+		},
+	}
+	for name, end := range ways {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				parent := &counting{Context: t.Context(), done: make(chan struct{})}
+				end(t, lock(t, open(t, d).Mutex("n")), parent)
+				synctest.Wait()
+				if got := parent.waiting.Load(); got != 0 {
+					t.Errorf("%d things wait for the parent's end", got)
+				}
+			})
+		})
+	}
 }
 
 // bareCtx has a deadline, and neither Done nor Err tell when it has passed.

@@ -219,6 +219,31 @@ func TestUnlockAsksAfterTheDeadline(t *testing.T) {
 	}
 }
 
+// An Unlock that asks in vain after the Deadline does not match the end of a ctx, and one that has found out the loss
+// needs the store no more.
+func TestUnlockInDoubtAndAfterIt(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		le, x := written(t, d, l.Mutex("n"))
+		d.on("release", refuse(errStore))
+		d.on("abandon", refuse(errStore))
+		wantErr(t, "unlock", le.Unlock(t.Context()), fencelock.ErrUnavailable)
+		<-le.Done()
+		time.Sleep(time.Second)
+		d.on("release", hang)
+		err := le.Unlock(t.Context())
+		wantErr(t, "unlock in doubt", err, fencelock.ErrUnavailable)
+		wantNot(t, "unlock in doubt", err, context.DeadlineExceeded)
+		d.on("release", refuse(fencelock.ErrLost))
+		wantErr(t, "unlock that finds out", le.Unlock(t.Context()), fencelock.ErrLost)
+		d.on("release", refuse(errStore))
+		err = le.Unlock(t.Context())
+		wantErr(t, "unlock after it", err, fencelock.ErrLost)
+		wantNot(t, "unlock after it", err, fencelock.ErrUnavailable)
+		d.on("abandon", x.end)
+	})
+}
+
 // Neither overtakes the other: fake says so if one does.
 func TestCleanUpOfADoubtAndUnlockTakeTurns(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {

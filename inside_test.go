@@ -31,10 +31,12 @@ func oversleep(h *hold) {
 // sleepy is a driver during whose calls the machine sleeps.
 type sleepy struct {
 	core.Composite
-	h *hold // nil: it does not
+	h        *hold // nil: it does not
+	renewals int
 }
 
 func (d *sleepy) Renew(ctx context.Context, hs []*core.Hold) []error {
+	d.renewals++
 	errs := d.Caller.Renew(ctx, hs)
 	if d.h != nil {
 		oversleep(d.h)
@@ -93,6 +95,11 @@ func TestFirstLookAfterASleep(t *testing.T) {
 			defer cancel()
 			return context.Cause(c)
 		},
+		"Context": func(ctx context.Context, le *Lease, _ context.Context) error {
+			_, cancel := le.Context(ctx)
+			cancel()
+			return le.h.err
+		},
 		"re-entry finds none": func(ctx context.Context, le *Lease, held context.Context) error {
 			if _, err := le.h.l.Mutex("n", WithReentrancy()).
 				TryLock(context.WithoutCancel(held)); errors.Is(err, ErrDeadlock) {
@@ -114,6 +121,53 @@ func TestFirstLookAfterASleep(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Unlock of one of several leases tells of a loss in such a sleep too, and asks the store nothing for it.
+func TestUnlockOfOneOfSeveralAfterASleep(t *testing.T) {
+	for name, along := range map[string]bool{"re-entry": false, "readers": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				le, d := sleeper(t)
+				another := le.h.join(along)
+				oversleep(le.h)
+				if err := another.Unlock(t.Context()); !errors.Is(err, ErrLost) || d.renewals > 0 {
+					t.Errorf("got %v, and %d renewals, want lost, and none", err, d.renewals)
+				}
+			})
+		})
+	}
+}
+
+// An Unlock that waits for Close looks at the clock as well.
+func TestUnlockBesideCloseAfterASleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		le, _ := sleeper(t)
+		le.h.take(t.Context(), &le.h.unlocking) // so that Close waits
+		defer le.h.give(&le.h.unlocking)
+		go func() { _ = le.h.l.Close() }()
+		synctest.Wait()
+		oversleep(le.h)
+		done, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := le.Unlock(done); !errors.Is(err, ErrLost) {
+			t.Errorf("got %v, want lost", err)
+		}
+	})
+}
+
+// What was lost in a sleep before Close is not what went wrong in Close.
+func TestCloseAfterASleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		le, _ := sleeper(t)
+		oversleep(le.h)
+		if err := le.h.l.Close(); err != nil {
+			t.Errorf("close: got %v, want none", err)
+		}
+		if err := le.Err(); !errors.Is(err, ErrLost) {
+			t.Errorf("got %v, want lost", err)
+		}
+	})
 }
 
 // A context of several locks that has ended is not kept, whatever ended it.

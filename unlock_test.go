@@ -3,9 +3,12 @@ package fencelock_test
 import (
 	"context"
 	"errors"
+	"runtime"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/fencelock/fencelock"
 )
@@ -393,4 +396,172 @@ func TestUnlockThatUndoesTheWritesIsStillAnUnlock(t *testing.T) {
 			t.Errorf("the Released event: got Err %v, want the cause", released)
 		}
 	})
+}
+
+// The event of an Unlock that failed says why, and that of one that left the lock to another lease says nothing.
+func TestEventsOfUnlockSayWhy(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		var seen record
+		l := open(t, d, fencelock.WithObserver(&seen))
+		m := l.RWMutex("n")
+		one, other := lease(t, fencelock.Reader, m.RLock), lease(t, fencelock.Reader, m.RLock)
+		unlock(t, one)
+		d.on("release", refuse(errStore))
+		wantErr(t, "unlock", other.Unlock(t.Context()), errStore)
+		if got := seen.of(fencelock.Left); len(got) != 1 || got[0].Err != nil {
+			t.Errorf("got %+v, want one lease that left, and no error", got)
+		}
+		failed := seen.of(fencelock.NotReleased)
+		if len(failed) != 1 {
+			t.Fatalf("got %s, want one that was not released", seen.kinds())
+		}
+		wantErr(t, "the event of the Unlock that failed", failed[0].Err, fencelock.ErrUnavailable, errStore)
+		d.on("release", nil)
+		unlock(t, other)
+	})
+}
+
+// Unlock of a reader beside others matches the end of its ctx where the store did not answer, and only there.
+func TestUnlockOfAReaderWhoseContextEnds(t *testing.T) {
+	cause := errors.New("the cause")
+	tests := map[string]struct {
+		step step
+		ends bool // ctx
+		want []error
+		not  []error
+	}{
+		"no answer": {hang, true, []error{fencelock.ErrUnavailable, context.Canceled, cause}, nil},
+		"lost":      {refuse(fencelock.ErrLost), true, []error{fencelock.ErrLost}, []error{context.Canceled}},
+		"no answer, the ctx goes on": {
+			hang, false,
+			[]error{fencelock.ErrUnavailable},
+			[]error{context.DeadlineExceeded},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l := open(t, d, fencelock.WithTTL(time.Hour))
+				one := lease(t, fencelock.Reader, l.RWMutex("n").RLock)
+				lease(t, fencelock.Reader, l.RWMutex("n").RLock)
+				time.Sleep(time.Second)
+				d.on("renew", tt.step)
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				if tt.ends {
+					cancel(cause)
+				}
+				err := one.Unlock(ctx)
+				wantErr(t, "unlock", err, tt.want...)
+				wantNot(t, "unlock", err, tt.not...)
+			})
+		})
+	}
+}
+
+// Readers who unlock at once beside another have one answer of the store's, and their contexts end; the other stays.
+func TestReadersWhoUnlockBesideAnother(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		m := open(t, d).RWMutex("n")
+		stays := lease(t, fencelock.Reader, m.RLock)
+		leaving := []*fencelock.Lease{lease(t, fencelock.Reader, m.RLock), lease(t, fencelock.Reader, m.RLock)}
+		ctx := carry(t, t.Context(), leaving[0])
+		time.Sleep(time.Second)
+		d.on("renew", slowBack(time.Second))
+		errs := make(chan error, 2)
+		for _, le := range leaving {
+			go func() { errs <- le.Unlock(t.Context()) }()
+		}
+		if err := errors.Join(<-errs, <-errs); err != nil {
+			t.Error(err)
+		}
+		if n := d.count("renew"); n != 1 {
+			t.Errorf("the store was asked %d times, want once", n)
+		}
+		if !closed(ctx.Done()) {
+			t.Fatal("the ctx of one who left goes on")
+		}
+		wantErr(t, "the ctx of one who left", context.Cause(ctx), fencelock.ErrReleased)
+		wantHeld(t, "the other", stays)
+	})
+}
+
+// A reader who frees the lock in the end, after both Unlocks failed, has unlocked once.
+func TestReaderWhoFreesTheLockAfterAll(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		m := open(t, d).RWMutex("n")
+		first, second := lease(t, fencelock.Reader, m.RLock), lease(t, fencelock.Reader, m.RLock)
+		time.Sleep(time.Second)
+		d.on("renew", refuse(errStore))
+		d.on("release", refuse(errStore))
+		wantErr(t, "the first", first.Unlock(t.Context()), fencelock.ErrUnavailable)
+		wantErr(t, "the second", second.Unlock(t.Context()), fencelock.ErrUnavailable)
+		d.on("release", nil)
+		unlock(t, first)
+		wantErr(t, "the first, unlocked again", first.Unlock(t.Context()), fencelock.ErrReleased)
+	})
+}
+
+// A lease of LockAll's that is given back while another lease is on its hold ends, with its contexts, alone.
+func TestGivenBackBesideAnotherLease(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithReentrancy())
+		outer := lock(t, l.Mutex("a"))
+		ls, err := l.LockAll(carry(t, t.Context(), outer), "a", "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		inner := carry(t, t.Context(), ls.Lease("a"))
+		if err := l.Break(t.Context(), "b"); err != nil {
+			t.Error(err)
+		}
+		<-ls.Done()
+		synctest.Wait()
+		wantErr(t, "the lease", ls.Lease("a").Err(), fencelock.ErrReleased)
+		if !closed(inner.Done()) {
+			t.Fatal("its ctx goes on")
+		}
+		wantErr(t, "its ctx", context.Cause(inner), fencelock.ErrReleased)
+		wantHeld(t, "the other lease", outer)
+	})
+}
+
+// CleanedUp is the event of a lock that LockAll gives back, as nobody got it.
+func TestEventOfWhatLockAllGivesBack(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		var seen record
+		l, other := open(t, d, fencelock.WithObserver(&seen)), open(t, d.other())
+		lock(t, other.Mutex("b"))
+		_, err := l.LockAll(within(t, time.Second), "a", "b")
+		wantErr(t, "LockAll", err, context.DeadlineExceeded)
+		names := []string{}
+		for _, e := range seen.of(fencelock.CleanedUp) {
+			names = append(names, e.Name)
+		}
+		if !slices.Contains(names, "a") {
+			t.Errorf("got clean-ups of %q, want one of a", names)
+		}
+		wantFree(t, other, "a")
+	})
+}
+
+// A lease that was unlocked is not kept in memory by the others on its hold.
+func TestUnlockedLeaseIsNotKept(t *testing.T) {
+	l := open(t, newFake(t).other(), fencelock.WithReentrancy(), fencelock.WithTTL(time.Hour))
+	m := l.Mutex("n")
+	outer := lock(t, m)
+	ended := func() weak.Pointer[fencelock.Lease] {
+		inner, err := m.Lock(carry(t, t.Context(), outer))
+		if err != nil {
+			t.Fatal(err)
+		}
+		unlock(t, inner)
+		return weak.Make(inner)
+	}()
+	runtime.GC()
+	runtime.GC()
+	if ended.Value() != nil {
+		t.Error("it is kept")
+	}
+	unlock(t, outer)
 }
