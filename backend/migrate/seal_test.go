@@ -116,8 +116,14 @@ func TestBackFromFinished(t *testing.T) {
 		defer cancel()
 		w.want("a way back that fails", w.pair().Open(short, backend.PhaseFrom), backend.ErrUnavailable)
 		w.cycle(fleet, "x")
-		if st, err := w.pair().Status(w.Context()); err != nil || !st.Finished() {
+		st, err := w.pair().Status(w.Context())
+		if err != nil || !st.Finished() {
 			w.Errorf("after that: got %+v, %v, want it finished as before", st, err)
+		}
+		for phase, finished := range map[backend.Phase]bool{backend.PhaseFrom: true, backend.PhaseTo: false} {
+			if why := strings.Join(st.Blockers(phase), "; "); strings.Contains(why, "is finished") != finished {
+				w.Errorf("phase %s is blocked by %q", phase, why)
+			}
 		}
 		w.release(fleet, held)
 		w.want("the way back", w.pair().Open(w.Context(), backend.PhaseFrom), nil)
