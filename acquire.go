@@ -300,7 +300,7 @@ func ctxError(ctx context.Context, locked bool, err error) error {
 		res = context.DeadlineExceeded
 	}
 	if errors.Is(err, ErrUnavailable) && errors.Is(err, res) { // the driver has said it all
-		res, err, locked = err, nil, locked && !errors.Is(err, ErrLocked)
+		res, err, locked = err, nil, false
 	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(res, cause) {
 		res = fmt.Errorf("%w: %w", res, cause)

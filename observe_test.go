@@ -523,3 +523,37 @@ func TestAnObserverCostsNoAllocation(t *testing.T) {
 		t.Errorf("Lock and Unlock: got %v allocations without an observer, %v with one, want as many", without, with)
 	}
 }
+
+// slowly takes a millisecond to see that something begins.
+type slowly struct{ took []time.Duration }
+
+func (*slowly) Begin(ctx context.Context, _ fencelock.Event) context.Context {
+	time.Sleep(time.Millisecond)
+	return ctx
+}
+
+func (o *slowly) Observe(_ context.Context, e fencelock.Event) {
+	if e.Kind == fencelock.Joined {
+		o.took = append(o.took, e.Took)
+	}
+}
+
+// Joined says how long the call has taken, as Acquired does.
+func TestJoinedSaysHowLongItTook(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		var seen slowly
+		m := open(t, d, fencelock.WithReentrancy(), fencelock.WithObserver(&seen)).Mutex("n")
+		le := lock(t, m)
+		ctx, cancel := le.Context(t.Context())
+		defer cancel()
+		again, err := m.Lock(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(seen.took) != 1 || seen.took[0] != time.Millisecond {
+			t.Errorf("got %v, want a millisecond", seen.took)
+		}
+		unlock(t, again)
+		unlock(t, le)
+	})
+}
