@@ -524,15 +524,15 @@ func TestAnObserverCostsNoAllocation(t *testing.T) {
 	}
 }
 
-// slowly takes a millisecond to see that something begins.
-type slowly struct{ took []time.Duration }
+// slowBeginner takes a millisecond to see that something begins.
+type slowBeginner struct{ took []time.Duration }
 
-func (*slowly) Begin(ctx context.Context, _ fencelock.Event) context.Context {
+func (*slowBeginner) Begin(ctx context.Context, _ fencelock.Event) context.Context {
 	time.Sleep(time.Millisecond)
 	return ctx
 }
 
-func (o *slowly) Observe(_ context.Context, e fencelock.Event) {
+func (o *slowBeginner) Observe(_ context.Context, e fencelock.Event) {
 	if e.Kind == fencelock.Joined {
 		o.took = append(o.took, e.Took)
 	}
@@ -541,7 +541,7 @@ func (o *slowly) Observe(_ context.Context, e fencelock.Event) {
 // Joined says how long the call has taken, as Acquired does.
 func TestJoinedSaysHowLongItTook(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
-		var seen slowly
+		var seen slowBeginner
 		m := open(t, d, fencelock.WithReentrancy(), fencelock.WithObserver(&seen)).Mutex("n")
 		le := lock(t, m)
 		ctx, cancel := le.Context(t.Context())
