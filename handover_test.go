@@ -445,3 +445,46 @@ func TestGivenUpInTheMoment(t *testing.T) {
 		}
 	})
 }
+
+// A Break that fails, again and again, sends who waits for the lock to be passed on to the store, once.
+func TestBreakThatFailsBesideAnHeir(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		le, _ := passed(t, l, "n")
+		waiter := background(t.Context(), l.Mutex("n"))
+		synctest.Wait()
+		asked := d.count("acquire")
+		d.on("break", refuse(errStore))
+		for range 4 {
+			wantErr(t, "break", l.Break(t.Context(), "n"), errStore)
+			synctest.Wait()
+			if n := d.count("acquire") - asked; n != 1 {
+				t.Errorf("the waiter has asked the store %d times, want once", n)
+			}
+		}
+		unlock(t, le)
+		unlock(t, want(t, waiter))
+	})
+}
+
+// While a renewal is under way the lock is not passed on: there is one call about a request at a time.
+func TestNotPassedOnBesideARenewal(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		le, _ := passed(t, l, "n")
+		waiter := background(t.Context(), l.Mutex("n"))
+		synctest.Wait()
+		asked, gate := d.count("acquire"), make(chan struct{})
+		d.on("renew", until(gate))
+		renewed := make(chan error, 1)
+		go func() { renewed <- le.Renew(t.Context()) }()
+		synctest.Wait()
+		unlock(t, le)
+		close(gate)
+		<-renewed
+		unlock(t, want(t, waiter))
+		if n := d.count("acquire") - asked; n != 1 {
+			t.Errorf("got %d calls of Acquire, want the waiter's", n)
+		}
+	})
+}

@@ -552,3 +552,17 @@ func TestWayOfALock(t *testing.T) {
 		t.Errorf("a Lock passes %d functions, the picture has %d: %v", len(passed), len(drawn), passed)
 	}
 }
+
+// Who goes while it waits for a lock to be passed on is given it no more, also before it has left the line.
+func TestPassedOnToNobodyWhoGoes(t *testing.T) {
+	l, set := &Locker{lines: map[string]*line{}}, &settings{}
+	h := &hold{Request: &backend.Request{Name: "n"}, l: l, set: set, fresh: backend.Now()}
+	h.Reserved = 1
+	p := &place{set: set, heir: true, passed: make(chan *Lease, 1)}
+	l.lines["n"] = &line{holder: h, first: p}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if le := l.await(ctx, "n", p); le != nil || l.heir(h) != nil {
+		t.Errorf("got %v, and an heir %v; want neither", le, l.heir(h))
+	}
+}

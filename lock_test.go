@@ -361,3 +361,68 @@ func TestFloor(t *testing.T) {
 		}
 	})
 }
+
+// undone is a context of an unusual kind: its deadline is all that it has.
+type undone struct {
+	context.Context
+	at time.Time
+}
+
+func (c undone) Deadline() (time.Time, bool) { return c.at, true }
+func (undone) Done() <-chan struct{}         { return nil }
+func (undone) Err() error                    { return nil }
+
+// A network timeout that was made from the deadline of a ctx, and is seen a moment before it, is that ctx's end.
+func TestTimeoutJustBeforeTheEnd(t *testing.T) {
+	const moment, longer = 500 * time.Microsecond, 2 * time.Millisecond
+	for _, tt := range []struct {
+		name    string
+		early   time.Duration
+		unusual bool
+		over    bool
+	}{
+		{"a moment before", moment, false, true},
+		{"longer before", longer, false, false},
+		{"a moment before, of an unusual ctx", moment, true, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l, end := open(t, d), time.Now().Add(100*time.Millisecond)
+				d.on("acquire", func(call) error {
+					time.Sleep(time.Until(end) - tt.early)
+					return errStore
+				})
+				ctx, cancel := context.WithDeadline(t.Context(), end)
+				defer cancel()
+				if tt.unusual {
+					ctx = undone{t.Context(), end}
+				}
+				_, err := l.Mutex("n").TryLock(ctx)
+				if tt.over {
+					wantErr(t, "trylock", err, context.DeadlineExceeded)
+				} else {
+					wantNot(t, "trylock", err, context.DeadlineExceeded)
+					wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+				}
+				if late := time.Since(end); late > 0 {
+					t.Errorf("returned %v after the deadline", late)
+				}
+			})
+		})
+	}
+}
+
+// What the store says as ctx ends is told beside the end of ctx and its cause, and nothing else is.
+func TestOutageAsTheContextEnds(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, cause := open(t, d), errors.New("the program ends")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		d.on("acquire", func(call) error {
+			cancel(cause)
+			return backend.Unavailable(errStore)
+		})
+		_, err := l.Mutex("n").TryLock(ctx)
+		wantErr(t, "trylock", err, context.Canceled, cause, fencelock.ErrUnavailable, errStore)
+		wantNot(t, "trylock", err, fencelock.ErrLocked)
+	})
+}

@@ -474,3 +474,58 @@ func TestEachOperationIsNamed(t *testing.T) {
 		}
 	})
 }
+
+// Where the look before a Break fails, nothing is broken: but what is wrong with the name Break itself says, unless it
+// is told which hold is meant.
+func TestBreakAfterALookThatFails(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		look  error
+		meant bool
+		want  error
+	}{
+		{"no answer", errStore, false, errStore},
+		{"the name is none", backend.ErrInvalid, false, nil},
+		{"the name is none, and one is meant", backend.ErrInvalid, true, backend.ErrInvalid},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				l, ctx, breaks := open(t, d), t.Context(), 0
+				d.on("inspect", refuse(tt.look))
+				if tt.meant {
+					ctx = meant.With(ctx, fencelock.Info{Name: "n"})
+				}
+				if tt.want == nil {
+					breaks = 1
+				}
+				if err := l.Break(ctx, "n"); !errors.Is(err, tt.want) {
+					t.Errorf("got %v, want %v", err, tt.want)
+				}
+				if got := d.count("break"); got != breaks {
+					t.Errorf("got %d calls of Break, want %d", got, breaks)
+				}
+			})
+		})
+	}
+}
+
+// Who is held instead of the hold that is meant is told as Inspect tells it.
+func TestHoldersInsteadOfTheOneThatIsMeant(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		le, err := l.RWMutex("n").RLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen, err := l.Inspect(t.Context(), "n")
+		if err != nil || len(seen.Holds) != 1 {
+			t.Fatalf("got %+v, %v, want one hold", seen, err)
+		}
+		err = l.Break(meant.With(t.Context(), fencelock.Info{Name: "n", Held: true, Token: 1}), "n")
+		gone, ok := errors.AsType[*meant.GoneError](err)
+		if !ok || len(gone.Now.Holds) != 1 || gone.Now.Holds[0].ID != seen.Holds[0].ID {
+			t.Errorf("got %v, want a GoneError with the hold %v", err, seen.Holds)
+		}
+		unlock(t, le)
+	})
+}
