@@ -566,3 +566,67 @@ func TestPassedOnToNobodyWhoGoes(t *testing.T) {
 		t.Errorf("got %v, and an heir %v; want neither", le, l.heir(h))
 	}
 }
+
+// A hold that is to be kept, was granted too long ago or is over is not passed on, also while its heir still waits.
+func TestNotPassedOnThoughThereIsAnHeir(t *testing.T) {
+	for name, spoil := range map[string]func(*hold){
+		"kept":    func(h *hold) { h.kept.Store(true) },
+		"too old": func(h *hold) { h.fresh = h.fresh.Add(-passOnFor) },
+		"over":    func(h *hold) { h.asked = h.asked.Add(-h.span) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, err := memory.New()
+				if err != nil {
+					t.Fatal(err)
+				}
+				l, err := New(m)
+				if err != nil {
+					t.Fatal(err)
+				}
+				leases := make(chan *Lease, 3)
+				lock := func() {
+					le, _ := l.Mutex("n").Lock(t.Context())
+					leases <- le
+				}
+				lock()
+				go lock()
+				synctest.Wait()
+				_ = (<-leases).Unlock(t.Context()) // the store knows now that others want it
+				le := <-leases
+				go lock()
+				synctest.Wait()
+				le.h.mu.Lock()
+				spoil(le.h)
+				next, p := le.h.passLocked(le)
+				le.h.mu.Unlock()
+				if next != nil {
+					t.Error("it was passed on")
+				} else if l.heir(le.h) == nil {
+					t.Error("there was no heir")
+				}
+				if p == nil {
+					p = l.lines["n"].first
+				}
+				p.passed <- nil // it waits for that no more
+				_ = l.Close()
+			})
+		})
+	}
+}
+
+// From passOnFor after its grant on, and from its deadline on, a lock is not passed on, though the heir waits yet.
+func TestNotPassedOnTooLate(t *testing.T) {
+	for _, tt := range []struct{ fresh, asked time.Duration }{{passOnFor, passOnFor}, {0, time.Second}} { // ago
+		synctest.Test(t, func(t *testing.T) {
+			l, set, now := &Locker{lines: map[string]*line{}}, &settings{}, backend.Now()
+			h := &hold{Request: &backend.Request{Name: "n", Nonce: nonce()}, l: l, set: set, span: time.Second, state: held}
+			h.fresh, h.asked, h.Reserved = now.Add(-tt.fresh), now.Add(-tt.asked), 1
+			p := &place{set: set, heir: true, passed: make(chan *Lease, 1)}
+			l.lines["n"] = &line{holder: h, first: p}
+			if next, _ := h.passLocked(h.first()); next != nil || !p.heir {
+				t.Errorf("granted %v ago and asked for %v ago, it is passed on", tt.fresh, tt.asked)
+			}
+		})
+	}
+}
