@@ -566,3 +566,19 @@ func TestPassedOnToNobodyWhoGoes(t *testing.T) {
 		t.Errorf("got %v, and an heir %v; want neither", le, l.heir(h))
 	}
 }
+
+// From passOnFor after its grant on, and from its deadline on, a lock is not passed on, though the heir waits yet.
+func TestNotPassedOnTooLate(t *testing.T) {
+	for _, tt := range []struct{ fresh, asked time.Duration }{{passOnFor, passOnFor}, {0, time.Second}} { // ago
+		synctest.Test(t, func(t *testing.T) {
+			l, set, now := &Locker{lines: map[string]*line{}}, &settings{}, backend.Now()
+			h := &hold{Request: &backend.Request{Name: "n", Nonce: nonce()}, l: l, set: set, state: held}
+			h.fresh, h.asked, h.span, h.Reserved = now.Add(-tt.fresh), now.Add(-tt.asked), time.Second, 1
+			p := &place{set: set, heir: true, passed: make(chan *Lease, 1)}
+			l.lines["n"] = &line{holder: h, first: p}
+			if next, _ := h.passLocked(h.first()); next != nil || !p.heir {
+				t.Errorf("granted %v ago and asked for %v ago, it is passed on", tt.fresh, tt.asked)
+			}
+		})
+	}
+}

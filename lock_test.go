@@ -414,15 +414,17 @@ func TestTimeoutJustBeforeTheEnd(t *testing.T) {
 
 // What the store says as ctx ends is told beside the end of ctx and its cause, and nothing else is.
 func TestOutageAsTheContextEnds(t *testing.T) {
-	bubble(t, func(t *testing.T, d *fake) {
-		l, cause := open(t, d), errors.New("the program ends")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		d.on("acquire", func(call) error {
-			cancel(cause)
-			return backend.Unavailable(errStore)
+	for _, said := range []error{errStore, context.Canceled} {
+		bubble(t, func(t *testing.T, d *fake) {
+			l, cause := open(t, d), errors.New("the program ends")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			d.on("acquire", func(call) error {
+				cancel(cause)
+				return backend.Unavailable(said)
+			})
+			_, err := l.Mutex("n").TryLock(ctx)
+			wantErr(t, "trylock", err, context.Canceled, cause, fencelock.ErrUnavailable, said)
+			wantNot(t, "trylock", err, fencelock.ErrLocked)
 		})
-		_, err := l.Mutex("n").TryLock(ctx)
-		wantErr(t, "trylock", err, context.Canceled, cause, fencelock.ErrUnavailable, errStore)
-		wantNot(t, "trylock", err, fencelock.ErrLocked)
-	})
+	}
 }
