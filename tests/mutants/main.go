@@ -131,9 +131,11 @@ func run(ctx context.Context) error {
 			}
 			continue
 		}
-		reached, err := r.covered(ctx)
-		if err != nil {
-			return err
+		var reached coverage
+		if slices.ContainsFunc(ms, func(m *mutant) bool { return why[m.key()] == "" }) {
+			if reached, err = r.covered(ctx); err != nil {
+				return err
+			}
 		}
 		if err := r.try(ctx, ms, reached, why, *workers); err != nil {
 			return err
