@@ -567,6 +567,16 @@ func TestPassedOnToNobodyWhoGoes(t *testing.T) {
 	}
 }
 
+// Who waits for one holder to pass the lock on is not the heir of another, whose hold may have ended in the store.
+func TestHeirOfAnotherHolder(t *testing.T) {
+	l, set := &Locker{lines: map[string]*line{}}, &settings{}
+	old := &hold{Request: &backend.Request{Name: "n"}, l: l, set: set}
+	l.lines["n"] = &line{holder: &hold{Request: old.Request, l: l, set: set}, first: &place{set: set, heir: true}}
+	if p := l.heir(old); p != nil {
+		t.Errorf("got %v, want nobody", p)
+	}
+}
+
 // From passOnFor after its grant on, and from its deadline on, a lock is not passed on, though the heir waits yet.
 func TestNotPassedOnTooLate(t *testing.T) {
 	for _, tt := range []struct{ fresh, asked time.Duration }{{passOnFor, passOnFor}, {0, time.Second}} { // ago

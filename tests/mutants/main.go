@@ -97,6 +97,9 @@ func run(ctx context.Context) error {
 	if *every < 1 {
 		return fmt.Errorf("-every %d: want 1 or more", *every)
 	}
+	if *again && *record == "" {
+		return errors.New("-again: want -record too, which says what lived")
+	}
 	why, err := readArgued(filepath.Join("tests", "mutants", "ARGUED.txt"))
 	if err != nil {
 		return fmt.Errorf("in the root of the repository: %w", err)

@@ -217,6 +217,9 @@ func readArgued(path string) (map[string]string, error) {
 		case strings.HasPrefix(text, "\t"):
 			why[key] = strings.TrimSpace(why[key] + " " + strings.TrimSpace(text))
 		default:
+			if _, ok := why[text]; ok {
+				return nil, fmt.Errorf("%s: argued twice: %s", path, text)
+			}
 			key = text
 			why[key] = ""
 		}
