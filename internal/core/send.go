@@ -76,9 +76,11 @@ func (d *Client) send(ctx context.Context, c *claim, l *lane, most int) error {
 		if c.Next > 0 {
 			wait = c.Next
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if wait > 0 {
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+			}
 		}
 		pause *= 2
 	}

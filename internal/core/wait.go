@@ -106,10 +106,12 @@ func Wait(
 			pause = min(max(2*pause, 20*time.Millisecond), 500*time.Millisecond)
 			next = pause/2 + time.Duration(dice.Int64N(int64(pause/2)+1))
 		}
-		select {
-		case <-time.After(next):
-		case <-wake:
-		case <-ctx.Done():
+		if next > 0 {
+			select {
+			case <-time.After(next):
+			case <-wake:
+			case <-ctx.Done():
+			}
 		}
 	}
 }
