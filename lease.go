@@ -115,8 +115,8 @@ func (le *Lease) Renew(ctx context.Context) error {
 // it takes up to a second then, and never more than 5 s. With WithMinHold the lease ends at once all the
 // same, and the lock is freed when that time is over.
 //
-// It returns nil only if the lease was surely held until now. ErrLost: it ended before, so the work
-// done under it may have overlapped with that of another holder. ErrReleased: it was unlocked
+// It returns nil only if the lease was surely held until now, where the store kept its data. ErrLost: it ended before,
+// so the work done under it may have overlapped with that of another holder. ErrReleased: it was unlocked
 // before. ErrUnavailable: the store did not answer; the lease is not renewed any more, and Unlock
 // may be called again until its Deadline; if ctx ended meanwhile, the error matches that too.
 //

@@ -61,7 +61,7 @@ func Scenarios() []Scenario {
 				"Anything about a write whose token the resource does not check.",
 			},
 			Yours: "Check lease.Token() where the write happens, in the same step: " +
-				"postgres.CheckToken, redis.CheckToken, etcd.CheckToken, fence.Handler for HTTP, " +
+				"postgres.CheckToken, redis.NewFencedScript, etcd.Guard.Do, fence.Handler for HTTP, " +
 				"or a column of your own.",
 		},
 		{

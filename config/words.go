@@ -121,7 +121,7 @@ func kindOf(name string) kind {
 	case "postgres-advisory":
 		return kind{
 			"postgres://host/db?mode=advisory", "PostgreSQL 15+",
-			"the same for long holds: vacuum goes on", "",
+			"the same for long holds that nobody waits for: vacuum goes on", "",
 		}
 	case "postgres-lease":
 		return kind{"postgres://host/db?mode=lease", "PostgreSQL 15+", "many leases, long ones, behind a pooler", ""}

@@ -7,7 +7,7 @@
 // The check must be atomic with the access that it protects, and reads must be checked too: a
 // newer holder's read is what makes an older one's write a lost update. [Memory] guards what lives in
 // this process, [Handler] what is reached over HTTP. This package imports no store; guards that are atomic with an
-// access to a store live with that store's driver: postgres.CheckToken, redis.CheckToken, etcd.CheckToken.
+// access to a store live with that store's driver: postgres.CheckToken, redis.FencedScript, etcd.Guard.
 package fence
 
 import (

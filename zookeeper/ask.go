@@ -123,8 +123,7 @@ const (
 
 // do does what a call of Enter, Ask or Leave is for, and returns when that has ended or ctx has.
 // What was sent cannot be taken back, and a server that is slow would only be further behind if it
-// were asked again: so the operation goes on when ctx ends. The next call of its kind waits for it;
-// another kind of call first ends it.
+// were asked again: so the operation goes on when ctx ends. The next call waits for it; one that gives up ends it.
 func (p *place) do(ctx context.Context, c *backend.Claim, k kind) error {
 	select {
 	case p.turns <- struct{}{}:
@@ -136,9 +135,11 @@ func (p *place) do(ctx context.Context, c *backend.Claim, k kind) error {
 		p.c = c
 	}
 	if p.doing != idle && p.doing != k {
-		p.cancel()
-		if _, err := p.await(ctx); err != nil {
-			return err
+		if k > entering {
+			p.cancel()
+		}
+		if _, over := p.await(ctx); over != nil {
+			return p.s.unheard(over, p.c.Wait && k <= entering)
 		}
 	}
 	for {
@@ -153,7 +154,7 @@ func (p *place) do(ctx context.Context, c *backend.Claim, k kind) error {
 		err, over := p.await(ctx)
 		switch {
 		case over != nil:
-			return p.s.unheard(over, p.c.Wait && (k == asking || k == entering))
+			return p.s.unheard(over, p.c.Wait && k <= entering)
 		case fresh, err == nil, backend.Final(err), errors.Is(err, backend.ErrGates):
 			return err
 		}

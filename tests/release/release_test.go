@@ -183,8 +183,8 @@ func TestRequirementsAreNamed(t *testing.T) {
 	}
 	required := map[string]bool{}
 	for _, module := range []string{
-		".", "redis", "redlock", "etcd", "zookeeper", "postgres", "conformance", "cmd/fencelock", "metrics/otel",
-		"metrics/prometheus",
+		".", "redis", "redlock", "etcd", "zookeeper", "postgres", "conformance", "cmd/fencelock", "bench",
+		"metrics/otel", "metrics/prometheus",
 	} {
 		for _, require := range parse(t, filepath.Join(module, "go.mod"), modfile.Parse).Require {
 			path := require.Mod.Path
