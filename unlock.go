@@ -78,7 +78,7 @@ func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, 
 	case le.released, h.known:
 		h.mu.Unlock()
 		return NotReleased, ErrReleased
-	case le.counted && h.sure:
+	case h.along && h.sure:
 		le.released = true
 		h.mu.Unlock()
 		return Left, nil

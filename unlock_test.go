@@ -502,6 +502,23 @@ func TestReaderWhoFreesTheLockAfterAll(t *testing.T) {
 	})
 }
 
+// A reader whose Unlock had no answer has unlocked once the last other one has freed the lock.
+func TestReaderWhoseLockAnotherFrees(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		m := open(t, d).RWMutex("n")
+		first, second := lease(t, fencelock.Reader, m.RLock), lease(t, fencelock.Reader, m.RLock)
+		time.Sleep(time.Second)
+		d.on("renew", refuse(errStore))
+		d.on("release", refuse(errStore))
+		wantErr(t, "the first", first.Unlock(t.Context()), fencelock.ErrUnavailable)
+		wantErr(t, "the second", second.Unlock(t.Context()), fencelock.ErrUnavailable)
+		d.on("release", nil)
+		unlock(t, first)
+		unlock(t, second)
+		wantErr(t, "the second, unlocked again", second.Unlock(t.Context()), fencelock.ErrReleased)
+	})
+}
+
 // A lease of LockAll's that is given back while another lease is on its hold ends, with its contexts, alone.
 func TestGivenBackBesideAnotherLease(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {

@@ -49,6 +49,7 @@ func Of(d backend.Driver) Caller {
 
 func newClient(d backend.Driver) *Client {
 	c := &Client{driver: d, calls: d.Calls()}
+	c.calls.Abreast = max(c.calls.Abreast, 1)
 	c.asks = lane{calls: c.calls, call: d.Ask, outlived: &c.flying}
 	c.leaves = &c.asks
 	if !c.calls.Mixed {

@@ -201,7 +201,7 @@ func (l *lane) silent(began time.Time) {
 		return
 	}
 	for _, c := range l.queue {
-		c.Err = errSilent
+		c.Err, c.Queued, c.Next = errSilent, false, 0
 		c.turn <- false
 	}
 	l.queue = nil

@@ -205,6 +205,41 @@ func TestManyAtAStoreThatHangs(t *testing.T) {
 	}
 }
 
+// TestTurnedBackIsSentSoon: a waiter that is turned back does not go by what its last answer said of the next look.
+func TestTurnedBackIsSentSoon(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, began := &store{calls: backend.Calls{Most: 3}}, time.Now()
+		s.ask = func(ctx context.Context, cs []*backend.Claim) {
+			grants(ctx, cs)
+			switch since := time.Since(began); {
+			case since < 500*time.Millisecond:
+				cs[0].Err, cs[0].Next = backend.ErrLocked, time.Second
+			case strings.HasPrefix(cs[0].Name, "silent") && since < 2*time.Second:
+				time.Sleep(700 * time.Millisecond)
+				cs[0].Err = errBroken
+			}
+		}
+		c := core.Of(s)
+		var all sync.WaitGroup
+		all.Go(func() {
+			_, err := c.Acquire(t.Context(), request("n", true))
+			want(t, "acquire", err, nil)
+			if took := time.Since(began); took > 1900*time.Millisecond {
+				t.Errorf("granted after %v, want soon after it was turned back", took)
+			}
+		})
+		time.Sleep(900 * time.Millisecond)
+		for i := range 4 { // no more go at once
+			all.Go(func() {
+				_, err := c.Acquire(t.Context(), request(fmt.Sprint("silent", i), false))
+				want(t, "acquire", err, nil)
+			})
+			time.Sleep(2 * time.Millisecond)
+		}
+		all.Wait()
+	})
+}
+
 // TestWhoIsTurnedBack: who is in the queue once a call had no answer for any of its claims, unless another call was
 // answered meanwhile.
 func TestWhoIsTurnedBack(t *testing.T) {
