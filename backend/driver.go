@@ -155,7 +155,7 @@ type Calls struct {
 	// Most is how many claims one call of Ask or Leave may be about, at least 1. With 1 they are never
 	// combined. A batch returns with its slowest claim.
 	Most int
-	// Abreast is how many such calls are under way at a time before others wait to go together.
+	// Abreast is how many such calls are under way at a time before others wait to go together; 0 is 1.
 	Abreast int
 	// Mixed: Ask takes leaves too (Claim.Leaving), and Leave is never called.
 	Mixed bool
