@@ -129,14 +129,8 @@ func (le *Lease) Renew(ctx context.Context) error {
 // store has confirmed. During Close it waits for that, and returns what Close made of the lease.
 func (le *Lease) Unlock(ctx context.Context) error {
 	h := le.h
-	began, panicked := time.Now(), true
-	defer func() {
-		if panicked { // in Begin: the lock is freed all the same
-			_ = h.unlock(ctx, le, began)
-		}
-	}()
+	began := time.Now()
 	ctx = h.l.begin(ctx, h.event(Unlocking))
-	panicked = false
 	return h.unlock(ctx, le, began)
 }
 

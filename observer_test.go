@@ -65,20 +65,6 @@ func TestPanicOfTheObserver(t *testing.T) {
 			fencelock.NotAcquired,
 			func(t *testing.T, l *fencelock.Locker) { _, _ = l.Mutex("n").Lock(within(t, 0)) },
 		},
-		"before Unlock": {
-			fencelock.Unlocking,
-			func(t *testing.T, l *fencelock.Locker) { _ = lock(t, l.Mutex("n")).Unlock(t.Context()) },
-		},
-		"before Unlock of several": {
-			fencelock.Unlocking,
-			func(t *testing.T, l *fencelock.Locker) {
-				all, err := l.LockAll(t.Context(), "n")
-				if err != nil {
-					t.Error(err)
-				}
-				_ = all.Unlock(t.Context())
-			},
-		},
 		"when Unlock has been done": {
 			fencelock.Released,
 			func(t *testing.T, l *fencelock.Locker) {
