@@ -208,7 +208,7 @@ func TestManyAtAStoreThatHangs(t *testing.T) {
 // TestTurnedBackIsSentSoon: a waiter that is turned back does not go by what its last answer said of the next look.
 func TestTurnedBackIsSentSoon(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		s, began := &store{calls: backend.Calls{Most: 3}}, time.Now()
+		s, began := &store{calls: backend.Calls{Most: 3}}, time.Now() // one call at a time: Abreast is 0
 		s.ask = func(ctx context.Context, cs []*backend.Claim) {
 			grants(ctx, cs)
 			switch since := time.Since(began); {
