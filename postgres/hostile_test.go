@@ -15,6 +15,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
@@ -200,6 +201,28 @@ func beginsFew(t *testing.T, s *servers.PostgresServer) {
 	}
 	link.Set(faultproxy.Mode{})
 	asking.Wait()
+}
+
+// After an outage each of many waits for a connection of its own, and a server that is slow to begin them is none that
+// is away.
+func slowToBegin(t *testing.T, s *servers.PostgresServer) {
+	const locks = 40
+	link := proxied(t, s)
+	l := open(t, at(link.Addr(), postgres.Row))
+	link.Set(faultproxy.BlackHole)
+	var asking sync.WaitGroup
+	began := time.Now()
+	for i := range locks {
+		asking.Go(func() {
+			if _, err := l.Mutex(fmt.Sprint("slowly begun", i)).Lock(t.Context()); err != nil {
+				t.Errorf("after %v: %v", time.Since(began), err)
+			}
+		})
+	}
+	time.Sleep(core.Patience - time.Second)
+	link.Set(faultproxy.Mode{Delay: 150 * time.Millisecond})
+	asking.Wait()
+	link.Set(faultproxy.Mode{})
 }
 
 // Every statement ends soon after its ctx, though the server be silent.

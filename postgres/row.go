@@ -23,6 +23,9 @@ const (
 	lookEvery = 2 * time.Second
 	// slotMost is how long a claim waits for a connection that the program has.
 	slotMost = 500 * time.Millisecond
+	// askSoon is how late it may be in a call, when there is a connection at last, to ask for the lock: what is left of
+	// its time may not do for the answer, and a connection on which none comes in time is closed.
+	askSoon = 100 * time.Millisecond
 	// tombstone is how much longer than the TTL an abandoned nonce of mode lease is refused.
 	tombstone = 10 * time.Second
 	// tidyEvery is how often a process looks for rows that dead ones have left, while it releases
@@ -40,6 +43,7 @@ type row struct {
 
 	mu       sync.Mutex
 	sessions map[*session]struct{} // that have a connection
+	heard    time.Time             // when one that asks for a lock was last answered
 	tidied   time.Time
 
 	looking chan struct{} // of size 1: who has it looks for all that wait
@@ -84,7 +88,7 @@ func (r *row) of(c *backend.Claim) *session {
 func (r *row) Ask(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
 		if c.Err = r.ask(ctx, c); c.Err != nil && !errors.Is(c.Err, backend.ErrGates) {
-			c.Err = limited(meaning(c.Err))
+			c.Err = limited(meaning(r.unheard(c.Err, c)))
 		}
 	}
 }
@@ -103,7 +107,8 @@ func (r *row) ask(ctx context.Context, c *backend.Claim) error {
 		return backend.Invalid("phase %q: want %s, %s or %s",
 			c.Phase, backend.PhaseFrom, backend.PhaseBoth, backend.PhaseTo)
 	}
-	if s := r.of(c); s != nil {
+	began, s := time.Now(), r.of(c)
+	if s != nil {
 		switch s.standing() {
 		case waiting:
 			return s.asleep(ctx, c)
@@ -116,22 +121,30 @@ func (r *row) ask(ctx context.Context, c *backend.Claim) error {
 				return ctx.Err()
 			}
 		}
-		// What a connection that broke may have got must not be in the way.
-		if err := r.clean(ctx, s); err != nil {
-			return err
+		if s.standing() != trying { // what a connection that broke may have got must not be in the way
+			if err := r.clean(ctx, s); err != nil {
+				return err
+			}
+			s = nil
 		}
 	}
 	for range r.most {
-		s, err := r.open(ctx, c)
-		if err != nil {
-			return err
+		if s == nil {
+			var err error
+			if s, err = r.open(ctx, c); err != nil {
+				return err
+			}
+			c.Place = s
+			if _, ends := ctx.Deadline(); ends && time.Since(began) > askSoon {
+				return errLate
+			}
 		}
-		c.Place = s
-		err = s.try(ctx, c)
+		err := s.try(ctx, c)
 		if ctx.Err() != nil || s.id != "" || !endedBefore(err) { // with an id it may have the door
 			return err
 		}
 		s.stand(past) // it met a connection that had died before, perhaps one of many
+		s = nil
 	}
 	return errors.New("the server has ended every connection")
 }
@@ -171,6 +184,31 @@ func (r *row) connect(ctx context.Context) (*pgxpool.Conn, error) {
 		err = r.usedUp()
 	}
 	return nil, err // the pool goes on making one, for the next Ask
+}
+
+// answered takes in that the server answers who asks for a lock.
+func (r *row) answered() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.heard = time.Now()
+}
+
+// errLate: there is a connection now, which has been asked for nothing.
+var errLate = backend.Refusal(fmt.Errorf("its connection came only just now: %w", context.DeadlineExceeded))
+
+// unheard is the error of a claim that had no answer in time, with err. While others are answered the server is slow
+// and does not fail, which a waiter is told.
+func (r *row) unheard(err error, c *backend.Claim) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	quiet := time.Since(r.heard)
+	switch {
+	case !c.Wait || !errors.Is(err, context.DeadlineExceeded) || quiet > lookMost:
+		return err
+	case backend.Refused(err):
+		return backend.Refusal(backend.Silence(quiet))
+	}
+	return backend.Silence(quiet)
 }
 
 // usedUp says that every connection is taken, by leases, by waiters or by the program.

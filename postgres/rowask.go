@@ -111,6 +111,9 @@ func (s *session) try(ctx context.Context, c *backend.Claim) error {
 		res, err := s.exec(ctx, sql+s.taking(c, false, s.timeout()))
 		s.at.told(s.pg.PgConn(), res)
 		a, err := s.read(c, res, err)
+		if err == nil {
+			s.row.answered()
+		}
 		switch {
 		case err != nil:
 			return s.refused(ctx, err)

@@ -293,6 +293,10 @@ func (r *row) clean(ctx context.Context, s *session) error {
 	switch st := s.standing(); {
 	case st == past || st == released:
 		return nil
+	case st == trying: // it has asked for nothing
+		s.stand(past)
+		s.putBack()
+		return nil
 	case st == doubtful: // who ends its wait for a standby shows others what may yet be lost
 		err := r.query(ctx, "SELECT"+its+" AND wait_event='SyncRep'", args, func(scanner) error { return errWaits })
 		if err != nil {
@@ -325,10 +329,8 @@ func (r *row) clean(ctx context.Context, s *session) error {
 		}
 		return err
 	}
-	if err = s.tidy(ctx); err == nil {
-		s.stand(past)
-	}
-	return err
+	s.stand(past) // on a slow link there may be no time left: others tidy what the dead have left
+	return s.tidy(ctx)
 }
 
 // errWaits: its answer is the standby's.

@@ -27,7 +27,7 @@ const applicationName = "application_name"
 type standing int
 
 const (
-	trying   standing = iota // asked for
+	trying   standing = iota // asked for, or about to be
 	waiting                  // in the server's queue, or granted without being told
 	holding                  // the lock is had
 	released                 // by COMMIT, confirmed

@@ -52,6 +52,7 @@ func TestOnOneServer(t *testing.T) {
 		{"RowDoorOfTheSilent", rowDoorOfTheSilent},
 		{"OpenOfSlow", openOfSlow},
 		{"BeginsFew", beginsFew},
+		{"SlowToBegin", slowToBegin},
 		{"GateKeyspaces", gateKeyspaces},
 		{"GateUnreadable", gateUnreadable},
 		{"GateRoundTrips", gateRoundTrips},
