@@ -629,6 +629,23 @@ func (d looked) Inspect(ctx context.Context, name string) (backend.Info, error) 
 	return d.look(ctx, name)
 }
 
+// What a look brings after the end of the lease is about the next holder.
+func TestWantedOfAnEndedLease(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		var le *fencelock.Lease
+		l := open(t, looked{d, func(_ context.Context, name string) (backend.Info, error) {
+			unlock(t, le)
+			return backend.Info{Name: name, Held: true, Waiters: 1}, nil
+		}})
+		le = lock(t, l.Mutex("x"))
+		wanted := le.Wanted()
+		time.Sleep(2 * time.Second)
+		if closed(wanted) {
+			t.Error("it is closed")
+		}
+	})
+}
+
 // A name whose look hangs hides nobody who waits for another one, and is looked at again, one look at a time.
 func TestWantedBesideANameThatHangs(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {

@@ -179,7 +179,14 @@ func (l *Locker) Do(
 			le.h.undo(cause)
 		}
 		cancel()
+		panics := true
+		defer func() {
+			if panics { // the observer did, and nobody else can call Unlock
+				le.discard(true)
+			}
+		}()
 		unlocked := le.Unlock(ctx)
+		panics = false
 		switch {
 		case err == nil:
 			err = unlocked

@@ -90,6 +90,9 @@ func TestPanicOfTheObserver(t *testing.T) {
 			}
 			_ = inner.Unlock(t.Context())
 		}},
+		"before Unlock, in Do": {fencelock.Unlocking, func(t *testing.T, l *fencelock.Locker) {
+			_ = l.Do(t.Context(), "n", func(context.Context, *fencelock.Lease) error { return nil })
+		}},
 		"when Unlock has failed": {fencelock.NotReleased, func(t *testing.T, l *fencelock.Locker) {
 			le := lock(t, l.Mutex("n"))
 			unlock(t, le)

@@ -225,7 +225,9 @@ func (l *Locker) lookWanted() {
 		if info, err := asked[i].route.caller.Inspect(ctx, asked[i].Name); err == nil && info.Waiters > 0 {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			asked[i].wantLocked()
+			if l.hasLocked(asked[i]) {
+				asked[i].wantLocked()
+			}
 		}
 	})
 	l.mu.Lock()

@@ -194,7 +194,7 @@ func (r *row) answered() {
 }
 
 // errLate: there is a connection now, which has been asked for nothing.
-var errLate = backend.Refusal(fmt.Errorf("its connection came only just now: %w", context.DeadlineExceeded))
+var errLate = backend.Refusal(errors.New("the connection came only just now"))
 
 // unheard is the error of a claim that had no answer in time, with err. While others are answered the server is slow
 // and does not fail, which a waiter is told.
@@ -203,12 +203,14 @@ func (r *row) unheard(err error, c *backend.Claim) error {
 	defer r.mu.Unlock()
 	quiet := time.Since(r.heard)
 	switch {
-	case !c.Wait || !errors.Is(err, context.DeadlineExceeded) || quiet > lookMost:
+	case !c.Wait || quiet > lookMost:
 		return err
-	case backend.Refused(err):
+	case err == errLate:
 		return backend.Refusal(backend.Silence(quiet))
+	case errors.Is(err, context.DeadlineExceeded):
+		return backend.Silence(quiet)
 	}
-	return backend.Silence(quiet)
+	return err
 }
 
 // usedUp says that every connection is taken, by leases, by waiters or by the program.

@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -38,6 +39,9 @@ type lane struct {
 // errSilent is the error of those who were not sent.
 var errSilent = backend.Refusal(fmt.Errorf("no answer to others within %v", promptMost))
 
+// errPanicked is the error of those who went along with a claim whose caller now has a panic.
+var errPanicked = errors.New("the call panicked")
+
 // alone makes a call about c alone.
 func (l *lane) alone(ctx context.Context, c *claim) {
 	c.Err, c.Queued, c.Next = nil, false, 0
@@ -69,13 +73,17 @@ func (l *lane) send(ctx context.Context, c *claim) error {
 			}
 			l.mu.Lock()
 		case <-ctx.Done():
-			l.leave(c)
+			if l.leave(c) {
+				return backend.Refusal(ctx.Err())
+			}
 			return ctx.Err()
 		}
 	}
 	began := time.Now()
 	if !l.calls.Aside {
-		l.over(began, l.lead(ctx, c, began))
+		none := false
+		defer func() { l.over(began, none) }() // also if the program's own code panics in its client
+		none = l.lead(ctx, c, began)
 		return c.Err
 	}
 	l.mu.Unlock()
@@ -171,13 +179,20 @@ func (l *lane) lead(ctx context.Context, c *claim, began time.Time) (none bool) 
 	}
 	// Nobody else's end shall end it.
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), promptMost)
+	ended := false
+	defer func() {
+		cancel()
+		none = unanswered(c.Err)
+		for _, o := range with {
+			if !ended {
+				o.Err = errPanicked
+			}
+			none = none && unanswered(o.Err)
+			o.turn <- false
+		}
+	}()
 	l.call(limited, all)
-	cancel()
-	none = unanswered(c.Err)
-	for _, o := range with {
-		none = none && unanswered(o.Err)
-		o.turn <- false
-	}
+	ended = true
 	return none
 }
 
@@ -220,9 +235,9 @@ func (l *lane) next() {
 	first.turn <- true
 }
 
-// leave takes out a claim whose caller has gone. If its turn has come meanwhile, the next one
-// leads. One that is under way with others stays.
-func (l *lane) leave(c *claim) {
+// leave takes out a claim whose caller has gone, and reports whether it was not sent. If its turn has come
+// meanwhile, the next one leads. One that is under way with others stays.
+func (l *lane) leave(c *claim) (unsent bool) {
 	l.mu.Lock()
 	i := slices.Index(l.queue, c)
 	if i >= 0 {
@@ -230,14 +245,16 @@ func (l *lane) leave(c *claim) {
 	}
 	l.mu.Unlock()
 	if i >= 0 {
-		return
+		return true
 	}
 	select {
 	case leads := <-c.turn:
 		if leads {
 			l.next()
 		}
+		return leads
 	default:
 		c.flight = c.turn
+		return false
 	}
 }

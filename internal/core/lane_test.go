@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,6 +129,71 @@ func TestClaimUnderWayWithOthers(t *testing.T) {
 			t.Errorf("given up after %v, want %v", left, 2*long)
 		}
 		others.Wait()
+	})
+}
+
+// TestClaimThatStoodInTheQueue: one whose caller goes before it was sent is no doubtful one.
+func TestClaimThatStoodInTheQueue(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &store{calls: backend.Calls{Most: 100, Abreast: 1}, ask: slowly}
+		s.leave = func(_ context.Context, cs []*backend.Claim) {
+			if cs[0].Unsure {
+				t.Error("given up as one that was sent")
+			}
+		}
+		c := core.Of(s)
+		var other sync.WaitGroup
+		other.Go(func() {
+			_, err := c.Acquire(t.Context(), request("another", false))
+			want(t, "another", err, nil)
+		})
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(100*time.Millisecond, cancel)
+		r := request("n", false)
+		_, err := c.Acquire(ctx, r)
+		want(t, "acquire", err, context.Canceled)
+		want(t, "abandon", c.Abandon(t.Context(), r), nil)
+		other.Wait()
+	})
+}
+
+// TestPanicInACall: what the program's own code in its client panics with, the one caller has, and nobody is kept.
+func TestPanicInACall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var asks, panics atomic.Int32
+		s := &store{calls: backend.Calls{Most: 100, Abreast: 1}}
+		s.ask = func(ctx context.Context, cs []*backend.Claim) {
+			if asks.Add(1) == 2 {
+				panic("the program's")
+			}
+			slowly(ctx, cs)
+		}
+		c := core.Of(s)
+		acquire := func(name string) {
+			defer func() {
+				if recover() != nil {
+					panics.Add(1)
+				}
+			}()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			g, err := c.Acquire(ctx, request(name, false))
+			if want(t, name, err, nil); g.Token == 0 {
+				t.Errorf("%s: got no token", name)
+			}
+		}
+		for round := range 2 {
+			var all sync.WaitGroup
+			for i := range 4 { // the first goes alone, the others together
+				all.Go(func() { acquire(fmt.Sprint(round, i)) })
+				synctest.Wait()
+			}
+			all.Wait()
+		}
+		if panics.Load() != 1 {
+			t.Errorf("got %d panics, want one", panics.Load())
+		}
 	})
 }
 
