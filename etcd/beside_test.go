@@ -16,6 +16,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/etcd"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
@@ -266,6 +267,46 @@ func firstInFrontLeaves(t *testing.T, r *rig) {
 		func(le *fencelock.Lease) { _ = le.Unlock(context.WithoutCancel(t.Context())) })
 	rising(t, "of the second", one.Token(), two.Token())
 	unlock(t, two)
+}
+
+// lastPermitFirst: of three waiters who may all hold the last has its turn before the others hear of anything, the one
+// before it goes, and the first has a greater token, as it was the first one in front of the last.
+func lastPermitFirst(t *testing.T, r *rig) {
+	writer := lock(t, open(t, r.url()).Mutex("x"))
+	ahead(t, r)
+	var ways [3]*faultproxy.Proxy
+	var drivers [3]caller
+	var waits [3]*pending
+	var holds [3]core.Hold
+	for i := range holds {
+		way, url := r.proxied(t)
+		req, d := request("x", i+1, time.Minute), r.driver(t, url) // they are listed by their nonces
+		req.Mode, req.Limit, req.Wait = fencelock.Permit, 3, true
+		ways[i], drivers[i], holds[i].Request = way, d, req
+		waits[i] = r.line(t, "x", func(ctx context.Context) (_ *fencelock.Lease, err error) {
+			holds[i].Grant, err = d.Acquire(ctx, req)
+			return nil, err
+		}, i+2)
+		crowd(3000, func(int) { // the revisions of two are further apart than the slack of a base
+			if _, err := r.c.Put(t.Context(), "gap", ""); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	ways[0].Set(faultproxy.BlackHole)
+	ways[1].Set(faultproxy.BlackHole)
+	unlock(t, writer)
+	waits[2].granted(t, 5*time.Second)
+	rising(t, "of the last", writer.Token(), holds[2].Grant.Token)
+	waits[1].cancel()
+	<-waits[1].done
+	ways[1].Set(faultproxy.Mode{})
+	must(t, drivers[1].Abandon(t.Context(), holds[1].Request))
+	ways[0].Set(faultproxy.Mode{})
+	waits[0].granted(t, 5*time.Second)
+	rising(t, "of the first", holds[2].Grant.Token, holds[0].Grant.Token)
+	must(t, drivers[0].Release(t.Context(), &holds[0]))
+	must(t, drivers[2].Release(t.Context(), &holds[2]))
 }
 
 // slotsOfTheGone: a permit whose list of the queue is older than what the watch has told does not take the slots of

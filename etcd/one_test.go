@@ -88,6 +88,7 @@ func TestOnOneServer(t *testing.T) {
 		{"ReadersByOneList", readersByOneList},
 		{"PermitsByOneList", permitsByOneList},
 		{"FirstInFrontLeaves", firstInFrontLeaves},
+		{"LastPermitFirst", lastPermitFirst},
 		{"SlotsOfTheGone", slotsOfTheGone},
 		{"StoppedReader", stoppedReader},
 		{"LostRepliesOfReader", lostRepliesOfReader},

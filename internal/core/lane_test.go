@@ -41,6 +41,25 @@ func TestLaneIsFull(t *testing.T) {
 	})
 }
 
+// TestOneClaimACall: a driver that takes one claim a call is called for all at once.
+func TestOneClaimACall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &store{calls: backend.Calls{Most: 1}, ask: slowly}
+		c := core.Of(s)
+		var all sync.WaitGroup
+		for i := range 20 {
+			all.Go(func() {
+				_, err := c.Acquire(t.Context(), request(fmt.Sprint(i), false))
+				want(t, "acquire", err, nil)
+			})
+		}
+		all.Wait()
+		if s.most != 20 {
+			t.Errorf("got %d calls at once, want 20", s.most)
+		}
+	})
+}
+
 // TestHurriedClaims: a claim whose ctx ends soon waits for no other's call, and shares none, also when that shows as
 // its turn comes; then the next in the queue leads in its place.
 func TestHurriedClaims(t *testing.T) {
