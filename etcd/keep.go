@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -159,7 +160,11 @@ func (s *leases) keepAlive(ctx context.Context, ls []*lease) []error {
 	for at := 0; at < len(ls); at += each {
 		end := min(at+each, len(ls))
 		send := func() {
+			var sent atomic.Bool
 			answers, err := do(ctx, func(ctx context.Context) ([]error, error) {
+				if sent.Swap(true) {
+					s.hangUp() // the other open streams may lead to the member that has not answered
+				}
 				return s.exchange(ctx, ls[at:end])
 			})
 			if err != nil {

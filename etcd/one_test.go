@@ -18,6 +18,7 @@ func TestOnOneServer(t *testing.T) {
 		{"LostRepliesOfWaiter", lostRepliesOfWaiter},
 		{"ReleaseWithoutAnswer", releaseWithoutAnswer},
 		{"ReleaseAfterSilence", releaseAfterSilence},
+		{"SlowWay", slowWay},
 		{"ReleaseAfterRawDelete", releaseAfterRawDelete},
 		{"ReleaseCancelled", releaseCancelled},
 		{"TurnPassed", turnPassed},

@@ -313,6 +313,28 @@ func releaseAfterSilence(t *testing.T, r *rig) {
 	r.awaitFree(t, "x", time.Second)
 }
 
+// slowWay: each answer takes a quarter of a second. A lease of a second is renewed all the same, and a claim that had no
+// answer is given up, by three requests one after the other.
+func slowWay(t *testing.T, r *rig) {
+	p, url := r.proxied(t)
+	l, d := open(t, url, fencelock.WithTTL(time.Second)), r.driver(t, url)
+	hold(t, d, request("warm", 1, 30*time.Second))
+	le := lock(t, l.Mutex("x"))
+	p.Set(faultproxy.BlackHole)
+	req := request("doubtful", 2, 30*time.Second)
+	_, err := d.Acquire(within(t, 100*time.Millisecond), req)
+	want(t, "Acquire without any answer", err, context.DeadlineExceeded)
+	p.Set(faultproxy.Mode{Delay: 125 * time.Millisecond})
+	defer p.Set(faultproxy.Mode{})
+	must(t, d.Abandon(within(t, 5*time.Second), req))
+	select {
+	case <-le.Done():
+		t.Error(le.Err())
+	case <-time.After(5 * time.Second):
+	}
+	unlock(t, le)
+}
+
 // releaseAfterRawDelete: an entry that somebody else deleted, just when a release went unanswered,
 // was not ours any more.
 func releaseAfterRawDelete(t *testing.T, r *rig) {

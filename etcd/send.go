@@ -16,40 +16,63 @@ import (
 )
 
 const (
-	// firstMost bounds the first send of what is sent twice, as half of the time that is left does:
-	// the second goes to another member.
+	// firstMost is after how long without an answer a request is sent once more, or half of the time that is left: the
+	// second goes to another member.
 	firstMost = 700 * time.Millisecond
 	// slowly is how many batches go part by part after one in which a lock was not free, or a hold
 	// was gone.
 	slowly = 16
-	// lastMost bounds the second send of a caller whose ctx has no deadline: his client may not ping its servers.
+	// lastMost bounds both after that, for a caller whose ctx has no deadline: his client may not ping its servers.
 	lastMost = 5 * time.Second
 )
 
 var errSilent = fmt.Errorf("no answer within %v", lastMost)
 
-// do sends a request that is about no claim, and once more if no answer came: sent twice it must
-// have the effect of once.
+// do sends a request that is about no claim, and once more, beside that, if no answer comes soon: the first may have
+// gone to a member that hangs, and on a slow way its answer comes yet. Sent twice it must have the effect of once.
 func do[T any](ctx context.Context, send func(context.Context) (T, error)) (T, error) {
-	most, last := firstMost, ctx
-	end, bounded := ctx.Deadline()
-	if bounded {
+	most, own := firstMost, ctx
+	if end, bounded := ctx.Deadline(); bounded {
 		most = min(most, time.Until(end)/2)
+	} else {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, firstMost+lastMost, errSilent)
+		defer cancel()
 	}
-	first, cancel := context.WithTimeout(ctx, most)
-	res, err := send(first)
-	cancel()
-	if err != nil && !answered(err) && ctx.Err() == nil {
-		if !bounded {
-			last, cancel = context.WithTimeoutCause(ctx, lastMost, errSilent)
-			defer cancel()
-		}
-		if res, err = send(last); err != nil && context.Cause(last) == errSilent {
-			err = errSilent
-		}
+	limited, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type outcome struct {
+		res T
+		err error
 	}
-	return res, meaning(ctx, err)
+	second := make(chan outcome, 1)
+	timer := time.AfterFunc(most, func() {
+		res, err := send(limited)
+		second <- outcome{res, err}
+		if known(err) {
+			cancel()
+		}
+	})
+	res, err := send(limited)
+	switch under := !timer.Stop(); {
+	case known(err):
+		if cancel(); under {
+			<-second
+		}
+	case under:
+		o := <-second
+		res, err = o.res, o.err
+	case limited.Err() == nil:
+		res, err = send(limited)
+	}
+	if err != nil && context.Cause(ctx) == errSilent {
+		err = errSilent
+	}
+	return res, meaning(own, err)
 }
+
+// known reports whether err, or its being nil, is the server's word.
+func known(err error) bool { return err == nil || answered(err) }
 
 // txn sends a transaction once.
 func (s *store) txn(
