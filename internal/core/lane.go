@@ -137,9 +137,12 @@ func (l *lane) outlive(ctx context.Context, c *claim, call func()) error {
 }
 
 // hurried reports whether ctx ends before a call that others share may.
-func hurried(ctx context.Context) bool {
+func hurried(ctx context.Context) bool { return endsWithin(ctx, promptMost) }
+
+// endsWithin reports whether ctx ends before so long.
+func endsWithin(ctx context.Context, d time.Duration) bool {
 	end, ok := ctx.Deadline()
-	return ok && time.Until(end) < promptMost
+	return ok && time.Until(end) < d
 }
 
 // promptly makes a call about c alone, within promptMost.

@@ -290,6 +290,32 @@ func TestManyAtAStoreThatHangs(t *testing.T) {
 	}
 }
 
+// TestLastSendHasAllTheTime: an answer may take longer than the first sends are given, as where a connection is to be
+// made on a slow way. Who waits has it all the same, and who gives up within two seconds.
+func TestLastSendHasAllTheTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &store{calls: backend.Calls{Most: 100, Abreast: 2}}
+		slow := func(ctx context.Context, cs []*backend.Claim) {
+			select {
+			case <-time.After(1200 * time.Millisecond):
+				grants(ctx, cs)
+			case <-ctx.Done():
+				cs[0].Err = ctx.Err()
+			}
+		}
+		s.ask, s.leave = slow, slow
+		c, r, began := core.Of(s), request("n", true), time.Now()
+		_, err := c.Acquire(t.Context(), r)
+		want(t, "acquire", err, nil)
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("granted after %v, want within a send and a look", took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		want(t, "abandon", c.Abandon(ctx, r), nil)
+	})
+}
+
 // TestTurnedBackIsSentSoon: a waiter that is turned back does not go by what its last answer said of the next look.
 func TestTurnedBackIsSentSoon(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -17,7 +17,8 @@ const (
 	sends = 5
 	// prompts is how many of them are bounded by promptMost: a leader that died swallows what is sent before the
 	// others have chosen another, which takes them two seconds. The first is made on the caller's own goroutine: a
-	// store may heed the deadline of a ctx at once, and its cancellation late.
+	// store may heed the deadline of a ctx at once, and its cancellation late. The last that ctx has time for has all
+	// of it: on a slow way a connection takes longer.
 	prompts    = 3
 	promptMost = 700 * time.Millisecond
 	// sendMost bounds each further one: by less than a look, which sends again then.
@@ -48,7 +49,7 @@ func (d *Client) send(ctx context.Context, c *claim, l *lane, most int) error {
 		switch {
 		case !sent:
 			err = l.send(ctx, c)
-		case n <= prompts:
+		case n <= prompts && !endsWithin(ctx, sendMost):
 			err = l.aside(ctx, c, promptMost)
 		default:
 			err = l.aside(ctx, c, sendMost)
