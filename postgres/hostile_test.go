@@ -225,6 +225,26 @@ func slowToBegin(t *testing.T, s *servers.PostgresServer) {
 	link.Set(faultproxy.Mode{})
 }
 
+// A lock and its token take three answers one after the other, and five where connections were idle for a second, which
+// are pinged: on a slow way they come later than one call may take.
+func slowDraw(t *testing.T, s *servers.PostgresServer) {
+	for _, idle := range []time.Duration{0, 1100 * time.Millisecond} {
+		link := proxied(t, s)
+		l := open(t, at(link.Addr(), postgres.Advisory))
+		unlock(t, lock(t, l.Mutex("slow draw")))
+		link.Set(faultproxy.Mode{Delay: 150 * time.Millisecond})
+		time.Sleep(idle)
+		began := time.Now()
+		le, err := l.Mutex("slow draw").Lock(within(t, 10*time.Second))
+		must(t, err)
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("idle for %v: granted after %v, want within a few calls", idle, took)
+		}
+		unlock(t, le)
+		link.Set(faultproxy.Mode{})
+	}
+}
+
 // Every statement ends soon after its ctx, though the server be silent.
 func TestTxObeysItsContext(t *testing.T) {
 	t.Parallel()

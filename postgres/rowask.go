@@ -119,9 +119,19 @@ func (s *session) try(ctx context.Context, c *backend.Claim) error {
 			return s.refused(ctx, err)
 		case a.word(0) == "floor":
 			if err := s.draw(ctx, c); err != nil {
+				if c.Wait { // it has the door yet, and asks again
+					s.stand(waiting)
+					return err
+				}
 				return s.refused(ctx, err)
 			}
-			if _, err := s.exec(ctx, s.rename); err != nil {
+			lasting, cancel := ctx, context.CancelFunc(func() {})
+			if c.Wait { // on a slow way no time may be left
+				lasting, cancel = context.WithTimeout(context.WithoutCancel(ctx), lookMost)
+			}
+			_, err = s.exec(lasting, s.rename)
+			cancel()
+			if err != nil {
 				return s.refused(ctx, err)
 			}
 			return s.grant(ctx, c, asked)

@@ -53,6 +53,7 @@ func TestOnOneServer(t *testing.T) {
 		{"OpenOfSlow", openOfSlow},
 		{"BeginsFew", beginsFew},
 		{"SlowToBegin", slowToBegin},
+		{"SlowDraw", slowDraw},
 		{"GateKeyspaces", gateKeyspaces},
 		{"GateUnreadable", gateUnreadable},
 		{"GateRoundTrips", gateRoundTrips},
