@@ -8,10 +8,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
@@ -206,6 +208,9 @@ func beginsFew(t *testing.T, s *servers.PostgresServer) {
 // After an outage each of many waits for a connection of its own, and a server that is slow to begin them is none that
 // is away.
 func slowToBegin(t *testing.T, s *servers.PostgresServer) {
+	if testing.Short() {
+		t.Skip("seconds of waiting")
+	}
 	const locks = 40
 	link := proxied(t, s)
 	l := open(t, at(link.Addr(), postgres.Row))
@@ -228,6 +233,9 @@ func slowToBegin(t *testing.T, s *servers.PostgresServer) {
 // A lock and its token take three answers one after the other, and five where connections were idle for a second, which
 // are pinged: on a slow way they come later than one call may take.
 func slowDraw(t *testing.T, s *servers.PostgresServer) {
+	if testing.Short() {
+		t.Skip("seconds of waiting")
+	}
 	for _, idle := range []time.Duration{0, 1100 * time.Millisecond} {
 		link := proxied(t, s)
 		l := open(t, at(link.Addr(), postgres.Advisory))
@@ -242,6 +250,34 @@ func slowDraw(t *testing.T, s *servers.PostgresServer) {
 		}
 		unlock(t, le)
 		link.Set(faultproxy.Mode{})
+	}
+}
+
+// On a slow way the program's pool keeps its connections.
+func poolOnASlowWay(t *testing.T, s *servers.PostgresServer) {
+	if testing.Short() {
+		t.Skip("seconds of waiting")
+	}
+	link := proxied(t, s)
+	config, err := pgxpool.ParseConfig("postgres://postgres@" + link.Addr() + "/postgres?sslmode=disable")
+	must(t, err)
+	var closed atomic.Int64
+	config.BeforeClose = func(*pgx.Conn) { closed.Add(1) }
+	p, err := pgxpool.NewWithConfig(t.Context(), config)
+	must(t, err)
+	defer p.Close()
+	for _, mode := range []postgres.Mode{postgres.Row, postgres.Lease} {
+		l := over(t, p, &postgres.Options{Mode: mode})
+		unlock(t, lock(t, l.Mutex("slow way")))
+		link.Set(faultproxy.Mode{Delay: 75 * time.Millisecond})
+		time.Sleep(1100 * time.Millisecond) // the pool pings what was idle for a second
+		_, err := l.Inspect(t.Context(), "slow way")
+		must(t, err)
+		unlock(t, lock(t, l.Mutex("slow way")))
+		link.Set(faultproxy.Mode{})
+	}
+	if n := closed.Load(); n > 0 {
+		t.Errorf("%d of the program's connections were closed", n)
 	}
 }
 

@@ -54,6 +54,7 @@ func TestOnOneServer(t *testing.T) {
 		{"BeginsFew", beginsFew},
 		{"SlowToBegin", slowToBegin},
 		{"SlowDraw", slowDraw},
+		{"PoolOnASlowWay", poolOnASlowWay},
 		{"GateKeyspaces", gateKeyspaces},
 		{"GateUnreadable", gateUnreadable},
 		{"GateRoundTrips", gateRoundTrips},

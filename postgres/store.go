@@ -68,7 +68,7 @@ func (st *store) sql(text string) string {
 // is enough for its upkeep; the others serve calls while the program has used up its pool.
 const ownMost = 4
 
-// borrowMost is how long a call waits for a connection of the program's pool, before one of the
+// borrowMost is how long a call waits for a connection of the program's pool that is used up, before one of the
 // driver's own serves it.
 const borrowMost = 100 * time.Millisecond
 
@@ -149,7 +149,11 @@ func (st *store) borrow(ctx context.Context) (link, error) {
 	if st.own == nil || st.own == st.pool {
 		return st.theirs(ctx)
 	}
-	limited, cancel := context.WithTimeout(ctx, borrowMost)
+	limited, cancel := ctx, context.CancelFunc(func() {})
+	// One that is idle the pool pings, and throws away where no answer comes in time.
+	if now := st.pool.Stat(); now.IdleConns() == 0 && now.TotalConns() == now.MaxConns() {
+		limited, cancel = context.WithTimeout(ctx, borrowMost)
+	}
 	conn, err := st.theirs(limited)
 	cancel()
 	if err == nil || ctx.Err() != nil {
