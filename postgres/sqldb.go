@@ -137,8 +137,14 @@ func (st *store) sqlConn(ctx context.Context) (link, error) {
 	return nil, err
 }
 
-// usedUp is how many connections the db can have, if all are in use, and otherwise 0.
+// usedUp is how many connections the program's pool can have, if all are in use, and otherwise 0.
 func (st *store) usedUp() int {
+	if st.db == nil {
+		if now := st.pool.Stat(); now.IdleConns() == 0 && now.TotalConns() == now.MaxConns() {
+			return int(now.MaxConns())
+		}
+		return 0
+	}
 	if now := st.db.Stats(); now.InUse >= now.MaxOpenConnections {
 		return now.MaxOpenConnections // 0: any number
 	}

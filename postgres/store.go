@@ -150,8 +150,7 @@ func (st *store) borrow(ctx context.Context) (link, error) {
 		return st.theirs(ctx)
 	}
 	limited, cancel := ctx, context.CancelFunc(func() {})
-	// One that is idle the pool pings, and throws away where no answer comes in time.
-	if now := st.pool.Stat(); now.IdleConns() == 0 && now.TotalConns() == now.MaxConns() {
+	if st.usedUp() > 0 { // else it may ping one that is idle, and throws it away where no answer comes in time
 		limited, cancel = context.WithTimeout(ctx, borrowMost)
 	}
 	conn, err := st.theirs(limited)
