@@ -313,8 +313,8 @@ func releaseAfterSilence(t *testing.T, r *rig) {
 	r.awaitFree(t, "x", time.Second)
 }
 
-// slowWay: each answer takes a quarter of a second. A lease of a second is renewed all the same, and a claim that had no
-// answer is given up, by three requests one after the other.
+// slowWay: each answer takes a quarter of a second. A lease of a second is renewed all the same, and a claim that had
+// no answer is given up, by three requests one after the other.
 func slowWay(t *testing.T, r *rig) {
 	p, url := r.proxied(t)
 	l, d := open(t, url, fencelock.WithTTL(time.Second)), r.driver(t, url)

@@ -8,8 +8,8 @@ import (
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
-// A connection that is made on a slow way takes longer than the first sends are given, and its client keeps none that is
-// half made.
+// A connection that is made on a slow way takes longer than the first sends are given, and its client keeps none that
+// is half made.
 func TestConnectionOnASlowWay(t *testing.T) {
 	t.Parallel()
 	p, url := proxied(t, servers.Redis(t, servers.RedisOptions{}))
