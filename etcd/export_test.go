@@ -1,5 +1,7 @@
 package etcd
 
+import "context"
+
 // Watches is how many queues a driver watches, for the tests of package etcd_test.
 func (d *Driver) Watches() int {
 	d.store.push.mu.Lock()
@@ -21,3 +23,8 @@ func (d *Driver) Told() (n int) {
 
 // TooOld is the error of a version.
 func TooOld(version string) error { return tooOld(version) }
+
+// Do is do.
+func Do(ctx context.Context, send func(context.Context) (int, error)) (int, error) {
+	return do(ctx, send)
+}

@@ -1,0 +1,58 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencelock/fencelock/etcd"
+)
+
+// A request is sent once more after 700 ms, or half of its time, and the first answer counts, whichever that is of.
+func TestSecondSend(t *testing.T) {
+	never := time.Hour
+	for _, tt := range []struct {
+		what  string
+		bound time.Duration // 0: none
+		takes [2]time.Duration
+		fails bool // the first one, when its time is over
+		want  int  // the answer; 0: none
+		after time.Duration
+	}{
+		{"at once", time.Second, [2]time.Duration{0, 0}, false, 1, 0},
+		{"the first hangs", time.Second, [2]time.Duration{never, 100 * time.Millisecond}, false, 2, 600 * time.Millisecond},
+		{"the first hangs, long", time.Minute, [2]time.Duration{never, 100 * time.Millisecond}, false, 2, 800 * time.Millisecond},
+		{"the first is slow", time.Second, [2]time.Duration{900 * time.Millisecond, never}, false, 1, 900 * time.Millisecond},
+		{"the first fails", time.Second, [2]time.Duration{100 * time.Millisecond, 0}, true, 2, 100 * time.Millisecond},
+		{"no answer", time.Second, [2]time.Duration{never, never}, false, 0, time.Second},
+		{"no answer, no bound", 0, [2]time.Duration{never, never}, false, 0, 5700 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := t.Context(), context.CancelFunc(func() {})
+			if tt.bound > 0 {
+				ctx, cancel = context.WithTimeout(ctx, tt.bound)
+			}
+			defer cancel()
+			var sends atomic.Int64
+			began := time.Now()
+			res, err := etcd.Do(ctx, func(ctx context.Context) (int, error) {
+				n := int(sends.Add(1))
+				select {
+				case <-time.After(tt.takes[n-1]):
+				case <-ctx.Done():
+					return 0, ctx.Err()
+				}
+				if n == 1 && tt.fails {
+					return 0, errors.New("connection reset")
+				}
+				return n, nil
+			})
+			if took := time.Since(began); res != tt.want || err == nil != (tt.want > 0) || took != tt.after {
+				t.Errorf("%s: got %d, %v after %v, want %d after %v", tt.what, res, err, took, tt.want, tt.after)
+			}
+		})
+	}
+}
