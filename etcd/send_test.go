@@ -13,7 +13,8 @@ import (
 
 // A request is sent once more after 700 ms, or half of its time, and the first answer counts, whichever that is of.
 func TestSecondSend(t *testing.T) {
-	never := time.Hour
+	const never = time.Hour
+	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 	for _, tt := range []struct {
 		what  string
 		bound time.Duration // 0: none
@@ -23,12 +24,12 @@ func TestSecondSend(t *testing.T) {
 		after time.Duration
 	}{
 		{"at once", time.Second, [2]time.Duration{0, 0}, false, 1, 0},
-		{"the first hangs", time.Second, [2]time.Duration{never, 100 * time.Millisecond}, false, 2, 600 * time.Millisecond},
-		{"the first hangs, long", time.Minute, [2]time.Duration{never, 100 * time.Millisecond}, false, 2, 800 * time.Millisecond},
-		{"the first is slow", time.Second, [2]time.Duration{900 * time.Millisecond, never}, false, 1, 900 * time.Millisecond},
-		{"the first fails", time.Second, [2]time.Duration{100 * time.Millisecond, 0}, true, 2, 100 * time.Millisecond},
+		{"the first hangs", time.Second, [2]time.Duration{never, ms(100)}, false, 2, ms(600)},
+		{"the first hangs, long", time.Minute, [2]time.Duration{never, ms(100)}, false, 2, ms(800)},
+		{"the first is slow", time.Second, [2]time.Duration{ms(900), never}, false, 1, ms(900)},
+		{"the first fails", time.Second, [2]time.Duration{ms(100), 0}, true, 2, ms(100)},
 		{"no answer", time.Second, [2]time.Duration{never, never}, false, 0, time.Second},
-		{"no answer, no bound", 0, [2]time.Duration{never, never}, false, 0, 5700 * time.Millisecond},
+		{"no answer, no bound", 0, [2]time.Duration{never, never}, false, 0, ms(5700)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := t.Context(), context.CancelFunc(func() {})
