@@ -313,25 +313,27 @@ func releaseAfterSilence(t *testing.T, r *rig) {
 	r.awaitFree(t, "x", time.Second)
 }
 
-// slowWay: each answer takes a quarter of a second. A lease of a second is renewed all the same, and a claim that had
-// no answer is given up, by three requests one after the other.
+// slowWay: a lease of three seconds is renewed where each answer takes 600 ms, and a claim that had no answer is given
+// up by three requests one after the other, where each takes 250.
 func slowWay(t *testing.T, r *rig) {
 	p, url := r.proxied(t)
-	l, d := open(t, url, fencelock.WithTTL(time.Second)), r.driver(t, url)
+	l, d := open(t, url, fencelock.WithTTL(3*time.Second)), r.driver(t, url)
 	hold(t, d, request("warm", 1, 30*time.Second))
-	le := lock(t, l.Mutex("x"))
 	p.Set(faultproxy.BlackHole)
 	req := request("doubtful", 2, 30*time.Second)
 	_, err := d.Acquire(within(t, 100*time.Millisecond), req)
 	want(t, "Acquire without any answer", err, context.DeadlineExceeded)
 	p.Set(faultproxy.Mode{Delay: 125 * time.Millisecond})
-	defer p.Set(faultproxy.Mode{})
 	must(t, d.Abandon(within(t, 5*time.Second), req))
+	p.Set(faultproxy.Mode{})
+	le := lock(t, l.Mutex("x"))
+	p.Set(faultproxy.Mode{Delay: 300 * time.Millisecond})
 	select {
 	case <-le.Done():
 		t.Error(le.Err())
-	case <-time.After(5 * time.Second):
+	case <-time.After(7 * time.Second):
 	}
+	p.Set(faultproxy.Mode{})
 	unlock(t, le)
 }
 
