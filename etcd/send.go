@@ -16,27 +16,27 @@ import (
 )
 
 const (
-	// firstMost is after how long without an answer a request is sent once more, or half of the time that is left: the
-	// second goes to another member.
+	// firstMost is the time after which a request without an answer is sent once more, to another member. Where less
+	// than twice of it is left, that is done after half of what is left.
 	firstMost = 700 * time.Millisecond
 	// slowly is how many batches go part by part after one in which a lock was not free, or a hold
 	// was gone.
 	slowly = 16
-	// lastMost bounds both after that, for a caller whose ctx has no deadline: his client may not ping its servers.
+	// lastMost bounds both sends for a caller whose ctx has no deadline: his client may not ping its servers.
 	lastMost = 5 * time.Second
 )
 
 var errSilent = fmt.Errorf("no answer within %v", lastMost)
 
-// do sends a request that is about no claim, and once more, beside that, if no answer comes soon: the first may have
-// gone to a member that hangs, and on a slow way its answer comes yet. Sent twice it must have the effect of once.
+// do sends a request that is about no claim, and once more beside that if no answer comes soon. The first may have gone
+// to a member that hangs; on a slow way its answer comes yet. Sent twice it must have the effect of once.
 func do[T any](ctx context.Context, send func(context.Context) (T, error)) (T, error) {
 	most, own := firstMost, ctx
 	if end, bounded := ctx.Deadline(); bounded {
 		most = min(most, time.Until(end)/2)
 	} else {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, firstMost+lastMost, errSilent)
+		ctx, cancel = context.WithTimeoutCause(ctx, lastMost, errSilent)
 		defer cancel()
 	}
 	limited, cancel := context.WithCancel(ctx)

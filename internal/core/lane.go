@@ -182,20 +182,21 @@ func (l *lane) lead(ctx context.Context, c *claim, began time.Time) (none bool) 
 	}
 	// Nobody else's end shall end it.
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), promptMost)
+	defer cancel()
 	ended := false
 	defer func() {
-		cancel()
-		none = unanswered(c.Err)
 		for _, o := range with {
 			if !ended {
 				o.Err = errPanicked
 			}
-			none = none && unanswered(o.Err)
 			o.turn <- false
 		}
 	}()
 	l.call(limited, all)
-	ended = true
+	ended, none = true, true
+	for _, o := range all {
+		none = none && unanswered(o.Err)
+	}
 	return none
 }
 

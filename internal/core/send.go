@@ -17,8 +17,8 @@ const (
 	sends = 5
 	// prompts is how many of them are bounded by promptMost: a leader that died swallows what is sent before the
 	// others have chosen another, which takes them two seconds. The first is made on the caller's own goroutine: a
-	// store may heed the deadline of a ctx at once, and its cancellation late. The last that ctx has time for has all
-	// of it: on a slow way a connection takes longer.
+	// store may heed the deadline of a ctx at once, and its cancellation late. Another that ctx ends within sendMost
+	// has all the time that is left: on a slow way a new connection needs it.
 	prompts    = 3
 	promptMost = 700 * time.Millisecond
 	// sendMost bounds each further one: by less than a look, which sends again then.
