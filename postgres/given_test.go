@@ -289,11 +289,17 @@ func poolOf(t *testing.T, config *pgxpool.Config) *pgxpool.Pool {
 }
 
 // detour is a way to dial that leads to one address after another, whatever is asked for. "" is a
-// network that drops what would begin a connection.
-type detour struct{ to atomic.Value }
+// network that drops what would begin a connection. What pgx dials to cancel goes where the connection went.
+type detour struct {
+	to    atomic.Value
+	first string
+}
 
-func (d *detour) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+func (d *detour) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	to := d.to.Load().(string)
+	if addr == d.first && to != "" {
+		to = addr
+	}
 	if to == "" {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -304,7 +310,8 @@ func (d *detour) dial(ctx context.Context, network, _ string) (net.Conn, error) 
 // detoured returns a pool that dials so, and which leads to a proxy that freezes what it has.
 func detoured(t *testing.T, s *servers.PostgresServer) (*pgxpool.Pool, *detour, *faultproxy.Proxy) {
 	t.Helper()
-	way, first := &detour{}, proxied(t, s)
+	first := proxied(t, s)
+	way := &detour{first: first.Addr()}
 	way.to.Store(first.Addr())
 	config := pool(t, s, "&pool_max_conns=4").Config()
 	config.ConnConfig.DialFunc = way.dial

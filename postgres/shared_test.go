@@ -53,6 +53,7 @@ func TestOnOneServer(t *testing.T) {
 		{"OpenOfSlow", openOfSlow},
 		{"BeginsFew", beginsFew},
 		{"SlowToBegin", slowToBegin},
+		{"ManyBeginSlowly", manyBeginSlowly},
 		{"SlowDraw", slowDraw},
 		{"PoolOnASlowWay", poolOnASlowWay},
 		{"GateKeyspaces", gateKeyspaces},

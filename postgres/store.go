@@ -625,15 +625,14 @@ type dialer struct {
 	next   pgconn.DialFunc
 	open   context.Context // ends when it is closed
 	end    context.CancelFunc
+	begins chan struct{} // full while beginMost are begun
 	mu     sync.Mutex
 	conns  map[*dialed]struct{}
-	begins map[string]chan struct{} // by address; full while beginMost are begun
 }
 
 type dialed struct {
 	net.Conn
-	of    *dialer
-	begun context.CancelFunc
+	of *dialer
 }
 
 func newDialer() *dialer {
@@ -644,16 +643,32 @@ func newDialer() *dialer {
 	open, end := context.WithCancel(context.Background())
 	return &dialer{
 		next: soon.DialContext, open: open, end: end,
-		conns: map[*dialed]struct{}{}, begins: map[string]chan struct{}{},
+		begins: make(chan struct{}, beginMost), conns: map[*dialed]struct{}{},
 	}
 }
 
 // serve makes a pool of the driver's dial by d, have no connection to a replica, and lose those that
 // carry nothing any more before they cost a lease.
 func (d *dialer) serve(config *pgxpool.Config) {
-	config.ConnConfig.DialFunc = d.dial
-	if config.ConnConfig.ValidateConnect == nil {
-		config.ConnConfig.ValidateConnect = primaryOnly
+	before := config.BeforeConnect
+	config.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
+		if before != nil {
+			if err := before(ctx, c); err != nil {
+				return err
+			}
+		}
+		return d.begin(ctx, c)
+	}
+	validate := config.ConnConfig.ValidateConnect
+	if validate == nil {
+		validate = primaryOnly
+	}
+	config.ConnConfig.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		conn.CustomData()[madeAt] = time.Now()
+		return validate(ctx, conn)
+	}
+	if config.ShouldPing == nil {
+		config.ShouldPing = wasIdle
 	}
 	if config.PingTimeout == 0 {
 		config.PingTimeout = pingMost
@@ -673,6 +688,16 @@ func (d *dialer) serve(config *pgxpool.Config) {
 	}
 }
 
+// madeAt is where a connection carries when it was made.
+const madeAt = "fencelock: made at"
+
+// wasIdle is pgxpool's ShouldPing: a second of idleness. The pool counts that from when a connection was asked for: one
+// that took longer to make would be pinged at once, and be thrown away if its caller has no time for that any more.
+func wasIdle(_ context.Context, p pgxpool.ShouldPingParams) bool {
+	made, _ := p.Conn.PgConn().CustomData()[madeAt].(time.Time)
+	return min(p.IdleDuration, time.Since(made)) > time.Second
+}
+
 // primaryOnly is a pgconn.ValidateConnectFunc that refuses a replica. Its answers are of before, and
 // its connection would stay in the pool when the address leads to the primary again. A server says
 // by itself what it is; a pooler may repeat what was.
@@ -683,61 +708,74 @@ func primaryOnly(ctx context.Context, conn *pgconn.PgConn) error {
 	return pgconn.ValidateConnectTargetSessionAttrsPrimary(ctx, conn)
 }
 
-// dial is a pgconn.DialFunc: its ctx ends when the connection has begun, or cannot.
-func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	begun, err := d.begin(ctx, addr)
+// begin waits for a place among the connections that are begun, before pgx counts connect_timeout: who waited for one
+// has the whole of it. The place is given back when the connection has begun, or cannot, or when connectMost is over: the
+// server may never answer.
+func (d *dialer) begin(ctx context.Context, c *pgx.ConnConfig) error {
+	select {
+	case d.begins <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-d.open.Done():
+		return net.ErrClosed
+	}
+	held, begun := context.WithTimeout(d.open, connectMost)
+	context.AfterFunc(held, func() { <-d.begins })
+	var made atomic.Bool
+	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if made.Load() {
+			return d.toCancel(ctx, network, addr)
+		}
+		conn, err := d.dial(ctx, network, addr)
+		if err != nil {
+			begun()
+			return nil, err
+		}
+		context.AfterFunc(ctx, func() {
+			made.Store(ctx.Err() == context.Canceled) // else it took too long, and another host is next
+			begun()
+		})
+		return conn, nil
+	}
+	return nil
+}
+
+// toCancel is a way to dial by which pgx asks the server to cancel what was under way on a connection that it gives up.
+// It would wait for that for 15 s, and the connection's place in the pool with it.
+func (d *dialer) toCancel(ctx context.Context, network, addr string) (net.Conn, error) {
+	end := time.Now().Add(cleanMost)
+	ctx, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	conn, err := d.dial(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
+	return conn, conn.SetDeadline(end)
+}
+
+// dial is a pgconn.DialFunc.
+func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	dialing, cancel := context.WithCancel(ctx) // once connected it ends with ctx
 	stop := context.AfterFunc(d.open, cancel)
 	c, err := d.next(dialing, network, addr)
 	stop()
 	if err != nil {
 		cancel()
-		begun()
 		return nil, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.open.Err() != nil {
-		begun()
 		_ = c.Close()
 		return nil, net.ErrClosed
 	}
-	one := &dialed{c, d, begun}
+	one := &dialed{c, d}
 	d.conns[one] = struct{}{}
 	return one, nil
 }
 
-// begin waits for a place among the connections that are begun with an address. It is given back when
-// begun is called, ctx ends, or connectMost is over: the server may never answer.
-func (d *dialer) begin(ctx context.Context, addr string) (begun context.CancelFunc, err error) {
-	if d.open.Err() != nil { // pgx dials also to cancel what was under way on a broken connection
-		return nil, net.ErrClosed
-	}
-	d.mu.Lock()
-	places := d.begins[addr]
-	if places == nil {
-		places = make(chan struct{}, beginMost)
-		d.begins[addr] = places
-	}
-	d.mu.Unlock()
-	select {
-	case places <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-d.open.Done():
-		return nil, net.ErrClosed
-	}
-	ctx, begun = context.WithTimeout(ctx, connectMost)
-	context.AfterFunc(ctx, func() { <-places })
-	return begun, nil
-}
-
 // Close closes the connection and forgets it.
 func (c *dialed) Close() error {
-	c.begun()
 	c.of.mu.Lock()
 	delete(c.of.conns, c)
 	c.of.mu.Unlock()
