@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
@@ -99,6 +101,23 @@ func TestGivenUpIsForgotten(t *testing.T) {
 		}
 		forgotten(t, st)
 	})
+}
+
+// An answer of which nothing can be read does not say that it was done.
+func TestUnreadableAnswer(t *testing.T) {
+	t.Parallel()
+	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{})
+	st, _ := aClient(t, z.Addrs()[0], Options{})
+	s, err := st.any(in(t, 20*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := s.multi(in(t, 20*time.Second), &zk.CreateRequest{
+		Path: "/container", Acl: zk.WorldACL(zk.PermAll), Flags: zk.FlagContainer,
+	})
+	if i != -1 || !errors.Is(err, zk.ErrAPIError) {
+		t.Errorf("got operation %d: %v, want -1: %v", i, err, zk.ErrAPIError)
+	}
 }
 
 // A claim that waits until another session has drawn from the counter of its name ends with its own session.

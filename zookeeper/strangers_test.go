@@ -1,6 +1,7 @@
 package zookeeper_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -68,7 +69,12 @@ func TestCounterAboveAllTokens(t *testing.T) {
 	name := sameCounter(1)[0] // of the bucket 7
 	before := lock(t, open(t, z.URL()).Mutex(name))
 	unlock(t, before)
-	for _, last := range []string{"9007199254740992", "9223372036854775806", "9223372036854775807"} {
+	for last, why := range map[string]string{
+		"9007199254740991":    "no token is left", // the greatest one
+		"9007199254740992":    "does not hold a token",
+		"9223372036854775806": "does not hold a token",
+		"9223372036854775807": "does not hold a token",
+	} {
 		_, err := c.Set(root+"/tokens/07", []byte(last), -1)
 		must(t, err)
 		d := driver(t, z.URL())
@@ -76,6 +82,8 @@ func TestCounterAboveAllTokens(t *testing.T) {
 		want(t, "with the counter at "+last, err, backend.ErrInvalid)
 		if err == nil {
 			t.Errorf("got token %d after %d", g.Token, before.Token())
+		} else if !strings.Contains(err.Error(), why) {
+			t.Errorf("with the counter at %s: got %q, want %q", last, err, why)
 		}
 		_, err = open(t, z.URL()).Mutex(name).TryLock(t.Context())
 		want(t, "TryLock with the counter at "+last, err, fencelock.ErrInvalid)
