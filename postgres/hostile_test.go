@@ -182,27 +182,30 @@ func openOfSlow(t *testing.T, s *servers.PostgresServer) {
 	lock(t, open(t, at(link.Addr(), postgres.Lease)).Mutex("slow"))
 }
 
-// A server that is slow to begin connections is not asked for all of them at once.
+// A server that is slow to begin connections is not asked for all of them at once, also where another host was tried
+// before it.
 func beginsFew(t *testing.T, s *servers.PostgresServer) {
 	const locks, most = 40, 8 + 1 // one cancels what the first connection carried
-	link := proxied(t, s)
-	l := open(t, at(link.Addr(), postgres.Row))
-	link.Set(faultproxy.BlackHole)
-	before := link.Counts().Open
-	var asking sync.WaitGroup
-	for i := range locks {
-		asking.Go(func() {
-			if _, err := l.Mutex(fmt.Sprint("begin", i)).TryLock(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
+	for _, before := range []string{"", "127.0.0.1:1,"} {
+		link := proxied(t, s)
+		l := open(t, at(before+link.Addr(), postgres.Row))
+		link.Set(faultproxy.BlackHole)
+		open := link.Counts().Open
+		var asking sync.WaitGroup
+		for i := range locks {
+			asking.Go(func() {
+				if _, err := l.Mutex(fmt.Sprint("begin", before, i)).TryLock(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		ctx := within(t, time.Second)
+		if link.Await(ctx, func(c faultproxy.Counts) bool { return c.Open > open+most }) == nil {
+			t.Errorf("more than %d connections were begun at once", most)
+		}
+		link.Set(faultproxy.Mode{})
+		asking.Wait()
 	}
-	ctx := within(t, time.Second)
-	if link.Await(ctx, func(c faultproxy.Counts) bool { return c.Open > before+most }) == nil {
-		t.Errorf("more than %d connections were begun at once", most)
-	}
-	link.Set(faultproxy.Mode{})
-	asking.Wait()
 }
 
 // After an outage each of many waits for a connection of its own, and a server that is slow to begin them is none that

@@ -2,11 +2,11 @@ package postgres
 
 import (
 	"context"
+	"net"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -22,9 +22,6 @@ func init() {
 
 // maxConns is the size of a pool that a URL opens, if it does not say.
 const maxConns = 50
-
-// connectMost is how long one connection may take to be made, if the URL does not say.
-const connectMost = 2 * time.Second
 
 // passed are the keys that go to pgx and pgxpool as they are: how to connect, the pool, and those
 // run-time parameters of the server that make sense for a session of ours. What is not among them
@@ -71,12 +68,15 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 		return nil, err
 	}
 	d := newDialer()
+	config.ConnConfig.DialFunc = soon.DialContext
 	d.serve(config)
 	if listen != "" {
 		if opts.Listen, err = listenConfig(listen, opts.Mode); err != nil {
 			return nil, err
 		}
-		opts.Listen.DialFunc = d.dial
+		opts.Listen.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return d.dial(ctx, soon.DialContext, network, addr)
+		}
 	}
 	pool, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), config)
 	if err != nil {

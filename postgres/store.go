@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net"
 	"regexp"
 	"strings"
 	"sync"
@@ -75,8 +74,10 @@ const borrowMost = 100 * time.Millisecond
 // makeOwn makes the driver's own way to the server: connections made as this pool makes them.
 func (st *store) makeOwn(config *pgxpool.Config) error {
 	d := newDialer()
-	d.next = config.ConnConfig.DialFunc
 	d.serve(config)
+	if config.ConnConfig.ConnectTimeout == 0 { // the program's own choice, but ours are few
+		config.ConnConfig.ConnectTimeout = theirsMost
+	}
 	config.MaxConns, config.MinConns, config.MinIdleConns = ownMost, 0, 0
 	config.MaxConnIdleTime = min(config.MaxConnIdleTime, idleFor)
 	// What the program does for its own use of connections.
@@ -149,16 +150,22 @@ func (st *store) borrow(ctx context.Context) (link, error) {
 	if st.own == nil || st.own == st.pool {
 		return st.theirs(ctx)
 	}
-	limited, cancel := ctx, context.CancelFunc(func() {})
-	if st.usedUp() > 0 { // else it may ping one that is idle, and throws it away where no answer comes in time
-		limited, cancel = context.WithTimeout(ctx, borrowMost)
-	}
+	limited, cancel := st.borrowing(ctx)
 	conn, err := st.theirs(limited)
 	cancel()
 	if err == nil || ctx.Err() != nil {
 		return conn, err
 	}
 	return st.ours(ctx)
+}
+
+// borrowing bounds the wait for a connection of the program's, if that has used up its pool: otherwise the pool may ping
+// one that is idle, which it throws away where no answer comes in time.
+func (st *store) borrowing(ctx context.Context) (context.Context, context.CancelFunc) {
+	if st.usedUp() > 0 {
+		return context.WithTimeout(ctx, borrowMost)
+	}
+	return ctx, func() {}
 }
 
 // spare takes a connection for what keeps locks and waits alive: one of the driver's own, or one of
@@ -169,7 +176,7 @@ func (st *store) spare(ctx context.Context) (link, error) {
 	}
 	conn, err := st.ours(ctx)
 	if err != nil && ctx.Err() == nil && st.own != st.pool && errors.As(err, new(*pgconn.PgError)) {
-		limited, cancel := context.WithTimeout(ctx, borrowMost)
+		limited, cancel := st.borrowing(ctx)
 		defer cancel()
 		if other, used := st.theirs(limited); used == nil {
 			return other, nil
@@ -613,183 +620,3 @@ func (e *refused) Unwrap() []error { return []error{backend.ErrInvalid, e.err} }
 // millis is a duration as the server takes it. It rounds up: the store may keep a lock longer,
 // never shorter.
 func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
-
-// beginMost is how many connections a pool begins at once with one address. After an outage it would
-// begin all that it lacks, and so would every other process: a server that takes 40 ms for each would
-// be done with none within connect_timeout, and be asked for all of them again.
-const beginMost = 8
-
-// dialer is the way to dial of pools that the driver opened: it notices a dead network soon, unless
-// the program dials in its own way, begins few connections at once, and can end every one at once.
-type dialer struct {
-	next   pgconn.DialFunc
-	open   context.Context // ends when it is closed
-	end    context.CancelFunc
-	begins chan struct{} // full while beginMost are begun
-	mu     sync.Mutex
-	conns  map[*dialed]struct{}
-}
-
-type dialed struct {
-	net.Conn
-	of *dialer
-}
-
-func newDialer() *dialer {
-	soon := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
-		Enable: true, Idle: 5 * time.Second,
-		Interval: 2 * time.Second, Count: 4,
-	}}
-	open, end := context.WithCancel(context.Background())
-	return &dialer{
-		next: soon.DialContext, open: open, end: end,
-		begins: make(chan struct{}, beginMost), conns: map[*dialed]struct{}{},
-	}
-}
-
-// serve makes a pool of the driver's dial by d, have no connection to a replica, and lose those that
-// carry nothing any more before they cost a lease.
-func (d *dialer) serve(config *pgxpool.Config) {
-	before := config.BeforeConnect
-	config.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
-		if before != nil {
-			if err := before(ctx, c); err != nil {
-				return err
-			}
-		}
-		return d.begin(ctx, c)
-	}
-	validate := config.ConnConfig.ValidateConnect
-	if validate == nil {
-		validate = primaryOnly
-	}
-	config.ConnConfig.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		conn.CustomData()[madeAt] = time.Now()
-		return validate(ctx, conn)
-	}
-	if config.ShouldPing == nil {
-		config.ShouldPing = wasIdle
-	}
-	if config.PingTimeout == 0 {
-		config.PingTimeout = pingMost
-	}
-	next := config.BeforeClose
-	config.BeforeClose = func(conn *pgx.Conn) {
-		if next != nil {
-			next(conn)
-		}
-		if conn.IsClosed() { // pgx goes on to wait for the server, for 15 s
-			select {
-			case <-conn.PgConn().CleanupDone():
-			case <-time.After(cleanMost):
-				_ = conn.PgConn().Conn().Close()
-			}
-		}
-	}
-}
-
-// madeAt is where a connection carries when it was made.
-const madeAt = "fencelock: made at"
-
-// wasIdle is pgxpool's ShouldPing: a second of idleness. The pool counts that from when a connection was asked for: one
-// that took longer to make would be pinged at once, and be thrown away if its caller has no time for that any more.
-func wasIdle(_ context.Context, p pgxpool.ShouldPingParams) bool {
-	made, _ := p.Conn.PgConn().CustomData()[madeAt].(time.Time)
-	return min(p.IdleDuration, time.Since(made)) > time.Second
-}
-
-// primaryOnly is a pgconn.ValidateConnectFunc that refuses a replica. Its answers are of before, and
-// its connection would stay in the pool when the address leads to the primary again. A server says
-// by itself what it is; a pooler may repeat what was.
-func primaryOnly(ctx context.Context, conn *pgconn.PgConn) error {
-	if conn.ParameterStatus("in_hot_standby") == "off" {
-		return nil
-	}
-	return pgconn.ValidateConnectTargetSessionAttrsPrimary(ctx, conn)
-}
-
-// begin waits for a place among the connections that are begun, before pgx counts connect_timeout: who waited for one
-// has the whole of it. The place is given back when the connection has begun, or cannot, or when connectMost is over: the
-// server may never answer.
-func (d *dialer) begin(ctx context.Context, c *pgx.ConnConfig) error {
-	select {
-	case d.begins <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-d.open.Done():
-		return net.ErrClosed
-	}
-	held, begun := context.WithTimeout(d.open, connectMost)
-	context.AfterFunc(held, func() { <-d.begins })
-	var made atomic.Bool
-	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if made.Load() {
-			return d.toCancel(ctx, network, addr)
-		}
-		conn, err := d.dial(ctx, network, addr)
-		if err != nil {
-			begun()
-			return nil, err
-		}
-		context.AfterFunc(ctx, func() {
-			made.Store(ctx.Err() == context.Canceled) // else it took too long, and another host is next
-			begun()
-		})
-		return conn, nil
-	}
-	return nil
-}
-
-// toCancel is a way to dial by which pgx asks the server to cancel what was under way on a connection that it gives up.
-// It would wait for that for 15 s, and the connection's place in the pool with it.
-func (d *dialer) toCancel(ctx context.Context, network, addr string) (net.Conn, error) {
-	end := time.Now().Add(cleanMost)
-	ctx, cancel := context.WithDeadline(ctx, end)
-	defer cancel()
-	conn, err := d.dial(ctx, network, addr)
-	if err != nil {
-		return nil, err
-	}
-	return conn, conn.SetDeadline(end)
-}
-
-// dial is a pgconn.DialFunc.
-func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	dialing, cancel := context.WithCancel(ctx) // once connected it ends with ctx
-	stop := context.AfterFunc(d.open, cancel)
-	c, err := d.next(dialing, network, addr)
-	stop()
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.open.Err() != nil {
-		_ = c.Close()
-		return nil, net.ErrClosed
-	}
-	one := &dialed{c, d}
-	d.conns[one] = struct{}{}
-	return one, nil
-}
-
-// Close closes the connection and forgets it.
-func (c *dialed) Close() error {
-	c.of.mu.Lock()
-	delete(c.of.conns, c)
-	c.of.mu.Unlock()
-	return c.Conn.Close()
-}
-
-// close ends every connection, and what dials or waits for one.
-func (d *dialer) close() {
-	d.mu.Lock()
-	d.end()
-	all := d.conns
-	d.conns = map[*dialed]struct{}{}
-	d.mu.Unlock()
-	for c := range all {
-		_ = c.Conn.Close()
-	}
-}

@@ -1,0 +1,207 @@
+package postgres
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// connectMost is how long one connection may take to be made, if the URL does not say, and theirsMost one that is made
+// as the program makes its own, which may have no limit.
+const connectMost, theirsMost = 2 * time.Second, 5 * time.Second
+
+// beginMost is how many connections a pool begins at once with one address. After an outage it would
+// begin all that it lacks, and so would every other process: a server that takes 40 ms for each would
+// be done with none within connect_timeout, and be asked for all of them again.
+const beginMost = 8
+
+// dialer is the way to dial of pools that the driver opened: it begins few connections at once, and can end every one at
+// once.
+type dialer struct {
+	open   context.Context // ends when it is closed
+	end    context.CancelFunc
+	begins chan struct{} // full while beginMost are begun
+	mu     sync.Mutex
+	conns  map[*dialed]struct{}
+}
+
+type dialed struct {
+	net.Conn
+	of *dialer
+}
+
+func newDialer() *dialer {
+	open, end := context.WithCancel(context.Background())
+	return &dialer{open: open, end: end, begins: make(chan struct{}, beginMost), conns: map[*dialed]struct{}{}}
+}
+
+// soon notices a dead network soon.
+var soon = net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
+	Enable: true, Idle: 5 * time.Second,
+	Interval: 2 * time.Second, Count: 4,
+}}
+
+// serve makes a pool of the driver's dial by d, have no connection to a replica, and lose those that
+// carry nothing any more before they cost a lease.
+func (d *dialer) serve(config *pgxpool.Config) {
+	before := config.BeforeConnect
+	config.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
+		if before != nil {
+			if err := before(ctx, c); err != nil {
+				return err
+			}
+		}
+		return d.begin(ctx, c)
+	}
+	if config.ConnConfig.ValidateConnect == nil {
+		config.ConnConfig.ValidateConnect = primaryOnly
+	}
+	if config.ShouldPing == nil {
+		config.ShouldPing = wasIdle
+	}
+	if config.PingTimeout == 0 {
+		config.PingTimeout = pingMost
+	}
+	next := config.BeforeClose
+	config.BeforeClose = func(conn *pgx.Conn) {
+		if next != nil {
+			next(conn)
+		}
+		if conn.IsClosed() { // pgx goes on to wait for the server, for 15 s
+			select {
+			case <-conn.PgConn().CleanupDone():
+			case <-time.After(cleanMost):
+				_ = conn.PgConn().Conn().Close()
+			}
+		}
+	}
+}
+
+// madeAt is where a connection carries when it was made.
+const madeAt = "fencelock: made at"
+
+// wasIdle is pgxpool's ShouldPing: a second of idleness. The pool counts that from when a connection was asked for: one
+// that took longer to make would be pinged at once, and be thrown away if its caller has no time for that any more.
+func wasIdle(_ context.Context, p pgxpool.ShouldPingParams) bool {
+	made, _ := p.Conn.PgConn().CustomData()[madeAt].(time.Time)
+	return min(p.IdleDuration, time.Since(made)) > time.Second
+}
+
+// primaryOnly is a pgconn.ValidateConnectFunc that refuses a replica. Its answers are of before, and
+// its connection would stay in the pool when the address leads to the primary again. A server says
+// by itself what it is; a pooler may repeat what was.
+func primaryOnly(ctx context.Context, conn *pgconn.PgConn) error {
+	if conn.ParameterStatus("in_hot_standby") == "off" {
+		return nil
+	}
+	return pgconn.ValidateConnectTargetSessionAttrsPrimary(ctx, conn)
+}
+
+// begin waits for a place among the connections that are begun, before pgx counts connect_timeout: who waited for one
+// has the whole of it. The place is given back when the connection has begun, or cannot with any host, or when
+// connectMost is over: the server may never answer.
+func (d *dialer) begin(ctx context.Context, c *pgx.ConnConfig) error {
+	select {
+	case d.begins <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-d.open.Done():
+		return net.ErrClosed
+	}
+	held, begun := context.WithTimeout(d.open, connectMost)
+	context.AfterFunc(held, func() { <-d.begins })
+	next, lookup, after, unknown := c.DialFunc, c.LookupFunc, c.AfterConnect, 0
+	var made atomic.Bool
+	c.LookupFunc = func(ctx context.Context, host string) ([]string, error) {
+		addrs, err := lookup(ctx, host)
+		if err != nil {
+			unknown++
+		}
+		if unknown > len(c.Fallbacks) { // so none is dialed
+			begun()
+		}
+		return addrs, err
+	}
+	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if made.Load() {
+			return d.toCancel(ctx, next, network, addr)
+		}
+		context.AfterFunc(ctx, func() {
+			if ctx.Err() == context.Canceled { // every host was tried; otherwise this one took too long
+				begun()
+			}
+		})
+		return d.dial(ctx, next, network, addr)
+	}
+	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		made.Store(true)
+		begun()
+		conn.CustomData()[madeAt] = time.Now()
+		if after != nil {
+			return after(ctx, conn)
+		}
+		return nil
+	}
+	return nil
+}
+
+// toCancel is a way to dial by which pgx asks the server to cancel what was under way on a connection that it gives up.
+// It would wait for that for 15 s, and the connection's place in the pool with it.
+func (d *dialer) toCancel(ctx context.Context, next pgconn.DialFunc, network, addr string) (net.Conn, error) {
+	end := time.Now().Add(cleanMost)
+	ctx, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	conn, err := d.dial(ctx, next, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	_ = conn.SetDeadline(end) // not every way that a program dials has one
+	return conn, nil
+}
+
+// dial dials by next until the dialer is closed.
+func (d *dialer) dial(ctx context.Context, next pgconn.DialFunc, network, addr string) (net.Conn, error) {
+	dialing, cancel := context.WithCancel(ctx) // once connected it ends with ctx
+	stop := context.AfterFunc(d.open, cancel)
+	c, err := next(dialing, network, addr)
+	stop()
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.open.Err() != nil {
+		_ = c.Close()
+		return nil, net.ErrClosed
+	}
+	one := &dialed{c, d}
+	d.conns[one] = struct{}{}
+	return one, nil
+}
+
+// Close closes the connection and forgets it.
+func (c *dialed) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.conns, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// close ends every connection, and what dials or waits for one.
+func (d *dialer) close() {
+	d.mu.Lock()
+	d.end()
+	all := d.conns
+	d.conns = map[*dialed]struct{}{}
+	d.mu.Unlock()
+	for c := range all {
+		_ = c.Conn.Close()
+	}
+}
