@@ -21,8 +21,8 @@ const connectMost, theirsMost = 2 * time.Second, 5 * time.Second
 // be done with none within connect_timeout, and be asked for all of them again.
 const beginMost = 8
 
-// dialer is the way to dial of pools that the driver opened: it begins few connections at once, and can end every one at
-// once.
+// dialer is the way to dial of pools that the driver opened: it begins few connections at once, and can end every one
+// at once.
 type dialer struct {
 	open   context.Context // ends when it is closed
 	end    context.CancelFunc

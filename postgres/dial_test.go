@@ -93,8 +93,8 @@ func dialOfBeforeConnect(t *testing.T, s *servers.PostgresServer) {
 	must(t, l.Close())
 }
 
-// A sql.DB that takes longer than a call to make a connection serves the next one with it, whether or not the driver has
-// connections of its own.
+// A sql.DB that takes longer than a call to make a connection serves the next one with it, whether or not the driver
+// has connections of its own.
 func sqlMadeLate(t *testing.T, s *servers.PostgresServer) {
 	if testing.Short() {
 		t.Skip("seconds of waiting")

@@ -159,8 +159,8 @@ func (st *store) borrow(ctx context.Context) (link, error) {
 	return st.ours(ctx)
 }
 
-// borrowing bounds the wait for a connection of the program's, if that has used up its pool: otherwise the pool may ping
-// one that is idle, which it throws away where no answer comes in time.
+// borrowing bounds the wait for a connection of the program's, if that has used up its pool: otherwise the pool may
+// ping one that is idle, which it throws away where no answer comes in time.
 func (st *store) borrowing(ctx context.Context) (context.Context, context.CancelFunc) {
 	if st.usedUp() > 0 {
 		return context.WithTimeout(ctx, borrowMost)

@@ -99,12 +99,11 @@ func (s *store) keepAll(ctx context.Context, k keeping, errs []error) {
 
 // keepEach asks one node of a cluster about the claims with these indexes, each in a call of its own.
 func (s *store) keepEach(ctx context.Context, k keeping, of []int, errs []error) {
-	most := nodeMost
 	if end, ok := ctx.Deadline(); ok { // the answers of the others count only once all are there
-		most = min(most, time.Until(end)/2)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/2)
+		defer cancel()
 	}
-	ctx, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
 	words := func(i int) ([]string, []any) { return s.words(k, k.cs[i], nil, nil) }
 	err := together(ctx, s, k.script, of, words, func(i int, c *goredis.Cmd) error {
 		switch reply, err := c.Slice(); {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
@@ -81,6 +82,10 @@ func read(u *url.URL, q *backend.Query) (settings, error) {
 	return s, err
 }
 
+// quiet saves each new connection the round trip in which go-redis asks for a managed service's notices, as its
+// DisableIdentity does another: a call, which may be the one that makes a connection, has time for few.
+var quiet = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+
 // single opens redis://[user:password@]host[:port][/db].
 func single(s settings) (goredis.UniversalClient, error) {
 	if len(s.hosts) != 1 {
@@ -97,6 +102,7 @@ func single(s settings) (goredis.UniversalClient, error) {
 		Addr: s.hosts[0], Username: s.User, Password: s.Password, DB: db, ClientName: s.ClientName,
 		DialTimeout: s.Dial, DialerRetries: 1, ReadTimeout: s.Read, WriteTimeout: s.Read, MaxRetries: 1,
 		ContextTimeoutEnabled: true, PoolSize: s.PoolSize, MinIdleConns: s.MinIdle, TLSConfig: s.TLS,
+		DisableIdentity: true, MaintNotificationsConfig: quiet,
 	}), nil
 }
 
@@ -117,6 +123,7 @@ func sentinel(s settings) (goredis.UniversalClient, error) {
 		Username: s.User, Password: s.Password, DB: db, ClientName: s.ClientName,
 		DialTimeout: s.Dial, DialerRetries: 1, ReadTimeout: s.Read, WriteTimeout: s.Read, MaxRetries: 1,
 		ContextTimeoutEnabled: true, PoolSize: s.PoolSize, MinIdleConns: s.MinIdle, TLSConfig: s.TLS,
+		DisableIdentity: true,
 	}), nil
 }
 
@@ -129,6 +136,8 @@ func cluster(s settings) (goredis.UniversalClient, error) {
 		Addrs: s.hosts, Username: s.User, Password: s.Password, ClientName: s.ClientName,
 		DialTimeout: s.Dial, ReadTimeout: s.Read, WriteTimeout: s.Read,
 		ContextTimeoutEnabled: true, PoolSize: s.PoolSize, MinIdleConns: s.MinIdle, TLSConfig: s.TLS,
+		DisableIdentity: true, MaintNotificationsConfig: quiet,
+		PipelinePoolSize: -1, // the connections by which locks were taken renew them
 	}), nil
 }
 

@@ -15,8 +15,6 @@ import (
 const (
 	// requestMost bounds every request on one connection.
 	requestMost = 3 * time.Second
-	// nodeMost bounds what is sent to one node of a cluster, beside others.
-	nodeMost = 700 * time.Millisecond
 	// atOnce is how many scripts go in one pipeline, and how many keys in one script.
 	atOnce = 1024
 )

@@ -1,11 +1,18 @@
 package redis_test
 
 import (
+	"context"
+	"net"
+	"sync"
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/redis"
 )
 
 // A connection that is made on a slow way takes longer than the first sends are given, and its client keeps none that
@@ -21,4 +28,47 @@ func TestConnectionOnASlowWay(t *testing.T) {
 	must(t, err)
 	p.Cut()
 	unlock(t, le)
+}
+
+// A lease in a cluster is renewed by connections that may have to be made first, which takes a program's own client
+// four round trips.
+func TestClusterLeaseOnASlowWay(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits for 16s")
+	}
+	cl := servers.RedisCluster(t, servers.ClusterOptions{Masters: 3})
+	var mu sync.Mutex
+	ways := map[string]*faultproxy.Proxy{}
+	slowly := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if ways[addr] == nil {
+			p, err := faultproxy.New(addr)
+			if err != nil {
+				return nil, err
+			}
+			t.Cleanup(func() { _ = p.Close() })
+			p.Set(faultproxy.Mode{Delay: 125 * time.Millisecond})
+			ways[addr] = p
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, ways[addr].Addr())
+	}
+	c := goredis.NewClusterClient(&goredis.ClusterOptions{
+		Addrs: cl.Addrs(), Dialer: slowly, ContextTimeoutEnabled: true,
+	})
+	defer c.Close()
+	d, err := redis.New(c, nil)
+	must(t, err)
+	l, err := fencelock.New(d, fencelock.WithTTL(15*time.Second))
+	must(t, err)
+	le, err := l.Mutex("x").Lock(within(t, 20*time.Second))
+	must(t, err)
+	select {
+	case <-le.Done():
+		t.Error(le.Err())
+	case <-time.After(16 * time.Second):
+		unlock(t, le)
+	}
+	must(t, l.Close())
 }

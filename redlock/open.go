@@ -11,6 +11,7 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/redisnode"
@@ -84,6 +85,10 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 	return &Driver{s}, nil
 }
 
+// quiet saves each new connection the round trip in which go-redis asks for a managed service's notices, as its
+// DisableIdentity does another: a call, which may be the one that makes a connection, has time for few.
+var quiet = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+
 // read takes the keys that are about connections, which all nodes share.
 func read(u *url.URL, q *backend.Query) (*goredis.Options, error) {
 	s, err := redisnode.ReadURL(u, q, callMost, u.Scheme == "redlocks", "use redlocks://")
@@ -95,6 +100,7 @@ func read(u *url.URL, q *backend.Query) (*goredis.Options, error) {
 		Username: s.User, Password: s.Password, DB: db, ClientName: s.ClientName,
 		DialTimeout: s.Dial, DialerRetries: 1, ReadTimeout: s.Read, WriteTimeout: s.Read, MaxRetries: -1,
 		ContextTimeoutEnabled: true, PoolSize: s.PoolSize, MinIdleConns: s.MinIdle, TLSConfig: s.TLS,
+		DisableIdentity: true, MaintNotificationsConfig: quiet,
 	}, err
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	dialMost    = time.Second            // for one server
+	dialMost    = time.Second            // for one server; a dial of the program's may shake hands, and has twice as long
 	dialPause   = 50 * time.Millisecond  // after all servers were tried in vain; doubled each time
 	dialLongest = 500 * time.Millisecond // up to this
 )
@@ -91,7 +91,7 @@ func (s *session) connect(network, address string) (*wire, error) {
 		}
 		s.st.ticks.Store(int64(shortest) / 2)
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, dialMost)
+	ctx, cancel := context.WithTimeout(s.ctx, s.st.dialMost)
 	defer cancel()
 	conn, err := s.st.dial(ctx, network, address)
 	if err != nil {

@@ -31,7 +31,7 @@ type Options struct {
 	// accessible to this user only; without User, to everybody.
 	User, Password string
 	// Dial connects to a server; the default dials TCP. For TLS, which a URL has by zookeepers://,
-	// give a tls.Dialer's DialContext.
+	// give a tls.Dialer's DialContext. It has 2 s; the default has one.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -40,17 +40,18 @@ type Driver struct{ *store }
 
 // store implements backend.Mover.
 type store struct {
-	servers []string
-	at      places
-	acl     []zk.ACL
-	auth    []byte // user:password; nil without
-	dial    func(ctx context.Context, network, address string) (net.Conn, error)
-	buckets [buckets]*bucket
-	clock   clock
-	gates   gates
-	ticks   atomic.Int64   // see tick
-	flying  sync.WaitGroup // calls that may outlive their callers, and sessions that are being closed
-	tidying sync.WaitGroup // see tidy
+	servers  []string
+	at       places
+	acl      []zk.ACL
+	auth     []byte // user:password; nil without
+	dial     func(ctx context.Context, network, address string) (net.Conn, error)
+	dialMost time.Duration
+	buckets  [buckets]*bucket
+	clock    clock
+	gates    gates
+	ticks    atomic.Int64   // see tick
+	flying   sync.WaitGroup // calls that may outlive their callers, and sessions that are being closed
+	tidying  sync.WaitGroup // see tidy
 
 	mu       sync.Mutex
 	closed   bool
@@ -95,9 +96,9 @@ func newStore(servers []string, opts *Options) (*store, error) {
 		servers: zk.FormatServers(servers),
 		at:      newPlaces(strings.TrimSuffix(opts.Chroot, "/"), prefix),
 		acl:     zk.WorldACL(zk.PermAll),
-		dial:    opts.Dial,
-		places:  map[string]*place{},
-		sights:  map[string]sight{},
+		dial:    opts.Dial, dialMost: 2 * dialMost,
+		places: map[string]*place{},
+		sights: map[string]sight{},
 	}
 	for _, s := range st.servers {
 		if host, _, err := net.SplitHostPort(s); err != nil || host == "" {
@@ -106,7 +107,7 @@ func newStore(servers []string, opts *Options) (*store, error) {
 		}
 	}
 	if st.dial == nil {
-		st.dial = (&net.Dialer{}).DialContext
+		st.dial, st.dialMost = (&net.Dialer{}).DialContext, dialMost
 	}
 	if opts.User == "" && opts.Password != "" || strings.Contains(opts.User, ":") {
 		return nil, backend.Invalid("the ZooKeeper user must be there if there is a password, " +

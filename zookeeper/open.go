@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"crypto/tls"
+	"net"
 	"net/url"
 
 	"github.com/go-zookeeper/zk"
@@ -28,7 +29,7 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 	}
 	opts := &Options{Prefix: prefix, NoPrefix: prefix == "", Chroot: u.Path}
 	if secure != nil {
-		opts.Dial = (&tls.Dialer{Config: secure}).DialContext
+		opts.Dial = (&tls.Dialer{NetDialer: &net.Dialer{Timeout: dialMost}, Config: secure}).DialContext
 	}
 	if u.User != nil {
 		opts.User = u.User.Username()

@@ -1,6 +1,7 @@
 package zookeeper_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/zookeeper"
 )
 
 // ask sends one of ZooKeeper's four-letter commands.
@@ -251,4 +253,20 @@ func TestWatchesThePredecessorOnly(t *testing.T) {
 		unlock(t, got)
 	}
 	awaitClean(t, c, time.Second)
+}
+
+// A dial that shakes hands on a slow way takes longer than TCP may, each time.
+func TestSlowHandshake(t *testing.T) {
+	t.Parallel()
+	l := through(t, single(t).Addrs(), zookeeper.Options{
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			select {
+			case <-time.After(1100 * time.Millisecond): // TLS 1.2 at 350 ms of round trip
+				return (&net.Dialer{}).DialContext(ctx, network, address)
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		},
+	})
+	unlock(t, lock(t, l.Mutex("x")))
 }
