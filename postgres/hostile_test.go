@@ -234,7 +234,8 @@ func slowToBegin(t *testing.T, s *servers.PostgresServer) {
 }
 
 // Connections are begun a few at once: who waits for that has the whole of connect_timeout afterwards, and what was
-// made late is used as it is. TLS and a password take six round trips of 150 to 300 ms; here one is half of the timeout.
+// made late is used as it is. TLS and a password take six round trips of 150 to 300 ms; here one is half of the
+// timeout.
 func manyBeginSlowly(t *testing.T, s *servers.PostgresServer) {
 	if testing.Short() {
 		t.Skip("seconds of waiting")

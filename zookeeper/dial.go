@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	dialMost    = time.Second            // for one server; a dial of the program's may shake hands, and has twice as long
+	dialMost    = time.Second            // for one server; twice as long for a dial that may shake hands
 	dialPause   = 50 * time.Millisecond  // after all servers were tried in vain; doubled each time
 	dialLongest = 500 * time.Millisecond // up to this
 )
