@@ -16,9 +16,9 @@ import (
 // as the program makes its own, which may have no limit.
 const connectMost, theirsMost = 2 * time.Second, 5 * time.Second
 
-// beginMost is how many connections a pool begins at once with one address. After an outage it would
-// begin all that it lacks, and so would every other process: a server that takes 40 ms for each would
-// be done with none within connect_timeout, and be asked for all of them again.
+// beginMost is how many connections a pool begins at once. After an outage it would begin all that it lacks, and so
+// would every other process: a server that takes 40 ms for each would be done with none within connect_timeout, and be
+// asked for all of them again.
 const beginMost = 8
 
 // dialer is the way to dial of pools that the driver opened: it begins few connections at once, and can end every one
