@@ -140,11 +140,15 @@ func deathLetsAllIn(t *testing.T, s *servers.PostgresServer) {
 		dead := driver(t, url)
 		r := request("x", "")
 		r.Mode, r.Limit, r.TTL = mode, 2, 700*time.Millisecond // nobody renews it
+		var readers [4]*fencelock.Locker
+		for i := range readers {
+			readers[i] = open(t, url)
+		}
 		_, err := dead.Acquire(t.Context(), r)
 		must(t, err)
 		var all []*pending
-		for i := range 4 {
-			all = append(all, rlock(t, open(t, url), "x", i+1))
+		for i, reader := range readers { // while it is held
+			all = append(all, rlock(t, reader, "x", i+1))
 		}
 		all[0].granted(t, 3*time.Second)
 		for i, wait := range all[1:] {
