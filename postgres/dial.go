@@ -27,18 +27,23 @@ type dialer struct {
 	open   context.Context // ends when it is closed
 	end    context.CancelFunc
 	begins chan struct{} // full while beginMost are begun
+	cancel chan struct{} // full while as many are there to cancel something
 	mu     sync.Mutex
 	conns  map[*dialed]struct{}
 }
 
 type dialed struct {
 	net.Conn
-	of *dialer
+	of     *dialer
+	closed func()
 }
 
 func newDialer() *dialer {
 	open, end := context.WithCancel(context.Background())
-	return &dialer{open: open, end: end, begins: make(chan struct{}, beginMost), conns: map[*dialed]struct{}{}}
+	return &dialer{
+		open: open, end: end, conns: map[*dialed]struct{}{},
+		begins: make(chan struct{}, beginMost), cancel: make(chan struct{}, beginMost),
+	}
 }
 
 // soon notices a dead network soon.
@@ -137,7 +142,7 @@ func (d *dialer) begin(ctx context.Context, c *pgx.ConnConfig) error {
 				begun()
 			}
 		})
-		return d.dial(ctx, next, network, addr)
+		return d.dial(ctx, next, network, addr, func() {})
 	}
 	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
 		made.Store(true)
@@ -151,22 +156,31 @@ func (d *dialer) begin(ctx context.Context, c *pgx.ConnConfig) error {
 	return nil
 }
 
-// toCancel is a way to dial by which pgx asks the server to cancel what was under way on a connection that it gives up.
-// It would wait for that for 15 s, and the connection's place in the pool with it.
+// toCancel is a way to dial by which pgx asks the server to cancel what was under way on a connection that it gives up,
+// if there is a place for that. It would wait for the server for 15 s, and the connection's place in the pool with it.
 func (d *dialer) toCancel(ctx context.Context, next pgconn.DialFunc, network, addr string) (net.Conn, error) {
-	end := time.Now().Add(cleanMost)
-	ctx, cancel := context.WithDeadline(ctx, end)
-	defer cancel()
-	conn, err := d.dial(ctx, next, network, addr)
+	ctx, end := context.WithTimeout(ctx, cleanMost)
+	select {
+	case d.cancel <- struct{}{}:
+	case <-ctx.Done():
+		end()
+		return nil, ctx.Err()
+	}
+	context.AfterFunc(ctx, func() { <-d.cancel })
+	conn, err := d.dial(ctx, next, network, addr, end)
 	if err != nil {
+		end()
 		return nil, err
 	}
-	_ = conn.SetDeadline(end) // not every way that a program dials has one
+	until, _ := ctx.Deadline()
+	_ = conn.SetDeadline(until) // not every way that a program dials has one
 	return conn, nil
 }
 
-// dial dials by next until the dialer is closed.
-func (d *dialer) dial(ctx context.Context, next pgconn.DialFunc, network, addr string) (net.Conn, error) {
+// dial dials by next until the dialer is closed. closed is called when the connection is.
+func (d *dialer) dial(
+	ctx context.Context, next pgconn.DialFunc, network, addr string, closed func(),
+) (net.Conn, error) {
 	dialing, cancel := context.WithCancel(ctx) // once connected it ends with ctx
 	stop := context.AfterFunc(d.open, cancel)
 	c, err := next(dialing, network, addr)
@@ -181,13 +195,14 @@ func (d *dialer) dial(ctx context.Context, next pgconn.DialFunc, network, addr s
 		_ = c.Close()
 		return nil, net.ErrClosed
 	}
-	one := &dialed{c, d}
+	one := &dialed{c, d, closed}
 	d.conns[one] = struct{}{}
 	return one, nil
 }
 
 // Close closes the connection and forgets it.
 func (c *dialed) Close() error {
+	c.closed()
 	c.of.mu.Lock()
 	delete(c.of.conns, c)
 	c.of.mu.Unlock()

@@ -75,7 +75,7 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 			return nil, err
 		}
 		opts.Listen.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			return d.dial(ctx, soon.DialContext, network, addr)
+			return d.dial(ctx, soon.DialContext, network, addr, func() {})
 		}
 	}
 	pool, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), config)
