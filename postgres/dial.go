@@ -108,10 +108,13 @@ func primaryOnly(ctx context.Context, conn *pgconn.PgConn) error {
 	return pgconn.ValidateConnectTargetSessionAttrsPrimary(ctx, conn)
 }
 
-// begin waits for a place among the connections that are begun, before pgx counts connect_timeout: who waited for one
-// has the whole of it. The place is given back when the connection has begun, or cannot with any host, or when
-// connectMost is over: the server may never answer.
+// begin waits for a place among the connections that are begun, before pgx counts connect_timeout: who got one has the
+// whole of it. Who waits for longer than connectMost gives up, so that after an outage not all are begun that anybody
+// wanted in it. The place is given back when the connection has begun, or cannot with any host, or when connectMost is
+// over: the server may never answer.
 func (d *dialer) begin(ctx context.Context, c *pgx.ConnConfig) error {
+	ctx, cancel := context.WithTimeout(ctx, connectMost)
+	defer cancel()
 	select {
 	case d.begins <- struct{}{}:
 	case <-ctx.Done():
