@@ -27,7 +27,7 @@ var hostileLimits = []Rule{
 			"as one alone would be",
 		Why: "Callers share requests and connections. If they hear of an outage one after the other, the last of a " +
 			"thousand waits for a store that is dead.",
-		Needs: Needs{Link: true}, Check: manyUnanswered,
+		Needs: Needs{Link: true}, Alone: true, Check: manyUnanswered,
 	},
 }
 
@@ -98,7 +98,13 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 	return nil
 }
 
+// outages is held by K49: where the outages of several backends end at once, the machine has the callers of them all to
+// serve in the second that each is given.
+var outages sync.Mutex
+
 func manyUnanswered(ctx context.Context, e *Env) error {
+	outages.Lock()
+	defer outages.Unlock()
 	n := e.count(70, 140, 1000)
 	if e.traits.LeasePerConn {
 		n = 10

@@ -2,17 +2,14 @@ package postgres_test
 
 import (
 	"context"
-	"database/sql"
 	"net"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/internal/faultproxy"
@@ -90,37 +87,6 @@ func dialOfBeforeConnect(t *testing.T, s *servers.PostgresServer) {
 	l := over(t, p, &postgres.Options{Mode: postgres.Lease})
 	defer takeAll(t, p)()
 	unlock(t, lock(t, l.Mutex("dial of BeforeConnect")))
-	must(t, l.Close())
-}
-
-// A sql.DB that takes longer than a call to make a connection serves the next one with it, whether or not the driver
-// has connections of its own.
-func sqlMadeLate(t *testing.T, s *servers.PostgresServer) {
-	if testing.Short() {
-		t.Skip("seconds of waiting")
-	}
-	listen, err := pgx.ParseConfig("postgres://postgres@" + s.Addr() + "/postgres?sslmode=disable")
-	must(t, err)
-	slow, late := listen.Copy(), atomic.Bool{}
-	slow.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if late.Load() {
-			select {
-			case <-time.After(2200 * time.Millisecond):
-			case <-ctx.Done():
-			}
-		}
-		return (&net.Dialer{}).DialContext(ctx, network, addr)
-	}
-	db := sql.OpenDB(stdlib.GetConnector(*slow))
-	defer db.Close()
-	l := overSQL(t, db, &postgres.Options{Mode: postgres.Lease, Listen: listen})
-	unlock(t, lock(t, l.Mutex("made late")))
-	db.SetMaxIdleConns(-1) // closes them
-	db.SetMaxIdleConns(2)
-	late.Store(true)
-	le, err := l.Mutex("made late").TryLock(t.Context())
-	must(t, err)
-	unlock(t, le)
 	must(t, l.Close())
 }
 

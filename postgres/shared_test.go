@@ -57,7 +57,6 @@ func TestOnOneServer(t *testing.T) {
 		{"SecondHost", secondHost},
 		{"UnknownHost", unknownHost},
 		{"DialOfBeforeConnect", dialOfBeforeConnect},
-		{"SQLMadeLate", sqlMadeLate},
 		{"SlowDraw", slowDraw},
 		{"PoolOnASlowWay", poolOnASlowWay},
 		{"GateKeyspaces", gateKeyspaces},

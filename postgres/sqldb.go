@@ -116,10 +116,10 @@ func (st *store) sqlConn(ctx context.Context) (link, error) {
 		limited, cancel = context.WithTimeout(ctx, time.Until(end)/2)
 	case st.usedUp() > 0:
 		limited, cancel = context.WithTimeout(ctx, slotMost)
-	case ends:
+	case st.own == nil && ends:
 		// A db dials for one caller. What is made too late for this one is the next one's, so that a
 		// wait that rides out an outage has a connection at its end.
-		limited, cancel = context.WithTimeout(context.WithoutCancel(ctx), max(theirsMost, time.Until(end)))
+		limited, cancel = context.WithTimeout(context.WithoutCancel(ctx), max(connectMost, time.Until(end)))
 	}
 	defer cancel()
 	conn, err := st.db.Conn(limited)
