@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -10,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencelock/fencelock/backend"
 )
 
 // connectMost is how long one connection may take to be made, if the URL does not say, and theirsMost one that is made
@@ -27,7 +30,7 @@ type dialer struct {
 	open   context.Context // ends when it is closed
 	end    context.CancelFunc
 	begins chan struct{} // full while beginMost are begun
-	cancel chan struct{} // full while as many are there to cancel something
+	cancel chan struct{} // full while beginMost are there to cancel something
 	mu     sync.Mutex
 	conns  map[*dialed]struct{}
 }
@@ -113,12 +116,13 @@ func primaryOnly(ctx context.Context, conn *pgconn.PgConn) error {
 // wanted in it. The place is given back when the connection has begun, or cannot with any host, or when connectMost is
 // over: the server may never answer.
 func (d *dialer) begin(ctx context.Context, c *pgx.ConnConfig) error {
-	ctx, cancel := context.WithTimeout(ctx, connectMost)
-	defer cancel()
+	ctx, done := context.WithTimeout(ctx, connectMost)
+	defer done()
 	select {
 	case d.begins <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	case <-ctx.Done(): // nothing was sent
+		return backend.Refusal(fmt.Errorf("%d connections are being made, and none was done within %v: %w",
+			beginMost, connectMost, ctx.Err()))
 	case <-d.open.Done():
 		return net.ErrClosed
 	}
