@@ -24,12 +24,81 @@ const connectMost, theirsMost = 2 * time.Second, 5 * time.Second
 // asked for all of them again.
 const beginMost = 8
 
+// pace is what connections are begun by: few at once, and one after the other while none gets through. Those that a
+// network swallows last as long as they may, and if they were begun together, none would be begun after an outage until
+// they end together.
+type pace struct {
+	places chan struct{} // full while beginMost are begun
+	every  time.Duration // how often one is begun while none gets through
+
+	mu      sync.Mutex
+	last    time.Time     // when one was begun
+	through chan struct{} // closed when one gets through; nil: the last one did
+}
+
+// newPace returns the pace of a pool with so many connections, each of which may take so long to be made.
+func newPace(conns int, most time.Duration) *pace {
+	return &pace{places: make(chan struct{}, beginMost), every: most / time.Duration(min(conns, beginMost))}
+}
+
+// take waits until one may be begun. Who has taken a place must leave it.
+func (p *pace) take(ctx context.Context) error {
+	select {
+	case p.places <- struct{}{}:
+	case <-ctx.Done():
+		return p.full(ctx)
+	}
+	for {
+		p.mu.Lock()
+		through, wait := p.through, p.every-time.Since(p.last)
+		if through == nil || wait <= 0 {
+			p.last = time.Now()
+			p.mu.Unlock()
+			return nil
+		}
+		p.mu.Unlock()
+		select {
+		case <-through:
+		case <-time.After(wait):
+		case <-ctx.Done():
+			<-p.places
+			return p.full(ctx)
+		}
+	}
+}
+
+// full is the error of who has no place when ctx ends: nothing was sent.
+func (p *pace) full(ctx context.Context) error {
+	return backend.Refusal(fmt.Errorf("%d connections are being made, and none was done in time: %w",
+		len(p.places), ctx.Err()))
+}
+
+// got tells that a connection got through.
+func (p *pace) got() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.through != nil {
+		close(p.through)
+		p.through = nil
+	}
+}
+
+// leave gives a place back; late: nothing has come of it in its time.
+func (p *pace) leave(late bool) {
+	p.mu.Lock()
+	if late && p.through == nil {
+		p.through = make(chan struct{})
+	}
+	p.mu.Unlock()
+	<-p.places
+}
+
 // dialer is the way to dial of pools that the driver opened: it begins few connections at once, and can end every one
 // at once.
 type dialer struct {
 	open   context.Context // ends when it is closed
 	end    context.CancelFunc
-	begins chan struct{} // full while beginMost are begun
+	pace   *pace
 	cancel chan struct{} // full while beginMost are there to cancel something
 	mu     sync.Mutex
 	conns  map[*dialed]struct{}
@@ -45,7 +114,7 @@ func newDialer() *dialer {
 	open, end := context.WithCancel(context.Background())
 	return &dialer{
 		open: open, end: end, conns: map[*dialed]struct{}{},
-		begins: make(chan struct{}, beginMost), cancel: make(chan struct{}, beginMost),
+		cancel: make(chan struct{}, beginMost),
 	}
 }
 
@@ -58,6 +127,7 @@ var soon = net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 // serve makes a pool of the driver's dial by d, have no connection to a replica, and lose those that
 // carry nothing any more before they cost a lease.
 func (d *dialer) serve(config *pgxpool.Config) {
+	d.pace = newPace(int(config.MaxConns), config.ConnConfig.ConnectTimeout)
 	before := config.BeforeConnect
 	config.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
 		if before != nil {
@@ -118,16 +188,12 @@ func primaryOnly(ctx context.Context, conn *pgconn.PgConn) error {
 func (d *dialer) begin(ctx context.Context, c *pgx.ConnConfig) error {
 	ctx, done := context.WithTimeout(ctx, connectMost)
 	defer done()
-	select {
-	case d.begins <- struct{}{}:
-	case <-ctx.Done(): // nothing was sent
-		return backend.Refusal(fmt.Errorf("%d connections are being made, and none was done within %v: %w",
-			beginMost, connectMost, ctx.Err()))
-	case <-d.open.Done():
-		return net.ErrClosed
+	defer context.AfterFunc(d.open, done)()
+	if err := d.pace.take(ctx); err != nil {
+		return err
 	}
 	held, begun := context.WithTimeout(d.open, connectMost)
-	context.AfterFunc(held, func() { <-d.begins })
+	context.AfterFunc(held, func() { d.pace.leave(held.Err() == context.DeadlineExceeded) })
 	next, lookup, after, unknown := c.DialFunc, c.LookupFunc, c.AfterConnect, 0
 	var made atomic.Bool
 	c.LookupFunc = func(ctx context.Context, host string) ([]string, error) {
@@ -153,6 +219,7 @@ func (d *dialer) begin(ctx context.Context, c *pgx.ConnConfig) error {
 	}
 	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
 		made.Store(true)
+		d.pace.got()
 		begun()
 		conn.CustomData()[madeAt] = time.Now()
 		if after != nil {

@@ -2,16 +2,20 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
@@ -123,4 +127,181 @@ func TestOwnConnectionsHaveALimit(t *testing.T) {
 	}
 	first.Cut()
 	giveBack()
+}
+
+// lostDials counts those who dial while the network drops what they send.
+type lostDials struct {
+	mu        sync.Mutex
+	gone      bool // the network drops them
+	now, most int
+	began     []time.Time
+	through   time.Time // when the first one connected after that
+	addr      string
+}
+
+func (d *lostDials) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+	d.mu.Lock()
+	gone := d.gone
+	d.now++
+	d.most = max(d.most, d.now)
+	if gone {
+		d.began = append(d.began, time.Now())
+	}
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.now--
+		if !gone && d.through.IsZero() {
+			d.through = time.Now()
+		}
+	}()
+	if gone {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return (&net.Dialer{}).DialContext(ctx, network, d.addr)
+}
+
+func (d *lostDials) set(gone bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.gone, d.through = gone, time.Time{}
+}
+
+// Where a network drops what would begin a connection, few are begun at once, and then one after the other: one of them
+// soon after the network is back, whenever that is, although the others wait yet for what was dropped. This is so of a
+// pool, and of a sql.DB that dials for each of its callers.
+func TestDialsAreSpread(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("seconds of waiting")
+	}
+	for _, way := range []string{"pool", "sql.DB"} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			s := servers.Postgres(t, servers.PostgresOptions{})
+			dials := &lostDials{addr: s.Addr()}
+			var l *fencelock.Locker
+			if way == "pool" {
+				config := pool(t, s, "&pool_max_conns=4&connect_timeout=2").Config()
+				config.ConnConfig.DialFunc = dials.dial
+				p := poolOf(t, config)
+				l = over(t, p, &postgres.Options{Mode: postgres.Lease})
+				unlock(t, lock(t, l.Mutex("before")))
+				t.Cleanup(takeAll(t, p)) // so that the driver makes its own
+			} else {
+				config, err := pgx.ParseConfig(s.URL())
+				must(t, err)
+				config.DialFunc = dials.dial
+				db := stdlib.OpenDB(*config)
+				t.Cleanup(func() { _ = db.Close() })
+				l = overSQL(t, db, nil)
+				unlock(t, lock(t, l.Mutex("before")))
+				db.SetMaxIdleConns(-1)
+			}
+			dials.set(true)
+			ctx, stop := context.WithCancel(t.Context())
+			var asking sync.WaitGroup
+			defer asking.Wait()
+			defer stop()
+			for range 60 {
+				asking.Go(func() {
+					for ctx.Err() == nil {
+						c, cancel := context.WithTimeout(ctx, 2*time.Second)
+						_, _ = l.Inspect(c, "x")
+						cancel()
+					}
+				})
+			}
+			time.Sleep(6500 * time.Millisecond)
+			dials.set(false)
+			back := time.Now()
+			await(t, 3*time.Second, "a dial", func() bool {
+				dials.mu.Lock()
+				defer dials.mu.Unlock()
+				return !dials.through.IsZero()
+			})
+			dials.mu.Lock()
+			defer dials.mu.Unlock()
+			if took := dials.through.Sub(back); took > 1200*time.Millisecond {
+				t.Errorf("the first connection came %v after the network", took)
+			}
+			if dials.most > 8 {
+				t.Errorf("%d dialed at once, want 8 at the most", dials.most)
+			}
+			late := 0
+			for _, at := range dials.began {
+				if at.After(back.Add(-4 * time.Second)) {
+					late++
+				}
+			}
+			if late > 20 {
+				t.Errorf("%d dialed in the last four seconds, want one every 250 ms at the most", late)
+			}
+		})
+	}
+}
+
+// asks asks a driver for a claim, which has so long.
+func asks(t *testing.T, d backend.Driver, most time.Duration) error {
+	c := &backend.Claim{Request: request("late", "")}
+	d.Ask(within(t, most), []*backend.Claim{c})
+	return c.Err
+}
+
+// A request for which there was no connection was not sent, and says so: nobody doubts then what became of it.
+func TestUnsentIsNoDoubt(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	config, err := pgx.ParseConfig(s.URL())
+	must(t, err)
+	dials := &lostDials{addr: s.Addr()}
+	config.DialFunc = dials.dial
+	db := stdlib.OpenDB(*config)
+	t.Cleanup(func() { _ = db.Close() })
+	d, err := postgres.NewSQL(db, nil)
+	must(t, err)
+	t.Cleanup(func() { must(t, d.Close()) })
+	must(t, asks(t, d, 10*time.Second))
+	db.SetMaxIdleConns(-1)
+	dials.set(true)
+	if err := asks(t, d, 300*time.Millisecond); !backend.Refused(err) {
+		t.Errorf("got %v, want one that says that nothing was sent", err)
+	}
+}
+
+// A request that has its connection so late that no answer could come is not sent by it, and says so: it would end the
+// connection.
+func lateForAnAnswer(t *testing.T, s *servers.PostgresServer) {
+	if testing.Short() {
+		t.Skip("seconds of waiting")
+	}
+	link := proxied(t, s)
+	d, err := backend.Open(t.Context(), at(link.Addr(), postgres.Lease, "pool_max_conns", "1"), nil)
+	must(t, err)
+	t.Cleanup(func() { must(t, d.Close()) })
+	must(t, asks(t, d, 10*time.Second))
+	opened := link.Counts().Opened
+	link.Set(faultproxy.Mode{Delay: 850 * time.Millisecond})
+	var asking sync.WaitGroup
+	var unsent atomic.Int32
+	for range 3 { // the third could begin 600 ms before its end
+		asking.Go(func() {
+			if err := asks(t, d, 4*time.Second); backend.Refused(err) {
+				unsent.Add(1)
+			}
+		})
+	}
+	asking.Wait()
+	link.Set(faultproxy.Mode{})
+	if n := unsent.Load(); n != 1 {
+		t.Errorf("%d of three were not sent, want 1", n)
+	}
+	if got := link.Counts().Opened; got != opened {
+		t.Errorf("%d connections were made, want %d", got, opened)
+	}
+	if err := asks(t, d, 300*time.Millisecond); !errors.Is(err, backend.ErrLocked) {
+		t.Error(err)
+	}
 }

@@ -57,6 +57,7 @@ func TestOnOneServer(t *testing.T) {
 		{"SecondHost", secondHost},
 		{"UnknownHost", unknownHost},
 		{"DialOfBeforeConnect", dialOfBeforeConnect},
+		{"LateForAnAnswer", lateForAnAnswer},
 		{"SlowDraw", slowDraw},
 		{"PoolOnASlowWay", poolOnASlowWay},
 		{"GateKeyspaces", gateKeyspaces},

@@ -53,7 +53,7 @@ func NewSQL(db *sql.DB, opts *Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	st.db = db
+	st.db, st.pace = db, newPace(beginMost, connectMost)
 	if opts.Listen != nil {
 		config, err := pgxpool.ParseConfig(opts.Listen.ConnString())
 		if err != nil {
@@ -122,7 +122,7 @@ func (st *store) sqlConn(ctx context.Context) (link, error) {
 		limited, cancel = context.WithTimeout(context.WithoutCancel(ctx), max(connectMost, time.Until(end)))
 	}
 	defer cancel()
-	conn, err := st.db.Conn(limited)
+	conn, err := st.dbConn(limited)
 	if err == nil && ctx.Err() != nil {
 		err = errors.Join(ctx.Err(), conn.Close())
 	}
@@ -135,6 +135,22 @@ func (st *store) sqlConn(ctx context.Context) (link, error) {
 			"with which the driver makes connections of its own", most)))
 	}
 	return nil, err
+}
+
+// dbConn takes a connection of the db, which may have to make it.
+func (st *store) dbConn(ctx context.Context) (*sql.Conn, error) {
+	if st.db.Stats().Idle > 0 || st.usedUp() > 0 {
+		return st.db.Conn(ctx)
+	}
+	if err := st.pace.take(ctx); err != nil {
+		return nil, err
+	}
+	conn, err := st.db.Conn(ctx)
+	if err == nil {
+		st.pace.got()
+	}
+	st.pace.leave(err != nil && ctx.Err() == context.DeadlineExceeded)
+	return conn, err
 }
 
 // usedUp is how many connections the program's pool can have, if all are in use, and otherwise 0.
@@ -241,6 +257,15 @@ func (st *store) sqlOnce(ctx context.Context, s *statement) error {
 			}
 			return s.take(row)
 		}
+	}
+	other.goes = func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if over {
+			return ctx.Err()
+		}
+		s.sent = true
+		return nil
 	}
 	told, err := aside(ctx, func(ctx context.Context) (string, error) {
 		err := st.run(ctx, &other)

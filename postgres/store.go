@@ -45,6 +45,7 @@ const pingMost, cleanMost = 500 * time.Millisecond, time.Second
 type store struct {
 	pool   *pgxpool.Pool // the program's, or that of the URL
 	db     *sql.DB       // the program's, instead of pool
+	pace   *pace         // of db
 	own    *pgxpool.Pool // the driver's own, for what must not wait for the program; the pool itself if the URL made it
 	dialer *dialer       // of own; both are nil over a db without Options.Listen
 	schema string        // as the program gave it; "": place says which
@@ -73,12 +74,12 @@ const borrowMost = 100 * time.Millisecond
 
 // makeOwn makes the driver's own way to the server: connections made as this pool makes them.
 func (st *store) makeOwn(config *pgxpool.Config) error {
-	d := newDialer()
-	d.serve(config)
 	if config.ConnConfig.ConnectTimeout == 0 { // the program's own choice, but ours are few
 		config.ConnConfig.ConnectTimeout = theirsMost
 	}
 	config.MaxConns, config.MinConns, config.MinIdleConns = ownMost, 0, 0
+	d := newDialer()
+	d.serve(config)
 	config.MaxConnIdleTime = min(config.MaxConnIdleTime, idleFor)
 	// What the program does for its own use of connections.
 	//lint:ignore SA1019 a program may set it still
@@ -231,6 +232,9 @@ type statement struct {
 	late  bool     // a copy that comes late does harm: the caller sends again what may have been sent
 	ping  bool     // that has happened, perhaps to one of many connections that have died: ask first
 	mute  bool     // push nothing: the server's queue of pushes is full
+	sent  bool     // perhaps: a copy of it may be under way
+	// goes is asked before it is sent by a goroutine that its caller does not wait for any longer.
+	goes func() error
 }
 
 // send sends a statement again while the server has undone it or it was not sent.
@@ -251,6 +255,8 @@ func (st *store) send(ctx context.Context, s *statement) error {
 		switch {
 		case err == nil:
 			return nil
+		case ctx.Err() != nil && !s.sent:
+			return backend.Refusal(fmt.Errorf("no connection in time: %w", ctx.Err()))
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case missing(err) && try < 3:
@@ -280,6 +286,10 @@ func (st *store) dead() int {
 	return int(st.pool.Config().MaxConns) + ownMost
 }
 
+// errUsedUp is the error of a statement that had a connection too late for an answer: to send it then would cost the
+// connection, which is closed where no answer comes, and the others who wait for one.
+var errUsedUp = backend.Refusal(errors.New("every connection was in use"))
+
 // once runs a statement once.
 func (st *store) once(ctx context.Context, s *statement) error {
 	if st.db != nil {
@@ -289,11 +299,21 @@ func (st *store) once(ctx context.Context, s *statement) error {
 }
 
 func (st *store) run(ctx context.Context, s *statement) error {
+	began := time.Now()
 	conn, err := s.conn(st, ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.release()
+	if end, ok := ctx.Deadline(); ok && time.Until(end) < end.Sub(began)/4 {
+		return errUsedUp
+	}
+	if s.goes != nil {
+		if err := s.goes(); err != nil {
+			return err
+		}
+	}
+	s.sent = true
 	if !st.level.Load() && !s.mute {
 		return conn.ask(ctx, s)
 	}
@@ -341,10 +361,13 @@ func (l pgxLink) begin(ctx context.Context, do func(link) error) error {
 // limited hides the deadline of a limit that the caller did not set, such as that of making a
 // connection.
 func limited(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("no answer in time: %s", err.Error())
+	switch {
+	case !errors.Is(err, context.DeadlineExceeded):
+		return err
+	case backend.Refused(err):
+		return backend.Refusal(errors.New(err.Error()))
 	}
-	return err
+	return fmt.Errorf("no answer in time: %s", err.Error())
 }
 
 // broken reports whether err is about the connection, not the server's answer to a statement.
