@@ -277,7 +277,7 @@ func (s *toy) span(o *order) time.Duration {
 	case expiresEarly:
 		return o.TTL * 8 / 10
 	case expiresLate:
-		return o.TTL + o.Grace + 3*time.Second
+		return o.TTL + o.Grace + 5*time.Second
 	case graceIgnored:
 		return o.TTL
 	}

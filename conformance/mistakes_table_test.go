@@ -41,7 +41,7 @@ const (
 
 	neverExpires    flaw = "never expires"
 	expiresEarly    flaw = "expiry before the TTL"
-	expiresLate     flaw = "expiry 3 s late"
+	expiresLate     flaw = "expiry 5 s late"
 	graceIgnored    flaw = "grace ignored"
 	sharedTTL       flaw = "one TTL for all leases"
 	lifetime        flaw = "bounded lifetime"

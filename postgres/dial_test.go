@@ -45,12 +45,7 @@ func secondHost(t *testing.T, s *servers.PostgresServer) {
 	link.Set(faultproxy.Mode{Delay: 5 * time.Millisecond})
 	url := at(closed(t)+","+link.Addr(), postgres.Row, "sslmode", "prefer")
 	le := lock(t, open(t, url, fencelock.WithTTL(3*time.Second)).Mutex("second host"))
-	select {
-	case <-le.Done():
-		t.Error(le.Err())
-	case <-time.After(2500 * time.Millisecond): // longer than a cancel may take, and a renewal
-		unlock(t, le)
-	}
+	lasts(t, le, 2500*time.Millisecond) // longer than a cancel may take, and a renewal
 }
 
 // A name that is not known says so, however many ask.
@@ -119,12 +114,7 @@ func TestOwnConnectionsHaveALimit(t *testing.T) {
 		})
 	}
 	time.AfterFunc(4*time.Second, func() { way.to.Store(s.Addr()) })
-	select {
-	case <-le.Done():
-		t.Errorf("the lease: %v", le.Err())
-	case <-time.After(20 * time.Second):
-		unlock(t, le)
-	}
+	lasts(t, le, 20*time.Second)
 	first.Cut()
 	giveBack()
 }
@@ -243,9 +233,15 @@ func TestDialsAreSpread(t *testing.T) {
 	}
 }
 
-// asks asks a driver for a claim, which has so long.
+// asks asks a driver for a claim, which has so long. The test's end gives it up.
 func asks(t *testing.T, d backend.Driver, most time.Duration) error {
 	c := &backend.Claim{Request: request("late", "")}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		d.Leave(ctx, []*backend.Claim{c})
+		must(t, c.Err)
+	})
 	d.Ask(within(t, most), []*backend.Claim{c})
 	return c.Err
 }
@@ -269,6 +265,7 @@ func TestUnsentIsNoDoubt(t *testing.T) {
 	if err := asks(t, d, 300*time.Millisecond); !backend.Refused(err) {
 		t.Errorf("got %v, want one that says that nothing was sent", err)
 	}
+	dials.set(false)
 }
 
 // A request that has its connection so late that no answer could come is not sent by it, and says so: it would end the
@@ -301,7 +298,7 @@ func lateForAnAnswer(t *testing.T, s *servers.PostgresServer) {
 	if got := link.Counts().Opened; got != opened {
 		t.Errorf("%d connections were made, want %d", got, opened)
 	}
-	if err := asks(t, d, 300*time.Millisecond); !errors.Is(err, backend.ErrLocked) {
+	if err := asks(t, d, 10*time.Second); !errors.Is(err, backend.ErrLocked) {
 		t.Error(err)
 	}
 }

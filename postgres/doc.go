@@ -11,10 +11,11 @@
 // run-time parameters of the server that make sense here (application_name, search_path, options,
 // statement_timeout, synchronous_commit, …). Any other is refused. A pool from a URL has up to 50
 // connections, and connect_timeout is 2 s by default: TLS and a password take six round trips, so
-// give more where one takes 300 ms. [New] takes a pool that the program has, and makes a few
-// connections of its own beside it. [NewSQL] takes a sql.DB instead, over pgx/v5/stdlib, lib/pq or
-// another driver, for mode lease; [CheckTokenSQL] is the guard in its transactions. PostgreSQL 15 or
-// later.
+// give more where one takes 300 ms. At most eight are begun at once, and while none gets through one
+// after the other, so that a server that is back after an outage is found soon, and not flooded.
+// [New] takes a pool that the program has, and makes a few connections of its own beside it.
+// [NewSQL] takes a sql.DB instead, over pgx/v5/stdlib, lib/pq or another driver, for mode lease;
+// [CheckTokenSQL] is the guard in its transactions. PostgreSQL 15 or later.
 //
 // # Mode row: what a lease is made of
 //

@@ -341,12 +341,7 @@ func TestFrozenConnections(t *testing.T) {
 	way.to.Store(s.Addr())
 	first.Set(faultproxy.BlackHole)
 	t.Cleanup(first.Cut)
-	select {
-	case <-le.Done():
-		t.Errorf("the lease: %v", le.Err())
-	case <-time.After(20 * time.Second):
-		unlock(t, le)
-	}
+	lasts(t, le, 20*time.Second)
 	first.Cut()
 	giveBack()
 }

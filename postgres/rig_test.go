@@ -205,6 +205,17 @@ func unlock(t *testing.T, le *fencelock.Lease) {
 	}
 }
 
+// lasts unlocks a lease that must last so long.
+func lasts(t *testing.T, le *fencelock.Lease, most time.Duration) {
+	t.Helper()
+	select {
+	case <-le.Done():
+		t.Errorf("the lease: %v", le.Err())
+	case <-time.After(most):
+		unlock(t, le)
+	}
+}
+
 // pending is a Lock that waits on a goroutine of its own.
 type pending struct {
 	cancel context.CancelFunc

@@ -286,10 +286,6 @@ func (st *store) dead() int {
 	return int(st.pool.Config().MaxConns) + ownMost
 }
 
-// errUsedUp is the error of a statement that had a connection too late for an answer: to send it then would cost the
-// connection, which is closed where no answer comes, and the others who wait for one.
-var errUsedUp = backend.Refusal(errors.New("every connection was in use"))
-
 // once runs a statement once.
 func (st *store) once(ctx context.Context, s *statement) error {
 	if st.db != nil {
@@ -306,7 +302,7 @@ func (st *store) run(ctx context.Context, s *statement) error {
 	}
 	defer conn.release()
 	if end, ok := ctx.Deadline(); ok && time.Until(end) < end.Sub(began)/4 {
-		return errUsedUp
+		return errLate // sent now it would cost the connection, which is closed where no answer comes in time
 	}
 	if s.goes != nil {
 		if err := s.goes(); err != nil {

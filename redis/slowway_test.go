@@ -24,8 +24,12 @@ func TestConnectionOnASlowWay(t *testing.T) {
 	unlock(t, lock(t, l.Mutex("x")))
 	p.Set(faultproxy.Mode{Delay: 125 * time.Millisecond})
 	p.Cut()
+	began := time.Now()
 	le, err := l.Mutex("x").Lock(within(t, 10*time.Second))
 	must(t, err)
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("granted after %v, want soon: a connection takes two round trips", took)
+	}
 	p.Cut()
 	unlock(t, le)
 }
