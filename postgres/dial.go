@@ -19,6 +19,9 @@ import (
 // as the program makes its own, which may have no limit.
 const connectMost, theirsMost = 2 * time.Second, 5 * time.Second
 
+// endlessMost is how long one may take that has no limit: pgxpool has one.
+const endlessMost = 2 * time.Minute
+
 // beginMost is how many connections a pool begins at once. After an outage it would begin all that it lacks, and so
 // would every other process: a server that takes 40 ms for each would be done with none within connect_timeout, and be
 // asked for all of them again.
@@ -33,28 +36,39 @@ type pace struct {
 
 	mu      sync.Mutex
 	last    time.Time     // when one was begun
-	through chan struct{} // closed when one gets through; nil: the last one did
+	heard   time.Time     // when one got through
+	through chan struct{} // closed when one gets through; nil: those begun since the last one did have time yet
 }
 
 // newPace returns the pace of a pool with so many connections, each of which may take so long to be made.
 func newPace(conns int, most time.Duration) *pace {
-	return &pace{places: make(chan struct{}, beginMost), every: most / time.Duration(min(conns, beginMost))}
+	every := max(most/time.Duration(conns), connectMost/time.Duration(min(conns, beginMost)))
+	return &pace{places: make(chan struct{}, beginMost), every: every}
 }
 
-// take waits until one may be begun. Who has taken a place must leave it.
-func (p *pace) take(ctx context.Context) error {
+// begin waits until a connection may be begun, until ctx ends, and returns what gives its place back: once it got
+// through, or failed. When connectMost is over or open ends the place is given back all the same.
+func (p *pace) begin(ctx, open context.Context) (over func(), err error) {
 	select {
 	case p.places <- struct{}{}:
 	case <-ctx.Done():
-		return p.full(ctx)
+		return nil, crowded(ctx)
 	}
 	for {
 		p.mu.Lock()
-		through, wait := p.through, p.every-time.Since(p.last)
+		now := time.Now()
+		through, wait := p.through, p.every-now.Sub(p.last)
 		if through == nil || wait <= 0 {
-			p.last = time.Now()
+			p.last = now
 			p.mu.Unlock()
-			return nil
+			held, over := context.WithTimeout(open, connectMost)
+			context.AfterFunc(held, func() {
+				if held.Err() == context.DeadlineExceeded {
+					p.late(now)
+				}
+				<-p.places
+			})
+			return over, nil
 		}
 		p.mu.Unlock()
 		select {
@@ -62,35 +76,34 @@ func (p *pace) take(ctx context.Context) error {
 		case <-time.After(wait):
 		case <-ctx.Done():
 			<-p.places
-			return p.full(ctx)
+			return nil, crowded(ctx)
 		}
 	}
 }
 
-// full is the error of who has no place when ctx ends: nothing was sent.
-func (p *pace) full(ctx context.Context) error {
-	return backend.Refusal(fmt.Errorf("%d connections are being made, and none was done in time: %w",
-		len(p.places), ctx.Err()))
+// crowded is the error of who has no place when ctx ends: nothing was sent.
+func crowded(ctx context.Context) error {
+	return backend.Refusal(fmt.Errorf("other connections are being made, and none was done in time: %w", ctx.Err()))
+}
+
+// late tells that nothing has come in its time of a connection that was begun then.
+func (p *pace) late(began time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.through == nil && began.After(p.heard) {
+		p.through = make(chan struct{})
+	}
 }
 
 // got tells that a connection got through.
 func (p *pace) got() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.heard = time.Now()
 	if p.through != nil {
 		close(p.through)
 		p.through = nil
 	}
-}
-
-// leave gives a place back; late: nothing has come of it in its time.
-func (p *pace) leave(late bool) {
-	p.mu.Lock()
-	if late && p.through == nil {
-		p.through = make(chan struct{})
-	}
-	p.mu.Unlock()
-	<-p.places
 }
 
 // dialer is the way to dial of pools that the driver opened: it begins few connections at once, and can end every one
@@ -127,7 +140,11 @@ var soon = net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 // serve makes a pool of the driver's dial by d, have no connection to a replica, and lose those that
 // carry nothing any more before they cost a lease.
 func (d *dialer) serve(config *pgxpool.Config) {
-	d.pace = newPace(int(config.MaxConns), config.ConnConfig.ConnectTimeout)
+	most := config.ConnConfig.ConnectTimeout
+	if most == 0 {
+		most = endlessMost
+	}
+	d.pace = newPace(int(config.MaxConns), most)
 	before := config.BeforeConnect
 	config.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
 		if before != nil {
@@ -189,11 +206,13 @@ func (d *dialer) begin(ctx context.Context, c *pgx.ConnConfig) error {
 	ctx, done := context.WithTimeout(ctx, connectMost)
 	defer done()
 	defer context.AfterFunc(d.open, done)()
-	if err := d.pace.take(ctx); err != nil {
+	begun, err := d.pace.begin(ctx, d.open)
+	switch {
+	case d.open.Err() != nil:
+		return net.ErrClosed
+	case err != nil:
 		return err
 	}
-	held, begun := context.WithTimeout(d.open, connectMost)
-	context.AfterFunc(held, func() { d.pace.leave(held.Err() == context.DeadlineExceeded) })
 	next, lookup, after, unknown := c.DialFunc, c.LookupFunc, c.AfterConnect, 0
 	var made atomic.Bool
 	c.LookupFunc = func(ctx context.Context, host string) ([]string, error) {

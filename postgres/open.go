@@ -183,7 +183,8 @@ func (st *store) probe(ctx context.Context) error {
 	}
 	err := st.once(ctx, &ask)
 	// A server to which many connect at once may take longer to accept one than connect_timeout.
-	for tries := 1; err != nil && tries < 3 && ctx.Err() == nil && (broken(err) || pgconn.Timeout(err)); tries++ {
+	again := func() bool { return broken(err) || pgconn.Timeout(err) || backend.Refused(err) }
+	for tries := 1; err != nil && tries < 3 && ctx.Err() == nil && again(); tries++ {
 		err = st.once(ctx, &ask)
 	}
 	switch {

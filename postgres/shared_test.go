@@ -58,6 +58,7 @@ func TestOnOneServer(t *testing.T) {
 		{"UnknownHost", unknownHost},
 		{"DialOfBeforeConnect", dialOfBeforeConnect},
 		{"LateForAnAnswer", lateForAnAnswer},
+		{"SlowDialOfADB", slowDialOfADB},
 		{"SlowDraw", slowDraw},
 		{"PoolOnASlowWay", poolOnASlowWay},
 		{"GateKeyspaces", gateKeyspaces},

@@ -111,18 +111,30 @@ const deadMost = 100
 func (st *store) sqlConn(ctx context.Context) (link, error) {
 	limited, cancel := ctx, context.CancelFunc(func() {})
 	end, ends := ctx.Deadline()
+	dials := false
 	switch {
 	case st.usedUp() > 0 && ends:
 		limited, cancel = context.WithTimeout(ctx, time.Until(end)/2)
 	case st.usedUp() > 0:
 		limited, cancel = context.WithTimeout(ctx, slotMost)
-	case st.own == nil && ends:
+	case st.db.Stats().Idle == 0:
+		over, err := st.pace.begin(ctx, context.Background())
+		if err != nil {
+			return nil, err
+		}
+		defer over()
+		dials = true
 		// A db dials for one caller. What is made too late for this one is the next one's, so that a
 		// wait that rides out an outage has a connection at its end.
-		limited, cancel = context.WithTimeout(context.WithoutCancel(ctx), max(connectMost, time.Until(end)))
+		if ends {
+			limited, cancel = context.WithTimeout(context.WithoutCancel(ctx), max(connectMost, time.Until(end)))
+		}
 	}
 	defer cancel()
-	conn, err := st.dbConn(limited)
+	conn, err := st.db.Conn(limited)
+	if err == nil && dials {
+		st.pace.got()
+	}
 	if err == nil && ctx.Err() != nil {
 		err = errors.Join(ctx.Err(), conn.Close())
 	}
@@ -135,22 +147,6 @@ func (st *store) sqlConn(ctx context.Context) (link, error) {
 			"with which the driver makes connections of its own", most)))
 	}
 	return nil, err
-}
-
-// dbConn takes a connection of the db, which may have to make it.
-func (st *store) dbConn(ctx context.Context) (*sql.Conn, error) {
-	if st.db.Stats().Idle > 0 || st.usedUp() > 0 {
-		return st.db.Conn(ctx)
-	}
-	if err := st.pace.take(ctx); err != nil {
-		return nil, err
-	}
-	conn, err := st.db.Conn(ctx)
-	if err == nil {
-		st.pace.got()
-	}
-	st.pace.leave(err != nil && ctx.Err() == context.DeadlineExceeded)
-	return conn, err
 }
 
 // usedUp is how many connections the program's pool can have, if all are in use, and otherwise 0.

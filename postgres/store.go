@@ -297,12 +297,17 @@ func (st *store) once(ctx context.Context, s *statement) error {
 func (st *store) run(ctx context.Context, s *statement) error {
 	began := time.Now()
 	conn, err := s.conn(st, ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		defer conn.release()
+		if end, ok := ctx.Deadline(); ok && time.Until(end) < end.Sub(began)/4 {
+			err = errLate // sent now it would cost the connection, which is closed where no answer comes in time
+		}
 	}
-	defer conn.release()
-	if end, ok := ctx.Deadline(); ok && time.Until(end) < end.Sub(began)/4 {
-		return errLate // sent now it would cost the connection, which is closed where no answer comes in time
+	switch {
+	case err != nil && s.sent && backend.Refused(err): // not this time
+		return errors.New(err.Error())
+	case err != nil:
+		return err
 	}
 	if s.goes != nil {
 		if err := s.goes(); err != nil {
