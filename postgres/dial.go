@@ -19,9 +19,6 @@ import (
 // as the program makes its own, which may have no limit.
 const connectMost, theirsMost = 2 * time.Second, 5 * time.Second
 
-// endlessMost is how long one may take that has no limit: pgxpool has one.
-const endlessMost = 2 * time.Minute
-
 // beginMost is how many connections a pool begins at once. After an outage it would begin all that it lacks, and so
 // would every other process: a server that takes 40 ms for each would be done with none within connect_timeout, and be
 // asked for all of them again.
@@ -37,12 +34,15 @@ type pace struct {
 	mu      sync.Mutex
 	last    time.Time     // when one was begun
 	heard   time.Time     // when one got through
-	through chan struct{} // closed when one gets through; nil: those begun since the last one did have time yet
+	through chan struct{} // closed when one gets through; nil: none that was begun since is late
 }
 
-// newPace returns the pace of a pool with so many connections, each of which may take so long to be made.
+// newPace returns the pace of a pool with so many connections, each of which may take so long to be made; 0: any time.
 func newPace(conns int, most time.Duration) *pace {
-	every := max(most/time.Duration(conns), connectMost/time.Duration(min(conns, beginMost)))
+	every := connectMost // nobody waits for longer
+	if most > 0 {
+		every = min(every, max(most/time.Duration(conns), connectMost/time.Duration(min(conns, beginMost))))
+	}
 	return &pace{places: make(chan struct{}, beginMost), every: every}
 }
 
@@ -140,11 +140,7 @@ var soon = net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 // serve makes a pool of the driver's dial by d, have no connection to a replica, and lose those that
 // carry nothing any more before they cost a lease.
 func (d *dialer) serve(config *pgxpool.Config) {
-	most := config.ConnConfig.ConnectTimeout
-	if most == 0 {
-		most = endlessMost
-	}
-	d.pace = newPace(int(config.MaxConns), most)
+	d.pace = newPace(int(config.MaxConns), config.ConnConfig.ConnectTimeout)
 	before := config.BeforeConnect
 	config.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
 		if before != nil {
