@@ -32,9 +32,8 @@ type pace struct {
 	every  time.Duration // how often one is begun while none gets through
 
 	mu      sync.Mutex
-	last    time.Time     // when one was begun
-	heard   time.Time     // when one got through
-	through chan struct{} // closed when one gets through; nil: none that was begun since is late
+	last    time.Time // when one was begun
+	failing bool      // none got through since one did not in its time
 }
 
 // newPace returns the pace of a pool with so many connections, each of which may take so long to be made; 0: any time.
@@ -56,15 +55,14 @@ func (p *pace) begin(ctx, open context.Context) (over func(), err error) {
 	}
 	for {
 		p.mu.Lock()
-		now := time.Now()
-		through, wait := p.through, p.every-now.Sub(p.last)
-		if through == nil || wait <= 0 {
-			p.last = now
+		wait := p.every - time.Since(p.last)
+		if !p.failing || wait <= 0 {
+			p.last = time.Now()
 			p.mu.Unlock()
 			held, over := context.WithTimeout(open, connectMost)
 			context.AfterFunc(held, func() {
 				if held.Err() == context.DeadlineExceeded {
-					p.late(now)
+					p.set(true)
 				}
 				<-p.places
 			})
@@ -72,7 +70,6 @@ func (p *pace) begin(ctx, open context.Context) (over func(), err error) {
 		}
 		p.mu.Unlock()
 		select {
-		case <-through:
 		case <-time.After(wait):
 		case <-ctx.Done():
 			<-p.places
@@ -86,24 +83,11 @@ func crowded(ctx context.Context) error {
 	return backend.Refusal(fmt.Errorf("other connections are being made, and none was done in time: %w", ctx.Err()))
 }
 
-// late tells that nothing has come in its time of a connection that was begun then.
-func (p *pace) late(began time.Time) {
+// set tells whether the last connection has not got through in its time.
+func (p *pace) set(failing bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.through == nil && began.After(p.heard) {
-		p.through = make(chan struct{})
-	}
-}
-
-// got tells that a connection got through.
-func (p *pace) got() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.heard = time.Now()
-	if p.through != nil {
-		close(p.through)
-		p.through = nil
-	}
+	p.failing = failing
 }
 
 // dialer is the way to dial of pools that the driver opened: it begins few connections at once, and can end every one
@@ -234,7 +218,7 @@ func (d *dialer) begin(ctx context.Context, c *pgx.ConnConfig) error {
 	}
 	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
 		made.Store(true)
-		d.pace.got()
+		d.pace.set(false)
 		begun()
 		conn.CustomData()[madeAt] = time.Now()
 		if after != nil {

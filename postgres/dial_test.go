@@ -125,7 +125,7 @@ type lostDials struct {
 	mu      sync.Mutex
 	gone    bool        // the network drops them
 	began   []time.Time // those that it dropped
-	through time.Time   // when the first one connected after that
+	through []time.Time // when others connected after that
 }
 
 func (d *lostDials) dial(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -138,8 +138,8 @@ func (d *lostDials) dial(ctx context.Context, network, _ string) (net.Conn, erro
 	defer func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if !gone && ctx.Err() == nil && d.through.IsZero() {
-			d.through = time.Now()
+		if !gone && ctx.Err() == nil {
+			d.through = append(d.through, time.Now())
 		}
 	}()
 	took := time.After(400 * time.Millisecond) // a way is slow when it is back
@@ -157,7 +157,7 @@ func (d *lostDials) dial(ctx context.Context, network, _ string) (net.Conn, erro
 func (d *lostDials) set(gone bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.gone, d.through = gone, time.Time{}
+	d.gone, d.through = gone, nil
 }
 
 // Where a network drops what would begin a connection, few are begun at once, and then one after the other: one of them
@@ -209,17 +209,34 @@ func TestDialsAreSpread(t *testing.T) {
 			time.Sleep(6500 * time.Millisecond)
 			dials.set(false)
 			back := time.Now()
-			await(t, 3*time.Second, "a dial", func() bool {
-				dials.mu.Lock()
-				defer dials.mu.Unlock()
-				return !dials.through.IsZero()
-			})
+			time.Sleep(4 * time.Second)
+			admin := pool(t, s, "")
+			run(t, admin, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "+
+				"WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()")
+			ended := time.Now()
+			time.Sleep(1300 * time.Millisecond)
 			dials.mu.Lock()
 			defer dials.mu.Unlock()
-			if took := dials.through.Sub(back); took > 1600*time.Millisecond {
+			if len(dials.through) == 0 {
+				t.Fatal("no connection was made in 4s after the network was back")
+			}
+			soon, late, again := 0, 0, 0
+			for _, at := range dials.through {
+				if at.After(ended) {
+					again++
+				}
+			}
+			least := 4 // all that the driver has of its own
+			if way == "sql.DB" {
+				least = 10 // one for each statement
+			}
+			if again < least {
+				t.Errorf("%d connections were made once those that were there had ended, want %d: several at once again",
+					again, least)
+			}
+			if took := dials.through[0].Sub(back); took > 1600*time.Millisecond {
 				t.Errorf("the first connection came %v after the network", took)
 			}
-			soon, late := 0, 0
 			for _, at := range dials.began {
 				switch {
 				case at.Before(gone.Add(1500 * time.Millisecond)):
@@ -239,8 +256,8 @@ func TestDialsAreSpread(t *testing.T) {
 }
 
 // asks asks a driver for a claim, which has so long. The test's end gives it up.
-func asks(t *testing.T, d backend.Driver, most time.Duration) error {
-	c := &backend.Claim{Request: request("late", "")}
+func asks(t *testing.T, d backend.Driver, name string, most time.Duration) error {
+	c := &backend.Claim{Request: request(name, "")}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -264,10 +281,10 @@ func TestUnsentIsNoDoubt(t *testing.T) {
 	d, err := postgres.NewSQL(db, nil)
 	must(t, err)
 	t.Cleanup(func() { must(t, d.Close()) })
-	must(t, asks(t, d, 10*time.Second))
+	must(t, asks(t, d, "late", 10*time.Second))
 	db.SetMaxIdleConns(-1)
 	dials.set(true)
-	if err := asks(t, d, 300*time.Millisecond); !backend.Refused(err) {
+	if err := asks(t, d, "late", 300*time.Millisecond); !backend.Refused(err) {
 		t.Errorf("got %v, want one that says that nothing was sent", err)
 	}
 	dials.set(false)
@@ -291,11 +308,16 @@ func slowDialOfADB(t *testing.T, s *servers.PostgresServer) {
 	}
 	own, err := pgx.ParseConfig(s.URL())
 	must(t, err)
+	p := pool(t, s, "")
 	for _, o := range []*postgres.Options{nil, {Listen: own}} {
 		db := stdlib.OpenDB(*config)
-		defer db.Close()
+		t.Cleanup(func() { must(t, db.Close()) })
 		slow.Store(false)
-		l := overSQL(t, db, o)
+		d, err := postgres.NewSQL(db, o)
+		must(t, err)
+		l, err := fencelock.New(d)
+		must(t, err)
+		t.Cleanup(func() { must(t, l.Close()) })
 		unlock(t, lock(t, l.Mutex("slow dial")))
 		conn, err := db.Conn(t.Context()) // what is there
 		must(t, err)
@@ -303,6 +325,25 @@ func slowDialOfADB(t *testing.T, s *servers.PostgresServer) {
 		le, err := l.Mutex("slow dial").TryLock(within(t, 5*time.Second))
 		must(t, err)
 		unlock(t, le)
+		var pid int32
+		must(t, db.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&pid))
+		run(t, p, "SELECT pg_terminate_backend($1, 2000)", pid)
+		if err := asks(t, d, "sent once", 1200*time.Millisecond); err == nil || backend.Refused(err) {
+			t.Errorf("got %v, want doubt: it was sent, and then there was no connection in time", err)
+		}
+		for db.Stats().Idle > 0 {
+			other, err := db.Conn(t.Context())
+			must(t, err)
+			defer other.Close()
+		}
+		if err := asks(t, d, "gone", 300*time.Millisecond); !backend.Refused(err) {
+			t.Errorf("got %v, want one that says that nothing was sent", err)
+		}
+		time.Sleep(1200 * time.Millisecond) // the dial ends meanwhile
+		slow.Store(false)
+		if info, err := l.Inspect(t.Context(), "gone"); err != nil || info.Held {
+			t.Errorf("got %+v, %v, want a name that is free: nothing is sent for one who has gone", info, err)
+		}
 		must(t, conn.Close())
 	}
 }
@@ -314,17 +355,17 @@ func lateForAnAnswer(t *testing.T, s *servers.PostgresServer) {
 	d, err := backend.Open(t.Context(), at(link.Addr(), postgres.Lease, "pool_max_conns", "1"), nil)
 	must(t, err)
 	t.Cleanup(func() { must(t, d.Close()) })
-	must(t, asks(t, d, 10*time.Second))
+	must(t, asks(t, d, "late", 10*time.Second))
 	opened := link.Counts().Opened
 	link.Set(faultproxy.Mode{Delay: 500 * time.Millisecond})
 	var asking sync.WaitGroup
 	asking.Go(func() {
-		if err := asks(t, d, 10*time.Second); !errors.Is(err, backend.ErrLocked) {
+		if err := asks(t, d, "late", 10*time.Second); !errors.Is(err, backend.ErrLocked) {
 			t.Errorf("the first: %v", err)
 		}
 	})
 	must(t, link.Await(within(t, 5*time.Second), func(c faultproxy.Counts) bool { return c.HeldRequests > 0 }))
-	if err := asks(t, d, 1200*time.Millisecond); !backend.Refused(err) {
+	if err := asks(t, d, "late", 1200*time.Millisecond); !backend.Refused(err) {
 		t.Errorf("the second: got %v, want one that says that nothing was sent", err)
 	}
 	asking.Wait()

@@ -133,10 +133,7 @@ func (st *store) sqlConn(ctx context.Context) (link, error) {
 	defer cancel()
 	conn, err := st.db.Conn(limited)
 	if err == nil && dials {
-		st.pace.got()
-	}
-	if err == nil && ctx.Err() != nil {
-		err = errors.Join(ctx.Err(), conn.Close())
+		st.pace.set(false)
 	}
 	if err == nil {
 		return sqlLink{conn, conn}, nil
