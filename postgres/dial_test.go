@@ -231,7 +231,7 @@ func TestDialsAreSpread(t *testing.T) {
 				least = 10 // one for each statement
 			}
 			if again < least {
-				t.Errorf("%d connections were made once those that were there had ended, want %d: several at once again",
+				t.Errorf("%d connections were made once those that were there had ended, want %d: several at once",
 					again, least)
 			}
 			if took := dials.through[0].Sub(back); took > 1600*time.Millisecond {
