@@ -33,7 +33,7 @@ type pace struct {
 
 	mu      sync.Mutex
 	last    time.Time // when one was begun
-	failing bool      // none got through since one did not in its time
+	failing bool      // one was too late, and none has got through since
 }
 
 // newPace returns the pace of a pool with so many connections, each of which may take so long to be made; 0: any time.
@@ -83,7 +83,7 @@ func crowded(ctx context.Context) error {
 	return backend.Refusal(fmt.Errorf("other connections are being made, and none was done in time: %w", ctx.Err()))
 }
 
-// set tells whether the last connection has not got through in its time.
+// set notes that a connection was too late, or that one got through.
 func (p *pace) set(failing bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

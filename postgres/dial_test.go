@@ -268,30 +268,9 @@ func asks(t *testing.T, d backend.Driver, name string, most time.Duration) error
 	return c.Err
 }
 
-// A request for which there was no connection was not sent, and says so: nobody doubts then what became of it.
-func TestUnsentIsNoDoubt(t *testing.T) {
-	t.Parallel()
-	s := servers.Postgres(t, servers.PostgresOptions{})
-	config, err := pgx.ParseConfig(s.URL())
-	must(t, err)
-	dials := &lostDials{addr: s.Addr()}
-	config.DialFunc = dials.dial
-	db := stdlib.OpenDB(*config)
-	t.Cleanup(func() { _ = db.Close() })
-	d, err := postgres.NewSQL(db, nil)
-	must(t, err)
-	t.Cleanup(func() { must(t, d.Close()) })
-	must(t, asks(t, d, "late", 10*time.Second))
-	db.SetMaxIdleConns(-1)
-	dials.set(true)
-	if err := asks(t, d, "late", 300*time.Millisecond); !backend.Refused(err) {
-		t.Errorf("got %v, want one that says that nothing was sent", err)
-	}
-	dials.set(false)
-}
-
 // A connection of a sql.DB that is made too late for its caller serves the next send, also where the driver has some of
-// its own.
+// its own. A request for which there was none in time was not sent, is not sent later, and says so: nobody doubts then
+// what became of it.
 func slowDialOfADB(t *testing.T, s *servers.PostgresServer) {
 	config, err := pgx.ParseConfig(s.URL())
 	must(t, err)
@@ -339,7 +318,7 @@ func slowDialOfADB(t *testing.T, s *servers.PostgresServer) {
 		if err := asks(t, d, "gone", 300*time.Millisecond); !backend.Refused(err) {
 			t.Errorf("got %v, want one that says that nothing was sent", err)
 		}
-		time.Sleep(1200 * time.Millisecond) // the dial ends meanwhile
+		await(t, 5*time.Second, "the connection comes, and is given back", func() bool { return db.Stats().Idle > 0 })
 		slow.Store(false)
 		if info, err := l.Inspect(t.Context(), "gone"); err != nil || info.Held {
 			t.Errorf("got %+v, %v, want a name that is free: nothing is sent for one who has gone", info, err)

@@ -232,8 +232,8 @@ type statement struct {
 	late  bool     // a copy that comes late does harm: the caller sends again what may have been sent
 	ping  bool     // that has happened, perhaps to one of many connections that have died: ask first
 	mute  bool     // push nothing: the server's queue of pushes is full
-	sent  bool     // perhaps: a copy of it may be under way
-	// goes is asked before it is sent by a goroutine that its caller does not wait for any longer.
+	sent  bool     // a try of it may have been: a copy may be under way
+	// goes, if set, is asked right before it is sent. Its error says that the caller has gone, and nothing is sent.
 	goes func() error
 }
 
@@ -304,7 +304,7 @@ func (st *store) run(ctx context.Context, s *statement) error {
 		}
 	}
 	switch {
-	case err != nil && s.sent && backend.Refused(err): // not this time
+	case err != nil && s.sent && backend.Refused(err): // an earlier try was sent
 		return errors.New(err.Error())
 	case err != nil:
 		return err
