@@ -74,11 +74,11 @@ func (s *store) place(c *backend.Claim) *place {
 	if p, ok := c.Place.(*place); ok {
 		return p
 	}
-	p := &place{claim: c, keys: keysOf(s.prefix + c.Name)}
-	tag, lock := p.keys.tag, p.keys.lock
+	p, tag := &place{claim: c}, tagOf(s.prefix, c.Name)
 	head := len(tag) + 6
-	text := "fl\x00{" + tag + "}cfl\x00{" + tag + "}q" + lock + "fl\x00{" + tag + "}x" + c.Nonce + ":"
-	tomb, end := 2*head+len(lock), len(text)-1
+	text := "fl\x00{" + tag + "}cfl\x00{" + tag + "}q" + s.prefix + c.Name + "fl\x00{" + tag + "}x" + c.Nonce + ":"
+	tomb, end := 2*head+len(s.prefix)+len(c.Name), len(text)-1
+	p.keys = keys{text[2*head : tomb], tag}
 	p.counter, p.queue, p.tombstone, p.nonce = text[:head], text[head:tomb], text[tomb:end], text[tomb+head:]
 	p.listener = redisnode.Listener{Waiter: p, Nonce: c.Nonce}
 	c.Place = p
@@ -210,7 +210,7 @@ func (s *store) send(ctx context.Context, cs []*backend.Claim, r int) {
 	asked := backend.Now()
 	cmd := s.command(ctx, cs, r, false)
 	err := s.client.Process(ctx, sentOnce{cmd})
-	if goredis.HasErrorPrefix(err, "NOSCRIPT") {
+	if err != nil && goredis.HasErrorPrefix(err, "NOSCRIPT") {
 		cmd = s.command(ctx, cs, r, true)
 		err = s.client.Process(ctx, sentOnce{cmd})
 	}

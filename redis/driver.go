@@ -54,6 +54,7 @@ type store struct {
 	prefix  string
 	gates   string // the key of its gates, off a cluster
 	process string // names this driver's channels
+	pushes  string // its only one, off a cluster
 	publish string // PUBLISH or SPUBLISH
 	rest    string // ARGV[3] of run.lua
 	hubs    redisnode.Hubs
@@ -90,6 +91,7 @@ func newStore(client goredis.UniversalClient, opts *Options) (*store, error) {
 		process: redisnode.Process(),
 		publish: "PUBLISH",
 	}
+	s.pushes = "fl\x00p" + s.process
 	switch c := client.(type) {
 	case nil:
 		return nil, backend.Invalid("the Redis client is nil")

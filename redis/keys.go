@@ -24,7 +24,15 @@ const slots = 16384
 //	fl\0{tag}k<prefix>\0<migration>   the migration's clients, in one slot
 type keys struct{ lock, tag string }
 
-func keysOf(lock string) keys { return keys{lock, tags()[slot(lock)]} }
+func keysOf(lock string) keys { return keys{lock, tagOf("", lock)} }
+
+// tagOf returns the hash tag of the keys of the lock whose key is prefix + name.
+func tagOf(prefix, name string) string {
+	if strings.Contains(prefix, "{") || strings.Contains(name, "{") {
+		return tags()[slot(prefix+name)]
+	}
+	return tags()[crc16(crc16(0, prefix), name)%slots]
+}
 
 // ours is what the keys of the lock's slot begin with.
 func (k keys) ours() string { return ours(k.tag) }
@@ -59,13 +67,12 @@ func slot(key string) int {
 			key = tag
 		}
 	}
-	return int(crc16(key) % slots)
+	return int(crc16(0, key) % slots)
 }
 
-// crc16 is CRC-16/XMODEM.
-func crc16(s string) uint16 {
+// crc16 is CRC-16/XMODEM, from that of what is before s.
+func crc16(crc uint16, s string) uint16 {
 	table := crcTable()
-	var crc uint16
 	for i := range len(s) {
 		crc = crc<<8 ^ table[byte(crc>>8)^s[i]]
 	}

@@ -34,7 +34,7 @@ func (s *store) channel(k keys) string {
 	if s.cluster != nil {
 		return k.ours() + "p" + s.process
 	}
-	return "fl\x00p" + s.process
+	return s.pushes
 }
 
 // name gives a waiter its channel, once: a hub that it has joined reads that.
