@@ -134,20 +134,21 @@ func (s *store) leaseOf(ctx context.Context, c *backend.Claim, p *place) (*lease
 func (s *store) first(c *backend.Claim, p *place, l *lease) *part {
 	s.prepare(p)
 	k, pt, began := s.keys, s.history.now(), backend.Now()
-	tomb := clientv3.Compare(clientv3.CreateRevision(k.gone(c.Nonce)), "=", 0)
-	empty := clientv3.Compare(clientv3.CreateRevision(p.queue), "=", 0).WithPrefix()
+	tomb := createdAt(k.gone(c.Nonce), 0)
+	empty := none(p.queue)
 	due := s.due(c.Request, pt)
 	one := &part{
-		c: c, ifs: []clientv3.Cmp{tomb, empty}, then: []clientv3.Op{p.putHeld(due, l)}, els: s.looks(c, p),
-		gated: true, due: due, rev: pt.rev, base: true,
+		c: c, ifs: []clientv3.Cmp{tomb, empty}, then: []clientv3.Op{p.putHeld(due, l)},
+		els: func() []clientv3.Op { return s.looks(c, p) }, gated: true, due: due, rev: pt.rev, base: true,
 	}
 	var session *lease
 	if p.watch != nil {
 		session = p.session
-		absent := clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0)
-		one.els = []clientv3.Op{clientv3.OpTxn(
-			[]clientv3.Cmp{tomb, absent, s.sameGates(c.Gates)},
-			[]clientv3.Op{p.put(value{owner: c.Owner}, session), p.list()}, one.els)}
+		one.els = func() []clientv3.Op {
+			return []clientv3.Op{clientv3.OpTxn(
+				[]clientv3.Cmp{tomb, createdAt(p.key, 0), s.sameGates(c.Gates)},
+				[]clientv3.Op{p.put(value{owner: c.Owner}, session), p.list()}, s.looks(c, p))}
+		}
 	}
 	one.take = func(ctx context.Context, resp *clientv3.TxnResponse, err error) error {
 		switch {

@@ -146,8 +146,7 @@ func (s *store) read(ctx context.Context, c *backend.Claim, p *place) error {
 func (s *store) joining(c *backend.Claim, p *place) clientv3.Op {
 	looks := s.looks(c, p)
 	return clientv3.OpTxn([]clientv3.Cmp{
-		clientv3.Compare(clientv3.CreateRevision(s.keys.gone(c.Nonce)), "=", 0),
-		clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0), s.sameGates(c.Gates),
+		createdAt(s.keys.gone(c.Nonce), 0), createdAt(p.key, 0), s.sameGates(c.Gates),
 	}, append([]clientv3.Op{p.put(value{owner: c.Owner}, p.session)}, looks...), looks)
 }
 
@@ -225,8 +224,7 @@ func (s *store) turnOf(
 			return q.own, ifs, nil // it is only the answer that was lost
 		}
 	} else {
-		ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(s.keys.gone(c.Nonce)), "=", 0),
-			clientv3.Compare(clientv3.CreateRevision(p.key), "=", 0))
+		ifs = append(ifs, createdAt(s.keys.gone(c.Nonce), 0), createdAt(p.key, 0))
 	}
 	if !p.holds {
 		ifs = append(ifs, s.sameGates(c.Gates))
@@ -238,8 +236,7 @@ func (s *store) turnOf(
 		ifs = append(ifs, still(q.keeper))
 		if p.rev == 0 { // nobody but readers is there
 			last := clientv3.GetPrefixRangeEnd(p.queue)
-			ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(p.queue), "=", 0).WithRange(from),
-				clientv3.Compare(clientv3.CreateRevision(end), "=", 0).WithRange(last))
+			ifs = append(ifs, createdAt(p.queue, 0).WithRange(from), createdAt(end, 0).WithRange(last))
 		}
 		return v, ifs, nil
 	}
@@ -258,7 +255,7 @@ func (s *store) turnOf(
 
 // still is true as long as an entry is there.
 func still(kv *mvccpb.KeyValue) clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(string(kv.Key)), "=", kv.CreateRevision)
+	return createdAt(string(kv.Key), kv.CreateRevision)
 }
 
 // draw gives v a token of its own: the create revision of its entry plus a base that is not lower than
@@ -282,7 +279,7 @@ func (s *store) draw(
 	}
 	lower := clientv3.Compare(clientv3.Value(key), "<", number(p.tried+1))
 	if q.bare {
-		lower = clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+		lower = createdAt(key, 0)
 	}
 	return v, append(ifs, lower), []clientv3.Op{clientv3.OpPut(key, number(p.tried+room))}
 }

@@ -100,7 +100,7 @@ func (s *store) releasing(c *backend.Claim, p *place, tomb []clientv3.Op) *part 
 	one := &part{c: c, ifs: []clientv3.Cmp{h.same()}, freed: c.Nonce}
 	one.then = append([]clientv3.Op{clientv3.OpDelete(h.key)}, tomb...)
 	if tomb != nil { // what a late copy has put there after a Break; no other claim has the key
-		one.els = one.then
+		one.els = func() []clientv3.Op { return one.then }
 	}
 	one.take = func(ctx context.Context, resp *clientv3.TxnResponse, err error) error {
 		if errors.Is(err, rpctypes.ErrNoSpace) { // which the server says of what it has done, too
@@ -133,7 +133,7 @@ func (s *store) releasing(c *backend.Claim, p *place, tomb []clientv3.Op) *part 
 
 // same is true as long as the entry is there, and is that of the hold.
 func (h *hold) same() clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(h.key), "=", h.rev)
+	return createdAt(h.key, h.rev)
 }
 
 // releaseBare deletes the entry and writes nothing, for a server that is full.

@@ -31,7 +31,7 @@ func version(r *backend.Record) string {
 // sameGates is true as long as the gates are those that a claim was judged by.
 func (s *store) sameGates(r *backend.Record) clientv3.Cmp {
 	if r == nil {
-		return clientv3.Compare(clientv3.CreateRevision(s.keys.gates()), "=", 0)
+		return createdAt(s.keys.gates(), 0)
 	}
 	return clientv3.Compare(clientv3.Value(s.keys.gates()), "=", r.Version)
 }

@@ -102,15 +102,24 @@ func (s *store) get(
 
 // part is a transaction about one queue that may share a request with those about others.
 type part struct {
-	c         *backend.Claim
-	ifs       []clientv3.Cmp
-	then, els []clientv3.Op
-	gated     bool   // the gates must be those of the claim
-	due       rise   // what its grant asks of the base
-	rev       int64  // its create revision, or one below it
-	base      bool   // the last answer is to be the base
-	freed     string // the nonce that goes to the key ~last with it
-	take      func(context.Context, *clientv3.TxnResponse, error) error
+	c     *backend.Claim
+	ifs   []clientv3.Cmp
+	then  []clientv3.Op
+	els   func() []clientv3.Op // nil: none
+	gated bool                 // the gates must be those of the claim
+	due   rise                 // what its grant asks of the base
+	rev   int64                // its create revision, or one below it
+	base  bool                 // the last answer is to be the base
+	freed string               // the nonce that goes to the key ~last with it
+	take  func(context.Context, *clientv3.TxnResponse, error) error
+}
+
+// otherwise is what it does where its compares fail.
+func (p *part) otherwise() []clientv3.Op {
+	if p.els == nil {
+		return nil
+	}
+	return p.els()
 }
 
 // send sends a part alone; nil: there is nothing to do.
@@ -119,7 +128,7 @@ func (s *store) send(ctx context.Context, one *part) error {
 		return nil
 	}
 	ifs, then := s.flat(one)
-	resp, err := s.txn(ctx, ifs, then, one.els)
+	resp, err := s.txn(ctx, ifs, then, one.otherwise())
 	return one.take(ctx, resp, err)
 }
 
@@ -166,7 +175,7 @@ func (s *store) commitParts(ctx context.Context, parts []*part) ([]*clientv3.Txn
 		own := *p
 		own.due, own.freed = rise{}, ""
 		ifs, then := s.flat(&own)
-		ops = append(ops, clientv3.OpTxn(ifs, then, p.els))
+		ops = append(ops, clientv3.OpTxn(ifs, then, p.otherwise()))
 	}
 	resp, err := s.txn(ctx, nil, append(ops, s.freed(parts)...), nil)
 	if err != nil {

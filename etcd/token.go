@@ -63,7 +63,7 @@ func (s *store) raiseBase(c rise, rev int64) clientv3.Op {
 		return []clientv3.Op{clientv3.OpPut(key, number(least-rev+int64(c.reserve)))}
 	}
 	lower := clientv3.Compare(clientv3.Value(key), "<", number(c.least-rev))
-	missing := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+	missing := createdAt(key, 0)
 	return clientv3.OpTxn([]clientv3.Cmp{missing}, put(wanted(c.least-1, true, time.Now())),
 		[]clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{lower}, put(c.least), nil)})
 }

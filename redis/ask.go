@@ -428,12 +428,12 @@ func (p *place) queued(res []any, asked backend.Instant) error {
 	if len(res) != 5 {
 		return redisnode.Unexpected(res)
 	}
-	ticket, ok1 := res[1].(string)
-	left, ok2 := res[2].(int64)
-	foreign, ok3 := res[3].(int64)
-	dropped, ok4 := res[4].(int64)
+	ticket, _ := res[1].(string)
+	left, _ := res[2].(int64)
+	foreign, _ := res[3].(int64)
+	dropped, _ := res[4].(int64)
 	n, err := strconv.ParseInt(ticket, 10, 64)
-	if !ok1 || !ok2 || !ok3 || !ok4 || err != nil || p.listener.Hub() == nil {
+	if err != nil || p.listener.Hub() == nil {
 		return redisnode.Unexpected(res)
 	}
 	p.ticket, p.answered, p.since = n, p.asks, asked

@@ -46,6 +46,18 @@ func TestClaimsOfOtherGates(t *testing.T) {
 	}
 }
 
+// A place in the queue counts for a claim that hears of it alone.
+func TestQueuedWithoutAHub(t *testing.T) {
+	t.Parallel()
+	p := &place{claim: &backend.Claim{}}
+	for _, ticket := range []any{"1", "", nil} {
+		err := p.queued([]any{"queued", ticket, int64(0), int64(0), int64(0)}, backend.Now())
+		if err == nil || backend.Final(err) || p.claim.Queued {
+			t.Errorf("ticket %v: got %v, queued: %v, want an unexpected reply", ticket, err, p.claim.Queued)
+		}
+	}
+}
+
 // A copy of a Break that arrives late does not free the next holder's lock, though nothing tells it from the one
 // before.
 func TestLateCopyOfABreak(t *testing.T) {

@@ -60,3 +60,24 @@ func FuzzMembers(f *testing.F) {
 		}
 	})
 }
+
+// A look whose answer about a group has a part of another type says so.
+func TestInfoOfAnotherShape(t *testing.T) {
+	t.Parallel()
+	for i := range 10 {
+		hold := []any{"0123", "7", "0", "owner", int64(1000)}
+		group := []any{int64(1), int64(7), "owner", int64(0), []any{hold}}
+		reply := []any{"shared:r:7", int64(1), int64(1000), int64(0), int64(1), group}
+		if _, _, err := info("n", reply); err != nil {
+			t.Fatal(err)
+		}
+		if i < 5 {
+			group[i] = 1.5
+		} else {
+			hold[i-5] = 1.5
+		}
+		if got, _, err := info("n", reply); err == nil {
+			t.Errorf("%v: read as %+v", reply, got)
+		}
+	}
+}

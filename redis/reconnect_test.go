@@ -293,7 +293,17 @@ func TestServerWithoutMemory(t *testing.T) {
 			t.Errorf("%q is still held", held.Name())
 		}
 	}
+	refusals := func() string { return c.Info(t.Context(), "errorstats").Val() }
+	before := refusals()
+	refused := start(t, l.Mutex("refused"))
+	await(t, 3*time.Second, "it was refused", func() bool { return refusals() != before })
 	must(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	unlock(t, refused.granted(t, 5*time.Second))
+	for _, k := range leftovers(t, c) {
+		if strings.HasPrefix(k, redis.OursOf(key("refused"))+"x") {
+			t.Errorf("tombstone %q, though the server has answered each request", k)
+		}
+	}
 	unlock(t, wait.granted(t, 10*time.Second))
 	unlock(t, lock(t, l.Mutex("new")))
 }

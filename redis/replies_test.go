@@ -223,6 +223,9 @@ func TestReleaseIsRepeated(t *testing.T) {
 	if err := d.Release(t.Context(), h); err == nil || errors.Is(err, backend.ErrLost) {
 		t.Errorf("a release that did not arrive: got %v, want an unknown outcome", err)
 	}
+	if err := d.Break(t.Context(), h.Name); err == nil || backend.Final(err) {
+		t.Errorf("a Break that did not arrive: got %v, want an unknown outcome", err)
+	}
 	p.Set(faultproxy.Mode{})
 	must(t, open(t, s.URL()).Break(t.Context(), h.Name))
 	want(t, "released again after Break", d.Release(t.Context(), h), backend.ErrLost)
