@@ -26,7 +26,7 @@ type limit struct {
 	done   chan struct{} // nil until it is asked for
 	timer  *time.Timer
 	stop   func() bool
-	afters map[*func()]struct{} // what is called at its end
+	afters []*func() // what is called at its end
 }
 
 // Deadline is when it ends at the latest, unless it goes on for as long as the caller's context.
@@ -74,16 +74,15 @@ func (c *limit) AfterFunc(f func()) func() bool {
 		go f()
 		return func() bool { return false }
 	}
-	if c.afters == nil {
-		c.afters = map[*func()]struct{}{}
-	}
-	c.afters[&f] = struct{}{}
+	c.afters = append(c.afters, &f)
 	return func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		_, ok := c.afters[&f]
-		delete(c.afters, &f)
-		return ok
+		i := slices.Index(c.afters, &f)
+		if i >= 0 {
+			c.afters = slices.Delete(c.afters, i, i+1)
+		}
+		return i >= 0
 	}
 }
 
@@ -176,7 +175,7 @@ func (c *limit) endLocked(err, cause error) {
 	if c.stop != nil {
 		c.stop()
 	}
-	for f := range c.afters {
+	for _, f := range c.afters {
 		go (*f)()
 	}
 	c.afters = nil

@@ -69,6 +69,31 @@ func (c *cluster) have(t *testing.T, what string) {
 	})
 }
 
+// Of a client the last report counts, whichever node has it.
+func TestLastReportOfAClient(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	d := closing(t, c.url("fresh=1"))
+	last := backend.Client{ID: "c", Move: "m", Phase: backend.PhaseTo, Reported: time.Now()}
+	must(t, d.Report(t.Context(), last, time.Minute))
+	key := "fl\x00rl:kfencelock:\x00m"
+	await(t, 5*time.Second, "the node has it", func() bool { return c.direct[1].Exists(t.Context(), key).Val() == 1 })
+	record := c.direct[1].HGet(t.Context(), key, "c").Val()
+	till, _, _ := strings.Cut(record, " ")
+	before := last
+	before.Phase, before.Reported = backend.PhaseFrom, last.Reported.Add(-time.Minute)
+	old, err := json.Marshal(before)
+	must(t, err)
+	must(t, c.direct[1].HSet(t.Context(), key, "c", till+" "+string(old)).Err())
+	for range 20 { // it is the first, the second or the last to answer
+		all, err := d.Clients(t.Context(), "m")
+		must(t, err)
+		if len(all) != 1 || all[0].Phase != backend.PhaseTo {
+			t.Fatalf("got %+v, want the last report", all)
+		}
+	}
+}
+
 // A node that lost its data has lost the gate too. It gets it back from the others by the next vote
 // or look that sees it, mostly while it is still in quarantine; until then it is one vote, which
 // opens nothing.

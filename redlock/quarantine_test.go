@@ -130,6 +130,22 @@ func TestFresh(t *testing.T) {
 	unlock(t, lock(t, waiting.Mutex("a")))
 }
 
+// It is not heeded while a node does not answer: that one may have votes, or have settled.
+func TestFreshNeedsEveryNode(t *testing.T) {
+	t.Parallel()
+	c := start(t, 2)
+	addrs := append(c.Addrs(), "127.0.0.1:1")
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	_, err := fencelock.Open(ctx, url(addrs, "fresh=1"))
+	if err == nil || !strings.Contains(err.Error(), "2 of 3 nodes answered") {
+		t.Errorf("Open: got %v, want that all must answer", err)
+	}
+	if _, err := open(t, url(addrs, "")).Mutex("a").TryLock(t.Context()); err == nil {
+		t.Error("granted by nodes in quarantine")
+	}
+}
+
 // What a node remembers of its process goes with the process, though its data and the library that
 // remembers it are kept.
 func TestLibraryKeptOverARestart(t *testing.T) {

@@ -1,0 +1,81 @@
+package redlock
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// Three of five nodes have answered, or more: what the others say matters where they can make a majority yet.
+func TestDecided(t *testing.T) {
+	t.Parallel()
+	s := &store{quorum: 3}
+	for _, tt := range []struct {
+		taken, good, count int
+		known              backend.Token
+		numbers            []backend.Token
+		want               bool
+	}{
+		{taken: 3, good: 3, count: 0, want: true},
+		{taken: 3, good: 3, count: 1, want: false},
+		{taken: 4, good: 4, count: 1, want: true},
+		{taken: 4, good: 4, count: 2, want: false},
+		{taken: 4, good: 2, count: 1, want: false}, // an outage, perhaps
+		{taken: 3, good: 3, count: 3, want: true},
+		{taken: 3, good: 3, count: 3, known: 7, numbers: []backend.Token{7, 7, 8}, want: false},
+		{taken: 4, good: 4, count: 4, known: 7, numbers: []backend.Token{7, 7, 8, 7}, want: true},
+	} {
+		v := &votes{
+			question: &question{s: s, nodes: make([]*node, 5), taken: tt.taken, good: tt.good},
+			count:    tt.count, known: tt.known, numbers: tt.numbers,
+		}
+		if got := v.decided(); got != tt.want {
+			t.Errorf("%+v: got %v", tt, got)
+		}
+	}
+}
+
+// A proposal is above every token that was seen, whatever the clock says.
+func TestProposalIsAboveWhatWasSeen(t *testing.T) {
+	t.Parallel()
+	s := &store{}
+	ahead := time.Now().Add(time.Hour).UnixMicro()
+	for _, seen := range []int64{ahead, ahead + 10, ahead - 10} {
+		if s.saw(seen); s.number() <= seen {
+			t.Errorf("the next number is not above %d", seen)
+		}
+	}
+	if n := s.number(); n <= ahead+10 {
+		t.Errorf("got %d after %d was seen", n, ahead+10)
+	}
+}
+
+// A claim is judged by the gates that most nodes have; where no majority has the same, by the latest of each migration.
+func TestGatesOfTheMajority(t *testing.T) {
+	t.Parallel()
+	list := func(epochs ...int64) gateList {
+		l := gateList{}
+		for i, epoch := range epochs {
+			move := fmt.Sprint("m", i)
+			l[move] = gate{fmt.Sprintf(`{"move":%q,"epoch":%d}`, move, epoch), epoch}
+		}
+		return l
+	}
+	for _, tt := range []struct {
+		of   []gateList
+		want gateList
+	}{
+		{[]gateList{list(1), list(1), list(2)}, list(1)},
+		{[]gateList{list(2), list(1), list(1)}, list(1)},
+		{[]gateList{list(), list(), list(2)}, list()},
+		{[]gateList{list(1, 3), list(2, 1)}, list(2, 3)},
+	} {
+		v := &votes{question: &question{s: &store{quorum: 2}}, c: &backend.Claim{}, gates: tt.of}
+		_ = v.otherGates() // says whether the claim knew them
+		if got := version(v.c.Gates); got != tt.want.version() {
+			t.Errorf("%v: got %s, want %s", tt.of, got, tt.want.version())
+		}
+	}
+}
