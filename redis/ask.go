@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"sync"
 	"sync/atomic"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -24,7 +25,6 @@ type place struct {
 	counter, queue, tombstone, nonce string // as KEYS and ARGV have them
 	kind                             string // of run.lua
 	millis                           int64  // the TTL, or how long to keep a tombstone, as run.lua has it
-	space                            [16]any
 	ctx                              lazyContext
 
 	ticket   int64 // the place in the queue, kept if the server forgets it
@@ -208,10 +208,19 @@ func (s *store) Leave(ctx context.Context, cs []*backend.Claim) { s.Ask(ctx, cs)
 // send asks about claims in one command. The first r of them leave.
 func (s *store) send(ctx context.Context, cs []*backend.Claim, r int) {
 	asked := backend.Now()
-	cmd := s.command(ctx, cs, r, false)
+	var space []any
+	if s.own && len(cs) == 1 { // a hook of the program's might keep the command
+		all := spaces.Get().(*[16]any)
+		defer func() {
+			clear(all[:])
+			spaces.Put(all)
+		}()
+		space = all[:0]
+	}
+	cmd := s.command(ctx, cs, r, false, space)
 	err := s.client.Process(ctx, sentOnce{cmd})
 	if err != nil && goredis.HasErrorPrefix(err, "NOSCRIPT") {
-		cmd = s.command(ctx, cs, r, true)
+		cmd = s.command(ctx, cs, r, true, space)
 		err = s.client.Process(ctx, sentOnce{cmd})
 	}
 	replies, _ := cmd.Val().([]any)
@@ -242,10 +251,14 @@ func version(c *backend.Claim) string {
 	return c.Gates.Version
 }
 
-// command makes the command of run.lua or share.lua.
-func (s *store) command(ctx context.Context, cs []*backend.Claim, r int, byText bool) *goredis.Cmd {
-	args := cs[0].Place.(*place).space[:0]
-	if len(cs) > 1 {
+// spaces have room for the command about one claim.
+var spaces = sync.Pool{New: func() any { return new([16]any) }}
+
+// command makes the command of run.lua or share.lua, in the space that is given for it.
+func (s *store) command(
+	ctx context.Context, cs []*backend.Claim, r int, byText bool, args []any,
+) *goredis.Cmd {
+	if args == nil {
 		args = make([]any, 0, 8+8*len(cs))
 	}
 	sc := cs[0].Place.(*place).script()

@@ -58,6 +58,37 @@ func TestQueuedWithoutAHub(t *testing.T) {
 	}
 }
 
+// A waiter that is granted the lock, or gives it up, is told of no more pushes: the subscription ends once nobody is.
+func TestListensWhileItWaits(t *testing.T) {
+	t.Parallel()
+	s, _ := inside(t)
+	t.Cleanup(func() { _ = s.Close() })
+	claim := func(nonce string) *backend.Claim {
+		return &backend.Claim{Request: &backend.Request{
+			Name: "n", Nonce: strings.Repeat(nonce, 32), Owner: "o", TTL: time.Minute, Wait: true,
+		}}
+	}
+	first, second := claim("a"), claim("b")
+	for i, c := range []*backend.Claim{first, second} {
+		if err := s.Enter(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		p := c.Place.(*place)
+		if p.listener.Hub() == nil {
+			t.Fatal("a waiter has no hub")
+		}
+		s.Ask(t.Context(), []*backend.Claim{c})
+		if waits := p.listener.Hub() != nil; waits != (i == 1) || waits != errors.Is(c.Err, backend.ErrLocked) {
+			t.Errorf("claim %d: got %v, and it listens: %v", i, c.Err, waits)
+		}
+	}
+	second.Leaving = true
+	s.Ask(t.Context(), []*backend.Claim{second})
+	if second.Err != nil || second.Place.(*place).listener.Hub() != nil {
+		t.Errorf("it has left: got %v, and it listens yet", second.Err)
+	}
+}
+
 // A copy of a Break that arrives late does not free the next holder's lock, though nothing tells it from the one
 // before.
 func TestLateCopyOfABreak(t *testing.T) {

@@ -13,12 +13,17 @@ type deadline struct {
 	context.Context
 	at time.Time
 
-	mu     sync.Mutex
-	err    error         // nil: it goes on
-	done   chan struct{} // nil until it is asked for
+	mu    sync.Mutex
+	err   error  // nil: it goes on
+	watch *watch // nil until somebody waits for it
+}
+
+// watch is what tells of a deadline's end.
+type watch struct {
+	done   chan struct{}
 	timer  *time.Timer
 	stop   func() bool
-	afters []*func() // what is called at its end
+	afters []*func()
 }
 
 // Deadline returns the earlier deadline.
@@ -28,8 +33,7 @@ func (c *deadline) Deadline() (time.Time, bool) { return c.at, true }
 func (c *deadline) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.watchLocked()
-	return c.done
+	return c.watchLocked().done
 }
 
 // Err is never nil once Done is closed: package context relies on that.
@@ -44,18 +48,18 @@ func (c *deadline) Err() error {
 func (c *deadline) AfterFunc(f func()) func() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.watchLocked()
+	w := c.watchLocked()
 	if c.err != nil {
 		go f()
 		return func() bool { return false }
 	}
-	c.afters = append(c.afters, &f)
+	w.afters = append(w.afters, &f)
 	return func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		i := slices.Index(c.afters, &f)
+		i := slices.Index(w.afters, &f)
 		if i >= 0 {
-			c.afters = slices.Delete(c.afters, i, i+1)
+			w.afters = slices.Delete(w.afters, i, i+1)
 		}
 		return i >= 0
 	}
@@ -68,22 +72,23 @@ func (c *deadline) end() {
 	c.endLocked(context.Canceled)
 }
 
-// watchLocked makes the channel and what closes it.
-func (c *deadline) watchLocked() {
-	if c.done != nil {
-		return
+// watchLocked makes what tells of the end.
+func (c *deadline) watchLocked() *watch {
+	if c.watch != nil {
+		return c.watch
 	}
-	c.done = make(chan struct{})
+	c.watch = &watch{done: make(chan struct{})}
 	if c.err != nil {
-		close(c.done)
-		return
+		close(c.watch.done)
+		return c.watch
 	}
-	c.timer = time.AfterFunc(time.Until(c.at), c.look)
+	c.watch.timer = time.AfterFunc(time.Until(c.at), c.look)
 	if of, ok := c.Context.(interface{ AfterFunc(func()) func() bool }); ok { // as package context does
-		c.stop = of.AfterFunc(c.look)
+		c.watch.stop = of.AfterFunc(c.look)
 	} else {
-		c.stop = context.AfterFunc(c.Context, c.look)
+		c.watch.stop = context.AfterFunc(c.Context, c.look)
 	}
+	return c.watch
 }
 
 // look is called when something may have ended it.
@@ -108,14 +113,15 @@ func (c *deadline) endLocked(err error) {
 		return
 	}
 	c.err = err
-	if c.done == nil {
+	w := c.watch
+	if w == nil {
 		return
 	}
-	close(c.done)
-	c.timer.Stop()
-	c.stop()
-	for _, f := range c.afters {
+	close(w.done)
+	w.timer.Stop()
+	w.stop()
+	for _, f := range w.afters {
 		go (*f)()
 	}
-	c.afters = nil
+	w.afters = nil
 }
