@@ -73,8 +73,6 @@ func read(u *url.URL, q *backend.Query) (settings, error) {
 		s.hosts = backend.Hosts(u, "26379")
 		s.sentinelUser = q.String("sentinel_username", "")
 		s.sentinelPassword = q.String("sentinel_password", "")
-	} else if v := u.Query(); v.Has("sentinel_username") || v.Has("sentinel_password") {
-		return s, backend.Invalid("sentinel_username and sentinel_password belong into a redis+sentinel:// URL")
 	}
 	secure := q.Bool("tls", false) || u.Scheme == "rediss"
 	var err error
