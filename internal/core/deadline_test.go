@@ -1,0 +1,79 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// plain hides that its context is one of package context.
+type plain struct{ context.Context }
+
+// A deadline ends with its parent, at its time, or when its user is done, and what is derived of it ends with it.
+func TestDeadlineEnds(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		most time.Duration
+		end  func(c *deadline, parent context.CancelFunc)
+		want error
+	}{
+		{"at its time", 20 * time.Millisecond, func(*deadline, context.CancelFunc) {}, context.DeadlineExceeded},
+		{"with its parent", time.Minute, func(_ *deadline, cancel context.CancelFunc) { cancel() }, context.Canceled},
+		{"when its user is done", time.Minute, func(c *deadline, _ context.CancelFunc) { c.end() }, context.Canceled},
+	} {
+		for _, wrap := range []func(context.Context) context.Context{
+			func(c context.Context) context.Context { return c },
+			func(c context.Context) context.Context { return plain{c} },
+			func(c context.Context) context.Context { return &deadline{Context: c, at: time.Now().Add(time.Hour)} },
+		} {
+			root, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			c := &deadline{Context: wrap(root), at: time.Now().Add(tt.most)}
+			child, stop := context.WithCancel(c)
+			defer stop()
+			called, kept := make(chan error, 1), make(chan error, 1)
+			context.AfterFunc(c, func() { called <- c.Err() })
+			if !context.AfterFunc(c, func() { kept <- c.Err() })() {
+				t.Errorf("%s: what was to be called could not be taken back", tt.name)
+			}
+			if c.Err() != nil || child.Err() != nil {
+				t.Errorf("%s: ended before", tt.name)
+			}
+			tt.end(c, cancel)
+			if err := <-called; !errors.Is(err, tt.want) {
+				t.Errorf("%s: called with %v, want %v", tt.name, err, tt.want)
+			}
+			<-c.Done()
+			<-child.Done()
+			if !errors.Is(c.Err(), tt.want) || !errors.Is(child.Err(), tt.want) {
+				t.Errorf("%s: got %v, and %v of the child, want %v", tt.name, c.Err(), child.Err(), tt.want)
+			}
+			late, stopLate := context.WithCancel(c)
+			<-late.Done()
+			stopLate()
+			select {
+			case <-kept:
+				t.Errorf("%s: what was taken back was called", tt.name)
+			default:
+			}
+		}
+	}
+}
+
+// What is derived of a deadline costs no goroutine.
+func TestDeadlineCostsNoGoroutine(t *testing.T) {
+	parent, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c := &deadline{Context: &deadline{Context: parent, at: time.Now().Add(time.Minute)}, at: time.Now().Add(time.Minute)}
+	before := runtime.NumGoroutine()
+	for range 100 {
+		_, stop := context.WithCancel(c)
+		defer stop()
+	}
+	if n := runtime.NumGoroutine() - before; n > 10 {
+		t.Errorf("100 contexts cost %d goroutines", n)
+	}
+}
