@@ -67,7 +67,8 @@ func TestDeadlineEnds(t *testing.T) {
 func TestDeadlineCostsNoGoroutine(t *testing.T) {
 	parent, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	c := &deadline{Context: &deadline{Context: parent, at: time.Now().Add(time.Minute)}, at: time.Now().Add(time.Minute)}
+	at := time.Now().Add(time.Minute)
+	c := &deadline{Context: &deadline{Context: parent, at: at}, at: at}
 	before := runtime.NumGoroutine()
 	for range 100 {
 		_, stop := context.WithCancel(c)
