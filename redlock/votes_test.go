@@ -37,6 +37,16 @@ func TestDecided(t *testing.T) {
 	}
 }
 
+// A vote that comes later, with a greater number, does not change the token that a majority has.
+func TestTokenOfTheMajorityStays(t *testing.T) {
+	t.Parallel()
+	s := &store{quorum: 3}
+	v := &votes{question: &question{s: s}, known: 7, numbers: []backend.Token{7, 7, 9, 7, 8}}
+	if token, err := s.agree(t.Context(), "a", "id", v, time.Second); token != 7 || err != nil {
+		t.Errorf("got %d, %v, want 7", token, err)
+	}
+}
+
 // A proposal is above every token that was seen, whatever the clock says.
 func TestProposalIsAboveWhatWasSeen(t *testing.T) {
 	t.Parallel()
