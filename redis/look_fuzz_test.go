@@ -87,8 +87,8 @@ func TestReadGiven(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]*given{
 		"1:2": {ask: 1, token: 2}, "1:2:0": {ask: 1, token: 2}, "1:2:3": {ask: 1, token: 2, slot: 3},
-		"": nil, "1": nil, "x:2": nil, "1:x": nil, "1:2:x": nil, "1:2:": nil, "0:2": nil, "-1:2": nil, "1:0": nil, "1:-2": nil,
-		"1:2:-1": nil,
+		"": nil, "1": nil, "x:2": nil, "1:x": nil, "1:2:x": nil, "1:2:": nil, "0:2": nil, "-1:2": nil, "1:0": nil,
+		"1:-2": nil, "1:2:-1": nil,
 	} {
 		if got := readGiven(text); (got == nil) != (want == nil) || got != nil && *got != *want {
 			t.Errorf("%q: got %v, want %v", text, got, want)
