@@ -167,6 +167,40 @@ func TestVoteAgainOnANode(t *testing.T) {
 	}
 }
 
+// A client whose clock is far ahead takes the numbers along no further than a quarantine makes good: after a loss of all
+// data they begin at the nodes' clocks.
+func TestProposalFarAhead(t *testing.T) {
+	t.Parallel()
+	client, s := thrice(t)
+	vote := func(by string, ahead time.Duration) int64 {
+		t.Helper()
+		args := []any{
+			"v", strings.Repeat(by, 32), time.Now().Add(ahead).UnixMicro(), bucket("a" + by),
+			"30000 0 0 p\x00\x00owner",
+		}
+		replies, err := s.nodes[0].ask(t.Context(), []op{{"a" + by, args}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, _ := replies[0].([]any)
+		if len(res) != 2 {
+			t.Fatalf("got %v", replies[0])
+		}
+		n, _ := res[1].(int64)
+		return n
+	}
+	vote("0", 0) // the quarantine begins
+	if err := client.HDel(t.Context(), stateKey, "until").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for by, ahead := range map[string]time.Duration{"1": s.quarantine, "2": 24 * time.Hour} {
+		got := time.Duration(vote(by, ahead)-time.Now().UnixMicro()) * time.Microsecond
+		if got > s.quarantine/4 || got < s.quarantine/4-5*time.Second {
+			t.Errorf("a proposal %v ahead: got a number %v ahead, want %v", ahead, got, s.quarantine/4)
+		}
+	}
+}
+
 // Votes for a ballot that was too late, and whose undoing is under way, are no other holder's.
 func TestOwnVotesAreNobodyElses(t *testing.T) {
 	t.Parallel()
