@@ -167,8 +167,8 @@ func TestVoteAgainOnANode(t *testing.T) {
 	}
 }
 
-// A client whose clock is far ahead takes the numbers along no further than a quarantine makes good: after a loss of all
-// data they begin at the nodes' clocks.
+// A client whose clock is far ahead takes the numbers along no further than a quarantine makes good: after a loss of
+// all data they begin at the nodes' clocks.
 func TestProposalFarAhead(t *testing.T) {
 	t.Parallel()
 	client, s := thrice(t)
