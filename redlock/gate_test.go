@@ -69,6 +69,28 @@ func (c *cluster) have(t *testing.T, what string) {
 	})
 }
 
+// A node that takes no gate delays a look at the gates by one more look.
+func TestNodeThatTakesNoGate(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	d := closing(t, c.url("fresh=1"))
+	must(t, d.SetGate(t.Context(), gate(backend.GateBoth, "*"), 0))
+	c.have(t, "every node has the gate")
+	stubborn := c.direct[2]
+	must(t, stubborn.Del(t.Context(), gates).Err())
+	must(t, stubborn.Do(t.Context(), "ACL", "SETUSER", "default", "-hset").Err())
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	began := time.Now()
+	all, err := d.Gates(ctx)
+	if took := time.Since(began); err != nil || len(all) != 1 || took > 10*time.Second {
+		t.Errorf("got %v, %v after %v, want the gate of the others", all, err, took)
+	}
+	if n := stubborn.Exists(t.Context(), gates).Val(); n != 0 {
+		t.Error("the node has taken the gate")
+	}
+}
+
 // Of a client the last report counts, whichever node has it.
 func TestLastReportOfAClient(t *testing.T) {
 	t.Parallel()

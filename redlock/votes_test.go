@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -86,6 +87,51 @@ func TestGatesOfTheMajority(t *testing.T) {
 		_ = v.otherGates() // says whether the claim knew them
 		if got := version(v.c.Gates); got != tt.want.version() {
 			t.Errorf("%v: got %s, want %s", tt.of, got, tt.want.version())
+		}
+	}
+}
+
+// What a busy node is not sent in time it is not sent any more: by the end of the call, or of its caller's ctx.
+func TestRequestsAreNotSentLate(t *testing.T) {
+	t.Parallel()
+	const most = time.Second
+	for _, tt := range []struct {
+		ends time.Duration // 0: never
+		want time.Duration
+	}{{0, most}, {most / 2, most / 2}, {2 * most, most}} {
+		s := &store{quorum: 1}
+		n := &node{s: s, calls: 1, begun: []time.Time{time.Now()}} // its only call has just begun
+		s.nodes = []*node{n}
+		ctx, cancel := context.Background(), func() {}
+		if tt.ends > 0 {
+			ctx, cancel = context.WithTimeout(ctx, tt.ends)
+		}
+		s.ask(ctx, most, []op{{"a", []any{"g"}}}, nil)
+		cancel()
+		if left := time.Until(n.queue[0].by); left > tt.want || left < tt.want-most/3 {
+			t.Errorf("ctx ends in %v: the request may be sent for %v yet, want %v", tt.ends, left, tt.want)
+		}
+	}
+}
+
+// A stranger's key without an expiry is one that nobody will free; one of ours may be what a majority never had.
+func TestLeaked(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		id        string
+		pttl      int64
+		any, want bool
+	}{
+		{"", -1, false, true},
+		{"", 1000, false, false},
+		{"0123", -1, false, false},
+		{"0123", -1, true, true},
+		{"0123", 1000, true, false},
+	} {
+		seen := []sight{{pttl: tt.pttl}, {pttl: tt.pttl}}
+		v := &view{answers: 3, ids: map[string][]sight{tt.id: seen}}
+		if i := v.info("a", 3, 2, tt.any); !i.Held || i.Leaked != tt.want {
+			t.Errorf("%+v: got %+v", tt, i)
 		}
 	}
 }
