@@ -15,9 +15,8 @@ import (
 	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
-// place is what the store remembers of a claim. All that is sent for the claim lies in this one
-// piece of memory, since go-redis takes pointers: a lock that nobody else wants costs few
-// allocations.
+// place is what the store remembers of a claim. What is sent for the claim lies in this one piece of
+// memory, since go-redis takes pointers: a lock that nobody else wants costs few allocations.
 type place struct {
 	claim *backend.Claim
 	keys  keys
@@ -209,8 +208,8 @@ func (s *store) Leave(ctx context.Context, cs []*backend.Claim) { s.Ask(ctx, cs)
 func (s *store) send(ctx context.Context, cs []*backend.Claim, r int) {
 	asked := backend.Now()
 	var space []any
-	if s.own && len(cs) == 1 { // a hook of the program's might keep the command
-		all := spaces.Get().(*[16]any)
+	if s.own && len(cs) == 1 { // a hook of the program's client might keep the command
+		all := spaces.Get().(*[20]any)
 		defer func() {
 			clear(all[:])
 			spaces.Put(all)
@@ -251,15 +250,15 @@ func version(c *backend.Claim) string {
 	return c.Gates.Version
 }
 
-// spaces have room for the command about one claim.
-var spaces = sync.Pool{New: func() any { return new([16]any) }}
+// spaces have room for the command about one claim, on a cluster too.
+var spaces = sync.Pool{New: func() any { return new([20]any) }}
 
 // command makes the command of run.lua or share.lua, in the space that is given for it.
 func (s *store) command(
 	ctx context.Context, cs []*backend.Claim, r int, byText bool, args []any,
 ) *goredis.Cmd {
 	if args == nil {
-		args = make([]any, 0, 8+8*len(cs))
+		args = make([]any, 0, 12+8*len(cs))
 	}
 	sc := cs[0].Place.(*place).script()
 	args = append(args, "evalsha", &sc.hash, 0)

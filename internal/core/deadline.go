@@ -2,7 +2,6 @@ package core
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 )
@@ -13,17 +12,10 @@ type deadline struct {
 	context.Context
 	at time.Time
 
-	mu    sync.Mutex
-	err   error  // nil: it goes on
-	watch *watch // nil until somebody waits for it
-}
-
-// watch is what tells of a deadline's end.
-type watch struct {
-	done   chan struct{}
-	timer  *time.Timer
-	stop   func() bool
-	afters []*func()
+	mu     sync.Mutex
+	over   bool
+	real   context.Context
+	cancel context.CancelFunc
 }
 
 // Deadline returns the earlier deadline.
@@ -33,95 +25,50 @@ func (c *deadline) Deadline() (time.Time, bool) { return c.at, true }
 func (c *deadline) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.watchLocked().done
+	if c.real == nil {
+		c.real, c.cancel = context.WithDeadline(c.Context, c.at)
+		if c.over {
+			c.cancel()
+		}
+	}
+	return c.real.Done()
 }
 
 // Err is never nil once Done is closed: package context relies on that.
 func (c *deadline) Err() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.lookLocked()
-	return c.err
+	over, real := c.over, c.real
+	c.mu.Unlock()
+	switch {
+	case real != nil && real.Err() != nil:
+		return real.Err()
+	case over:
+		return context.Canceled
+	}
+	if err := c.Context.Err(); err != nil || time.Now().Before(c.at) {
+		return err
+	}
+	return context.DeadlineExceeded
 }
 
-// AfterFunc is for package context: so contexts that are derived from this one cost no goroutine.
-func (c *deadline) AfterFunc(f func()) func() bool {
+// Value is of the one with the channel, once there is one: so what package context derives of this one, also through
+// contexts that carry values, costs no goroutine.
+func (c *deadline) Value(key any) any {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	w := c.watchLocked()
-	if c.err != nil {
-		go f()
-		return func() bool { return false }
+	real := c.real
+	c.mu.Unlock()
+	if real != nil {
+		return real.Value(key)
 	}
-	w.afters = append(w.afters, &f)
-	return func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		i := slices.Index(w.afters, &f)
-		if i >= 0 {
-			w.afters = slices.Delete(w.afters, i, i+1)
-		}
-		return i >= 0
-	}
+	return c.Context.Value(key)
 }
 
 // end ends it.
 func (c *deadline) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.endLocked(context.Canceled)
-}
-
-// watchLocked makes what tells of the end.
-func (c *deadline) watchLocked() *watch {
-	if c.watch != nil {
-		return c.watch
+	c.over = true
+	if c.cancel != nil {
+		c.cancel()
 	}
-	c.watch = &watch{done: make(chan struct{})}
-	if c.err != nil {
-		close(c.watch.done)
-		return c.watch
-	}
-	c.watch.timer = time.AfterFunc(time.Until(c.at), c.look)
-	if of, ok := c.Context.(interface{ AfterFunc(func()) func() bool }); ok { // as package context does
-		c.watch.stop = of.AfterFunc(c.look)
-	} else {
-		c.watch.stop = context.AfterFunc(c.Context, c.look)
-	}
-	return c.watch
-}
-
-// look is called when something may have ended it.
-func (c *deadline) look() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.lookLocked()
-}
-
-func (c *deadline) lookLocked() {
-	switch {
-	case c.err != nil:
-	case c.Context.Err() != nil:
-		c.endLocked(c.Context.Err())
-	case !time.Now().Before(c.at):
-		c.endLocked(context.DeadlineExceeded)
-	}
-}
-
-func (c *deadline) endLocked(err error) {
-	if c.err != nil {
-		return
-	}
-	c.err = err
-	w := c.watch
-	if w == nil {
-		return
-	}
-	close(w.done)
-	w.timer.Stop()
-	w.stop()
-	for _, f := range w.afters {
-		go (*f)()
-	}
-	w.afters = nil
 }

@@ -52,13 +52,33 @@ func TestDeadlineEnds(t *testing.T) {
 				t.Errorf("%s: got %v, and %v of the child, want %v", tt.name, c.Err(), child.Err(), tt.want)
 			}
 			late, stopLate := context.WithCancel(c)
-			<-late.Done()
 			stopLate()
+			if !errors.Is(late.Err(), tt.want) {
+				t.Errorf("%s: what is derived later has %v, want %v", tt.name, late.Err(), tt.want)
+			}
 			select {
 			case <-kept:
 				t.Errorf("%s: what was taken back was called", tt.name)
 			default:
 			}
+		}
+	}
+}
+
+// A client whose first look is at the channel sends nothing for a caller who has gone.
+func TestDeadlineOfOneThatHasEnded(t *testing.T) {
+	t.Parallel()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []*deadline{
+		{Context: ended, at: time.Now().Add(time.Minute)},
+		{Context: t.Context(), at: time.Now().Add(-time.Second)},
+		{Context: &deadline{Context: ended, at: time.Now().Add(time.Minute)}, at: time.Now().Add(time.Minute)},
+	} {
+		select {
+		case <-c.Done():
+		default:
+			t.Error("the channel is open")
 		}
 	}
 }
@@ -71,7 +91,7 @@ func TestDeadlineCostsNoGoroutine(t *testing.T) {
 	c := &deadline{Context: &deadline{Context: parent, at: at}, at: at}
 	before := runtime.NumGoroutine()
 	for range 100 {
-		_, stop := context.WithCancel(c)
+		_, stop := context.WithCancel(context.WithValue(c, plain{}, 1)) // as gRPC does
 		defer stop()
 	}
 	if n := runtime.NumGoroutine() - before; n > 10 {
