@@ -214,7 +214,7 @@ func (p *place) deleted(key string, rev int64) {
 			p.c.Wake(0)
 		}
 	}
-	if key == p.key {
+	if key == p.key && p.listed > 0 { // else it may be the release of who had the key before
 		p.ownGone()
 	}
 }

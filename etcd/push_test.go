@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/namespace"
 
@@ -17,6 +18,44 @@ import (
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 )
+
+// wakes counts.
+type wakes int
+
+func (w *wakes) Wake(time.Duration) { *w++ }
+
+// The release of the acquisition before, which had the same key, is told while the next one joins: it costs no look.
+// The end of the own entry does, whether it is told before the list that has the entry or after.
+func TestDeletionOfTheOwnKey(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		what          string
+		before, after int64 // when the key was deleted, and the event came before the list or after it; 0: never
+		looks         bool
+	}{
+		{"the release of the one before", 9, 0, false},
+		{"its own end, told early", 12, 0, true},
+		{"its own end", 0, 12, true},
+		{"told late", 0, 9, false},
+	} {
+		woken := wakes(0)
+		p := &place{c: &backend.Claim{Request: &backend.Request{}, Waker: &woken}, queue: "q/", key: "q/own", rev: 10}
+		u := &push{}
+		told := func(at int64) {
+			if at > 0 {
+				p.deleted(p.key, at)
+			}
+		}
+		told(tt.before)
+		u.list(p, 10, []*mvccpb.KeyValue{
+			{Key: []byte("q/front"), CreateRevision: 5}, {Key: []byte(p.key), CreateRevision: 10},
+		})
+		told(tt.after)
+		if (woken > 0) != tt.looks || (p.front[p.key] != nil) != tt.looks {
+			t.Errorf("%s: woken %d times, in front: %v; want a look: %v", tt.what, woken, p.front, tt.looks)
+		}
+	}
+}
 
 // A watch that was forsaken before it began leaves no stream in the client, which may be the program's. The test is not
 // parallel: it counts those of the whole process.
