@@ -208,7 +208,7 @@ func (s *store) Leave(ctx context.Context, cs []*backend.Claim) { s.Ask(ctx, cs)
 func (s *store) send(ctx context.Context, cs []*backend.Claim, r int) {
 	asked := backend.Now()
 	var space []any
-	if s.own && len(cs) == 1 { // a hook of the program's client might keep the command
+	if s.own && len(cs) == 1 { // a client of the program's may have a hook that keeps the command
 		all := spaces.Get().(*[20]any)
 		defer func() {
 			clear(all[:])

@@ -54,7 +54,7 @@ type store struct {
 	prefix  string
 	gates   string // the key of its gates, off a cluster
 	process string // names this driver's channels
-	pushes  string // its only one, off a cluster
+	pushes  string // the only channel, off a cluster
 	publish string // PUBLISH or SPUBLISH
 	rest    string // ARGV[3] of run.lua
 	hubs    redisnode.Hubs

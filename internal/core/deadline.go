@@ -51,8 +51,8 @@ func (c *deadline) Err() error {
 	return context.DeadlineExceeded
 }
 
-// Value is of the one with the channel, once there is one: so what package context derives of this one, also through
-// contexts that carry values, costs no goroutine.
+// Value asks the context that has the channel, once there is one. Package context finds that one by it, so what it
+// derives of this one costs no goroutine, also through contexts that carry values.
 func (c *deadline) Value(key any) any {
 	c.mu.Lock()
 	real := c.real
