@@ -24,7 +24,7 @@ type place struct {
 	counter, queue, tombstone, nonce string // as KEYS and ARGV have them
 	kind                             string // of run.lua
 	millis                           int64  // the TTL, or how long to keep a tombstone, as run.lua has it
-	ctx                              lazyContext
+	ctx                              redisnode.Lazy
 
 	ticket   int64 // the place in the queue, kept if the server forgets it
 	asks     int64 // how many were sent
@@ -160,9 +160,7 @@ func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 			return
 		}
 		if p := cs[0].Place.(*place); s.own {
-			p.ctx.Context = ctx
-			p.ctx.looked.Store(false)
-			ctx = &p.ctx
+			ctx = p.ctx.Of(ctx)
 		}
 		r := 0
 		if cs[0].Leaving {
@@ -459,22 +457,4 @@ func (p *place) queued(res []any, asked backend.Instant) error {
 		p.placed = h
 	}
 	return backend.ErrLocked
-}
-
-// lazyContext is a ctx whose Done is nil at the first call. go-redis 9.23 looks there once before
-// it takes a connection, which Err answers as well, and waits there only if the pool has none: so a
-// request that finds one needs neither the channel nor the timer of its deadline. It is for clients
-// that the driver has opened: a hook of the program's may look first, to derive a ctx of its own,
-// which would never end.
-type lazyContext struct {
-	context.Context
-	looked atomic.Bool
-}
-
-// Done implements context.Context.
-func (c *lazyContext) Done() <-chan struct{} {
-	if !c.looked.Swap(true) && c.Err() == nil {
-		return nil
-	}
-	return c.Context.Done()
 }

@@ -126,7 +126,7 @@ func newStore(clients []goredis.UniversalClient, opts *Options) (*store, error) 
 
 // node makes the node of a client: a copy that shares its pool, but heeds deadlines.
 func (s *store) node(i int, client goredis.UniversalClient) (*node, error) {
-	n := &node{s: s, index: i, client: client, addr: fmt.Sprintf("node %d", i+1)}
+	n := &node{s: s, index: i, client: client, addr: fmt.Sprintf("node %d", i+1), roused: make(chan bool, 1)}
 	db := 0
 	switch c := client.(type) {
 	case nil:

@@ -13,6 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
@@ -84,6 +85,8 @@ type node struct {
 	queue   []*request
 	owed    []*request
 	calls   int           // workers that are busy
+	rests   bool          // another waits for work: its stack is as deep as a call needs
+	roused  chan bool     // of size 1: it has work, or is to end
 	begun   []time.Time   // when the calls that are under way were begun
 	again   *time.Timer   // until what is owed is tried again
 	pause   time.Duration // how long that is
@@ -112,6 +115,11 @@ func (n *node) unsent(r *request, err error) { r.answer(answer{node: n.index, er
 func (n *node) rouse() {
 	if n.calls == 0 || n.calls < maxCalls && n.stuck() {
 		n.calls++
+		if n.rests {
+			n.rests = false
+			n.roused <- true
+			return
+		}
 		n.s.flying.Go(n.work)
 	}
 }
@@ -126,7 +134,7 @@ func (n *node) stuck() bool {
 	return len(n.begun) == n.calls // the other workers are about to begin
 }
 
-// work makes calls until nothing is queued.
+// work makes calls until nothing is queued, and waits for more if no other worker does.
 func (n *node) work() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -134,7 +142,17 @@ func (n *node) work() {
 		batch := n.take()
 		if len(batch) == 0 {
 			n.calls--
-			return
+			if n.rests || n.closing {
+				return
+			}
+			n.rests = true
+			n.mu.Unlock()
+			more := <-n.roused
+			n.mu.Lock()
+			if !more {
+				return
+			}
+			continue
 		}
 		began := time.Now()
 		n.begun = append(n.begun, began)
@@ -174,8 +192,16 @@ func (n *node) take() []*request {
 
 // call makes one call and hands out its replies.
 func (n *node) call(batch []*request) error {
-	ctx, cancel := context.WithTimeout(context.Background(), callMost)
-	defer cancel()
+	var limit struct { // in one piece
+		core.Deadline
+		lazy redisnode.Lazy
+	}
+	limit.Context, limit.At = context.Background(), time.Now().Add(callMost)
+	defer limit.End()
+	ctx := context.Context(&limit.Deadline)
+	if n.s.own {
+		ctx = limit.lazy.Of(ctx)
+	}
 	args, ops := n.asked(batch)
 	replies, err := n.run(ctx, args)
 	if len(batch) > 1 && full(err) { // what needs no memory is not to fail with what does
@@ -247,11 +273,10 @@ func (n *node) owe(r *request) {
 // settle queues what is owed to a node that has answered, and sees to it that one that has not is
 // asked again. When closing, a node that does not answer is given up. n.mu is held.
 func (n *node) settle(err error) {
-	repay := func() { n.queue, n.owed = append(n.queue, n.owed...), nil }
 	switch {
 	case err == nil:
 		n.pause = 0
-		repay()
+		n.repay()
 	case n.closing:
 		for _, r := range n.queue {
 			n.unsent(r, err)
@@ -264,12 +289,15 @@ func (n *node) settle(err error) {
 			defer n.mu.Unlock()
 			n.again = nil
 			if !n.closing {
-				repay()
+				n.repay()
 				n.rouse()
 			}
 		})
 	}
 }
+
+// repay queues what is owed; n.mu is held.
+func (n *node) repay() { n.queue, n.owed = append(n.queue, n.owed...), nil }
 
 // close refuses new requests. Those that are queued are sent, and so is what is owed: a node that does
 // not answer is given up (settle).
@@ -280,8 +308,12 @@ func (n *node) close() {
 	if n.again != nil {
 		n.again.Stop()
 	}
-	if n.queue, n.owed = append(n.queue, n.owed...), nil; len(n.queue) > 0 {
+	if n.repay(); len(n.queue) > 0 {
 		n.rouse()
+	}
+	if n.rests {
+		n.rests = false
+		n.roused <- false
 	}
 }
 

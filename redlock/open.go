@@ -63,6 +63,7 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 	}
 	s, err := newStore(clients, opts)
 	if err == nil {
+		s.own = true
 		for i, c := range clients {
 			s.nodes[i].client = c // as it is: its options are ours
 		}
@@ -74,6 +75,7 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 		go func() {
 			if s != nil {
 				_ = s.Close()
+				return
 			}
 			for _, c := range clients {
 				_ = c.Close()
@@ -81,7 +83,6 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 		}()
 		return nil, err
 	}
-	s.own = true
 	return &Driver{s}, nil
 }
 

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// deadline is a ctx with an earlier deadline. Its channel and its timer are made for somebody who
+// Deadline is a ctx with an earlier deadline, At. Its channel and its timer are made for somebody who
 // waits for its end, and for nobody else: most calls are over before.
-type deadline struct {
+type Deadline struct {
 	context.Context
-	at time.Time
+	At time.Time
 
 	mu     sync.Mutex
 	over   bool
@@ -19,14 +19,14 @@ type deadline struct {
 }
 
 // Deadline returns the earlier deadline.
-func (c *deadline) Deadline() (time.Time, bool) { return c.at, true }
+func (c *Deadline) Deadline() (time.Time, bool) { return c.At, true }
 
 // Done is closed at its end.
-func (c *deadline) Done() <-chan struct{} {
+func (c *Deadline) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.real == nil {
-		c.real, c.cancel = context.WithDeadline(c.Context, c.at)
+		c.real, c.cancel = context.WithDeadline(c.Context, c.At)
 		if c.over {
 			c.cancel()
 		}
@@ -35,7 +35,7 @@ func (c *deadline) Done() <-chan struct{} {
 }
 
 // Err is never nil once Done is closed: package context relies on that.
-func (c *deadline) Err() error {
+func (c *Deadline) Err() error {
 	c.mu.Lock()
 	over, real := c.over, c.real
 	c.mu.Unlock()
@@ -45,7 +45,7 @@ func (c *deadline) Err() error {
 	case over:
 		return context.Canceled
 	}
-	if err := c.Context.Err(); err != nil || time.Now().Before(c.at) {
+	if err := c.Context.Err(); err != nil || time.Now().Before(c.At) {
 		return err
 	}
 	return context.DeadlineExceeded
@@ -53,7 +53,7 @@ func (c *deadline) Err() error {
 
 // Value asks the context that has the channel, once there is one. Package context finds that one by it, so what it
 // derives of this one costs no goroutine, also through contexts that carry values.
-func (c *deadline) Value(key any) any {
+func (c *Deadline) Value(key any) any {
 	c.mu.Lock()
 	real := c.real
 	c.mu.Unlock()
@@ -63,8 +63,8 @@ func (c *deadline) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// end ends it.
-func (c *deadline) end() {
+// End ends it.
+func (c *Deadline) End() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = true

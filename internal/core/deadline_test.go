@@ -22,16 +22,16 @@ func TestDeadlineEnds(t *testing.T) {
 	}{
 		{"at its time", 20 * time.Millisecond, func(*deadline, context.CancelFunc) {}, context.DeadlineExceeded},
 		{"with its parent", time.Minute, func(_ *deadline, cancel context.CancelFunc) { cancel() }, context.Canceled},
-		{"when its user is done", time.Minute, func(c *deadline, _ context.CancelFunc) { c.end() }, context.Canceled},
+		{"when its user is done", time.Minute, func(c *deadline, _ context.CancelFunc) { c.End() }, context.Canceled},
 	} {
 		for _, wrap := range []func(context.Context) context.Context{
 			func(c context.Context) context.Context { return c },
 			func(c context.Context) context.Context { return plain{c} },
-			func(c context.Context) context.Context { return &deadline{Context: c, at: time.Now().Add(time.Hour)} },
+			func(c context.Context) context.Context { return &Deadline{Context: c, At: time.Now().Add(time.Hour)} },
 		} {
 			root, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			c := &deadline{Context: wrap(root), at: time.Now().Add(tt.most)}
+			c := &Deadline{Context: wrap(root), At: time.Now().Add(tt.most)}
 			child, stop := context.WithCancel(c)
 			defer stop()
 			called, kept := make(chan error, 1), make(chan error, 1)
@@ -70,10 +70,10 @@ func TestDeadlineOfOneThatHasEnded(t *testing.T) {
 	t.Parallel()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, c := range []*deadline{
-		{Context: ended, at: time.Now().Add(time.Minute)},
-		{Context: t.Context(), at: time.Now().Add(-time.Second)},
-		{Context: &deadline{Context: ended, at: time.Now().Add(time.Minute)}, at: time.Now().Add(time.Minute)},
+	for _, c := range []*Deadline{
+		{Context: ended, At: time.Now().Add(time.Minute)},
+		{Context: t.Context(), At: time.Now().Add(-time.Second)},
+		{Context: &Deadline{Context: ended, At: time.Now().Add(time.Minute)}, At: time.Now().Add(time.Minute)},
 	} {
 		select {
 		case <-c.Done():
@@ -88,7 +88,7 @@ func TestDeadlineCostsNoGoroutine(t *testing.T) {
 	parent, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	at := time.Now().Add(time.Minute)
-	c := &deadline{Context: &deadline{Context: parent, at: at}, at: at}
+	c := &Deadline{Context: &Deadline{Context: parent, At: at}, At: at}
 	before := runtime.NumGoroutine()
 	for range 100 {
 		_, stop := context.WithCancel(context.WithValue(c, plain{}, 1)) // as gRPC does

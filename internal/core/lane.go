@@ -153,10 +153,10 @@ func (l *lane) promptly(ctx context.Context, c *claim) error {
 	}
 	limited := &c.first[i]
 	if limited.Context != nil { // in use
-		limited = &deadline{}
+		limited = &Deadline{}
 	}
-	limited.Context, limited.at = ctx, time.Now().Add(promptMost)
-	defer limited.end()
+	limited.Context, limited.At = ctx, time.Now().Add(promptMost)
+	defer limited.End()
 	l.alone(limited, c)
 	return c.Err
 }
