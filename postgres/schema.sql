@@ -569,19 +569,18 @@ CREATE TABLE IF NOT EXISTS fencelock_ring (
 CREATE OR REPLACE FUNCTION fencelock_line(ks bytea[]) RETURNS int[]
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-	line int[] := '{1}';
-	key int;
 	done boolean;
 BEGIN
 	IF current_setting('transaction_isolation') <> 'read committed' THEN
-		PERFORM fencelock_level();
-	ELSIF cardinality(ks) > 1 THEN
-		line := ARRAY(SELECT at FROM unnest(ks) WITH ORDINALITY u(k, at) ORDER BY k, at);
+		done := fencelock_level() IS NULL;
 	END IF;
-	FOR key IN SELECT DISTINCT fencelock_hash(k) AS h FROM unnest(ks) k ORDER BY h LOOP
-		done := pg_advisory_xact_lock(7307, key) IS NULL;
-	END LOOP;
-	RETURN line;
+	IF cardinality(ks) = 1 THEN
+		done := pg_advisory_xact_lock(7307, fencelock_hash(ks[1])) IS NULL;
+		RETURN '{1}';
+	END IF;
+	done := (SELECT count(pg_advisory_xact_lock(7307, h)) FROM
+		(SELECT DISTINCT fencelock_hash(k) AS h FROM unnest(ks) k ORDER BY h) hs) IS NULL;
+	RETURN ARRAY(SELECT at FROM unnest(ks) WITH ORDINALITY u(k, at) ORDER BY k, at);
 END $$;
 
 -- Pushes to a process. Where the server's queue of pushes is full, the commit fails with 54000, and
@@ -796,21 +795,25 @@ BEGIN
 END $$;
 
 -- The part of fencelock_acquire for locks that are free and not waited for: all at once, which
--- costs a batch half as much. The settings keep its plan, whatever the tables had when that was
--- made.
+-- costs a batch half as much. A name that is asked for twice is none of them. The settings keep the
+-- plan, whatever the tables had when it was made.
 CREATE OR REPLACE FUNCTION fencelock_acquire_free(ks bytea[], ns bytea[], whos bytea[],
 	mss bigint[], floors bigint[], mores bigint[], moves bytea[], seens bigint[], gates bigint)
 RETURNS text[] LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-	answers text[];
 	clock bigint := fencelock_clock();
-	r record;
+	answers text[];
+	most bigint;
 BEGIN
-	FOR r IN INSERT INTO fencelock_lease
+	IF (SELECT count(DISTINCT k) FROM unnest(ks) k) < cardinality(ks) THEN
+		RETURN NULL;
+	END IF;
+	WITH g AS (
+		INSERT INTO fencelock_lease
 		SELECT u.k, u.n, u.who, (SELECT fencelock_next(clock, cardinality(ks), 0)) + u.at - 1
-			+ (SELECT greatest(max(d.lead), 0) FROM fencelock_lead d
-				WHERE d.slot IN (-1, fencelock_hash(u.k) & 1023)),
+			+ CASE WHEN (SELECT EXISTS (SELECT FROM fencelock_lead))
+				THEN greatest(fencelock_ahead(u.k), 0) ELSE 0 END,
 			clock_timestamp() + u.ms * interval '1 ms', u.move, false, false
 		FROM unnest(ks, ns, whos, mss, floors, mores, moves, seens)
 			WITH ORDINALITY u(k, n, who, ms, above, more, move, seen, at)
@@ -818,13 +821,13 @@ BEGIN
 			AND (SELECT true FROM fencelock_lease x WHERE x.name = u.k) IS NULL
 			AND (SELECT true FROM fencelock_queue q WHERE q.name = u.k LIMIT 1) IS NULL
 			AND (SELECT true FROM fencelock_gone g WHERE g.nonce = u.n) IS NULL
-		ON CONFLICT DO NOTHING RETURNING nonce, token
-	LOOP
-		IF r.token >= 9007199254740992 THEN
-			RAISE EXCEPTION 'fencelock: tokens have reached 2^53' USING ERRCODE = 'FL053';
-		END IF;
-		answers[array_position(ns, r.nonce)] := 'granted ' || r.token || ' 0';
-	END LOOP;
+		RETURNING nonce, token
+	)
+	SELECT array_agg('granted ' || g.token || ' 0' ORDER BY u.at), max(g.token) INTO answers, most
+		FROM unnest(ns) WITH ORDINALITY u(n, at) LEFT JOIN g ON g.nonce = u.n;
+	IF most >= 9007199254740992 THEN
+		RAISE EXCEPTION 'fencelock: tokens have reached 2^53' USING ERRCODE = 'FL053';
+	END IF;
 	RETURN answers;
 END $$;
 
@@ -841,7 +844,7 @@ END $$;
 CREATE OR REPLACE FUNCTION fencelock_acquire(ks bytea[], ns bytea[], whos bytea[], mss bigint[],
 	floors bigint[], mores bigint[], moves bytea[], seens bigint[], tickets bigint[],
 	proc text, slack bigint, claim bigint, pre int) RETURNS text
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off AS $$
 DECLARE
 	line int[] := fencelock_line(ks);
 	answers text[];
@@ -982,7 +985,7 @@ END $$;
 CREATE OR REPLACE FUNCTION fencelock_acquire_any(ks bytea[], ns bytea[], whos bytea[],
 	mss bigint[], floors bigint[], mores bigint[], moves bytea[], seens bigint[], tickets bigint[],
 	proc text, slack bigint, claim bigint, pre int, modes text[], mosts int[]) RETURNS text
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off AS $$
 DECLARE
 	line int[] := fencelock_line(ks);
 	answers text[];
@@ -1025,6 +1028,28 @@ BEGIN
 		DO UPDATE SET nonces = (excluded.nonces || fencelock_ring.nonces)[1:most];
 END $$;
 
+-- The part of fencelock_release for locks that are held and not waited for: all at once, in the
+-- order of every batch. The settings are as in fencelock_acquire_free.
+CREATE OR REPLACE FUNCTION fencelock_release_held(ks bytea[], ns bytea[], keeps bigint[],
+	helds boolean[]) RETURNS boolean[] LANGUAGE plpgsql VOLATILE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+	answers boolean[];
+	r record;
+BEGIN
+	FOR r IN DELETE FROM fencelock_lease l
+		USING (SELECT * FROM unnest(ks, ns, keeps, helds) WITH ORDINALITY x(k, n, keep, held, at)
+			ORDER BY k) u
+		WHERE l.name = u.k AND l.nonce = u.n AND u.held AND u.keep = 0
+			AND (SELECT true FROM fencelock_queue q WHERE q.name = u.k LIMIT 1) IS NULL
+		RETURNING u.at, l.expires_at > clock_timestamp() AS live
+	LOOP
+		answers[r.at] := r.live;
+	END LOOP;
+	RETURN answers;
+END $$;
+
 -- Releases (held: so that it may be sent again, noted in a ring) or abandons (keeps: ms for which a
 -- late acquire is refused, or 0), and hands the locks on. Returns t for each that was released, now
 -- or before, else f. It commits without waiting for the disk: a crash may undo the last releases,
@@ -1033,7 +1058,7 @@ END $$;
 -- before it.
 CREATE OR REPLACE FUNCTION fencelock_release(ks bytea[], ns bytea[], keeps bigint[],
 	helds boolean[], claim bigint) RETURNS text
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off AS $$
 DECLARE
 	line int[] := fencelock_line(ks);
 	answers boolean[];
@@ -1047,7 +1072,12 @@ BEGIN
 	IF current_setting('synchronous_commit') <> 'off' THEN
 		done := set_config('synchronous_commit', 'off', true) IS NULL;
 	END IF;
+	IF cardinality(ks) > 1 THEN
+		answers := fencelock_release_held(ks, ns, keeps, helds);
+		ended := ARRAY(SELECT u.n FROM unnest(ns, answers) u(n, released) WHERE u.released);
+	END IF;
 	FOREACH i IN ARRAY line LOOP
+		CONTINUE WHEN answers[i] IS NOT NULL;
 		IF keeps[i] > 0 THEN
 			DELETE FROM fencelock_gone WHERE nonce = ANY (ARRAY(SELECT nonce FROM fencelock_gone
 				WHERE until < clock_timestamp() FOR UPDATE SKIP LOCKED));
@@ -1104,7 +1134,8 @@ END $$;
 -- Renews, and returns the index of every hold that is renewed. The rows are locked in the order of
 -- every batch.
 CREATE OR REPLACE FUNCTION fencelock_renew(names bytea[], ns bytea[], ms bigint[]) RETURNS text
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
 	renewed text;
 BEGIN
@@ -1122,7 +1153,8 @@ END $$;
 
 -- The same for holds of readers and permits.
 CREATE OR REPLACE FUNCTION fencelock_renew_shared(names bytea[], ns bytea[], ms bigint[])
-RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+RETURNS text LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
 	renewed text;
 BEGIN
@@ -1198,7 +1230,8 @@ END $$;
 -- A sign of life of a process that waits. Returns which of its waiters must look: those that are
 -- not queued any more, and those whose lock has come free.
 CREATE OR REPLACE FUNCTION fencelock_beat(proc text, slack bigint, ns bytea[]) RETURNS SETOF bytea
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
+SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
 	INSERT INTO fencelock_process VALUES (proc, clock_timestamp() + slack * interval '1 ms')
 		ON CONFLICT (process) DO UPDATE SET alive_until = excluded.alive_until;
