@@ -207,7 +207,7 @@ func deathSeenByAWriter(t *testing.T, s *servers.PostgresServer) {
 func holdsAreSwept(t *testing.T, s *servers.PostgresServer) {
 	p := pool(t, s, "")
 	l := open(t, at(s.Addr(), postgres.Lease, "prefix", "swept:"), fencelock.WithManualRenew())
-	live, dead := tryRLock(t, l, "live"), tryRLock(t, l, "dead")
+	live, beside, dead := tryRLock(t, l, "live"), tryRLock(t, l, "live"), tryRLock(t, l, "dead")
 	run(t, p, "UPDATE fencelock_hold SET expires_at = clock_timestamp() - interval '11 s' WHERE name = 'swept:dead'")
 	run(t, p, "SELECT fencelock_sweep()")
 	if n := one[int](t, p, "SELECT count(*) FROM fencelock_lease WHERE encode(name, 'escape') LIKE 'swept:%'"); n != 1 {
@@ -218,7 +218,8 @@ func holdsAreSwept(t *testing.T, s *servers.PostgresServer) {
 	run(t, p, "DELETE FROM fencelock_lease WHERE name = 'swept:live'")
 	unlock(t, lock(t, l.Mutex("live")))
 	want(t, "Renew after the mark is gone", live.Renew(t.Context()), fencelock.ErrLost)
-	want(t, "Unlock then", live.Unlock(t.Context()), fencelock.ErrLost)
+	want(t, "Unlock then", beside.Unlock(t.Context()), fencelock.ErrLost)
+	want(t, "Unlock of the other", live.Unlock(t.Context()), fencelock.ErrLost)
 	unlock(t, tryRLock(t, l, "live"))
 	if n := one[int](t, p, "SELECT count(*) FROM fencelock_hold WHERE encode(name, 'escape') LIKE 'swept:%'"); n != 0 {
 		t.Errorf("%d holds are left", n)
