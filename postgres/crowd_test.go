@@ -205,28 +205,3 @@ func givenUpUnread(t *testing.T, s *servers.PostgresServer, addr string) {
 	})
 	await(t, 5*time.Second, "nothing is left", func() bool { return leftovers(t, p) == 0 })
 }
-
-// An Unlock whose ctx ends between its COMMIT and the tidying leaves no row once it is repeated.
-func TestUnlockCancelledBehindItsCommit(t *testing.T) {
-	t.Parallel()
-	s := servers.Postgres(t, servers.PostgresOptions{})
-	l, p := open(t, at(s.Addr(), postgres.Row)), pool(t, s, "")
-	le := lock(t, l.Mutex("x"))
-	closed, err := p.Begin(t.Context())
-	must(t, err)
-	t.Cleanup(func() { _ = closed.Rollback(context.Background()) }) // before the pool closes, which waits for it
-	locked := make(chan error, 1)
-	go func() { // waits for the holder's COMMIT, and then keeps the tidying behind it waiting
-		_, err := closed.Exec(t.Context(), "LOCK TABLE fencelock_row IN ACCESS EXCLUSIVE MODE")
-		locked <- err
-	}()
-	await(t, 5*time.Second, "the table is waited for", func() bool {
-		return one[bool](t, p, "SELECT EXISTS (SELECT FROM pg_locks WHERE "+
-			"relation='fencelock_row'::regclass AND NOT granted)")
-	})
-	want(t, "Unlock", le.Unlock(within(t, 500*time.Millisecond)), context.DeadlineExceeded)
-	must(t, <-locked)
-	must(t, closed.Rollback(t.Context()))
-	unlock(t, le)
-	await(t, time.Second, "nothing is left", func() bool { return leftovers(t, p) == 0 })
-}

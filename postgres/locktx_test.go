@@ -111,9 +111,8 @@ func lockTxExcludes(t *testing.T, s *servers.PostgresServer) {
 	if n := notes(t, p, "tx"); n != 1 {
 		t.Errorf("%d notes, want that of the commit alone", n)
 	}
-	if n := leftovers(t, p); n != 0 {
-		t.Errorf("%d rows are left", n)
-	}
+	run(t, p, "SELECT fencelock_tidy(NULL)") // where a transaction has kept a row from being deleted
+	await(t, 3*time.Second, "no row is left", func() bool { return leftovers(t, p) == 0 })
 }
 
 // Nobody goes by: transactions and Mutexes count a number up by reading and writing it, and the
@@ -306,7 +305,7 @@ func lockTxSavepoints(t *testing.T, s *servers.PostgresServer) {
 	lockTx(t, part, "part")
 	must(t, part.Rollback(t.Context()))
 	unlock(t, lock(t, l.Mutex("part")))
-	run(t, p, "INSERT INTO fencelock_row VALUES ('fencelock:part')") // with a row of its name, and without
+	run(t, p, "INSERT INTO fencelock_row VALUES ('fencelock:part') ON CONFLICT DO NOTHING") // with a row of its name, and without
 	for _, name := range []string{"part", "rowless"} {
 		part, err = tx.Begin(t.Context())
 		must(t, err)
@@ -332,9 +331,7 @@ func lockTxSavepoints(t *testing.T, s *servers.PostgresServer) {
 	for _, name := range []string{"part", "rowless", "failed"} {
 		unlock(t, lock(t, l.Mutex(name)))
 	}
-	if n := leftovers(t, p); n != 0 {
-		t.Errorf("%d rows are left", n)
-	}
+	await(t, 3*time.Second, "no row is left", func() bool { return leftovers(t, p) == 0 })
 
 	// In the transaction of a lease: both locks end with it.
 	le := lock(t, l.Mutex("lease"))

@@ -31,6 +31,11 @@ const (
 	// tidyEvery is how often a process looks for rows that dead ones have left, while it releases
 	// locks.
 	tidyEvery = time.Minute
+	// keepFor is how long the row of a name that a process locks again and again stays after each release: to make and
+	// delete it is a third of the time of a lock that nobody else wants. keepMost is how many names a process remembers
+	// for that, and tidyMost how many rows it deletes at once: whoever tries for one of them meanwhile has to ask again.
+	keepFor            = 300 * time.Millisecond
+	keepMost, tidyMost = 4096, 50
 )
 
 // row is modes row and advisory: a backend.Mover, with the methods of store. The place of a claim is
@@ -45,6 +50,9 @@ type row struct {
 	sessions map[*session]struct{} // that have a connection
 	heard    time.Time             // when one that asks for a lock was last answered
 	tidied   time.Time
+	recent   map[string]use // the names that were released last
+	tidier   *time.Timer    // nil: there are none
+	closed   bool
 
 	looking chan struct{} // of size 1: who has it looks for all that wait
 	looked  time.Time     // when that was last; guarded by looking
@@ -53,8 +61,15 @@ type row struct {
 func newRow(st *store, most int, advisory bool) *row {
 	return &row{
 		store: st, advisory: advisory, most: most, slots: make(chan struct{}, most-1),
-		sessions: map[*session]struct{}{}, tidied: time.Now(), looking: make(chan struct{}, 1),
+		sessions: map[*session]struct{}{}, tidied: time.Now(), recent: map[string]use{},
+		looking: make(chan struct{}, 1),
 	}
+}
+
+// use is the last release of a name.
+type use struct {
+	at   time.Time
+	kept bool // it left the row
 }
 
 // Traits implements backend.Driver.
@@ -332,6 +347,7 @@ func (r *row) Close() error {
 		s.end(nil)
 		s.drop()
 	}
+	r.tidyLast()
 	r.close()
 	return nil
 }

@@ -104,8 +104,14 @@ func (s *session) making() string {
 // try makes the row if it is not there, and locks it if it is free: one round trip. A waiter whose
 // lock is not free then queues; any other session that was granted nothing has ended.
 func (s *session) try(ctx context.Context, c *backend.Claim) error {
-	again := s.making() + s.begin(false)
-	sql := s.at.ask() + again
+	begin := s.begin(false)
+	again := s.making() + begin
+	sql := s.at.ask()
+	if s.row.keeps(c.Name) {
+		sql += begin
+	} else {
+		sql += again
+	}
 	for range triesMost {
 		asked := backend.Now()
 		res, err := s.exec(ctx, sql+s.taking(c, false, s.timeout()))

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math"
 	"net"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -86,7 +88,7 @@ func (s *session) commit() {
 			return
 		}
 	}
-	res, err := s.exec(context.Background(), guard+undo+note+end+";"+s.tidying())
+	res, err := s.exec(context.Background(), guard+undo+note+end+";"+s.keeping())
 	done := ""
 	for _, one := range res {
 		tag := one.CommandTag.String()
@@ -156,6 +158,98 @@ func (s *session) tidying() string {
 		sql += ",fencelock_tidy(NULL)"
 	}
 	return s.row.tidyingBy(sql)
+}
+
+// keeping is tidying of a name that was not locked shortly before: otherwise its row stays for a moment.
+func (s *session) keeping() string {
+	if s.row.keep(s.req.Name) {
+		return s.row.sweeping()
+	}
+	return s.tidying()
+}
+
+// keep notes a release, and reports whether the row is to stay.
+func (r *row) keep(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, again := r.recent[name]
+	if r.closed || !again && len(r.recent) >= keepMost {
+		return false
+	}
+	r.recent[name] = use{time.Now(), again}
+	if r.tidier == nil {
+		r.tidier = time.AfterFunc(keepFor, r.tidyKept)
+	}
+	return again
+}
+
+// keeps reports whether the row of a name was left.
+func (r *row) keeps(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.recent[name].kept
+}
+
+// tidyKept deletes the rows whose time is over.
+func (r *row) tidyKept() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	over := r.overLocked(time.Now().Add(-keepFor))
+	if r.tidier = nil; len(r.recent) > 0 {
+		r.tidier = time.AfterFunc(keepFor, r.tidyKept)
+	}
+	r.flying.Go(func() { r.tidyAll(over, lookMost) })
+}
+
+// tidyLast deletes all of them, in closing.
+func (r *row) tidyLast() {
+	r.mu.Lock()
+	r.closed = true
+	if r.tidier != nil {
+		r.tidier.Stop()
+	}
+	all := r.overLocked(time.Now())
+	r.mu.Unlock()
+	r.tidyAll(all, pingMost)
+}
+
+// overLocked takes out the names that were released by then, and returns those whose rows were left: who locks one
+// makes it again.
+func (r *row) overLocked(then time.Time) (left []string) {
+	for name, u := range r.recent {
+		if u.at.After(then) {
+			continue
+		}
+		if delete(r.recent, name); u.kept {
+			left = append(left, name)
+		}
+	}
+	return left
+}
+
+// tidyAll deletes the rows of names that nobody wants. What it does not delete is as a dead process's, also where a
+// transaction of LockTx has the name.
+func (r *row) tidyAll(names []string, most time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), most)
+	defer cancel()
+	for some := range slices.Chunk(names, tidyMost) {
+		conn, err := r.spare(ctx)
+		if err != nil {
+			return
+		}
+		var sql strings.Builder
+		for i, name := range some {
+			sql.WriteString([]string{"SELECT ", ","}[min(i, 1)] + "fencelock_tidy(" + literal(r.key(name)) + ")")
+		}
+		err = conn.exec(ctx, r.tidyingBy(sql.String()))
+		conn.release()
+		if err != nil {
+			return
+		}
+	}
 }
 
 // sweeping deletes, now and then, rows that the dead have left, or that a try has beside a transaction of LockTx.

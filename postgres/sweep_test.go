@@ -1,7 +1,9 @@
 package postgres
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -73,5 +75,155 @@ func TestRefusedTriesSweep(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// keeping is a Locker of mode row, its driver, and how many rows there are.
+func keeping(t *testing.T) (*fencelock.Locker, *row, *pgxpool.Pool, func() int) {
+	t.Helper()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	pool, err := pgxpool.New(t.Context(), s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	d, err := New(pool, &Options{Mode: Row})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := fencelock.New(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l, d.Mover.(*row), pool, func() (n int) {
+		t.Helper()
+		if err := pool.QueryRow(context.Background(), "SELECT count(*) FROM fencelock_row").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+}
+
+func cycle(t *testing.T, l *fencelock.Locker, name string) {
+	t.Helper()
+	le, err := l.Mutex(name).Lock(t.Context())
+	if err == nil {
+		err = le.Unlock(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// until waits for a condition, for 5 s at the most.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within 5s: %s", what)
+		}
+	}
+}
+
+// The row of a name that is locked again and again stays, is made again where another process has deleted it, and goes
+// with the last of it: so do those of many names, and all with Close. Of a name that was locked once nothing stays.
+func TestRowStaysForAMoment(t *testing.T) {
+	t.Parallel()
+	l, _, pool, rows := keeping(t)
+	if cycle(t, l, "once"); rows() != 0 {
+		t.Errorf("%d rows are left of a name that was locked once", rows())
+	}
+	place := func() (ctid string) {
+		t.Helper()
+		if err := pool.QueryRow(t.Context(), "SELECT ctid || ' ' || xmin FROM fencelock_row").Scan(&ctid); err != nil {
+			t.Fatal(err)
+		}
+		return ctid
+	}
+	for again, end := true, time.Now().Add(30*time.Second); again; { // until the machine is quick enough
+		if time.Now().After(end) {
+			t.Fatalf("12 cycles take more than %v", keepFor)
+		}
+		began := time.Now()
+		cycle(t, l, "x")
+		cycle(t, l, "x")
+		first := place()
+		for range 10 {
+			cycle(t, l, "x")
+		}
+		if last := place(); time.Since(began) < keepFor {
+			if again = false; last != first {
+				t.Errorf("the row was %s, is %s", first, last)
+			}
+		}
+	}
+	if _, err := pool.Exec(t.Context(), "DELETE FROM fencelock_row"); err != nil {
+		t.Fatal(err)
+	}
+	cycle(t, l, "x")
+	until(t, "no row is left", func() bool { return rows() == 0 })
+	for i := range 3 * tidyMost {
+		cycle(t, l, fmt.Sprint(i))
+		cycle(t, l, fmt.Sprint(i))
+	}
+	until(t, "no row of many is left", func() bool { return rows() == 0 })
+	cycle(t, l, "last")
+	cycle(t, l, "last")
+	if err := l.Close(); err != nil || rows() != 0 {
+		t.Errorf("after Close (%v) %d rows are left", err, rows())
+	}
+}
+
+// An Unlock does not wait for a row to be deleted. Beyond so many names it does; one whose ctx ends between its
+// COMMIT and that leaves no row once it is repeated.
+func TestUnlockCancelledBehindItsCommit(t *testing.T) {
+	t.Parallel()
+	l, r, pool, rows := keeping(t)
+	for _, full := range []bool{false, true} {
+		if cycle(t, l, "x"); full {
+			r.mu.Lock()
+			clear(r.recent)
+			for i := range keepMost {
+				r.recent[fmt.Sprint(i)] = use{at: time.Now().Add(time.Hour)}
+			}
+			r.mu.Unlock()
+		}
+		le, err := l.Mutex("x").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed, err := pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = closed.Rollback(context.Background()) }) // before the pool closes, which waits for it
+		locked := make(chan error, 1)
+		go func() { // waits for the holder's COMMIT, and then keeps the tidying behind it waiting
+			_, err := closed.Exec(t.Context(), "LOCK TABLE fencelock_row IN ACCESS EXCLUSIVE MODE")
+			locked <- err
+		}()
+		until(t, "the table is waited for", func() (waits bool) {
+			const sql = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation='fencelock_row'::regclass AND NOT granted)"
+			return pool.QueryRow(t.Context(), sql).Scan(&waits) == nil && waits
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		err = le.Unlock(ctx)
+		cancel()
+		if full != errors.Is(err, context.DeadlineExceeded) || !full && err != nil {
+			t.Errorf("Unlock, full %v: got %v", full, err)
+		}
+		if err := <-locked; err != nil {
+			t.Fatal(err)
+		}
+		if err := closed.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if full {
+			if err := le.Unlock(t.Context()); err != nil {
+				t.Errorf("Unlock again: %v", err)
+			}
+		}
+		until(t, "nothing is left", func() bool { return rows() == 0 })
 	}
 }
