@@ -105,6 +105,9 @@ func summary(runs []Report) string {
 	for _, l := range []string{"fencelock redis each", "fencelock redis", "redsync", "redislock", "rueidislock"} {
 		figures := map[Metric][]float64{}
 		for _, r := range runs {
+			if r.median("redis contended 4×8", l, Rate) == 0 {
+				continue // it was not measured
+			}
 			for _, of := range []Metric{Rate, P50, P99, Fair, Stuck} {
 				figures[of] = append(figures[of], r.median("redis contended 4×8", l, of))
 			}
