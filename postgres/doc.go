@@ -27,9 +27,9 @@
 // the same lock inside a transaction of the program's own.
 //
 // The row is made by whoever locks the name, and deleted by the release once nobody wants it. Where
-// a process locks a name again within 300 ms of its release, the row stays until it has not been
-// locked for as long, or Close: such a lock costs a third less. What is not deleted so, as where
-// the process dies, others delete, which look for such rows once a minute while they release locks.
+// a process releases a name twice within 300 ms, the row stays, until the name has not been released
+// for 300 to 600 ms, or Close: such a lock costs a third less. What is not deleted so, as where the
+// process dies, others delete, which look for such rows once a minute while they release locks.
 //
 // Being connected is holding. A connection that breaks has lost its lease, at once and for good; a
 // read that is parked on each held connection after 50 ms notices that the server has ended it. So
@@ -143,7 +143,7 @@
 //
 // # What an operator sees
 //
-//	fencelock_row       mode row: a row for each name that is held or waited for
+//	fencelock_row       mode row: a row for each name that is held or waited for, or was just now
 //	fencelock_lease     mode lease: name, nonce, owner, token, expires_at
 //	fencelock_hold      mode lease: the same of each reader and permit
 //	fencelock_queue, fencelock_process    mode lease: who waits, and until when a process is alive
@@ -154,7 +154,7 @@
 //
 // Names are bytes: encode(name, 'escape') shows them. A session of mode row has the
 // application_name "fl <token> <nonce> <timeout> <owner>", with token 0 while it waits; the nonce's
-// first digits, the timeout in ms in base 36, and as much of the owner as fits into 63 bytes. Once
-// nobody holds or waits nothing is left of a name; what dead processes leave, any other's release
-// deletes after a minute or so.
+// first digits, the timeout in ms in base 36, and as much of the owner as fits into 63 bytes. A
+// moment after the last who held or waited nothing is left of a name; what dead processes leave, any
+// other's release deletes after a minute or so.
 package postgres

@@ -305,7 +305,8 @@ func lockTxSavepoints(t *testing.T, s *servers.PostgresServer) {
 	lockTx(t, part, "part")
 	must(t, part.Rollback(t.Context()))
 	unlock(t, lock(t, l.Mutex("part")))
-	run(t, p, "INSERT INTO fencelock_row VALUES ('fencelock:part') ON CONFLICT DO NOTHING") // with a row of its name, and without
+	// With a row of its name, and without.
+	run(t, p, "INSERT INTO fencelock_row VALUES ('fencelock:part') ON CONFLICT DO NOTHING")
 	for _, name := range []string{"part", "rowless"} {
 		part, err = tx.Begin(t.Context())
 		must(t, err)

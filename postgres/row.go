@@ -31,9 +31,9 @@ const (
 	// tidyEvery is how often a process looks for rows that dead ones have left, while it releases
 	// locks.
 	tidyEvery = time.Minute
-	// keepFor is how long the row of a name that a process locks again and again stays after each release: to make and
+	// keepFor is how soon a name must be released again for its row to stay, and for how long it does: to make and
 	// delete it is a third of the time of a lock that nobody else wants. keepMost is how many names a process remembers
-	// for that, and tidyMost how many rows it deletes at once: whoever tries for one of them meanwhile has to ask again.
+	// for that, and tidyMost how many rows it deletes in one message.
 	keepFor            = 300 * time.Millisecond
 	keepMost, tidyMost = 4096, 50
 )

@@ -101,7 +101,7 @@ func (s *session) making() string {
 		literal(s.row.key(s.req.Name)) + ")ON CONFLICT DO NOTHING;COMMIT;"
 }
 
-// try makes the row if it is not there, and locks it if it is free: one round trip. A waiter whose
+// try makes the row if it is not known to be there, and locks it if it is free: one round trip. A waiter whose
 // lock is not free then queues; any other session that was granted nothing has ended.
 func (s *session) try(ctx context.Context, c *backend.Claim) error {
 	begin := s.begin(false)

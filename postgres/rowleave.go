@@ -160,7 +160,7 @@ func (s *session) tidying() string {
 	return s.row.tidyingBy(sql)
 }
 
-// keeping is tidying of a name that was not locked shortly before: otherwise its row stays for a moment.
+// keeping is tidying, or nothing for a name that was released shortly before: its row stays for a moment.
 func (s *session) keeping() string {
 	if s.row.keep(s.req.Name) {
 		return s.row.sweeping()
@@ -198,10 +198,14 @@ func (r *row) tidyKept() {
 		return
 	}
 	over := r.overLocked(time.Now().Add(-keepFor))
-	if r.tidier = nil; len(r.recent) > 0 {
-		r.tidier = time.AfterFunc(keepFor, r.tidyKept)
-	}
-	r.flying.Go(func() { r.tidyAll(over, lookMost) })
+	r.flying.Go(func() {
+		r.tidyAll(over, lookMost)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.tidier = nil; len(r.recent) > 0 && !r.closed {
+			r.tidier = time.AfterFunc(keepFor, r.tidyKept)
+		}
+	})
 }
 
 // tidyLast deletes all of them, in closing.
@@ -240,11 +244,11 @@ func (r *row) tidyAll(names []string, most time.Duration) {
 		if err != nil {
 			return
 		}
-		var sql strings.Builder
+		each := make([]string, len(some)) // apart: a door is not to wait for others' rows
 		for i, name := range some {
-			sql.WriteString([]string{"SELECT ", ","}[min(i, 1)] + "fencelock_tidy(" + literal(r.key(name)) + ")")
+			each[i] = r.tidyingBy("SELECT fencelock_tidy(" + literal(r.key(name)) + ")")
 		}
-		err = conn.exec(ctx, r.tidyingBy(sql.String()))
+		err = conn.exec(ctx, strings.Join(each, ";"))
 		conn.release()
 		if err != nil {
 			return

@@ -222,7 +222,8 @@ END $$;
 
 -- Modes row and advisory -------------------------------------------------------------------------
 
--- The rows that mode row locks. There is one for each name that is held or waited for, in both.
+-- The rows that mode row locks. There is one for each name that is held or waited for, in both, and
+-- for a moment after that.
 CREATE UNLOGGED TABLE IF NOT EXISTS fencelock_row (
 	name bytea PRIMARY KEY
 );
@@ -478,7 +479,7 @@ BEGIN
 END $$;
 
 -- Deletes a row that nobody holds or waits for; all such rows (200 at the most) if k is NULL: what
--- dead processes have left.
+-- dead processes have left, and those that stay for a moment.
 CREATE OR REPLACE FUNCTION fencelock_tidy(k bytea) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -803,12 +804,10 @@ RETURNS text[] LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 DECLARE
 	clock bigint := fencelock_clock();
+	twice bytea[] := ARRAY(SELECT k FROM unnest(ks) k GROUP BY k HAVING count(*) > 1);
 	answers text[];
 	most bigint;
 BEGIN
-	IF (SELECT count(DISTINCT k) FROM unnest(ks) k) < cardinality(ks) THEN
-		RETURN NULL;
-	END IF;
 	WITH g AS (
 		INSERT INTO fencelock_lease
 		SELECT u.k, u.n, u.who, (SELECT fencelock_next(clock, cardinality(ks), 0)) + u.at - 1
@@ -817,7 +816,7 @@ BEGIN
 			clock_timestamp() + u.ms * interval '1 ms', u.move, false, false
 		FROM unnest(ks, ns, whos, mss, floors, mores, moves, seens)
 			WITH ORDINALITY u(k, n, who, ms, above, more, move, seen, at)
-		WHERE u.seen = gates AND u.more = 0 AND u.above < clock
+		WHERE u.seen = gates AND u.more = 0 AND u.above < clock AND u.k <> ALL (twice)
 			AND (SELECT true FROM fencelock_lease x WHERE x.name = u.k) IS NULL
 			AND (SELECT true FROM fencelock_queue q WHERE q.name = u.k LIMIT 1) IS NULL
 			AND (SELECT true FROM fencelock_gone g WHERE g.nonce = u.n) IS NULL
@@ -1028,26 +1027,27 @@ BEGIN
 		DO UPDATE SET nonces = (excluded.nonces || fencelock_ring.nonces)[1:most];
 END $$;
 
--- The part of fencelock_release for locks that are held and not waited for: all at once, in the
--- order of every batch. The settings are as in fencelock_acquire_free.
-CREATE OR REPLACE FUNCTION fencelock_release_held(ks bytea[], ns bytea[], keeps bigint[],
-	helds boolean[]) RETURNS boolean[] LANGUAGE plpgsql VOLATILE
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
-SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+-- The part of fencelock_release for many at once: ends the leases, in the order of every batch, and
+-- then hands on those that somebody waits for. Returns for each lease whether its time was not over,
+-- NULL where there is none. With these settings the server looks the names up, in their order.
+CREATE OR REPLACE FUNCTION fencelock_release_all(ks bytea[], ns bytea[], claim bigint)
+RETURNS boolean[] LANGUAGE plpgsql VOLATILE
+SET plan_cache_mode = force_generic_plan SET enable_bitmapscan = off AS $$
 DECLARE
-	answers boolean[];
+	freed boolean[];
+	done boolean;
 	r record;
 BEGIN
-	FOR r IN DELETE FROM fencelock_lease l
-		USING (SELECT * FROM unnest(ks, ns, keeps, helds) WITH ORDINALITY x(k, n, keep, held, at)
-			ORDER BY k) u
-		WHERE l.name = u.k AND l.nonce = u.n AND u.held AND u.keep = 0
-			AND (SELECT true FROM fencelock_queue q WHERE q.name = u.k LIMIT 1) IS NULL
-		RETURNING u.at, l.expires_at > clock_timestamp() AS live
-	LOOP
-		answers[r.at] := r.live;
+	FOR r IN DELETE FROM fencelock_lease l WHERE l.name = ANY (ks) AND l.nonce = ANY (ns)
+		RETURNING l.name, l.nonce, l.expires_at > clock_timestamp() AS live,
+			EXISTS (SELECT FROM fencelock_queue q WHERE q.name = l.name) AS waited
+	LOOP -- all are deleted by now
+		freed[array_position(ns, r.nonce)] := r.live;
+		IF r.waited THEN
+			done := fencelock_grant(r.name, NULL, claim) IS NULL;
+		END IF;
 	END LOOP;
-	RETURN answers;
+	RETURN freed;
 END $$;
 
 -- Releases (held: so that it may be sent again, noted in a ring) or abandons (keeps: ms for which a
@@ -1064,44 +1064,46 @@ DECLARE
 	answers boolean[];
 	i int;
 	ended bytea[] := '{}';
-	live boolean;
+	freed boolean[]; -- of the leases that there were, whether their time was not over
+	dropped boolean[];
 	waited boolean;
-	dropped boolean;
+	live boolean;
 	done boolean;
 BEGIN
 	IF current_setting('synchronous_commit') <> 'off' THEN
 		done := set_config('synchronous_commit', 'off', true) IS NULL;
 	END IF;
-	IF cardinality(ks) > 1 THEN
-		answers := fencelock_release_held(ks, ns, keeps, helds);
-		ended := ARRAY(SELECT u.n FROM unnest(ns, answers) u(n, released) WHERE u.released);
-	END IF;
 	FOREACH i IN ARRAY line LOOP
-		CONTINUE WHEN answers[i] IS NOT NULL;
 		IF keeps[i] > 0 THEN
 			DELETE FROM fencelock_gone WHERE nonce = ANY (ARRAY(SELECT nonce FROM fencelock_gone
 				WHERE until < clock_timestamp() FOR UPDATE SKIP LOCKED));
 			INSERT INTO fencelock_gone VALUES (ns[i], clock_timestamp() + keeps[i] * interval '1 ms')
 				ON CONFLICT (nonce) DO UPDATE SET until = excluded.until;
 		END IF;
-		dropped := false;
 		IF NOT helds[i] THEN -- a holder waits no more
 			DELETE FROM fencelock_queue WHERE nonce = ns[i];
-			dropped := FOUND;
+			dropped[i] := FOUND;
 		END IF;
-		DELETE FROM fencelock_lease l WHERE l.name = ks[i] AND l.nonce = ns[i]
+	END LOOP;
+	IF cardinality(ks) > 1 THEN
+		freed := fencelock_release_all(ks, ns, claim);
+	ELSE
+		DELETE FROM fencelock_lease l WHERE l.name = ks[1] AND l.nonce = ns[1]
 			RETURNING l.expires_at > clock_timestamp(),
-				EXISTS (SELECT FROM fencelock_queue q WHERE q.name = ks[i]) INTO live, waited;
-		IF FOUND THEN
-			IF waited THEN
-				done := fencelock_grant(ks[i], NULL, claim) IS NULL;
-			END IF;
-		ELSE
+				EXISTS (SELECT FROM fencelock_queue q WHERE q.name = ks[1]) INTO live, waited;
+		freed[1] := live;
+		IF waited THEN
+			done := fencelock_grant(ks[1], NULL, claim) IS NULL;
+		END IF;
+	END IF;
+	FOREACH i IN ARRAY line LOOP
+		live := freed[i];
+		IF live IS NULL THEN
 			DELETE FROM fencelock_hold h WHERE h.name = ks[i] AND h.nonce = ns[i]
 				RETURNING h.expires_at > clock_timestamp() AND EXISTS (SELECT FROM fencelock_lease l
 					WHERE l.name = h.name AND l.shared) INTO live;
 			-- The lock may have been this waiter's to take, or it kept those behind it out.
-			IF FOUND OR dropped AND NOT EXISTS (SELECT FROM fencelock_lease l
+			IF FOUND OR dropped[i] AND NOT EXISTS (SELECT FROM fencelock_lease l
 				WHERE l.name = ks[i] AND l.expires_at > clock_timestamp() AND NOT l.shared) THEN
 				done := fencelock_serve(ks[i], NULL, claim) IS NULL;
 			END IF;
@@ -1134,8 +1136,7 @@ END $$;
 -- Renews, and returns the index of every hold that is renewed. The rows are locked in the order of
 -- every batch.
 CREATE OR REPLACE FUNCTION fencelock_renew(names bytea[], ns bytea[], ms bigint[]) RETURNS text
-LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
-SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
 	renewed text;
 BEGIN
@@ -1153,8 +1154,7 @@ END $$;
 
 -- The same for holds of readers and permits.
 CREATE OR REPLACE FUNCTION fencelock_renew_shared(names bytea[], ns bytea[], ms bigint[])
-RETURNS text LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
-SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
 	renewed text;
 BEGIN
@@ -1230,8 +1230,7 @@ END $$;
 -- A sign of life of a process that waits. Returns which of its waiters must look: those that are
 -- not queued any more, and those whose lock has come free.
 CREATE OR REPLACE FUNCTION fencelock_beat(proc text, slack bigint, ns bytea[]) RETURNS SETOF bytea
-LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off
-SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
 	INSERT INTO fencelock_process VALUES (proc, clock_timestamp() + slack * interval '1 ms')
 		ON CONFLICT (process) DO UPDATE SET alive_until = excluded.alive_until;

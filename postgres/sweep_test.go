@@ -175,8 +175,8 @@ func TestRowStaysForAMoment(t *testing.T) {
 	}
 }
 
-// An Unlock does not wait for a row to be deleted. Beyond so many names it does; one whose ctx ends between its
-// COMMIT and that leaves no row once it is repeated.
+// The Unlock of a name that is locked again and again does not wait for its row to be deleted. Another one does: where
+// its ctx ends between its COMMIT and that, it leaves no row once it is repeated.
 func TestUnlockCancelledBehindItsCommit(t *testing.T) {
 	t.Parallel()
 	l, r, pool, rows := keeping(t)

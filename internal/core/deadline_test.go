@@ -17,12 +17,12 @@ func TestDeadlineEnds(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		most time.Duration
-		end  func(c *deadline, parent context.CancelFunc)
+		end  func(c *Deadline, parent context.CancelFunc)
 		want error
 	}{
-		{"at its time", 20 * time.Millisecond, func(*deadline, context.CancelFunc) {}, context.DeadlineExceeded},
-		{"with its parent", time.Minute, func(_ *deadline, cancel context.CancelFunc) { cancel() }, context.Canceled},
-		{"when its user is done", time.Minute, func(c *deadline, _ context.CancelFunc) { c.End() }, context.Canceled},
+		{"at its time", 20 * time.Millisecond, func(*Deadline, context.CancelFunc) {}, context.DeadlineExceeded},
+		{"with its parent", time.Minute, func(_ *Deadline, cancel context.CancelFunc) { cancel() }, context.Canceled},
+		{"when its user is done", time.Minute, func(c *Deadline, _ context.CancelFunc) { c.End() }, context.Canceled},
 	} {
 		for _, wrap := range []func(context.Context) context.Context{
 			func(c context.Context) context.Context { return c },
