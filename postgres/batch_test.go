@@ -98,6 +98,7 @@ func releasesOurs(t *testing.T, p *pgxpool.Pool) {
 func looksUp(t *testing.T, s *servers.PostgresServer, p *pgxpool.Pool) {
 	run(t, p, "DELETE FROM fencelock_lease")
 	run(t, p, "VACUUM ANALYZE fencelock_lease, fencelock_hold, fencelock_queue, fencelock_gone, fencelock_ring")
+	run(t, p, "SELECT pg_stat_force_next_flush()") // what was done so far
 	const scans = "SELECT sum(seq_scan)::int FROM pg_stat_user_tables WHERE relname IN ('fencelock_lease', " +
 		"'fencelock_hold', 'fencelock_queue', 'fencelock_gone', 'fencelock_ring')"
 	const grants = "SELECT n_tup_ins::int FROM pg_stat_user_tables WHERE relname = 'fencelock_lease'"

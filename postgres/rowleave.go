@@ -88,7 +88,14 @@ func (s *session) commit() {
 			return
 		}
 	}
-	res, err := s.exec(context.Background(), guard+undo+note+end+";"+s.keeping())
+	kept, tidying := s.row.keep(s.req.Name), s.tidying
+	if kept {
+		tidying = s.row.sweeping
+	}
+	res, err := s.exec(context.Background(), guard+undo+note+end+";"+tidying())
+	if kept { // a COMMIT may take longer than a row stays
+		s.row.stays(s.req.Name)
+	}
 	done := ""
 	for _, one := range res {
 		tag := one.CommandTag.String()
@@ -160,15 +167,7 @@ func (s *session) tidying() string {
 	return s.row.tidyingBy(sql)
 }
 
-// keeping is tidying, or nothing for a name that was released shortly before: its row stays for a moment.
-func (s *session) keeping() string {
-	if s.row.keep(s.req.Name) {
-		return s.row.sweeping()
-	}
-	return s.tidying()
-}
-
-// keep notes a release, and reports whether the row is to stay.
+// keep notes a release, and reports whether the row is to stay, as that of a name that was released shortly before.
 func (r *row) keep(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -176,11 +175,24 @@ func (r *row) keep(name string) bool {
 	if r.closed || !again && len(r.recent) >= keepMost {
 		return false
 	}
-	r.recent[name] = use{time.Now(), again}
+	r.noteLocked(name, again)
+	return again
+}
+
+// stays notes that the row of a name was left just now.
+func (r *row) stays(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		r.noteLocked(name, true)
+	}
+}
+
+func (r *row) noteLocked(name string, kept bool) {
+	r.recent[name] = use{time.Now(), kept}
 	if r.tidier == nil {
 		r.tidier = time.AfterFunc(keepFor, r.tidyKept)
 	}
-	return again
 }
 
 // keeps reports whether the row of a name was left.

@@ -651,7 +651,8 @@ END $$;
 -- whether the name is free or not: those behind it may be let in beside its holders. Returns who
 -- is first in the queue then, or NULL.
 --
--- A hold that is being renewed is locked, so that it is left alone. Where another's hand has deleted
+-- A hold that is being renewed is locked, so that it is left alone; to wait for it would not be in the
+-- order of every batch. Where another's hand has deleted
 -- the mark of a name, its holds are over.
 CREATE OR REPLACE FUNCTION fencelock_serve(k bytea, self bytea, claim bigint) RETURNS bytea
 LANGUAGE plpgsql VOLATILE AS $$
@@ -668,7 +669,9 @@ BEGIN
 			AND NOT EXISTS (SELECT FROM fencelock_hold x WHERE x.name = k);
 	ELSE
 		DELETE FROM fencelock_hold WHERE name = k;
-		DELETE FROM fencelock_lease WHERE name = k AND expires_at <= clock_timestamp();
+		DELETE FROM fencelock_lease WHERE name = ANY (ARRAY(
+			SELECT x.name FROM fencelock_lease x
+			WHERE x.name = k AND x.expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED));
 	END IF;
 	LOOP
 		SELECT q.nonce, q.owner, q.process, q.mode, q.lim,
@@ -1040,7 +1043,7 @@ DECLARE
 BEGIN
 	FOR r IN DELETE FROM fencelock_lease l WHERE l.name = ANY (ks) AND l.nonce = ANY (ns)
 		RETURNING l.name, l.nonce, l.expires_at > clock_timestamp() AS live,
-			EXISTS (SELECT FROM fencelock_queue q WHERE q.name = l.name) AS waited
+			(SELECT true FROM fencelock_queue q WHERE q.name = l.name LIMIT 1) IS NOT NULL AS waited
 	LOOP -- all are deleted by now
 		freed[array_position(ns, r.nonce)] := r.live;
 		IF r.waited THEN
