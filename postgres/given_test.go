@@ -371,3 +371,22 @@ func TestCloseWhereNothingConnects(t *testing.T) {
 		t.Errorf("Close took %v", took)
 	}
 }
+
+// A Close whose server hangs does not wait for the rows that it would delete.
+func TestCloseLeavesRowsOfAServerThatHangs(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	for _, mode := range modes[:2] {
+		proxy := proxied(t, s)
+		l := open(t, at(proxy.Addr(), mode))
+		for range 2 {
+			unlock(t, lock(t, l.Mutex("x")))
+		}
+		proxy.Set(faultproxy.Mode{HoldRequests: true})
+		began := time.Now()
+		_ = l.Close() // that the server is silent is no error of it
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("%s: Close took %v", mode, took)
+		}
+	}
+}

@@ -1032,7 +1032,8 @@ END $$;
 
 -- The part of fencelock_release for many at once: ends the leases, in the order of every batch, and
 -- then hands on those that somebody waits for. Returns for each lease whether its time was not over,
--- NULL where there is none. With these settings the server looks the names up, in their order.
+-- NULL where there is none. With these settings and the caller's the server looks the names up in the
+-- index, one after the other as they are sorted: fencelock_renew locks them in that order too.
 CREATE OR REPLACE FUNCTION fencelock_release_all(ks bytea[], ns bytea[], claim bigint)
 RETURNS boolean[] LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan SET enable_bitmapscan = off AS $$

@@ -18,21 +18,9 @@ import (
 // Later ones, of other names, sweep it.
 func TestRefusedTriesSweep(t *testing.T) {
 	t.Parallel()
-	s := servers.Postgres(t, servers.PostgresOptions{})
-	pool, err := pgxpool.New(t.Context(), s.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := poolAt(t, servers.Postgres(t, servers.PostgresOptions{}))
 	for _, mode := range []Mode{Row, Advisory} {
-		d, err := New(pool, &Options{Mode: mode})
-		if err != nil {
-			t.Fatal(err)
-		}
-		l, err := fencelock.New(d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l, d := lockerOver(t, pool, mode)
 		refused := func(name string) {
 			t.Helper()
 			tx, err := pool.Begin(t.Context())
@@ -55,11 +43,7 @@ func TestRefusedTriesSweep(t *testing.T) {
 			}
 			return n
 		}
-		if le, err := l.Mutex("warm").Lock(t.Context()); err != nil {
-			t.Fatal(err)
-		} else if err := le.Unlock(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		cycle(t, l, "warm")
 		refused("a")
 		refused("b") // too soon
 		if left("a") != 1 || left("b") != 1 {
@@ -79,16 +63,20 @@ func TestRefusedTriesSweep(t *testing.T) {
 	}
 }
 
-// keeping is a Locker of mode row, its driver, and how many rows there are.
-func keeping(t *testing.T) (*fencelock.Locker, *row, *pgxpool.Pool, func() int) {
+func poolAt(t *testing.T, s *servers.PostgresServer) *pgxpool.Pool {
 	t.Helper()
-	s := servers.Postgres(t, servers.PostgresOptions{})
 	pool, err := pgxpool.New(t.Context(), s.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	d, err := New(pool, &Options{Mode: Row})
+	return pool
+}
+
+// lockerOver is a Locker over a pool, and its driver.
+func lockerOver(t *testing.T, pool *pgxpool.Pool, mode Mode) (*fencelock.Locker, *Driver) {
+	t.Helper()
+	d, err := New(pool, &Options{Mode: mode})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,6 +85,14 @@ func keeping(t *testing.T) (*fencelock.Locker, *row, *pgxpool.Pool, func() int) 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
+	return l, d
+}
+
+// keeping is a Locker of mode row, its driver, and how many rows there are.
+func keeping(t *testing.T) (*fencelock.Locker, *row, *pgxpool.Pool, func() int) {
+	t.Helper()
+	pool := poolAt(t, servers.Postgres(t, servers.PostgresOptions{}))
+	l, d := lockerOver(t, pool, Row)
 	return l, d.Mover.(*row), pool, func() (n int) {
 		t.Helper()
 		if err := pool.QueryRow(context.Background(), "SELECT count(*) FROM fencelock_row").Scan(&n); err != nil {
@@ -117,6 +113,13 @@ func cycle(t *testing.T, l *fencelock.Locker, name string) {
 	}
 }
 
+// releasedBefore makes the next release of a name one that comes soon after another, also on a slow machine.
+func releasedBefore(r *row, name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.recent[name] = use{at: time.Now().Add(time.Hour)}
+}
+
 // until waits for a condition, for 5 s at the most.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
@@ -131,7 +134,7 @@ func until(t *testing.T, what string, is func() bool) {
 // with the last of it: so do those of many names, and all with Close. Of a name that was locked once nothing stays.
 func TestRowStaysForAMoment(t *testing.T) {
 	t.Parallel()
-	l, _, pool, rows := keeping(t)
+	l, r, pool, rows := keeping(t)
 	if cycle(t, l, "once"); rows() != 0 {
 		t.Errorf("%d rows are left of a name that was locked once", rows())
 	}
@@ -172,11 +175,11 @@ func TestRowStaysForAMoment(t *testing.T) {
 		FOR EACH ROW EXECUTE FUNCTION nap()`); err != nil {
 		t.Fatal(err)
 	}
-	cycle(t, l, "slow")
 	le, err := l.Mutex("slow").Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	releasedBefore(r, "slow")
 	tx, _ := Tx(le)
 	if _, err = tx.Exec(t.Context(), "INSERT INTO slow VALUES (1)"); err == nil {
 		err = le.Unlock(t.Context())
@@ -206,10 +209,10 @@ func TestUnlockCancelledBehindItsCommit(t *testing.T) {
 		if cycle(t, l, "x"); full {
 			r.mu.Lock()
 			clear(r.recent)
-			for i := range keepMost {
-				r.recent[fmt.Sprint(i)] = use{at: time.Now().Add(time.Hour)}
-			}
 			r.mu.Unlock()
+			for i := range keepMost {
+				releasedBefore(r, fmt.Sprint(i))
+			}
 		}
 		le, err := l.Mutex("x").Lock(t.Context())
 		if err != nil {
@@ -229,8 +232,8 @@ func TestUnlockCancelledBehindItsCommit(t *testing.T) {
 			const sql = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation='fencelock_row'::regclass AND NOT granted)"
 			return pool.QueryRow(t.Context(), sql).Scan(&waits) == nil && waits
 		})
-		if !full { // on a slow machine its time is over
-			r.stays("x")
+		if !full {
+			releasedBefore(r, "x")
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		err = le.Unlock(ctx)

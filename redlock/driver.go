@@ -78,7 +78,7 @@ type store struct {
 // New returns a driver over clients that the program has, one *redis.Client of go-redis v9 for each
 // node: an odd number from 3, of servers that do not replicate to each other. The clients are
 // neither changed nor closed, and nothing is sent. opts may be nil. A client of a Cluster or a Ring
-// is ErrInvalid, for it is no single node. From the first request to Close a goroutine waits for each.
+// is ErrInvalid, for it is no single node. Each node has a goroutine until Close.
 func New(clients []goredis.UniversalClient, opts *Options) (*Driver, error) {
 	s, err := newStore(clients, opts)
 	if err != nil {

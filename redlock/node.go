@@ -85,8 +85,8 @@ type node struct {
 	queue   []*request
 	owed    []*request
 	calls   int           // workers that are busy
-	rests   bool          // another waits for work: its stack is as deep as a call needs
-	roused  chan bool     // of size 1: it has work, or is to end
+	rests   bool          // one more waits for work: a new one would have to grow its stack in each call
+	roused  chan bool     // of size 1, for that one: true, there is work; false, it is to end
 	begun   []time.Time   // when the calls that are under way were begun
 	again   *time.Timer   // until what is owed is tried again
 	pause   time.Duration // how long that is

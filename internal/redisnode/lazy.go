@@ -15,7 +15,7 @@ type Lazy struct {
 	looked atomic.Bool
 }
 
-// Of makes it ctx, not looked at.
+// Of makes c a new one over ctx, and returns it.
 func (c *Lazy) Of(ctx context.Context) context.Context {
 	c.Context = ctx
 	c.looked.Store(false)
