@@ -2,8 +2,6 @@ package fencelock
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -159,11 +157,20 @@ func (m *mutex) ask(ctx context.Context, p *place) (*Lease, error) {
 	var (
 		since time.Time // when the first answer came that was neither a lease nor final
 		pause time.Duration
+
+		asking *backend.Request // what the driver is asked for just now
 	)
+	defer func() {
+		if asking != nil { // the program's own code has panicked in its client
+			m.route.janitor.add(asking)
+		}
+	}()
 	for {
 		h := m.request(p)
 		asked := backend.Now()
-		g, err := m.route.caller.Acquire(ctx, h.Request)
+		asking = h.Request
+		g, err := m.route.caller.Acquire(ctx, asking)
+		asking = nil
 		if err == nil || errors.Is(err, ErrLocked) {
 			m.route.janitor.heard()
 		}
@@ -228,7 +235,7 @@ func (m *mutex) request(p *place) *hold {
 	h := &hold{l: m.l, route: m.route, set: m.set}
 	h.own.request = backend.Request{
 		Name:  m.name,
-		Nonce: nonce(),
+		Nonce: core.Nonce(),
 		Owner: m.set.owner,
 		TTL:   m.set.ttl,
 		Grace: m.set.grace,
@@ -245,15 +252,6 @@ func (m *mutex) request(p *place) *hold {
 	h.Request, h.bh = &h.own.request, &h.own.hold
 	h.bh.Request = h.Request
 	return h
-}
-
-// nonce returns 32 hex digits.
-func nonce() string {
-	var raw [16]byte
-	_, _ = rand.Read(raw[:]) // never fails
-	var digits [32]byte
-	hex.Encode(digits[:], raw[:])
-	return string(digits[:])
 }
 
 // why says why an acquisition failed: ctx is the caller's, limited the one that

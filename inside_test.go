@@ -582,7 +582,7 @@ func TestNotPassedOnTooLate(t *testing.T) {
 	for _, tt := range []struct{ fresh, asked time.Duration }{{passOnFor, passOnFor}, {0, time.Second}} { // ago
 		synctest.Test(t, func(t *testing.T) {
 			l, set, now := &Locker{lines: map[string]*line{}}, &settings{}, backend.Now()
-			h := &hold{Request: &backend.Request{Name: "n", Nonce: nonce()}, l: l, set: set, state: held}
+			h := &hold{Request: &backend.Request{Name: "n", Nonce: core.Nonce()}, l: l, set: set, state: held}
 			h.fresh, h.asked, h.span, h.Reserved = now.Add(-tt.fresh), now.Add(-tt.asked), time.Second, 1
 			p := &place{set: set, heir: true, passed: make(chan *Lease, 1)}
 			l.lines["n"] = &line{holder: h, first: p}

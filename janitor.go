@@ -89,12 +89,8 @@ func (j *janitor) addLost(h *hold) {
 	j.put(w, max(h.Grace, h.minLeft()))
 }
 
-// addUnlocked hands over the request of a hold that was unlocked, and that WithMinHold leaves in
-// the store for least. A Close in between leaves it to the store's expiry.
-func (j *janitor) addUnlocked(r *backend.Request, least time.Duration) {
-	j.addAfter(r, least, true)
-}
-
+// addAfter hands over a request that stays in the store for so long. Where that is because it was unlocked
+// (WithMinHold), a Close in between leaves it to the store's expiry.
 func (j *janitor) addAfter(r *backend.Request, wait time.Duration, unlocked bool) {
 	j.put(&job{r: r, unlocked: unlocked}, wait)
 }

@@ -129,8 +129,14 @@ func (le *Lease) Renew(ctx context.Context) error {
 // store has confirmed. During Close it waits for that, and returns what Close made of the lease.
 func (le *Lease) Unlock(ctx context.Context) error {
 	h := le.h
-	began := time.Now()
+	began, begun := time.Now(), false
+	defer func() {
+		if !begun { // the observer has panicked
+			le.discard(true)
+		}
+	}()
 	ctx = h.l.begin(ctx, h.event(Unlocking))
+	begun = true
 	return h.unlock(ctx, le, began)
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 const (
@@ -46,7 +47,6 @@ type Locker struct {
 	gone     chan struct{} // closed when Close is done
 
 	mu     sync.Mutex
-	closed bool // closing, for those who begin something under mu
 	lines  map[string]*line
 	holds  []*hold  // in no order
 	looks  []*looks // one for each driver that is asked
@@ -126,7 +126,7 @@ func New(d backend.Driver, opts ...Option) (*Locker, error) {
 		}
 		if rt.looks != nil && rt.looks.l == nil {
 			rt.looks.l = l
-			rt.looks.dice.seed(nonce(), 0)
+			rt.looks.dice.seed(core.Nonce(), 0)
 			l.looks = append(l.looks, rt.looks)
 		}
 	}
@@ -376,13 +376,6 @@ func (l *Locker) Close() error {
 		return nil
 	}
 	defer close(l.gone)
-	l.mu.Lock()
-	l.closed = true
-	for _, k := range l.looks {
-		k.stopLocked()
-	}
-	l.sleeps.stopLocked()
-	l.mu.Unlock()
 	l.limits.look() // before the first release, which might grant a lock to one that waits
 
 	// Whatever still waits for the store after this is ended.

@@ -28,7 +28,7 @@ type looks struct {
 
 // armLocked sets the timer for a Locker that holds something; l.mu is held.
 func (k *looks) armLocked() {
-	if k.armed || k.l.closed {
+	if k.armed || k.l.closing.Load() {
 		return
 	}
 	k.armed = true
@@ -39,23 +39,16 @@ func (k *looks) armLocked() {
 	}
 }
 
-// stopLocked ends the looks but for those that are under way; l.mu is held, and l is closed.
-func (k *looks) stopLocked() {
-	if k.timer != nil {
-		k.timer.Stop()
-	}
-}
-
 // fire looks at everything that is held.
 func (k *looks) fire() {
 	began := backend.Now()
 	k.l.mu.Lock()
-	if k.armed = !k.l.closed && len(k.l.holds) > 0; !k.armed {
+	if k.armed = !k.l.closing.Load() && len(k.l.holds) > 0; !k.armed {
 		k.l.mu.Unlock()
 		return
 	}
 	all := slices.Clone(k.l.holds)
-	k.l.schedule.flying.Add(1)
+	k.l.schedule.flying.Add()
 	k.l.mu.Unlock()
 	defer k.l.schedule.flying.Done()
 	var alike [64][]*hold // by alikeSpan
@@ -72,7 +65,7 @@ func (k *looks) fire() {
 	}
 	k.l.mu.Lock()
 	defer k.l.mu.Unlock()
-	if !k.l.closed {
+	if !k.l.closing.Load() {
 		k.timer.Reset(k.dice.jitter(k.every) - began.Elapsed())
 	}
 }
@@ -138,7 +131,7 @@ func slept(from, to backend.Instant) time.Duration { return to.Sub(from) - to.Ti
 
 // armLocked sets the timer for a Locker that holds something; l.mu is held.
 func (s *sleeps) armLocked() {
-	if s.armed || s.l.closed {
+	if s.armed || s.l.closing.Load() {
 		return
 	}
 	s.armed, s.last = true, backend.Now()
@@ -149,17 +142,10 @@ func (s *sleeps) armLocked() {
 	}
 }
 
-// stopLocked ends it; l.mu is held, and l is closed.
-func (s *sleeps) stopLocked() {
-	if s.timer != nil {
-		s.timer.Stop()
-	}
-}
-
 func (s *sleeps) fire() {
 	now, l := backend.Now(), s.l
 	l.mu.Lock()
-	if s.armed = !l.closed && len(l.holds) > 0; !s.armed {
+	if s.armed = !l.closing.Load() && len(l.holds) > 0; !s.armed {
 		l.mu.Unlock()
 		return
 	}
@@ -171,7 +157,7 @@ func (s *sleeps) fire() {
 		return
 	}
 	all := slices.Clone(l.holds)
-	l.schedule.flying.Add(1)
+	l.schedule.flying.Add()
 	l.mu.Unlock()
 	defer l.schedule.flying.Done()
 	for _, h := range all {

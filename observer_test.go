@@ -93,6 +93,9 @@ func TestPanicOfTheObserver(t *testing.T) {
 		"before Unlock, in Do": {fencelock.Unlocking, func(t *testing.T, l *fencelock.Locker) {
 			_ = l.Do(t.Context(), "n", func(context.Context, *fencelock.Lease) error { return nil })
 		}},
+		"before Unlock": {fencelock.Unlocking, func(t *testing.T, l *fencelock.Locker) {
+			_ = lock(t, l.Mutex("n")).Unlock(t.Context())
+		}},
 		"when Unlock has failed": {fencelock.NotReleased, func(t *testing.T, l *fencelock.Locker) {
 			le := lock(t, l.Mutex("n"))
 			unlock(t, le)
@@ -302,5 +305,34 @@ func TestEventsThatWaitAreBounded(t *testing.T) {
 			t.Errorf("got %d renewals and %d losses told, want %d to %d, and %d",
 				renewed, lost, bound, bound+leases, leases)
 		}
+	})
+}
+
+// A panic of the program's own code in its client comes to the caller, and leaves nothing held and nothing stuck.
+func TestPanicOfTheClient(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, other := open(t, d), open(t, d.other())
+		once := func(op string) {
+			d.on(op, func(c call) error {
+				d.on(op, nil)
+				_ = c.apply()
+				panic("in a hook of the client")
+			})
+		}
+		once("acquire")
+		if !recovered(func() { _, _ = l.Mutex("n").Lock(t.Context()) }) {
+			t.Error("the panic has not come to who locks")
+		}
+		start := time.Now()
+		unlock(t, lock(t, other.Mutex("n")))
+		wantTook(t, "until another has it", start, 0, time.Second)
+		le := lock(t, l.Mutex("n"))
+		once("renew")
+		if !recovered(func() { _ = le.Renew(t.Context()) }) {
+			t.Error("the panic has not come to who renews")
+		}
+		time.Sleep(3 * ttl)
+		wantHeld(t, "a lease of which a renewal panicked", le)
+		unlock(t, le)
 	})
 }

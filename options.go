@@ -233,7 +233,8 @@ func (s settings) apply(t Traits, opts []Option) (settings, error) {
 		const tooShort = "a TTL of %v is too short for %s: at least %v is needed"
 		return s, backend.Invalid(tooShort, s.ttl, t.Name, least)
 	}
-	if err := s.checkMode(t); err != nil {
+	need := Need{Readers: s.mode == Reader, Permits: s.limit}
+	if err := need.Check(t); err != nil {
 		return s, err
 	}
 	if s.grace > 0 && !t.Grace {

@@ -195,7 +195,7 @@ func (h *hold) wantLocked() {
 // armWantsLocked plans the next look, unless one is planned or under way. l.mu is held.
 func (l *Locker) armWantsLocked() {
 	l.wants = slices.DeleteFunc(l.wants, func(h *hold) bool { return h.isWanted || !l.hasLocked(h) })
-	if l.wanting || l.closed || len(l.wants) == 0 {
+	if l.wanting || l.closing.Load() || len(l.wants) == 0 {
 		return
 	}
 	l.wanting = true
@@ -211,12 +211,12 @@ func (l *Locker) hasLocked(h *hold) bool {
 // for each poolMost looks that hang; the next one is planned at its end.
 func (l *Locker) lookWanted() {
 	l.mu.Lock()
-	if l.closed {
+	if l.closing.Load() {
 		l.mu.Unlock()
 		return
 	}
 	asked := slices.Clone(l.wants)
-	l.schedule.flying.Add(1)
+	l.schedule.flying.Add()
 	l.mu.Unlock()
 	defer l.schedule.flying.Done()
 	atOnce(len(asked), func(i int) {

@@ -46,7 +46,7 @@ func (h *hold) renew(ctx context.Context, le *Lease) error {
 	limited := &limit{Context: ctx, l: h.l, most: time.Now().Add(most), why: noAnswer(most)}
 	defer limited.end()
 	asked := backend.Now()
-	answer := h.route.caller.Renew(limited, []*core.Hold{h.bh})[0]
+	answer := h.extend(limited)
 	e, err := h.renewed(asked, own(limited.Cause(), answer))
 	h.l.emit(ctx, e)
 	switch {
@@ -56,6 +56,20 @@ func (h *hold) renew(ctx context.Context, le *Lease) error {
 	case over(ctx):
 		return ctxError(ctx, false, err)
 	}
+	return err
+}
+
+// extend calls the driver for a renewal of h, which renewed takes in. It gives the turn for that back if the program's
+// own code panics in its client.
+func (h *hold) extend(ctx context.Context) error {
+	back := false
+	defer func() {
+		if !back {
+			h.give(&h.renewing)
+		}
+	}()
+	err := h.route.caller.Renew(ctx, []*core.Hold{h.bh})[0]
+	back = true
 	return err
 }
 
@@ -166,7 +180,7 @@ type schedule struct {
 	holds  dueHeap
 	timer  *time.Timer
 	at     time.Time // what the timer is set to; zero when it is not
-	flying sync.WaitGroup
+	flying core.Group
 }
 
 // due is a hold's place in the schedule; the schedule's mutex guards it.

@@ -88,12 +88,6 @@ func (l *Locker) shared(name string, mode Mode, limit int, opts []Option) *mutex
 	}))
 }
 
-// checkMode says what a backend of these traits cannot.
-func (s *settings) checkMode(t Traits) error {
-	need := Need{Readers: s.mode == Reader, Permits: s.limit}
-	return need.Check(t)
-}
-
 // within reports whether somebody with these settings may share, by re-entry, a hold of this mode.
 func (s *settings) within(outer Mode) bool {
 	return s.mode == outer || s.mode == Reader && outer == Exclusive

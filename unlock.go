@@ -14,9 +14,6 @@ const (
 	unlockMost  = 5 * time.Second // what it takes at most
 )
 
-// errUnlockMost is the cause of an Unlock that took too long.
-var errUnlockMost error = noAnswer(unlockMost)
-
 // unlock is Lease.Unlock, begun at began, with its event.
 func (h *hold) unlock(ctx context.Context, le *Lease, began time.Time) error {
 	limited := h.l.outlive(ctx)
@@ -89,11 +86,7 @@ func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, 
 		defer h.mu.Unlock()
 		return NotReleased, h.err
 	case h.refs > 1:
-		cancels := h.leaveLocked(le)
-		h.mu.Unlock()
-		for _, cancel := range cancels {
-			cancel()
-		}
+		h.leave(le)
 		return Left, nil
 	}
 	if next, p := h.passLocked(le); next != nil {
@@ -103,7 +96,6 @@ func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, 
 	}
 	h.state = releasing
 	h.mu.Unlock()
-	h.l.schedule.remove(h)
 	return h.freeing(ctx, le, h.release(limited, limited.Cause))
 }
 
@@ -134,7 +126,7 @@ func (h *hold) confirm(ctx *limit, le *Lease) (asked bool, err error) {
 		h.give(&h.renewing)
 	} else {
 		sent := backend.Now()
-		answer := h.route.caller.Renew(ctx, []*core.Hold{h.bh})[0]
+		answer := h.extend(ctx)
 		var e Event
 		e, err = h.renewed(sent, own(ctx.Cause(), answer))
 		h.tell(e)
@@ -148,11 +140,7 @@ func (h *hold) confirm(ctx *limit, le *Lease) (asked bool, err error) {
 		h.mu.Unlock()
 		return true, err
 	}
-	cancels := h.leaveLocked(le)
-	h.mu.Unlock()
-	for _, cancel := range cancels {
-		cancel()
-	}
+	h.leave(le)
 	return true, nil
 }
 
@@ -247,7 +235,7 @@ func (h *hold) release(ctx context.Context, cause func() error) error {
 	case unclean:
 		h.route.janitor.addLost(h)
 	case answer == nil && least > 0:
-		h.route.janitor.addUnlocked(h.Request, h.minLeft())
+		h.route.janitor.addAfter(h.Request, h.minLeft(), true)
 	}
 	return answer
 }
@@ -279,11 +267,7 @@ func (le *Lease) discard(had bool) {
 		h.mu.Unlock()
 		return
 	case h.refs > 1:
-		cancels := h.leaveLocked(le)
-		h.mu.Unlock()
-		for _, cancel := range cancels {
-			cancel()
-		}
+		h.leave(le)
 		return
 	case h.unlocking.taken: // by another lease's Unlock, which leaves this one behind, or by Close
 		free := h.unlocking.freeLocked()
@@ -303,8 +287,8 @@ func (le *Lease) discard(had bool) {
 	h.route.janitor.addAfter(h.Request, least, least > 0)
 }
 
-// leaveLocked ends one of several leases on the hold, and returns what ends its contexts. h.mu is held.
-func (h *hold) leaveLocked(le *Lease) []func() {
+// leave ends one of several leases on the hold, and its contexts. h.mu is held, and let go.
+func (h *hold) leave(le *Lease) {
 	le.released = true
 	if !le.counted {
 		h.refs--
@@ -313,7 +297,11 @@ func (h *hold) leaveLocked(le *Lease) []func() {
 	h.leases[le.place], last.place = last, le.place
 	h.leases[len(h.leases)-1] = nil
 	h.leases = h.leases[:len(h.leases)-1]
-	return le.cancelsLocked(ErrReleased)
+	cancels := le.cancelsLocked(ErrReleased)
+	h.mu.Unlock()
+	for _, cancel := range cancels {
+		cancel()
+	}
 }
 
 // undone reports whether a release freed the lock and lost the holder's writes.
@@ -328,7 +316,7 @@ func (l *Locker) outlive(ctx context.Context) *limit {
 	now := time.Now()
 	return &limit{
 		Context: ctx, l: l, late: true, least: now.Add(unlockLeast), most: now.Add(unlockMost),
-		why: errUnlockMost,
+		why: noAnswer(unlockMost),
 	}
 }
 

@@ -21,8 +21,8 @@ type Claim struct {
 	// does Leave have to leave something by which the store refuses that copy.
 	Unsure bool
 	// Gates are what the engine has judged the request by; nil: there are none. Ask compares the
-	// version in the step that grants. Where the store has others it puts those here, or nil for
-	// none, and answers [ErrGates].
+	// version in the step that grants, or in one after which no gate comes before the grant. Where
+	// the store has others it puts those here, or nil for none, and answers [ErrGates].
 	Gates *Record
 	// Leaving: this entry of Ask is a Leave. Only a driver with Calls.Mixed sees it.
 	Leaving bool

@@ -70,7 +70,8 @@ type Request struct {
 type Grant struct {
 	// Token is greater than that of every earlier grant of this name and than
 	// Request.Floor. The store computes it in the step that grants, once
-	// ownership is certain, and never when a waiter merely joins the queue.
+	// ownership is certain, and when a waiter merely joins the queue only if
+	// nothing that was granted or raised since can have gone above it.
 	//
 	// A Reader beside whom others read has their token, unless its Floor is not below that: so readers
 	// never shut each other out at a guard, and a writer that came between two of them is told from both.
@@ -204,7 +205,7 @@ type Driver interface {
 	// Ask tries each claim once. One atomic step looks at: its own nonce, which finds its own grant
 	// or its own place in the queue again; a refused nonce, which is answered ErrLost; the queue,
 	// whose first live waiter a free lock belongs to; the gates, unless the claim holds the lock
-	// already; and it draws the token. A claim with Wait whose lock is not free joins the queue, if
+	// already; and it draws the token (see Grant.Token). A claim with Wait whose lock is not free joins the queue, if
 	// it has entered.
 	Ask(ctx context.Context, cs []*Claim)
 

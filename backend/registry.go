@@ -1,9 +1,11 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"net/url"
 	"slices"
 	"strconv"
@@ -217,18 +219,7 @@ func Hosts(u *url.URL, port string) []string {
 	var hosts []string
 	for h := range strings.SplitSeq(u.Host, ",") {
 		one := url.URL{Host: h}
-		name := one.Hostname()
-		if name == "" {
-			name = "localhost"
-		}
-		if strings.Contains(name, ":") {
-			name = "[" + name + "]"
-		}
-		p := one.Port()
-		if p == "" {
-			p = port
-		}
-		hosts = append(hosts, name+":"+p)
+		hosts = append(hosts, net.JoinHostPort(cmp.Or(one.Hostname(), "localhost"), cmp.Or(one.Port(), port)))
 	}
 	return hosts
 }

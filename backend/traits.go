@@ -2,6 +2,7 @@ package backend
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -121,11 +122,7 @@ func (n Need) Check(t Traits) error {
 func haveInCatalog(n Need, m string) string {
 	var have []string
 	for _, e := range Catalog() {
-		misses := false
-		for _, x := range n.Missing(e.Traits) {
-			misses = misses || x == m
-		}
-		if !misses {
+		if !slices.Contains(n.Missing(e.Traits), m) {
 			have = append(have, e.Traits.Name)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // allStores are the stores of every backend.
 var allStores = append(
 	slices.Clip(backends),
-	named{"zookeeper", zooKeeperStore},
+	named{"zookeeper", func(t testing.TB) store { return zooKeeperStore(t, false) }},
 	named{"postgres-row", func(tb testing.TB) store { return postgresStore(tb, "row") }},
 	named{"postgres-lease", func(tb testing.TB) store { return postgresStore(tb, "lease") }},
 	named{"redlock", redlockStore},

@@ -21,7 +21,8 @@ func TestOtherStores(t *testing.T) {
 		name string
 		open func(t testing.TB) store
 	}{
-		{"zookeeper", zooKeeperStore},
+		{"zookeeper", func(t testing.TB) store { return zooKeeperStore(t, false) }},
+		{"zookeeper", func(t testing.TB) store { return zooKeeperStore(t, true) }},
 		{"postgres-row", func(t testing.TB) store { return postgresStore(t, "row") }},
 		{"postgres-lease", func(t testing.TB) store { return postgresStore(t, "lease") }},
 		{"redlock", redlockStore},
@@ -52,9 +53,13 @@ func TestOtherStores(t *testing.T) {
 	}
 }
 
-func zooKeeperStore(tb testing.TB) store {
-	s := servers.ZooKeeper(tb, servers.ZooKeeperOptions{Config: []string{"maxSessionTimeout=120000"}})
-	return store{s.URL(), func() []string {
+func zooKeeperStore(tb testing.TB, secure bool) store {
+	s := servers.ZooKeeper(tb, servers.ZooKeeperOptions{TLS: secure, Config: []string{"maxSessionTimeout=120000"}})
+	at := s.URL()
+	if secure {
+		at = s.SecureURL() + "?tls_ca=" + url.QueryEscape(s.CAFile())
+	}
+	return store{at, func() []string {
 		conn, events, err := zk.Connect(s.Addrs(), 5*time.Second, zk.WithLogInfo(false))
 		if err != nil {
 			tb.Fatal(err)

@@ -14,25 +14,16 @@ const mostShown = 12
 // find returns the index of the first rule that matches a name.
 func find(rules []*Rule, name string) (int, error) {
 	for i, r := range rules {
-		if matches(r.Match, name) {
+		if (backend.Scope{{Match: r.Match}}).Moves(name) {
 			return i, nil
 		}
 	}
 	var have []string
-	for i, r := range rules {
-		if i == mostShown {
-			have = append(have, fmt.Sprintf("and %d more", len(rules)-i))
-			break
-		}
+	for _, r := range rules {
 		have = append(have, r.shown)
 	}
 	return 0, backend.Invalid("no rule of the configuration matches the name: it has %s; a last "+
-		"rule with match \"*\" would take all others", strings.Join(have, ", "))
-}
-
-func matches(pattern, name string) bool {
-	head, star := strings.CutSuffix(pattern, "*")
-	return name == pattern || star && strings.HasPrefix(name, head)
+		"rule with match \"*\" would take all others", listed(have))
 }
 
 // covers reports whether every name that narrow matches is matched by wide.

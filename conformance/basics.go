@@ -161,10 +161,7 @@ func promptTry(ctx context.Context, e *Env) error {
 }
 
 func boundedWait(ctx context.Context, e *Env) error {
-	a, b, err := e.Two(ctx)
-	if err != nil {
-		return err
-	}
+	a, b := must2(e.Two(ctx))
 	name := e.Name()
 	must(try(ctx, a, name, "a free lock"))
 	why := errors.New("the caller's own reason")
@@ -173,7 +170,7 @@ func boundedWait(ctx context.Context, e *Env) error {
 	for range 3 {
 		began := time.Now()
 		limited, cancel := context.WithTimeoutCause(ctx, bound, why)
-		_, err = b.Mutex(name).Lock(limited)
+		_, err := b.Mutex(name).Lock(limited)
 		took := time.Since(began)
 		cancel()
 		for _, target := range []error{context.DeadlineExceeded, why, fencelock.ErrLocked} {
@@ -337,19 +334,13 @@ func exactCounter(ctx context.Context, e *Env) error {
 }
 
 func deadLockByTry(ctx context.Context, e *Env) error {
-	a, link, err := e.OpenThrough(ctx, e.short())
-	if err != nil {
-		return err
-	}
-	b, err := e.Open(ctx)
-	if err != nil {
-		return err
-	}
+	a, link := must2(e.OpenThrough(ctx, e.short()))
+	b := must(e.Open(ctx))
 	name := e.Name()
 	must(try(ctx, a, name, "a free lock"))
 	link.Set(blackHole) // the holder is never heard of again
 	began := time.Now()
-	err = until(ctx, 2*e.TTL()+e.Slack(), "a TryLock takes the dead lock", freeFor(ctx, b, name))
+	err := until(ctx, 2*e.TTL()+e.Slack(), "a TryLock takes the dead lock", freeFor(ctx, b, name))
 	e.Notef("taken by TryLock %v after the holder went silent (TTL %v)",
 		time.Since(began).Round(time.Millisecond), e.TTL())
 	return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,7 +85,7 @@ func Wrap(d backend.Driver, link Link) backend.Driver {
 }
 
 // pass waits while held says so.
-func (c *CallLink) pass(ctx context.Context, held func(faultproxy.Mode) bool) error {
+func (c *CallLink) pass(held func(faultproxy.Mode) bool) error {
 	for {
 		c.mu.Lock()
 		m, changed, cut := c.mode, c.changed, c.cut
@@ -96,8 +97,6 @@ func (c *CallLink) pass(ctx context.Context, held func(faultproxy.Mode) bool) er
 		case <-changed:
 		case <-cut:
 			return errCut
-		case <-ctx.Done():
-			return ctx.Err()
 		}
 	}
 }
@@ -122,7 +121,7 @@ func call[T any](ctx context.Context, c *CallLink, do func(context.Context) (T, 
 	}
 	ch := make(chan reply, 1)
 	go func() {
-		if err := c.pass(context.Background(), func(m faultproxy.Mode) bool { return m.HoldRequests }); err != nil {
+		if err := c.pass(func(m faultproxy.Mode) bool { return m.HoldRequests }); err != nil {
 			ch <- reply{err: err}
 			return
 		}
@@ -136,9 +135,7 @@ func call[T any](ctx context.Context, c *CallLink, do func(context.Context) (T, 
 		c.mu.Unlock()
 		if lost {
 			v, err = none, errCut
-		} else if held := c.pass(context.Background(), func(m faultproxy.Mode) bool {
-			return m.HoldReplies
-		}); held != nil {
+		} else if held := c.pass(func(m faultproxy.Mode) bool { return m.HoldReplies }); held != nil {
 			v, err = none, held
 		}
 		ch <- reply{v, err}
@@ -170,7 +167,7 @@ func (l *linked) request(r *backend.Request) *backend.Request {
 	mine.Claim = nil
 	mine.Lost = func(err error) {
 		go func() {
-			if l.link.pass(context.Background(), func(m faultproxy.Mode) bool { return m.HoldReplies }) == nil {
+			if l.link.pass(func(m faultproxy.Mode) bool { return m.HoldReplies }) == nil {
 				r.Lost(err)
 			}
 		}()
@@ -219,19 +216,11 @@ func (l *linked) Renew(ctx context.Context, hs []*core.Hold) []error {
 	for i, h := range hs {
 		mine[i] = l.hold(h)
 	}
-	return each(hs, func() ([]error, error) {
-		return call(ctx, l.link, func(ctx context.Context) ([]error, error) { return l.Caller.Renew(ctx, mine), nil })
+	errs, err := call(ctx, l.link, func(ctx context.Context) ([]error, error) {
+		return l.Caller.Renew(ctx, mine), nil
 	})
-}
-
-// each makes one error for each hold of one for all.
-func each(hs []*core.Hold, do func() ([]error, error)) []error {
-	errs, err := do()
 	if err != nil {
-		errs = make([]error, len(hs))
-		for i := range errs {
-			errs[i] = err
-		}
+		return slices.Repeat([]error{err}, len(hs))
 	}
 	return errs
 }

@@ -66,19 +66,11 @@ type contended struct {
 }
 
 func (e *Env) contended(ctx context.Context, a *fencelock.Locker) (*contended, error) {
-	b, err := e.Open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	c := &contended{a: a, b: b}
-	if c.ours, err = try(ctx, a, e.Name(), "a free lock"); err != nil {
-		return nil, err
-	}
-	if c.theirs, err = try(ctx, b, e.Name(), "a free lock"); err != nil {
-		return nil, err
-	}
+	c := &contended{a: a, b: must(e.Open(ctx))}
+	c.ours = must(try(ctx, a, e.Name(), "a free lock"))
+	c.theirs = must(try(ctx, c.b, e.Name(), "a free lock"))
 	c.wait = locking(ctx, a, c.theirs.Name())
-	return c, waiting(ctx, b, c.theirs.Name(), 1)
+	return c, waiting(ctx, c.b, c.theirs.Name(), 1)
 }
 
 // whole checks that nothing was lost, and ends both holds.
@@ -109,11 +101,9 @@ func inTime(what string, most time.Duration, f func()) error {
 	began := time.Now()
 	done := make(chan struct{})
 	go func() { defer close(done); f() }()
-	timer := time.NewTimer(2*most + 10*time.Second)
-	defer timer.Stop()
 	select {
 	case <-done:
-	case <-timer.C:
+	case <-time.After(2*most + 10*time.Second):
 		return fmt.Errorf("%s has not returned after %v, want at most %v",
 			what, time.Since(began).Round(time.Millisecond), most)
 	}
@@ -124,18 +114,12 @@ func inTime(what string, most time.Duration, f func()) error {
 }
 
 func clientUsedUp(ctx context.Context, e *Env) error {
-	client, a, err := e.shared(ctx)
-	if err != nil {
-		return err
-	}
+	client, a := must2(e.shared(ctx))
 	if client.UseUp == nil {
 		e.Notef("the client has no bound that a program could use up")
 		return nil
 	}
-	c, err := e.contended(ctx, a)
-	if err != nil {
-		return err
-	}
+	c := must(e.contended(ctx, a))
 	giveBack, err := client.UseUp(ctx)
 	if err != nil {
 		return fmt.Errorf("use the client up: %w", err)
@@ -196,22 +180,12 @@ func clientUsedUpForLong(ctx context.Context, e *Env) error {
 
 // freeAtOnce locks and unlocks what was just unlocked.
 func freeAtOnce(ctx context.Context, l *fencelock.Locker, name string) error {
-	le, err := try(ctx, l, name, "after Unlock")
-	if err != nil {
-		return err
-	}
-	return unlock(ctx, le, "the next holder")
+	return unlock(ctx, must(try(ctx, l, name, "after Unlock")), "the next holder")
 }
 
 func clientClosed(ctx context.Context, e *Env) error {
-	client, a, err := e.shared(ctx, e.kept())
-	if err != nil {
-		return err
-	}
-	c, err := e.contended(ctx, a)
-	if err != nil {
-		return err
-	}
+	client, a := must2(e.shared(ctx, e.kept()))
+	c := must(e.contended(ctx, a))
 	if err := client.Close(); err != nil {
 		return fmt.Errorf("close the client: %w", err)
 	}
@@ -221,6 +195,7 @@ func clientClosed(ctx context.Context, e *Env) error {
 		"Inspect": func() error { _, err := a.Inspect(ctx, c.ours.Name()); return err },
 		"Unlock":  func() error { return c.ours.Unlock(ctx) },
 	} {
+		var err error
 		check(inTime(
 			what+" after the program has closed its client", most, func() { err = call() },
 		))
@@ -235,12 +210,9 @@ func clientClosed(ctx context.Context, e *Env) error {
 	case <-time.After(most):
 		return errors.New("a Lock still waits after Close")
 	}
-	r, err := granted(ctx, locking(ctx, c.b, c.ours.Name()),
+	r := must(granted(ctx, locking(ctx, c.b, c.ours.Name()),
 		e.Kept()+e.traits.Resolution+time.Second+e.Slack(),
-		"the next, of what the closed client held")
-	if err != nil {
-		return err
-	}
+		"the next, of what the closed client held"))
 	return errors.Join(unlock(ctx, r.lease, "the next"), unlock(ctx, c.theirs, "the other holder"))
 }
 

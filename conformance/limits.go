@@ -20,14 +20,14 @@ var hostileLimits = []Rule{
 		Why: "A driver that serves so many waits at a time leaves the next one behind holders " +
 			"that have nothing to do with it, and one that begins them one after the other takes " +
 			"its own line for an outage.",
-		Alone: true, Check: manyNamesWaitedFor,
+		Alone: true, Solo: ForMeasure, Check: manyNamesWaitedFor,
 	},
 	{
 		Name: "K49", What: "of many callers whom the store does not answer each is told so, or served, " +
 			"as one alone would be",
 		Why: "Callers share requests and connections. If they hear of an outage one after the other, the last of a " +
 			"thousand waits for a store that is dead.",
-		Needs: Needs{Link: true}, Alone: true, Check: manyUnanswered,
+		Needs: Needs{Link: true}, Alone: true, Solo: ForMeasure, timed: true, Check: manyUnanswered,
 	},
 }
 

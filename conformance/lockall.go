@@ -13,7 +13,7 @@ import (
 
 // severalNames is rule S20.
 func severalNames(ctx context.Context, e *Env) error {
-	ls := must(e.several(ctx, 4))
+	ls := e.several(ctx, 4)
 	for range e.count(2, 5, 20) {
 		check(noCircle(ctx, e, ls))
 	}

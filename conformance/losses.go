@@ -118,17 +118,9 @@ func (e *Env) revokedOnce(
 	do func(name string) error, opts []fencelock.Option,
 ) error {
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock", opts...)
-	if err != nil {
-		return err
-	}
-	bystander, err := try(ctx, a, e.Name(), "a free lock", opts...)
-	if err != nil {
-		return err
-	}
-	if err := sleep(ctx, after); err != nil {
-		return err
-	}
+	le := must(try(ctx, a, name, "a free lock", opts...))
+	bystander := must(try(ctx, a, e.Name(), "a free lock", opts...))
+	check(sleep(ctx, after))
 	began := time.Now()
 	if err := do(name); err != nil {
 		return fmt.Errorf("%s: %w", how, err)
@@ -137,16 +129,10 @@ func (e *Env) revokedOnce(
 	if err != nil {
 		return fmt.Errorf("%s: %w", how, err)
 	}
-	if err := lostBy(le, how, fencelock.Revoked, fencelock.SessionLost); err != nil {
-		return err
-	}
+	check(lostBy(le, how, fencelock.Revoked, fencelock.SessionLost))
 	e.Notef("%s: told after %v", how, told.Sub(began).Round(time.Millisecond))
-	if err := want(le.Unlock(ctx), fencelock.ErrLost, how+": Unlock"); err != nil {
-		return err
-	}
-	if _, err := cycle(ctx, b, name, how+": the next"); err != nil {
-		return err
-	}
+	check(want(le.Unlock(ctx), fencelock.ErrLost, how+": Unlock"))
+	must(cycle(ctx, b, name, how+": the next"))
 	// Break is about one lock; what takes it away otherwise may end a session with all its locks.
 	if err := bystander.Err(); err != nil && strings.HasPrefix(how, "Break") {
 		return fmt.Errorf("%s: another lease of its holder: got %w, want it held", how, err)

@@ -14,7 +14,7 @@ import (
 
 func permitsBound(ctx context.Context, e *Env) error {
 	const n = 3
-	ls := must(e.several(ctx, 3))
+	ls := e.several(ctx, 3)
 	name := e.Name()
 	var now, most atomic.Int64
 	lock := func(i int) locks { return ls[i%len(ls)].Semaphore(name, n).Acquire }
@@ -67,7 +67,7 @@ func (e *Env) permit(name string, n int, wait bool) *backend.Request {
 }
 
 func leastBinds(ctx context.Context, e *Env) error {
-	ls := must(e.several(ctx, 3))
+	ls := e.several(ctx, 3)
 	name := e.Name()
 	of3 := must(take(ctx, ls[0].Semaphore(name, 3).TryAcquire, "the first, of three"))
 	of2 := must(take(ctx, ls[1].Semaphore(name, 2).TryAcquire, "the second, of two"))
@@ -84,7 +84,7 @@ func leastBinds(ctx context.Context, e *Env) error {
 
 func slots(ctx context.Context, e *Env) error {
 	const n = 3
-	ls := must(e.several(ctx, n))
+	ls := e.several(ctx, n)
 	name := e.Name()
 	greatest := make([]fencelock.Token, n)
 	held := make([]*fencelock.Lease, n)

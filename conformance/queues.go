@@ -148,29 +148,13 @@ func (e *Env) behindDeadWaiter(
 	who string,
 ) (time.Duration, error) {
 	name := e.Name()
-	le, err := try(ctx, a, name, "a free lock")
-	if err != nil {
-		return 0, err
-	}
-	p, err := e.startWaiter(ctx, a, name, ttl, 1)
-	if err != nil {
-		return 0, err
-	}
-	c, err := e.Open(ctx)
-	if err != nil {
-		return 0, err
-	}
-	behind := locking(ctx, c, name)
-	if err := waiting(ctx, a, name, 2); err != nil {
-		return 0, err
-	}
-	if err := end(p); err != nil {
-		return 0, err
-	}
+	le := must(try(ctx, a, name, "a free lock"))
+	p := must(e.startWaiter(ctx, a, name, ttl, 1))
+	behind := locking(ctx, must(e.Open(ctx)), name)
+	check(waiting(ctx, a, name, 2))
+	check(end(p))
 	began := time.Now()
-	if err := unlock(ctx, le, "the holder"); err != nil {
-		return 0, err
-	}
+	check(unlock(ctx, le, "the holder"))
 	r, err := granted(ctx, behind, e.skipped(), who)
 	if err != nil {
 		if info, look := a.Inspect(ctx, name); look == nil && info.ExpiresIn > ttl/2 && ttl > 2*e.skipped() {
@@ -249,21 +233,12 @@ func constantHandOver(ctx context.Context, e *Env) error {
 func (e *Env) handOverCost(ctx context.Context, n int) (float64, error) {
 	name := e.Name()
 	long := fencelock.WithTTL(30 * time.Second) // no renewals among the requests
-	holder, link, err := e.OpenThrough(ctx, long)
-	if err != nil {
-		return 0, err
-	}
-	le, err := try(ctx, holder, name, "a free lock")
-	if err != nil {
-		return 0, err
-	}
+	holder, link := must2(e.OpenThrough(ctx, long))
+	le := must(try(ctx, holder, name, "a free lock"))
 	links := []Link{link}
 	done := make(chan error, n)
 	for i := range n {
-		l, link, err := e.OpenThrough(ctx, long)
-		if err != nil {
-			return 0, err
-		}
+		l, link := must2(e.OpenThrough(ctx, long))
 		links = append(links, link)
 		go func() {
 			// It holds for a moment: time for those who were woken in vain to ask.
@@ -271,9 +246,7 @@ func (e *Env) handOverCost(ctx context.Context, n int) (float64, error) {
 				return sleep(ctx, 5*time.Millisecond)
 			})
 		}()
-		if err := waiting(ctx, holder, name, i+1); err != nil {
-			return 0, err
-		}
+		check(waiting(ctx, holder, name, i+1))
 	}
 	sent := func() (sum int64) {
 		for _, l := range links {
@@ -282,9 +255,7 @@ func (e *Env) handOverCost(ctx context.Context, n int) (float64, error) {
 		return sum
 	}
 	before := sent()
-	if err := unlock(ctx, le, "the holder"); err != nil {
-		return 0, err
-	}
+	check(unlock(ctx, le, "the holder"))
 	for range n {
 		select {
 		case err := <-done:
@@ -345,7 +316,8 @@ func outageEndsWaits(ctx context.Context, e *Env) error {
 	}
 	// Its patience counts from the start of the first look that fails: none may be under way when
 	// the store falls silent.
-	for n := int64(-1); n != link.Counts().Requests; {
+	var quiet time.Time // no look that fails began before it, even if this process stands still now
+	for n := int64(-1); n != link.Counts().Requests; quiet = time.Now() {
 		n = link.Counts().Requests
 		check(sleep(ctx, 200*time.Millisecond))
 	}
@@ -358,7 +330,7 @@ func outageEndsWaits(ctx context.Context, e *Env) error {
 			check(want(r.err, fencelock.ErrUnavailable,
 				fmt.Sprintf("waiter %d of a process whose store is silent", i+1)))
 			took := r.at.Sub(began)
-			if took < least-e.Slack() || took > most+e.Slack() {
+			if r.at.Sub(quiet) < least-e.Slack() || took > most+e.Slack() {
 				return fmt.Errorf("waiter %d of a process whose store is silent: got %w after "+
 					"%v, want it after %v to %v",
 					i+1, r.err, took.Round(time.Millisecond), least, most)

@@ -43,7 +43,7 @@ func (e *Env) told(round func() (queued, took time.Duration, err error)) error {
 // allLetIn is rule S4.
 func allLetIn(ctx context.Context, e *Env) error {
 	const n = 8
-	ls := must(e.several(ctx, n+1))
+	ls := e.several(ctx, n+1)
 	return e.told(func() (queued, took time.Duration, err error) {
 		name := e.Name()
 		writer := must(take(ctx, ls[n].RWMutex(name).TryLock, "a writer"))
@@ -70,7 +70,7 @@ func allLetIn(ctx context.Context, e *Env) error {
 
 // writerGivesUp is rule S5.
 func writerGivesUp(ctx context.Context, e *Env) error {
-	ls := must(e.several(ctx, 4))
+	ls := e.several(ctx, 4)
 	return e.told(func() (queued, took time.Duration, err error) {
 		name := e.Name()
 		reader := must(take(ctx, ls[0].RWMutex(name).TryRLock, "a reader"))
@@ -95,7 +95,7 @@ func writerGivesUp(ctx context.Context, e *Env) error {
 // deadWriter is rule S6. The dead writer never has its turn, for a reader holds the lock all the time.
 func deadWriter(ctx context.Context, e *Env) error {
 	const long = time.Minute // what is promised does not grow with the TTL of the dead
-	ls := must(e.several(ctx, 2))
+	ls := e.several(ctx, 2)
 	for _, way := range []struct {
 		how string
 		end func(*Process) error
@@ -285,7 +285,7 @@ func readersAtGuard(ctx context.Context, e *Env) error {
 }
 
 func readersAt(ctx context.Context, e *Env, guard fence.Guard) error {
-	ls := must(e.several(ctx, 4))
+	ls := e.several(ctx, 4)
 	name := e.Name()
 	shows := func(le *fencelock.Lease, wants error, who string) error {
 		return want(guard.Check(ctx, name, le.Token()), wants, "the guard, of "+who)

@@ -64,9 +64,7 @@ var releases = []Rule{
 
 func crowdRepeated(ctx context.Context, e *Env) error {
 	d, err := e.caller(ctx)
-	if err != nil {
-		return err
-	}
+	check(err)
 	n := 120
 	if e.traits.LeasePerConn {
 		n = 30

@@ -27,7 +27,8 @@ type Rule struct {
 	// that no other rule of the backend may run meanwhile.
 	Alone bool
 	// Solo says which rules of other backends may not run meanwhile either, of those that Run checks in this process.
-	Solo Solo
+	Solo  Solo
+	timed bool // Solo holds with small numbers too: the rule judges nothing but time
 	// Check returns nil if the backend keeps the rule, or what it did instead.
 	Check func(ctx context.Context, e *Env) error
 }
@@ -160,7 +161,7 @@ const (
 
 // solo is what Solo means in a run, short if that is with small numbers.
 func (r *Rule) solo(short bool) Solo {
-	if short && r.Solo == ForMeasure {
+	if short && r.Solo == ForMeasure && !r.timed {
 		return Never
 	}
 	return r.Solo

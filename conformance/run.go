@@ -138,12 +138,12 @@ func Check(ctx context.Context, h Harness) error {
 	return errors.Join(errs...)
 }
 
-// NoHarness is the Rule of the one result that says that the harness cannot be used.
+// NoHarness is the Rule of a result that says that the harness cannot be used, or that ctx ended.
 const NoHarness = "harness"
 
 // Report checks the rules that only names (rules such as "B2" or groups such as "B"; all if
 // there are none), and yields the result of each as soon as it is there. A harness
-// that cannot be used is one result, with Rule NoHarness.
+// that cannot be used is one result, with Rule NoHarness, and so is, after the others, a ctx that ended.
 func Report(ctx context.Context, h Harness, only ...string) func(yield func(Result) bool) {
 	return func(yield func(Result) bool) {
 		traits, err := h.traits(ctx)
@@ -151,6 +151,7 @@ func Report(ctx context.Context, h Harness, only ...string) func(yield func(Resu
 			yield(Result{Rule: NoHarness, What: "a first client", Err: err, Error: err.Error()})
 			return
 		}
+		whole := ctx
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		var alone []Rule
@@ -187,9 +188,12 @@ func Report(ctx context.Context, h Harness, only ...string) func(yield func(Resu
 			}
 		}
 		for _, r := range alone {
-			if ctx.Err() != nil || !yield(r.check(ctx, &h, traits)) {
+			if whole.Err() == nil && !yield(r.check(ctx, &h, traits)) {
 				return
 			}
+		}
+		if err := whole.Err(); err != nil {
+			yield(Result{Rule: NoHarness, What: "all rules", Err: err, Error: err.Error()})
 		}
 	}
 }

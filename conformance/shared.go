@@ -168,23 +168,19 @@ func refused(ctx context.Context, try func(context.Context) (*fencelock.Lease, e
 }
 
 // several opens n clients.
-func (e *Env) several(ctx context.Context, n int) ([]*fencelock.Locker, error) {
+func (e *Env) several(ctx context.Context, n int) []*fencelock.Locker {
 	var all []*fencelock.Locker
 	for range n {
-		l, err := e.Open(ctx)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, l)
+		all = append(all, must(e.Open(ctx)))
 	}
-	return all, nil
+	return all
 }
 
 // soon is within what time a waiter has what came free.
 func (e *Env) soon() time.Duration { return 2*time.Second + e.Slack() }
 
 func readersTogether(ctx context.Context, e *Env) error {
-	ls := must(e.several(ctx, 3))
+	ls := e.several(ctx, 3)
 	name := e.Name()
 	first := must(take(ctx, ls[0].RWMutex(name).TryRLock, "the first reader"))
 	second := must(take(ctx, ls[1].RWMutex(name).TryRLock, "the second reader"))
@@ -255,7 +251,7 @@ func inTurns(ctx context.Context, e *Env, ls []*fencelock.Locker, name string) e
 }
 
 func writerFirst(ctx context.Context, e *Env) error {
-	ls := must(e.several(ctx, 4))
+	ls := e.several(ctx, 4)
 	name := e.Name()
 	reader := must(take(ctx, ls[0].RWMutex(name).TryRLock, "a reader"))
 	writer := calling(ctx, ls[1].RWMutex(name).Lock)
@@ -287,10 +283,7 @@ func ownExpiry(ctx context.Context, e *Env) error {
 	must(acquire(ctx, d, long, "a reader with three times the TTL"))
 	must(acquire(ctx, d, short, "a reader with the TTL"))
 	check(sleep(ctx, e.TTL()+e.traits.Resolution+50*time.Millisecond))
-	info, err := l.Inspect(ctx, name)
-	if err != nil {
-		return err
-	}
+	info := must(l.Inspect(ctx, name))
 	if info.Holders != 1 && time.Since(began) < 2*e.TTL() {
 		return fmt.Errorf("after the time of one of two readers: got %+v, want one holder", info)
 	}
@@ -320,7 +313,7 @@ func sameMutex(ctx context.Context, e *Env) error {
 }
 
 func breakAll(ctx context.Context, e *Env) error {
-	ls := must(e.several(ctx, 3))
+	ls := e.several(ctx, 3)
 	name := e.Name()
 	var old []*fencelock.Lease
 	for i, l := range ls[:2] {
@@ -389,14 +382,11 @@ func breakOne(
 }
 
 func inspectShared(ctx context.Context, e *Env) error {
-	ls := must(e.several(ctx, 3))
+	ls := e.several(ctx, 3)
 	name := e.Name()
 	for i := range 2 {
 		le := must(take(ctx, ls[i].RWMutex(name).TryRLock, "a reader"))
-		info, err := ls[2].Inspect(ctx, name)
-		if err != nil {
-			return err
-		}
+		info := must(ls[2].Inspect(ctx, name))
 		if !info.Held || info.Mode != fencelock.Reader || info.Holders != i+1 || info.Token != le.Token() {
 			return fmt.Errorf("with %d readers: got %+v, want them and token %d", i+1, info, le.Token())
 		}
@@ -430,7 +420,7 @@ func inspectShared(ctx context.Context, e *Env) error {
 }
 
 func eras(ctx context.Context, e *Env) error {
-	ls := must(e.several(ctx, 3))
+	ls := e.several(ctx, 3)
 	name := e.Name()
 	last := fencelock.Token(0)
 	for round := range 3 {

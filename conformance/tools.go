@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fencelock/fencelock"
@@ -130,10 +131,8 @@ func cycle(ctx context.Context, l *fencelock.Locker, name, when string) (fencelo
 
 // sleep waits for d or for the end of ctx.
 func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -159,12 +158,10 @@ func until(ctx context.Context, most time.Duration, what string, ok func() (bool
 
 // ended waits until the lease has ended, at most so long, and returns when it saw it.
 func ended(ctx context.Context, le *fencelock.Lease, most time.Duration) (time.Time, error) {
-	timer := time.NewTimer(most)
-	defer timer.Stop()
 	select {
 	case <-le.Done():
 		return time.Now(), nil
-	case <-timer.C:
+	case <-time.After(most):
 		return time.Time{}, fmt.Errorf("the holder was not told within %v "+
 			"(its deadline is %v away)", most, time.Until(le.Deadline()))
 	case <-ctx.Done():
@@ -178,12 +175,7 @@ func lostBy(le *fencelock.Lease, when string, reasons ...fencelock.Reason) error
 	if err := le.Err(); !errors.As(err, &lost) {
 		return fmt.Errorf("%s: Err: got %v, want a *LostError", when, err)
 	}
-	for _, r := range reasons {
-		if lost.Reason == r {
-			return nil
-		}
-	}
-	if len(reasons) > 0 {
+	if len(reasons) > 0 && !slices.Contains(reasons, lost.Reason) {
 		return fmt.Errorf("%s: lost with reason %q, want %q", when, lost.Reason, reasons)
 	}
 	return nil
@@ -249,15 +241,13 @@ func waiting(ctx context.Context, l *fencelock.Locker, name string, n int) error
 
 // granted waits for a locking's lease.
 func granted(ctx context.Context, ch <-chan result, most time.Duration, who string) (result, error) {
-	timer := time.NewTimer(most)
-	defer timer.Stop()
 	select {
 	case r := <-ch:
 		if r.err != nil {
 			return r, fmt.Errorf("%s: Lock: got %w, want a lease", who, r.err)
 		}
 		return r, nil
-	case <-timer.C:
+	case <-time.After(most):
 		return result{}, fmt.Errorf("%s: not granted within %v", who, most)
 	case <-ctx.Done():
 		return result{}, ctx.Err()

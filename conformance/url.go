@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -60,11 +61,12 @@ func FromURL(rawURL string) (Harness, error) {
 	h.Store = DriverStore(func(ctx context.Context, prefix string) (backend.Driver, error) {
 		return backend.Open(ctx, address(Client{Prefix: prefix}), nil)
 	})
+	secure, _ := strconv.ParseBool(q.Get("tls"))
 	switch hosts := backend.Hosts(u, ""); {
 	case u.Host == "":
 		h.Calls = true
 		h.Link = func(context.Context) (Link, error) { return NewCallLink(), nil }
-	case len(hosts) == 1 && ports[u.Scheme] != "" && !strings.HasPrefix(q.Get("sslmode"), "verify-"):
+	case len(hosts) == 1 && ports[u.Scheme] != "" && !secure && !strings.HasPrefix(q.Get("sslmode"), "verify-"):
 		target := backend.Hosts(u, ports[u.Scheme])[0]
 		h.Link = func(context.Context) (Link, error) { return faultproxy.New(target) }
 	}

@@ -11,7 +11,7 @@ import (
 
 // wanted is rule S21.
 func wanted(ctx context.Context, e *Env) error {
-	ls := must(e.several(ctx, 3))
+	ls := e.several(ctx, 3)
 	info := must(ls[0].Inspect(ctx, e.Name()))
 	if info.Waiters < 0 {
 		e.Notef("the store cannot tell who waits: Wanted stays open")

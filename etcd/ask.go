@@ -101,6 +101,10 @@ func (s *store) ask(ctx context.Context, c *backend.Claim) error {
 		return s.beside(ctx, c, p)
 	}
 	if p.rev > 0 {
+		if t, told := s.inherits(c, p); told {
+			s.inherit(c, p, t)
+			return nil
+		}
 		return s.look(ctx, c, p)
 	}
 	l, err := s.leaseOf(ctx, c, p)
@@ -139,15 +143,15 @@ func (s *store) first(c *backend.Claim, p *place, l *lease) *part {
 	due := s.due(c.Request, pt)
 	one := &part{
 		c: c, ifs: []clientv3.Cmp{tomb, empty}, then: []clientv3.Op{p.putHeld(due, l)},
-		els: func() []clientv3.Op { return s.looks(c, p) }, gated: true, due: due, rev: pt.rev, base: true,
+		els: func(bool) []clientv3.Op { return s.looks(c, p) }, gated: true, due: due, rev: pt.rev,
 	}
 	var session *lease
 	if p.watch != nil {
 		session = p.session
-		one.els = func() []clientv3.Op {
+		one.els = func(anchors bool) []clientv3.Op {
 			return []clientv3.Op{clientv3.OpTxn(
 				[]clientv3.Cmp{tomb, createdAt(p.key, 0), s.sameGates(c.Gates)},
-				[]clientv3.Op{p.put(value{owner: c.Owner}, session), p.list()}, s.looks(c, p))}
+				s.stands(c, p, pt, anchors), s.looks(c, p))}
 		}
 	}
 	one.take = func(ctx context.Context, resp *clientv3.TxnResponse, err error) error {
@@ -165,6 +169,9 @@ func (s *store) first(c *backend.Claim, p *place, l *lease) *part {
 			answers = inner.Responses
 			if inner.Succeeded {
 				p.rev, p.mod = resp.Header.Revision, resp.Header.Revision
+				if err := s.stood(p, pt, began.Time(), answers[2:]); err != nil {
+					return err
+				}
 				s.push.list(p, p.rev, answers[1].GetResponseRange().GetKvs())
 				if !s.push.blocked(p) { // the watch has told of deletions since
 					c.Wake(0)
@@ -238,13 +245,7 @@ func (s *store) looked(c *backend.Claim, p *place, rev int64, answers []*pb.Resp
 func (s *store) look(ctx context.Context, c *backend.Claim, p *place) error {
 	// A holder's entry stays one: what was granted is not to be refused when it is sent again.
 	if !p.holds && s.push.stale(p) {
-		pt := s.history.now()
-		resp, err := s.txn(ctx, nil, s.looks(c, p), nil)
-		if err != nil {
-			return err
-		}
-		s.history.see(pt, resp.Header)
-		if err := s.looked(c, p, resp.Header.Revision, resp.Responses); err != nil {
+		if err := s.read(ctx, c, p); err != nil {
 			return err
 		}
 	}
@@ -284,10 +285,20 @@ func (s *store) turn(ctx context.Context, c *backend.Claim, p *place) (bool, err
 	if due.least > 0 {
 		then = append(then, s.raiseBase(due, p.rev))
 	}
+	heir, _ := s.inherits(c, p)
+	if heir > 0 {
+		then = []clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{s.sameBase(p, heir)}, nil, then)}
+	}
 	resp, err := s.txn(ctx, ifs, append(then, clientv3.OpGet(s.keys.base())), s.looks(c, p))
 	switch {
 	case err != nil:
 		return false, s.unleased(ctx, err, l, nil)
+	case resp.Succeeded && heir > 0 && resp.Responses[0].GetResponseTxn().GetSucceeded():
+		if s.history.see(pt, resp.Header) {
+			return false, backend.Refusal(errBase)
+		}
+		s.inherit(c, p, heir)
+		return true, nil
 	case resp.Succeeded:
 		p.mod = resp.Header.Revision
 		err := s.granted(c, p, l, pt, due, began, resp)
@@ -311,8 +322,8 @@ func (s *store) granted(
 		return err
 	}
 	v := holding(c.Request)
-	v.token = token
-	s.held(c, p, &hold{lease: l, value: v, reserved: reserved}, began)
+	v.token, v.reserve = token, reserved
+	s.held(c, p, newHold(l, v), began)
 	return nil
 }
 
@@ -322,5 +333,6 @@ func (s *store) held(c *backend.Claim, p *place, h *hold, began backend.Instant)
 	p.hold = h
 	c.Grant = h.grant(c.Request)
 	c.Sent = max(began.Sub(c.Asked), 0)
+	h.seen.Store(max(p.mod, s.push.seen(p)))
 	s.push.remove(p)
 }

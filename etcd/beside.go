@@ -300,7 +300,7 @@ func (s *store) chosen(
 		return backend.Invalid("the token would be %d: it must stay below 2^53; "+
 			"a floor or a clock was far ahead", t)
 	}
-	h := &hold{lease: l, value: v}
+	h := newHold(l, v)
 	h.token, h.counted = t, false
 	h.written.Store(true)
 	s.held(c, p, h, began)

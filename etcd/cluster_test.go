@@ -81,6 +81,14 @@ func TestMemberHangs(t *testing.T) {
 			break
 		}
 	}
+	looks := time.Now()
+	for range 15 {
+		_, err := l.Inspect(within(t, 8*time.Second), "x")
+		must(t, err)
+	}
+	if took := time.Since(looks); took > 3500*time.Millisecond { // five without its mark
+		t.Errorf("fifteen looks, of which a silent member would get a third, took %v", took)
+	}
 	var last fencelock.Token
 	began := time.Now()
 	for range 10 {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // closeMost bounds what Close asks of the server.
@@ -30,14 +31,7 @@ func (o *Options) prefix() (string, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	p := o.Prefix
-	switch {
-	case o.NoPrefix && p != "":
-		return "", backend.Invalid("etcd.Options has both Prefix and NoPrefix: want one")
-	case p == "" && !o.NoPrefix:
-		p = backend.DefaultPrefix
-	}
-	return p, backend.CheckPrefix(p)
+	return core.Keyspace(o.Prefix, o.NoPrefix)
 }
 
 // Driver is the etcd backend. It implements backend.Mover.
@@ -51,8 +45,8 @@ type store struct {
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
-	shut    func() error   // close, once
-	flying  sync.WaitGroup // goroutines of the store
+	shut    func() error // close, once
+	flying  core.Group   // goroutines of the store
 	leases  leases
 	push    push
 	history history
@@ -111,28 +105,38 @@ func (s *store) close() error {
 	if !s.own {
 		return nil
 	}
-	if err := s.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
-		return err
+	err := s.client.Close()
+	if shared, ok := s.client.Auth.(*logins); ok {
+		shared.flying.Wait()
 	}
-	return nil
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
 }
 
 // hold is the handle of a grant.
 type hold struct {
 	key   string
-	rev   int64 // its create revision: never another's
-	lease *lease
-	own   bool // the lease is of no other lock
+	rev   int64                 // its create revision: never another's
+	lease atomic.Pointer[lease] // the waiters' until the first renewal of a hold that was inherited
+	own   bool                  // the lease is of no other lock
 
-	value                 // what its entry holds once it was renewed
-	written  atomic.Bool  // that stands in the entry
-	seen     atomic.Int64 // the revision at which it was there last; 0: that of the grant
-	reserved int          // as in backend.Grant
+	value                // what its entry holds once it was renewed
+	written atomic.Bool  // that stands in the entry
+	seen    atomic.Int64 // the revision at which it was there last; 0: that of the grant
 
 	// For Leave only:
 	sent     bool // a release was sent
 	bare     bool // one without a mark of its nonce went unanswered
 	released bool
+}
+
+// newHold returns the handle of a grant under a lease.
+func newHold(l *lease, v value) *hold {
+	h := &hold{value: v}
+	h.lease.Store(l)
+	return h
 }
 
 // holdOf returns the handle of a claim that was granted.
@@ -147,9 +151,13 @@ func holdOf(c *backend.Claim) (*hold, error) {
 
 // grant is what the engine is told: the Deadline counts from the last confirmation of the lease.
 func (h *hold) grant(r *backend.Request) backend.Grant {
-	g := backend.Grant{Token: h.token, Slot: h.slot, Reserved: h.reserved, Asked: h.lease.confirmed(), Handle: h}
-	if h.lease.granted < r.TTL+r.Grace {
-		g.Max = max(h.lease.granted-r.Grace, time.Nanosecond)
+	l := h.lease.Load()
+	g := backend.Grant{Token: h.token, Slot: h.slot, Reserved: h.reserve, Asked: l.confirmed(), Handle: h}
+	switch {
+	case l.kind == waits:
+		g.Short = l.granted
+	case l.granted < r.TTL+r.Grace:
+		g.Max = max(l.granted-r.Grace, time.Nanosecond)
 	}
 	return g
 }

@@ -1,6 +1,10 @@
 package etcd
 
-import "context"
+import (
+	"context"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
 
 // Watches is how many queues a driver watches, for the tests of package etcd_test.
 func (d *Driver) Watches() int {
@@ -28,3 +32,9 @@ func TooOld(version string) error { return tooOld(version) }
 func Do(ctx context.Context, send func(context.Context) (int, error)) (int, error) {
 	return do(ctx, send)
 }
+
+// ShareLogins is what a client's Auth becomes.
+func ShareLogins(a clientv3.Auth) clientv3.Auth { return &logins{Auth: a} }
+
+// Opening is the context under which a stream is opened.
+func Opening(ctx context.Context) context.Context { return opening(ctx) }

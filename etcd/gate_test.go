@@ -194,6 +194,9 @@ func refusedWaiterLeaves(t *testing.T, r *rig) {
 	p, url := r.proxied(t)
 	d, other := r.driver(t, url), r.driver(t, r.url())
 	g := closedGate("*")
+	g.State = backend.GateOpen // with a gate there is nobody who needs no turn
+	must(t, other.SetGate(t.Context(), g, 0))
+	g.State, g.Epoch = backend.GateBoth, g.Epoch+1
 	for i, lost := range []bool{false, true} {
 		h := hold(t, other, request("x", 10*i+1, 20*time.Second))
 		refused, both := request("x", 10*i+2, 20*time.Second), request("x", 10*i+3, 20*time.Second)
@@ -285,7 +288,7 @@ func setGateLostReply(t *testing.T, r *rig) {
 	}
 	resp, err := r.c.Get(t.Context(), r.prefix+"~gates")
 	must(t, err)
-	if len(resp.Kvs) != 1 || resp.Kvs[0].Version != 1 {
+	if len(resp.Kvs) != 1 || resp.Kvs[0].Version != 2 { // without a gate first
 		t.Errorf("the gates: got %v, want them written once", resp.Kvs)
 	}
 }

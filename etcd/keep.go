@@ -29,20 +29,27 @@ const (
 // asked is a hold that is asked about, and the place of the answer.
 type asked struct {
 	*hold
-	err *error
+	under *lease
+	err   *error
 }
 
 // Keep implements backend.Driver: to extend, a keep-alive for each lease that the holds are under,
 // many over one stream; and beside that a look whether their entries are there: if the lease lives
-// after it, an entry that was there has been there all the time.
+// after it, an entry that was there has been there all the time. What is under the waiters' lease
+// moves under another that was renewed before.
 func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
-	errs := make([]error, len(cs))
+	began, errs := backend.Now(), make([]error, len(cs))
 	var written, fresh []asked // the first renewal of a hold writes its token
+	moving := map[slotKey][]asked{}
 	for i, c := range cs {
 		h, err := holdOf(c)
-		switch a := (asked{h, &errs[i]}); {
-		case err != nil:
+		if err != nil {
 			errs[i] = err
+			continue
+		}
+		switch a := (asked{h, h.lease.Load(), &errs[i]}); {
+		case extend && a.under.kind == waits:
+			moving[slotOf(c.Request)] = append(moving[slotOf(c.Request)], a)
 		case extend && !h.written.Load():
 			fresh = append(fresh, a)
 		default:
@@ -50,31 +57,49 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 		}
 	}
 	all := slices.Concat(written, fresh)
-	var extending sync.WaitGroup
+	var beside sync.WaitGroup
 	var extended map[*lease]error
-	if extend {
-		extending.Go(func() { extended = s.extend(ctx, all) })
+	if extend && len(all) > 0 {
+		beside.Go(func() { extended = s.extend(ctx, all) })
+	}
+	for k, inherited := range moving {
+		beside.Go(func() { s.move(ctx, k, began, inherited) })
 	}
 	for part := range slices.Chunk(written, perTxn) {
 		s.lookAt(ctx, part)
 	}
 	for part := range slices.Chunk(fresh, perTxn) {
-		s.writeAt(ctx, part)
+		s.writeAt(ctx, part, nil)
 	}
-	extending.Wait()
+	beside.Wait()
 	for _, a := range all {
-		if err := extended[a.lease]; err != nil && !errors.Is(*a.err, backend.ErrLost) {
+		if err := extended[a.under]; err != nil && !errors.Is(*a.err, backend.ErrLost) {
 			*a.err = err
 		}
 	}
 	return errs
 }
 
+// move renews holds that were inherited: it puts their entries under the lease that they share, once that was renewed
+// after began.
+func (s *store) move(ctx context.Context, k slotKey, began backend.Instant, all []asked) {
+	l, err := s.leases.since(ctx, k, began)
+	for part := range slices.Chunk(all, perTxn) {
+		if err == nil {
+			s.writeAt(ctx, part, l)
+			continue
+		}
+		for _, a := range part {
+			*a.err = err
+		}
+	}
+}
+
 // extend renews the leases of holds.
 func (s *store) extend(ctx context.Context, all []asked) map[*lease]error {
 	of := map[*lease]error{}
 	for _, a := range all {
-		of[a.lease] = nil
+		of[a.under] = nil
 	}
 	ls := slices.Collect(maps.Keys(of))
 	for i, err := range s.leases.keepAlive(ctx, ls) {
@@ -112,16 +137,24 @@ func (s *store) lookAt(ctx context.Context, all []asked) {
 }
 
 // writeAt is lookAt for holds that are renewed for the first time: it also writes
-// the token into each entry, where Inspect finds it however long the lock is held.
-func (s *store) writeAt(ctx context.Context, all []asked) {
+// the token into each entry, where Inspect finds it however long the lock is held. It moves them under the lease to,
+// unless that is nil.
+func (s *store) writeAt(ctx context.Context, all []asked, to *lease) {
+	under := clientv3.WithIgnoreLease()
+	if to != nil {
+		under = clientv3.WithLease(to.id)
+	}
 	ops := make([]clientv3.Op, len(all))
 	for i, a := range all {
-		put := clientv3.OpPut(a.key, a.value.String(), clientv3.WithIgnoreLease())
+		put := clientv3.OpPut(a.key, a.value.String(), under)
 		ops[i] = clientv3.OpTxn([]clientv3.Cmp{a.same()}, []clientv3.Op{put}, nil)
 	}
 	p := s.history.now()
 	resp, err := s.commit(ctx, nil, ops, nil)
-	if errors.Is(err, rpctypes.ErrNoSpace) { // Inspect reads the token from the store's history
+	switch {
+	case to != nil && errors.Is(err, rpctypes.ErrLeaseNotFound):
+		to.die()
+	case to == nil && errors.Is(err, rpctypes.ErrNoSpace): // Inspect reads the token from the store's history
 		s.lookAt(ctx, all)
 		return
 	}
@@ -135,6 +168,9 @@ func (s *store) writeAt(ctx context.Context, all []asked) {
 		case !resp.Responses[i].GetResponseTxn().GetSucceeded():
 			*a.err = backend.ErrLost
 		default:
+			if to != nil {
+				a.lease.Store(to)
+			}
 			a.written.Store(true)
 			a.seen.Store(resp.Header.Revision)
 		}
@@ -220,7 +256,7 @@ func (s *leases) stream(ctx context.Context) (st *stream, old bool, err error) {
 	}
 	own, cancel := context.WithCancel(s.store.ctx)
 	stop := context.AfterFunc(ctx, cancel)
-	keep, err := s.lc.LeaseKeepAlive(own)
+	keep, err := s.lc.LeaseKeepAlive(opening(own))
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}

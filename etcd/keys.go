@@ -156,13 +156,13 @@ func decode(enc string) (string, bool) {
 // value is what an entry holds.
 type value struct {
 	held  bool          // granted; otherwise it waits
+	next  bool          // it waits, and holds the lock as soon as nobody is in front; see heir
 	both  bool          // granted to a client in backend.PhaseBoth of the migration move
 	token backend.Token // 0 until the holder's first renewal has written it
 	// base: the token is its base plus the create revision of its entry.
 	base    backend.Token
 	counted bool
-	// reserve is how many numbers after its token are the entry's too, if its grant has raised the
-	// base; 0 once the token is written.
+	// reserve is how many numbers after its token are the entry's too, if its grant has raised the base.
 	reserve int
 	slot    int // of a permit
 	move    string
@@ -185,8 +185,9 @@ func (v value) String() string {
 		token = "@" + strconv.FormatInt(v.base, 10)
 	case v.token > 0:
 		token = strconv.FormatInt(v.token, 10)
-	case v.reserve > 0:
-		token = "+" + strconv.Itoa(v.reserve)
+	}
+	if v.reserve > 0 {
+		token += "+" + strconv.Itoa(v.reserve)
 	}
 	switch {
 	case v.both:
@@ -195,6 +196,8 @@ func (v value) String() string {
 		return "held/" + strconv.Itoa(v.slot) + ":" + token + ":" + v.owner
 	case v.held:
 		return "held:" + token + ":" + v.owner
+	case v.next:
+		return "next:" + token + ":" + v.owner
 	}
 	return "wait:" + token + ":" + v.owner
 }
@@ -217,17 +220,21 @@ func parse(s string) (v value, ok bool) {
 		}
 		v.move, parts[2] = plain, owner
 	}
-	if parts[1] != "" {
-		var number string
-		number, v.counted = strings.CutPrefix(parts[1], "@")
+	number, reserve, reserves := strings.Cut(parts[1], "+")
+	if reserves {
+		n, err := strconv.Atoi(reserve)
+		if err != nil || n <= 0 || strconv.Itoa(n) != reserve {
+			return v, false
+		}
+		v.reserve = n
+	}
+	if number, v.counted = strings.CutPrefix(number, "@"); v.counted || number != "" {
 		n, err := strconv.ParseInt(number, 10, 64)
 		switch {
-		case err != nil || n < 0 || n == 0 && !v.counted:
+		case err != nil || n < 0 || n == 0 && !v.counted || v.counted && reserves:
 			return v, false
 		case v.counted:
 			v.base = n
-		case number[0] == '+':
-			v.reserve = int(n)
 		default:
 			v.token = n
 		}
@@ -239,8 +246,8 @@ func parse(s string) (v value, ok bool) {
 			return v, false
 		}
 	}
-	v.held, v.owner = state == "held", parts[2]
-	return v, v.held || state == "wait" && !slotted
+	v.held, v.next, v.owner = state == "held", state == "next", parts[2]
+	return v, v.held || !slotted && (v.next || state == "wait")
 }
 
 // tokenOf is the token of an entry that says it, of which the create revision is given; else 0.

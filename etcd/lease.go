@@ -35,6 +35,7 @@ const (
 // lease is one etcd lease of this driver.
 type lease struct {
 	id      clientv3.LeaseID
+	kind    kind
 	secs    int64         // as it was asked for
 	granted time.Duration // as the server granted it
 	born    time.Time
@@ -87,6 +88,7 @@ func (l *lease) die() {
 type kind string
 
 const (
+	single kind = ""       // by one lock
 	shared kind = "shared" // by the auto-renewed locks of one TTL
 	waits  kind = "waits"  // by all waiters
 	tombs  kind = "tombs"  // by tombstones; it is never renewed
@@ -151,9 +153,14 @@ func (s *leases) slot(k slotKey) *slot {
 
 // peek returns the lease of a slot if it was confirmed at most age ago.
 func (s *leases) peek(k slotKey, age time.Duration) *lease {
+	return s.cur(k, func(l *lease) bool { return l.within(age) })
+}
+
+// cur returns the lease of a slot if it will do.
+func (s *leases) cur(k slotKey, does func(*lease) bool) *lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l := s.slot(k).cur; l != nil && l.within(age) {
+	if l := s.slot(k).cur; l != nil && does(l) {
 		return l
 	}
 	return nil
@@ -174,7 +181,17 @@ func (s *leases) aging(slots map[slotKey]bool) (ls []*lease) {
 // get returns the lease of a slot, confirmed at most age ago: renewed or replaced
 // if need be, by one caller for all.
 func (s *leases) get(ctx context.Context, k slotKey, age time.Duration) (*lease, error) {
-	if l := s.peek(k, age); l != nil {
+	return s.obtain(ctx, k, func(l *lease) bool { return l.within(age) })
+}
+
+// since is get of one that was confirmed by a request sent after a moment.
+func (s *leases) since(ctx context.Context, k slotKey, at backend.Instant) (*lease, error) {
+	return s.obtain(ctx, k, func(l *lease) bool { return !l.isDead() && l.confirmed().Sub(at) >= 0 })
+}
+
+// obtain returns the lease of a slot if it will do, and otherwise renews or replaces it.
+func (s *leases) obtain(ctx context.Context, k slotKey, does func(*lease) bool) (*lease, error) {
+	if l := s.cur(k, does); l != nil {
 		return l, nil
 	}
 	s.mu.Lock()
@@ -186,7 +203,7 @@ func (s *leases) get(ctx context.Context, k slotKey, age time.Duration) (*lease,
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if l := s.peek(k, age); l != nil { // of the caller before
+	if l := s.cur(k, does); l != nil { // of the caller before
 		return l, nil
 	}
 	l, err := s.renewOrGrant(ctx, k, sl)
@@ -215,7 +232,7 @@ func (s *leases) renewOrGrant(ctx context.Context, k slotKey, sl *slot) (*lease,
 		}
 		sl.pace.slower()
 	}
-	return s.grant(ctx, k.secs)
+	return s.grant(ctx, k.kind, k.secs)
 }
 
 // rest returns after a pause, or with ctx's error.
@@ -232,7 +249,7 @@ func rest(ctx context.Context, pause time.Duration) error {
 
 // grant makes a lease. One whose answer was lost ends by itself. While the server has no space for
 // leases it is asked for one now and then.
-func (s *leases) grant(ctx context.Context, secs int64) (*lease, error) {
+func (s *leases) grant(ctx context.Context, k kind, secs int64) (*lease, error) {
 	s.mu.Lock()
 	full, until := s.full, s.pace.until
 	s.mu.Unlock()
@@ -247,13 +264,13 @@ func (s *leases) grant(ctx context.Context, secs int64) (*lease, error) {
 		}
 		s.store.history.see(p, resp.ResponseHeader)
 		granted := time.Duration(resp.TTL) * time.Second
-		return &lease{id: resp.ID, secs: secs, granted: granted, born: time.Now(), asked: asked}, nil
+		return &lease{id: resp.ID, kind: k, secs: secs, granted: granted, born: time.Now(), asked: asked}, nil
 	})
 	s.mu.Lock()
 	if errors.Is(err, rpctypes.ErrNoSpace) {
 		s.full = err
 		s.pace.slower()
-	} else {
+	} else if err == nil {
 		s.full, s.pace = nil, pace{}
 	}
 	s.mu.Unlock()
@@ -289,7 +306,7 @@ func (s *leases) take(ctx context.Context, secs int64, mine *lease) (*lease, err
 			return l, err
 		}
 	}
-	return s.grant(ctx, secs)
+	return s.grant(ctx, single, secs)
 }
 
 // give takes back a lease that nothing is attached to.

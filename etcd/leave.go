@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 
@@ -100,12 +101,12 @@ func (s *store) releasing(c *backend.Claim, p *place, tomb []clientv3.Op) *part 
 	one := &part{c: c, ifs: []clientv3.Cmp{h.same()}, freed: c.Nonce}
 	one.then = append([]clientv3.Op{clientv3.OpDelete(h.key)}, tomb...)
 	if tomb != nil { // what a late copy has put there after a Break; no other claim has the key
-		one.els = func() []clientv3.Op { return one.then }
+		one.els = func(bool) []clientv3.Op { return one.then }
 	}
 	one.take = func(ctx context.Context, resp *clientv3.TxnResponse, err error) error {
 		if errors.Is(err, rpctypes.ErrNoSpace) { // which the server says of what it has done, too
 			again = true
-			resp, err = s.releaseBare(ctx, h)
+			resp, err = s.releaseBare(ctx, p, h)
 		}
 		if err != nil {
 			return err
@@ -119,7 +120,7 @@ func (s *store) releasing(c *backend.Claim, p *place, tomb []clientv3.Op) *part 
 		}
 		var own *lease
 		if h.own {
-			own = h.lease
+			own = h.lease.Load()
 		}
 		p.key, h.released = h.key, ours
 		s.settle(p, own, ours && !c.Unsure)
@@ -136,8 +137,16 @@ func (h *hold) same() clientv3.Cmp {
 	return createdAt(h.key, h.rev)
 }
 
-// releaseBare deletes the entry and writes nothing, for a server that is full.
-func (s *store) releaseBare(ctx context.Context, h *hold) (*clientv3.TxnResponse, error) {
+// releaseBare deletes the entry and writes nothing, for a server that is full. The heirs go too: their first renewal
+// would have no space.
+func (s *store) releaseBare(ctx context.Context, p *place, h *hold) (*clientv3.TxnResponse, error) {
+	there, err := s.get(ctx, p.queue, clientv3.WithPrefix())
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.outOf(ctx, h.same(), heirsOf(there.Kvs, h.key, math.MaxInt64)); err != nil {
+		return nil, err
+	}
 	resp, err := s.txn(ctx, []clientv3.Cmp{h.same()}, []clientv3.Op{clientv3.OpDelete(h.key)}, nil)
 	if err != nil && !answered(err) {
 		h.bare = true
@@ -198,7 +207,7 @@ func (s *store) wasOurs(ctx context.Context, nonce string, h *hold, now int64) (
 	return false, nil
 }
 
-// Break implements backend.Driver. It ends the holds that it finds. Waiters that may hold and have not had
+// Break implements backend.Driver. It ends the holds that it finds. Waiters that may hold and have not taken
 // their turn yet are left alone.
 func (s *store) Break(ctx context.Context, name string) error {
 	resp, err := s.get(ctx, s.keys.queue(name), clientv3.WithPrefix())
@@ -209,7 +218,7 @@ func (s *store) Break(ctx context.Context, name string) error {
 	var ops []clientv3.Op
 	for _, kv := range resp.Kvs {
 		v, known := parse(string(kv.Value))
-		if kv == first && (!known || kv.Lease == 0) || v.held {
+		if kv == first && (!known || v.next || kv.Lease == 0) || v.held {
 			ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{still(kv)}, []clientv3.Op{
 				clientv3.OpDelete(string(kv.Key)),
 			}, nil))

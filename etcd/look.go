@@ -28,8 +28,8 @@ const (
 // Look implements backend.Driver. The token of a lock whose holder has not renewed it yet is read
 // from the base as it was at the grant; it is 0 if the store has compacted that moment.
 //
-// A grant that is under way compares the gates, so once a gate stands no entry becomes a holder's
-// that it would not admit, and the pages need not be of one moment to be strict.
+// A grant that is under way compares the gates, and behind a gate there are no heirs but who holds: so once a gate
+// stands no entry becomes a holder's that it would not admit, and the pages need not be of one moment to be strict.
 func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
 	return func(yield func(backend.Info, error) bool) {
 		var left remains
@@ -123,7 +123,7 @@ func (s *store) describe(ctx context.Context, q queue, left *remains) (backend.I
 		return s.describeGroup(ctx, q, r.Mode, left)
 	}
 	i.Waiters = len(q.kvs)
-	if known && !v.held {
+	if known && !v.held && !v.next {
 		return i, nil // the lock is free for the first waiter, which has not taken it yet
 	}
 	i.Held, i.Waiters = true, len(q.kvs)-1
@@ -131,8 +131,12 @@ func (s *store) describe(ctx context.Context, q queue, left *remains) (backend.I
 	if known {
 		i.Owner, i.Token = v.owner, v.token
 		if i.Token == 0 {
+			at := first.ModRevision
+			if v.next {
+				at = first.CreateRevision
+			}
 			var err error
-			if i.Token, err = s.tokenOf(ctx, first, v); err != nil {
+			if i.Token, err = s.tokenOf(ctx, first, at, v.reserve); err != nil {
 				return i, err
 			}
 		}
@@ -196,16 +200,16 @@ func (s *store) describeGroup(
 	return i, errs
 }
 
-// tokenOf returns the token of an entry that was last written by its grant, with the value v.
-func (s *store) tokenOf(ctx context.Context, kv *mvccpb.KeyValue, v value) (backend.Token, error) {
-	resp, err := s.get(ctx, s.keys.base(), clientv3.WithRev(kv.ModRevision))
+// tokenOf returns the token of an entry that was granted at a revision, or put there as an heir's.
+func (s *store) tokenOf(ctx context.Context, kv *mvccpb.KeyValue, at int64, reserve int) (backend.Token, error) {
+	resp, err := s.get(ctx, s.keys.base(), clientv3.WithRev(at))
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		return 0, nil
 	}
 	if err != nil || len(resp.Kvs) == 0 {
 		return 0, err
 	}
-	t, _, err := tokenAt(resp.Kvs[0], kv.CreateRevision, kv.ModRevision, v.reserve)
+	t, _, err := tokenAt(resp.Kvs[0], kv.CreateRevision, at, reserve)
 	return t, err
 }
 

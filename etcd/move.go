@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -142,6 +143,8 @@ func (s *store) Swap(ctx context.Context, rs []backend.Record, keep time.Duratio
 	return nil
 }
 
+// swapGate replaces a gate. Nobody is an heir while there is the key of the gates, so before there is any gate in it
+// it is there without, and those who are heirs since before lose their places.
 func (s *store) swapGate(ctx context.Context, move string, r backend.Record) error {
 	gates, by, err := s.loadGates(ctx)
 	if err != nil {
@@ -162,12 +165,34 @@ func (s *store) swapGate(ctx context.Context, move string, r backend.Record) err
 		}
 		gates = append(gates, g)
 	}
+	if by == nil {
+		if by, err = s.noGates(ctx); err != nil {
+			return err
+		}
+	}
+	if string(by.Data) == string(backend.EncodeGates(nil)) {
+		if err := s.disinherit(ctx, math.MaxInt64); err != nil {
+			return err
+		}
+	}
 	put := clientv3.OpPut(s.keys.gates(), string(backend.EncodeGates(gates)))
 	resp, err := s.commit(ctx, []clientv3.Cmp{s.sameGates(by)}, []clientv3.Op{put}, nil)
 	if err == nil && !resp.Succeeded { // others have changed one, or our first send was done
 		err = backend.ErrGates
 	}
 	return err
+}
+
+// noGates makes the key of the gates, with none, and returns what it has. ErrGates: others have made it.
+func (s *store) noGates(ctx context.Context) (*backend.Record, error) {
+	none := &backend.Record{Key: backend.GateKey, Data: backend.EncodeGates(nil)}
+	none.Version = string(none.Data)
+	put := clientv3.OpPut(s.keys.gates(), none.Version)
+	resp, err := s.commit(ctx, []clientv3.Cmp{s.sameGates(nil)}, []clientv3.Op{put}, nil)
+	if err == nil && !resp.Succeeded {
+		err = backend.ErrGates
+	}
+	return none, err
 }
 
 // report puts what a client reports under a lease of its own, of whole seconds, or deletes it. The

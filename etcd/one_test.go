@@ -109,6 +109,15 @@ func TestOnOneServer(t *testing.T) {
 		{"TurnAndEntryLost", turnAndEntryLost},
 		{"HeldAfterUnlock", heldAfterUnlock},
 		{"LastSecond", lastSecond},
+		{"HeirAsksNothing", heirAsksNothing},
+		{"HeirBehindATurn", heirBehindATurn},
+		{"HeirBehindAFloor", heirBehindAFloor},
+		{"HeirsBeforeTheFirstGate", heirsBeforeTheFirstGate},
+		{"HeirIsBroken", heirIsBroken},
+		{"HeirInSilence", heirInSilence},
+		{"HeirCutOff", heirCutOff},
+		{"HeirOutlivesTheWait", heirOutlivesTheWait},
+		{"HeirOfAShortTTL", heirOfAShortTTL},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -147,6 +147,7 @@ func connect(ctx context.Context, conf clientv3.Config) (*clientv3.Client, error
 		stop()
 		return nil, meaning(ctx, err)
 	}
+	client.Auth = &logins{Auth: client.Auth}
 	return client, nil
 }
 

@@ -1,8 +1,11 @@
 package etcd_test
 
 import (
+	"bufio"
 	"errors"
+	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -126,9 +129,9 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-func TestUsers(t *testing.T) {
-	t.Parallel()
-	e := servers.Etcd(t, servers.EtcdOptions{})
+// users makes a server check passwords, and returns the URL of a user with a role for the prefix app:.
+func users(t *testing.T, e *servers.EtcdCluster) string {
+	t.Helper()
 	c := client(t, e)
 	ctx := t.Context()
 	for _, step := range []func() error{
@@ -146,11 +149,17 @@ func TestUsers(t *testing.T) {
 	} {
 		must(t, step())
 	}
-	host := e.Addrs()[0]
-	l := open(t, "etcd://app:"+secret+"@"+host+"?prefix=app:", fencelock.WithTTL(6*time.Second))
+	return "etcd://app:" + secret + "@" + e.Addrs()[0] + "?prefix=app:"
+}
+
+func TestUsers(t *testing.T) {
+	t.Parallel()
+	e := servers.Etcd(t, servers.EtcdOptions{})
+	app, host, ctx := users(t, e), e.Addrs()[0], t.Context()
+	l := open(t, app, fencelock.WithTTL(6*time.Second))
 	le := lock(t, l.Mutex("x"))
 	manual := lock(t, l.Mutex("y", fencelock.WithManualRenew()))
-	wait := start(t, open(t, "etcd://app:"+secret+"@"+host+"?prefix=app:").Mutex("x"))
+	wait := start(t, open(t, app).Mutex("x"))
 	await(t, 5*time.Second, "a waiter", func() bool {
 		info, err := l.Inspect(ctx, "x")
 		return err == nil && info.Waiters == 1
@@ -173,6 +182,55 @@ func TestUsers(t *testing.T) {
 			t.Errorf("got %v, want it to name %s and no password", err, tt.says)
 		}
 	}
+}
+
+// The streams that a process opens together share a login. One at a time, and each anew when it was given up, they
+// would never get through to a server that is busy with the checks of those before.
+func TestLoginsShared(t *testing.T) {
+	t.Parallel()
+	const names = 64 // eight streams of watches
+	e := servers.Etcd(t, servers.EtcdOptions{})
+	l := open(t, users(t, e))
+	began := time.Now()
+	var leases []*fencelock.Lease
+	var waits []*pending
+	for i := range names {
+		leases = append(leases, lock(t, l.Mutex(fmt.Sprint(i))))
+	}
+	for i := range names {
+		waits = append(waits, start(t, l.Mutex(fmt.Sprint(i))))
+	}
+	for i := range names {
+		await(t, 20*time.Second, "a waiter", func() bool {
+			info, err := l.Inspect(t.Context(), fmt.Sprint(i))
+			return err == nil && info.Waiters == 1
+		})
+	}
+	logins, most := logins(t, e), 3+int(time.Since(began)/(700*time.Millisecond))
+	if logins > most {
+		t.Errorf("got %d logins, want %d at most", logins, most)
+	}
+	for i, w := range waits {
+		unlock(t, leases[i])
+		unlock(t, w.granted(t, 10*time.Second))
+	}
+}
+
+// logins is how many a server has counted.
+func logins(t *testing.T, e *servers.EtcdCluster) (n int) {
+	t.Helper()
+	resp, err := http.Get("http://" + e.Addrs()[0] + "/metrics")
+	must(t, err)
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if strings.HasPrefix(lines.Text(), `grpc_server_started_total{grpc_method="Authenticate"`) {
+			_, err := fmt.Sscan(lines.Text()[strings.LastIndexByte(lines.Text(), ' '):], &n)
+			must(t, err)
+		}
+	}
+	must(t, lines.Err())
+	return n
 }
 
 // A real server that is too old is in tests/backends (make versions).

@@ -97,9 +97,9 @@ func (p *picker) Pick(balancer.PickInfo) (balancer.PickResult, error) {
 // done takes in how a request ended.
 func (m *member) done(began time.Duration, info balancer.DoneInfo) {
 	now := time.Since(start)
+	// Two codes are the client's own: it waited long enough, or a copy of the request was answered by another member.
 	switch code := status.Code(info.Err); {
-	case code == codes.Canceled: // a stream that was answered long ago, say
-	case code != codes.DeadlineExceeded:
+	case code != codes.DeadlineExceeded && code != codes.Canceled:
 		m.silent.Store(0)
 	case !info.BytesReceived && now-began >= silentLeast:
 		m.silent.Store(int64(now))

@@ -54,7 +54,15 @@ type place struct {
 	// front are the entries in front that are there yet, but those that cannot keep it out; the own one:
 	// to be looked at.
 	front map[string]*backend.Request
-	gone  map[string]int64 // the deletions that the list did not know of, with their revisions
+	gone  map[string]left // the deletions that the list did not know of
+	// heir is the token with which it holds once nobody is in front, 0: it has to take its turn; joined the revision at
+	// which its entry was put as an heir's, era in what history, and under what lease. doubted: somebody in front may
+	// have been granted the lock since by a transaction, with a greater token.
+	heir    backend.Token
+	joined  int64
+	era     int // of the history
+	under   *lease
+	doubted bool
 }
 
 func (s *store) place(c *backend.Claim) *place {
@@ -169,10 +177,18 @@ func (p *place) list() clientv3.Op {
 func (u *push) list(p *place, rev int64, queue []*mvccpb.KeyValue) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	was := p.front
+	delete(was, p.key)
 	p.locked, p.listed, p.front = true, rev, map[string]*backend.Request{}
+	p.doubted = p.doubted && rev != p.rev
 	for _, kv := range queue {
 		key := string(kv.Key)
-		if kv.CreateRevision >= p.rev || p.gone[key] > rev {
+		if kv.CreateRevision >= p.rev {
+			continue
+		}
+		delete(was, key)
+		if gone := p.gone[key]; gone.at > rev {
+			p.doubted = p.doubted || p.doubts(gone)
 			continue
 		}
 		r := alone
@@ -183,7 +199,8 @@ func (u *push) list(p *place, rev int64, queue []*mvccpb.KeyValue) {
 			p.front[key] = r
 		}
 	}
-	if p.gone[p.key] > rev {
+	p.doubted = p.doubted || rev != p.rev && len(was) > 0 // what became of these was not heard
+	if p.gone[p.key].at > rev {
 		p.ownGone()
 	}
 	clear(p.gone)
@@ -201,15 +218,19 @@ func (p *place) free() bool {
 
 // deleted ticks off an entry. The waiter looks when nobody in front keeps it out any more, or when the
 // entry is its own. push.mu is held.
-func (p *place) deleted(key string, rev int64) {
-	if rev <= p.listed {
+func (p *place) deleted(key string, l left) {
+	if l.at <= p.listed {
 		return
 	}
 	if p.gone == nil {
-		p.gone = map[string]int64{}
+		p.gone = map[string]left{}
 	}
-	p.gone[key] = rev // for the list that is on its way, if one is
+	if _, twice := p.gone[key]; twice { // by two claims, of which the first is forgotten
+		l.wrote, l.last = l.at, 0
+	}
+	p.gone[key] = l // for the list that is on its way, if one is
 	if p.front[key] != nil {
+		p.doubted = p.doubted || p.doubts(l)
 		if delete(p.front, key); p.free() {
 			p.c.Wake(0)
 		}
@@ -238,4 +259,11 @@ func (u *push) stale(p *place) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return p.watch != nil && (p.listed < p.watch.since || len(p.front) > 0)
+}
+
+// seen is the revision at which a place that is granted the lock was in its queue last, as a list said.
+func (u *push) seen(p *place) int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return p.listed
 }

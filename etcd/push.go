@@ -183,8 +183,8 @@ func (u *push) run(ctx context.Context, w *watch) {
 	// clientv3 goes on with another member by itself, without a gap, when a connection breaks. A
 	// member that has lost its leader ends the watch (ErrNoLeader, clientv3 3.7): the waiters look
 	// for themselves and open another.
-	for resp := range w.stream.Watch(clientv3.WithRequireLeader(ctx), w.queue,
-		clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithCreatedNotify()) {
+	for resp := range w.stream.Watch(opening(clientv3.WithRequireLeader(ctx)), w.queue,
+		clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithPrevKV(), clientv3.WithCreatedNotify()) {
 		if resp.Err() != nil {
 			return
 		}
@@ -204,7 +204,7 @@ func (u *push) run(ctx context.Context, w *watch) {
 		for _, e := range resp.Events {
 			for p := range w.places {
 				if e.Type == mvccpb.DELETE {
-					p.deleted(string(e.Kv.Key), e.Kv.ModRevision)
+					p.deleted(string(e.Kv.Key), leftBy(e))
 				}
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/namespace"
@@ -43,7 +44,7 @@ func TestDeletionOfTheOwnKey(t *testing.T) {
 		u := &push{}
 		told := func(at int64) {
 			if at > 0 {
-				p.deleted(p.key, at)
+				p.deleted(p.key, left{at: at})
 			}
 		}
 		told(tt.before)
@@ -53,6 +54,110 @@ func TestDeletionOfTheOwnKey(t *testing.T) {
 		told(tt.after)
 		if (woken > 0) != tt.looks || (p.front[p.key] != nil) != tt.looks {
 			t.Errorf("%s: woken %d times, in front: %v; want a look: %v", tt.what, woken, p.front, tt.looks)
+		}
+	}
+}
+
+// An heir inherits only if nothing that it has been told, or may not have been, speaks against it.
+func TestInherits(t *testing.T) {
+	t.Parallel()
+	held := func(mod int64, text string) *mvccpb.KeyValue {
+		return &mvccpb.KeyValue{Key: []byte("q/front"), CreateRevision: 5, ModRevision: mod, Value: []byte(text)}
+	}
+	before := held(5, "held::o")
+	for _, tt := range []struct {
+		what string
+		was  *mvccpb.KeyValue // what the entry in front said last; nil: unknown
+		set  func(*store, *backend.Claim, *place)
+		told bool
+		heir bool // by its turn, if the base is the same
+	}{
+		{"the release of who held before", held(5, "held::o"), nil, true, true},
+		{"that of an heir", held(5, "next::o"), nil, true, true},
+		{"that of a turn since", held(12, "held::o"), nil, false, true},
+		{"that of one that says a lower token", held(12, "held:106:o"), nil, true, true},
+		{"that of one that says a greater token", held(12, "held:110:o"), nil, false, true},
+		{"that of one with a lower token and a reserve", held(12, "held:106+4:o"), nil, false, true},
+		{"an end without what was there", nil, nil, false, true},
+		{"what a stranger has written since", held(12, "?"), nil, false, true},
+		{"unsure", before, func(_ *store, c *backend.Claim, _ *place) { c.Unsure = true }, false, false},
+		{"an entry of a holder", before, func(_ *store, _ *backend.Claim, p *place) {
+			p.holds = true
+		}, false, false},
+		{"an entry that was put again", before, func(_ *store, _ *backend.Claim, p *place) {
+			p.rev = 11
+		}, false, false},
+		{"a floor", before, func(_ *store, c *backend.Claim, _ *place) { c.Floor = 1 }, false, false},
+		{"a reserve", before, func(_ *store, c *backend.Claim, _ *place) { c.Reserve = 1 }, false, false},
+		{"renewed by hand", before, func(_ *store, c *backend.Claim, _ *place) {
+			c.Auto = false
+		}, false, false},
+		{"gates", before, func(_ *store, c *backend.Claim, _ *place) {
+			c.Gates = &backend.Record{Version: "[]"}
+		}, false, false},
+		{"a lease that is half over", before, func(_ *store, _ *backend.Claim, p *place) {
+			p.under.asked = backend.Now().Add(-sessionAge)
+		}, false, false},
+		{"half a TTL over", before, func(_ *store, c *backend.Claim, p *place) {
+			c.TTL = time.Second
+			p.under.asked = backend.Now().Add(-time.Second / 2)
+		}, false, false},
+		{"a watch since the list", before, func(_ *store, _ *backend.Claim, p *place) {
+			p.watch.since = 11
+		}, false, true},
+		{"the store has gone back", before, func(s *store, _ *backend.Claim, _ *place) {
+			s.history.see(point{rev: 20}, &pb.ResponseHeader{Revision: 10})
+		}, false, false},
+		{"a list without one of whom nothing was told", before, func(s *store, _ *backend.Claim, p *place) {
+			p.front["q/other"] = alone
+			s.push.list(p, 20, nil)
+		}, false, true},
+		{"a list with one that has come back behind", before, func(s *store, _ *backend.Claim, p *place) {
+			p.front["q/other"] = alone
+			s.push.list(p, 20, []*mvccpb.KeyValue{{Key: []byte("q/other"), CreateRevision: 18}})
+		}, false, true},
+		{"two deletions before a list", before, func(s *store, _ *backend.Claim, p *place) {
+			p.listed, p.front = 0, nil
+			p.deleted("q/front", left{at: 15, wrote: 12})
+			p.deleted("q/front", left{at: 17})
+			s.push.list(p, 10, []*mvccpb.KeyValue{{Key: []byte("q/front"), CreateRevision: 5}})
+		}, false, true},
+		{"the own entry's end before the list", before, func(s *store, _ *backend.Claim, p *place) {
+			p.listed, p.front = 0, nil
+			p.deleted("q/front", left{at: 15, wrote: 5})
+			p.deleted("q/own", left{at: 16, wrote: 10})
+			s.push.list(p, 10, []*mvccpb.KeyValue{{Key: []byte("q/front"), CreateRevision: 5}})
+		}, false, true},
+	} {
+		woken := wakes(0)
+		c := &backend.Claim{Request: &backend.Request{Auto: true, TTL: time.Minute}, Waker: &woken}
+		p := &place{c: c, queue: "q/", key: "q/own", rev: 10, joined: 10, heir: 110}
+		p.under = &lease{granted: waitTTL, asked: backend.Now()}
+		p.watch = &watch{queue: "q/", since: 1}
+		s := &store{}
+		s.history.onBack = func() {}
+		front := []*mvccpb.KeyValue{
+			{Key: []byte("q/front"), CreateRevision: 5}, {Key: []byte(p.key), CreateRevision: 10},
+		}
+		for _, early := range []bool{false, true} {
+			p.doubted, p.gone = false, nil
+			gone := &clientv3.Event{Kv: &mvccpb.KeyValue{Key: []byte("q/front"), ModRevision: 15}, PrevKv: tt.was}
+			if p.listed, p.front = 0, nil; early {
+				p.deleted("q/front", leftBy(gone))
+			}
+			if s.push.list(p, 10, front); !early {
+				if _, told := s.inherits(c, p); told {
+					t.Errorf("%s: it inherits while somebody is in front", tt.what)
+				}
+				p.deleted("q/front", leftBy(gone))
+			}
+			if tt.set != nil {
+				tt.set(s, c, p)
+			}
+			heir, told := s.inherits(c, p)
+			if told != tt.told || (heir == 110) != tt.heir {
+				t.Errorf("%s, told early: %v: got token %d, told: %v", tt.what, early, heir, told)
+			}
 		}
 	}
 }
@@ -125,8 +230,8 @@ func streamsLeft() (n int, stacks string) {
 }
 
 // Of many watches at once each waits for others of its stream, and none is taken for one of a member that hangs.
+// It runs by itself: each watch has 700 ms.
 func TestManyWatchesAtOnce(t *testing.T) {
-	t.Parallel()
 	d, p := behindProxy(t)
 	p.Set(faultproxy.Mode{Delay: 50 * time.Millisecond})
 	errs := make([]error, 40*streamsMost)

@@ -109,7 +109,7 @@ func lostRepliesOfWaiter(t *testing.T, r *rig) {
 func turnPassed(t *testing.T, r *rig) {
 	p, url := r.proxied(t)
 	le := lock(t, open(t, r.url()).Mutex("x"))
-	wait := r.wait(t, open(t, url).Mutex("x"), 2)
+	wait := r.wait(t, open(t, url).Mutex("x", fencelock.WithManualRenew()), 2) // its grant is its turn
 	third := r.wait(t, open(t, r.url()).Mutex("x"), 3)
 	own := r.queue(t, "x")[1]
 	p.Set(faultproxy.Mode{HoldRequests: true})
@@ -157,7 +157,7 @@ func turnAndEntryLost(t *testing.T, r *rig) {
 		})},
 	}))
 	le := lock(t, open(t, r.url()).Mutex("x"))
-	wait := r.wait(t, l.Mutex("x"), 2)
+	wait := r.wait(t, l.Mutex("x", fencelock.WithManualRenew()), 2) // its grant is its turn
 	unlock(t, le)
 	select {
 	case <-again:

@@ -105,21 +105,20 @@ type part struct {
 	c     *backend.Claim
 	ifs   []clientv3.Cmp
 	then  []clientv3.Op
-	els   func() []clientv3.Op // nil: none
-	gated bool                 // the gates must be those of the claim
-	due   rise                 // what its grant asks of the base
-	rev   int64                // its create revision, or one below it
-	base  bool                 // the last answer is to be the base
-	freed string               // the nonce that goes to the key ~last with it
+	els   func(anchors bool) []clientv3.Op // nil: none; anchors: it may compare the base with the clock
+	gated bool                             // the gates must be those of the claim; the last answer is the base then
+	due   rise                             // what its grant asks of the base
+	rev   int64                            // its create revision, or one below it
+	freed string                           // the nonce that goes to the key ~last with it
 	take  func(context.Context, *clientv3.TxnResponse, error) error
 }
 
 // otherwise is what it does where its compares fail.
-func (p *part) otherwise() []clientv3.Op {
+func (p *part) otherwise(anchors bool) []clientv3.Op {
 	if p.els == nil {
 		return nil
 	}
-	return p.els()
+	return p.els(anchors)
 }
 
 // send sends a part alone; nil: there is nothing to do.
@@ -128,7 +127,7 @@ func (s *store) send(ctx context.Context, one *part) error {
 		return nil
 	}
 	ifs, then := s.flat(one)
-	resp, err := s.txn(ctx, ifs, then, one.otherwise())
+	resp, err := s.txn(ctx, ifs, then, one.otherwise(true))
 	return one.take(ctx, resp, err)
 }
 
@@ -175,7 +174,7 @@ func (s *store) commitParts(ctx context.Context, parts []*part) ([]*clientv3.Txn
 		own := *p
 		own.due, own.freed = rise{}, ""
 		ifs, then := s.flat(&own)
-		ops = append(ops, clientv3.OpTxn(ifs, then, p.otherwise()))
+		ops = append(ops, clientv3.OpTxn(ifs, then, p.otherwise(false)))
 	}
 	resp, err := s.txn(ctx, nil, append(ops, s.freed(parts)...), nil)
 	if err != nil {
@@ -193,17 +192,15 @@ func (s *store) commitParts(ctx context.Context, parts []*part) ([]*clientv3.Txn
 func (s *store) flat(parts ...*part) (ifs []clientv3.Cmp, then []clientv3.Op) {
 	then = s.rises(parts)
 	var by *backend.Claim // whose gates are compared
-	base := false
 	for _, p := range parts {
 		ifs, then = append(ifs, p.ifs...), append(then, p.then...)
 		if p.gated && (by == nil || version(by.Gates) != version(p.c.Gates)) {
 			by = p.c
 			ifs = append(ifs, s.sameGates(by.Gates))
 		}
-		base = base || p.base
 	}
 	then = append(then, s.freed(parts)...)
-	if base {
+	if by != nil {
 		then = append(then, clientv3.OpGet(s.keys.base()))
 	}
 	return ifs, then

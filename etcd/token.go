@@ -89,6 +89,7 @@ type history struct {
 
 	mu       sync.Mutex
 	last     point
+	era      int       // how often the store has gone back
 	anchored time.Time // when the base was last compared with the clock
 }
 
@@ -97,12 +98,13 @@ type point struct {
 	rev  int64  // the greatest seen
 	term uint64 // the raft term of that time
 	due  bool   // the base is to be compared with the clock
+	era  int    // how often the store had gone back
 }
 
 func (h *history) now() point {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return point{h.last.rev, h.last.term, time.Since(h.anchored) > anchorEvery}
+	return point{h.last.rev, h.last.term, time.Since(h.anchored) > anchorEvery, h.era}
 }
 
 // see takes in the header of an answer to a request that was sent after before. It
@@ -112,6 +114,7 @@ func (h *history) see(before point, hd *pb.ResponseHeader) (back bool) {
 	h.mu.Lock()
 	if back {
 		h.last, h.anchored = point{rev: hd.Revision, term: hd.RaftTerm}, time.Time{}
+		h.era++
 	} else {
 		h.last.rev, h.last.term = max(h.last.rev, hd.Revision), max(h.last.term, hd.RaftTerm)
 	}
@@ -191,9 +194,10 @@ func (s *store) Raise(ctx context.Context, floor backend.Token, held *backend.Cl
 	p := s.history.now()
 	var rev int64
 	var ifs []clientv3.Cmp
+	var h *hold
 	if held != nil {
-		h, err := holdOf(held)
-		if err != nil {
+		var err error
+		if h, err = holdOf(held); err != nil {
 			return err
 		}
 		rev, ifs = h.rev, []clientv3.Cmp{h.same()}
@@ -209,15 +213,27 @@ func (s *store) Raise(ctx context.Context, floor backend.Token, held *backend.Cl
 			rev = first.Kvs[0].CreateRevision
 		}
 	}
-	resp, err := s.commit(ctx, ifs, []clientv3.Op{s.raiseBase(rise{least: floor + 1}, rev)}, nil)
+	then := []clientv3.Op{s.raiseBase(rise{least: floor + 1}, rev)}
+	if held != nil {
+		then = append(then, clientv3.OpGet(s.keys.queue(held.Name), clientv3.WithPrefix()))
+	}
+	resp, err := s.commit(ctx, ifs, then, nil)
 	if err != nil {
 		return err
 	}
 	s.history.see(p, resp.Header)
-	if !resp.Succeeded {
+	switch {
+	case !resp.Succeeded:
 		return backend.ErrLost
+	case held == nil:
+		return s.disinherit(ctx, resp.Header.Revision)
 	}
-	return nil
+	behind := heirsOf(resp.Responses[1].GetResponseRange().GetKvs(), h.key, resp.Header.Revision)
+	there, err := s.outOf(ctx, h.same(), behind)
+	if err == nil && !there {
+		err = backend.ErrLost
+	}
+	return err
 }
 
 // Source implements backend.Mover: the token that an entry of this very moment would have.

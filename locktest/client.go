@@ -2,8 +2,6 @@ package locktest
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"iter"
 	"slices"
@@ -100,10 +98,3 @@ func (c *client) Break(ctx context.Context, name string) error {
 }
 
 func (c *client) Close() error { return nil }
-
-// nonce returns 32 hex digits.
-func nonce() string {
-	var raw [16]byte
-	_, _ = rand.Read(raw[:]) // never fails
-	return hex.EncodeToString(raw[:])
-}

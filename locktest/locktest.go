@@ -101,7 +101,7 @@ func (s *Store) Expire(name string) {
 // does nothing.
 func (s *Store) Hold(name string) (free func()) {
 	s.t.Helper()
-	r := &backend.Request{Name: name, Nonce: nonce(), Owner: somebody, TTL: forever, Lost: func(error) {}}
+	r := &backend.Request{Name: name, Nonce: core.Nonce(), Owner: somebody, TTL: forever, Lost: func(error) {}}
 	if err := backend.CheckName(name); err != nil {
 		s.t.Fatalf("locktest: Hold: %v", err)
 	}

@@ -97,6 +97,7 @@ type dialer struct {
 	end    context.CancelFunc
 	pace   *pace
 	cancel chan struct{} // full while beginMost are there to cancel something
+	slow   slow
 	mu     sync.Mutex
 	conns  map[*dialed]struct{}
 }
@@ -138,7 +139,9 @@ func (d *dialer) serve(config *pgxpool.Config) {
 		config.ConnConfig.ValidateConnect = primaryOnly
 	}
 	if config.ShouldPing == nil {
-		config.ShouldPing = wasIdle
+		config.ShouldPing = func(ctx context.Context, p pgxpool.ShouldPingParams) bool {
+			return wasIdle(ctx, p) && !d.slow.answers()
+		}
 	}
 	if config.PingTimeout == 0 {
 		config.PingTimeout = pingMost

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -304,6 +305,13 @@ func slowDialOfADB(t *testing.T, s *servers.PostgresServer) {
 		le, err := l.Mutex("slow dial").TryLock(within(t, 5*time.Second))
 		must(t, err)
 		unlock(t, le)
+		// Another was dialed where the one that served was slow.
+		await(t, 10*time.Second, "all connections", func() bool { return db.Stats().InUse == 1 })
+		for db.Stats().Idle > 1 {
+			other, err := db.Conn(t.Context())
+			must(t, err)
+			defer other.Close()
+		}
 		var pid int32
 		must(t, db.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&pid))
 		run(t, p, "SELECT pg_terminate_backend($1, 2000)", pid)
@@ -352,4 +360,171 @@ func lateForAnAnswer(t *testing.T, s *servers.PostgresServer) {
 	if got := link.Counts().Opened; got != opened {
 		t.Errorf("%d connections were made, want %d", got, opened)
 	}
+}
+
+// Where every answer is late, as of a server that many processes ask at once, each would cost a connection, another one
+// to cancel it, and a third in its place: nobody would have an answer in time. Nor do pings cost one.
+func lateAnswersKeepConnections(t *testing.T, s *servers.PostgresServer) {
+	if testing.Short() {
+		t.Skip("seconds of waiting")
+	}
+	t.Parallel()
+	const locks = 16
+	link := proxied(t, s)
+	l := open(t, at(link.Addr(), postgres.Lease, "connect_timeout", "5"))
+	unlock(t, lock(t, l.Mutex("before")))
+	link.Set(faultproxy.Mode{Delay: 375 * time.Millisecond})
+	defer link.Set(faultproxy.Mode{})
+	for _, made := range []bool{false, true} { // whether the connections are there
+		if made {
+			time.Sleep(1200 * time.Millisecond) // idle for so long they would be pinged
+		}
+		opened := link.Counts().Opened
+		var asking sync.WaitGroup
+		for i := range locks {
+			asking.Go(func() {
+				_, err := l.Mutex(fmt.Sprint("late answers", made, i)).Lock(t.Context())
+				if made && err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		asking.Wait()
+		if n := link.Counts().Opened - opened; made && n > locks/2 {
+			t.Errorf("%d more connections were made, want %d at most", n, locks/2)
+		}
+	}
+}
+
+// A try waits for its connection for as long as it has: one that takes longer than the pool may say that it is used up
+// is no failure.
+func lateConnection(t *testing.T, s *servers.PostgresServer) {
+	if testing.Short() {
+		t.Skip("seconds of waiting")
+	}
+	t.Parallel()
+	for _, mode := range []postgres.Mode{postgres.Row, postgres.Advisory} {
+		config, err := pgxpool.ParseConfig(s.URL())
+		must(t, err)
+		var late atomic.Bool
+		config.BeforeConnect = func(ctx context.Context, _ *pgx.ConnConfig) error {
+			if late.Load() {
+				<-time.After(2800 * time.Millisecond)
+			}
+			return ctx.Err()
+		}
+		p, err := pgxpool.NewWithConfig(t.Context(), config)
+		must(t, err)
+		defer p.Close()
+		m := over(t, p, &postgres.Options{Mode: mode, Prefix: "late"}).Mutex("x")
+		unlock(t, lock(t, m))
+		p.Reset()
+		late.Store(true)
+		le, err := m.TryLock(t.Context())
+		must(t, err)
+		must(t, le.Unlock(t.Context()))
+	}
+}
+
+// A server that does not answer the hello of a listener is slow, and no pooler that drops pushes: once it answers,
+// pushes arrive again.
+func slowHello(t *testing.T, s *servers.PostgresServer) {
+	if testing.Short() {
+		t.Skip("seconds of waiting")
+	}
+	t.Parallel()
+	p := pool(t, s, "")
+	run(t, p, "CREATE SCHEMA hello")
+	run(t, p, "CREATE FUNCTION hello.pg_notify(text, text) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(20)'")
+	l := open(t, at(s.Addr(), postgres.Lease,
+		"search_path", "hello, pg_catalog", "schema", "public", "application_name", "hello"))
+	held := lock(t, open(t, at(s.Addr(), postgres.Lease)).Mutex("slow hello"))
+	wait := queue(t, l, "slow hello", 1)
+	<-time.After(4 * time.Second) // longer than a hello has
+	run(t, p, "DROP FUNCTION hello.pg_notify")
+	await(t, 15*time.Second, "the process listens again", func() bool {
+		return one[int](t, p, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'hello' "+
+			"AND query LIKE 'LISTEN%' AND state_change < now() - interval '4 s'") > 0
+	})
+	unlock(t, held)
+	unlock(t, wait.granted(t, 5*time.Second))
+}
+
+// While another has a name's line for longer than a statement may take, who wants the name stands there twice at most:
+// every other time what it asks again is what it has asked.
+func asksOnce(t *testing.T, s *servers.PostgresServer) {
+	if testing.Short() {
+		t.Skip("seconds of waiting")
+	}
+	t.Parallel()
+	p := pool(t, s, "")
+	l := open(t, at(s.Addr(), postgres.Lease, "prefix", "p"))
+	me := []byte("p" + "asks once")
+	unlock(t, lock(t, l.Mutex("before")))
+	const standing = "SELECT count(*) FROM pg_locks WHERE NOT granted AND classid = 7307 " +
+		"AND objid = (fencelock_hash($1)::bigint & 4294967295)::oid"
+	line, err := p.Begin(t.Context())
+	must(t, err)
+	defer func() { _ = line.Rollback(context.Background()) }() // over by then
+	block := func() {
+		_, err := line.Exec(t.Context(), "SELECT pg_advisory_xact_lock(7307, fencelock_hash($1))", me)
+		must(t, err)
+	}
+	stands := func(what string) {
+		t.Helper()
+		for began := time.Now(); time.Since(began) < 3*time.Second; <-time.After(50 * time.Millisecond) {
+			// The first statement is cut off, and is gone when the server has read that.
+			if n := one[int](t, p, standing, me); n > 2 && time.Since(began) > 1200*time.Millisecond {
+				t.Errorf("%s: %d statements stand in the line, want 2 at most", what, n)
+			}
+		}
+		must(t, line.Commit(t.Context()))
+	}
+	block()
+	granted := make(chan *fencelock.Lease, 1)
+	go func() {
+		le, err := l.Mutex("asks once").TryLock(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		granted <- le
+	}()
+	stands("TryLock")
+	if le := <-granted; le != nil {
+		line, err = p.Begin(t.Context())
+		must(t, err)
+		block()
+		freed := make(chan error, 1)
+		go func() { freed <- le.Unlock(t.Context()) }()
+		stands("Unlock")
+		must(t, <-freed)
+	}
+}
+
+// A lock outlives that all connections of the pool are frozen.
+func frozenPool(t *testing.T, s *servers.PostgresServer) {
+	if testing.Short() {
+		t.Skip("seconds of waiting")
+	}
+	t.Parallel()
+	const conns = 12
+	first := proxied(t, s)
+	hosts := first.Addr() + "," + s.Addr()
+	l := open(t, at(hosts, postgres.Lease, "connect_timeout", "1"), fencelock.WithTTL(10*time.Second))
+	le := lock(t, l.Mutex("frozen pool"))
+	first.Set(faultproxy.BlackHole)
+	var asking sync.WaitGroup
+	for range conns {
+		asking.Go(func() {
+			if _, err := l.Inspect(t.Context(), "frozen pool"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	must(t, first.Await(within(t, 10*time.Second), func(c faultproxy.Counts) bool { return c.Open >= 8 }))
+	first.Set(faultproxy.Mode{})
+	asking.Wait()
+	first.Set(faultproxy.BlackHole)
+	defer first.Set(faultproxy.Mode{})
+	lasts(t, le, 20*time.Second)
 }

@@ -81,7 +81,8 @@
 // releases go many in one, two statements at a time. A release does not wait for the disk: a crash
 // of the server may undo the last of them, those of about half a second, which leaves such a lock
 // held until its TTL is over; no grant is undone by that. Nothing but the listener needs a session
-// of its own, so it works behind a pooler in transaction mode, such as PgBouncer.
+// of its own, so it works behind a pooler in transaction mode, such as PgBouncer: what a session has
+// prepared it may forget.
 //
 // A waiter joins fencelock_queue. A release hands the lock to the first waiter whose process is
 // alive, as a claim of 2 s that the waiter confirms with its own acquire, and notifies the one
@@ -139,7 +140,9 @@
 // ends sessions of its own role (pg_terminate_backend): all clients of a lock should share a role,
 // or have pg_signal_backend. Mode row needs max_connections for all its leases and waiters, and a
 // server on Linux, macOS or a BSD (client_connection_check_interval). A transaction with an id holds
-// back vacuum: leases of mode row should be short, or of mode advisory.
+// back vacuum: leases of mode row should be short, or of mode advisory. In mode lease over a URL, a
+// statement that has no answer in time costs its connection. For 10 s after that, a late statement
+// keeps its connection for up to 2 s: a busy server can make few new ones.
 //
 // # What an operator sees
 //

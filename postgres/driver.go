@@ -1,14 +1,17 @@
 package postgres
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // Mode chooses what a lease is made of.
@@ -78,6 +81,7 @@ func newDriver(pool *pgxpool.Pool, opts *Options, mine *dialer) (*Driver, error)
 		return nil, err
 	}
 	st.pool, st.own, st.dialer = pool, pool, mine
+	st.heed(pool.Config())
 	d := &Driver{st: st}
 	switch opts.Mode {
 	case "", Row, Advisory:
@@ -92,7 +96,9 @@ func newDriver(pool *pgxpool.Pool, opts *Options, mine *dialer) (*Driver, error)
 		}
 		d.Mover = newRow(st, most, opts.Mode == Advisory)
 	case Lease:
-		d = leaseOver(st, opts)
+		if d = leaseOver(st, opts); mine != nil {
+			st.slow, mine.slow.most = &mine.slow, int(pool.Config().MaxConns)/2
+		}
 	default:
 		return nil, badMode(opts.Mode)
 	}
@@ -107,7 +113,10 @@ func newDriver(pool *pgxpool.Pool, opts *Options, mine *dialer) (*Driver, error)
 // newStore returns a store without a way to the server.
 func newStore(o *Options) (*store, error) {
 	prefix, err := o.place()
-	return &store{schema: o.Schema, prefix: prefix, ensuring: make(chan struct{}, 1)}, err
+	st := &store{schema: o.Schema, prefix: prefix, ensuring: make(chan struct{}, 1), slow: new(slow)}
+	now := time.Now()
+	st.swept.Store(&now)
+	return st, err
 }
 
 // leaseOver returns the driver of mode lease.
@@ -117,20 +126,14 @@ func leaseOver(st *store, o *Options) *Driver {
 	listen := o.Listen
 	if listen != nil {
 		listen = listen.Copy()
+		listen.ConnectTimeout = cmp.Or(listen.ConnectTimeout, theirsMost) // of several hosts the first may hang
 	}
 	return &Driver{newLease(st, hex.EncodeToString(id[:]), listen), st}
 }
 
 // place returns the prefix, once that and the schema are checked.
 func (o *Options) place() (prefix string, err error) {
-	prefix = o.Prefix
-	switch {
-	case o.NoPrefix && prefix != "":
-		return "", backend.Invalid("postgres.Options has both Prefix and NoPrefix: want one")
-	case prefix == "" && !o.NoPrefix:
-		prefix = backend.DefaultPrefix
-	}
-	if err := backend.CheckPrefix(prefix); err != nil {
+	if prefix, err = core.Keyspace(o.Prefix, o.NoPrefix); err != nil {
 		return "", err
 	}
 	return prefix, checkSchema(o.Schema)

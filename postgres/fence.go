@@ -64,10 +64,10 @@ func checkToken(
 		return backend.Invalid("token %d is more than an hour ahead of the server's clock in µs: no "+
 			"lock of this library has granted it", t)
 	case code == "42P01" || code == "3F000":
-		return &refused{"the table of guards is missing, or the role has no rights to its schema: call " +
-			"postgres.CreateSchema once, or run schema.sql", err}
+		return backend.Invalid("the table of guards is missing, or the role has no rights to its schema: call "+
+			"postgres.CreateSchema once, or run schema.sql (%w)", err)
 	case code == "54000":
-		return &refused{"the resource is too long for the index of the table of guards", err}
+		return backend.Invalid("the resource is too long for the index of the table of guards (%w)", err)
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:

@@ -139,7 +139,7 @@ func deathLetsAllIn(t *testing.T, s *servers.PostgresServer) {
 	for _, mode := range []backend.Mode{backend.Exclusive, backend.Permit} {
 		dead := driver(t, url)
 		r := request("x", "")
-		r.Mode, r.Limit, r.TTL = mode, 2, 700*time.Millisecond // nobody renews it
+		r.Mode, r.Limit, r.TTL = mode, 2, 3*time.Second // nobody renews it
 		var readers [4]*fencelock.Locker
 		for i := range readers {
 			readers[i] = open(t, url)
@@ -150,7 +150,7 @@ func deathLetsAllIn(t *testing.T, s *servers.PostgresServer) {
 		for i, reader := range readers { // while it is held
 			all = append(all, rlock(t, reader, "x", i+1))
 		}
-		all[0].granted(t, 3*time.Second)
+		all[0].granted(t, 6*time.Second)
 		for i, wait := range all[1:] {
 			wait.granted(t, time.Second)
 			if late := wait.at.Sub(all[0].at); late > 500*time.Millisecond {

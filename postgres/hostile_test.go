@@ -194,7 +194,7 @@ func beginsFew(t *testing.T, s *servers.PostgresServer) {
 		var asking sync.WaitGroup
 		for i := range locks {
 			asking.Go(func() {
-				if _, err := l.Mutex(fmt.Sprint("begin", before, i)).TryLock(t.Context()); err != nil {
+				if _, err := l.Mutex(fmt.Sprint("begin", before, i)).Lock(t.Context()); err != nil {
 					t.Error(err)
 				}
 			})

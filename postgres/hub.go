@@ -39,14 +39,13 @@ type hub struct {
 	waiters map[string]*waiter // by nonce, as hex
 	idle    *time.Timer        // runs while nobody waits
 	stop    context.CancelFunc // nil while the hub is not running
-	heard   chan struct{}      // closed once a push has arrived on the present connection
+	hears   bool               // a push has arrived on the present connection
 	closed  bool
 }
 
 // waiter is the place of a claim that waits for a push.
 type waiter struct {
 	claim  *backend.Claim
-	nonce  []byte
 	ticket int64 // the place in the queue, kept if the server forgets it; 0: none yet
 }
 
@@ -62,19 +61,7 @@ func (h *hub) channel() string { return "fl_" + h.process }
 func (h *hub) ready() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.hearsLocked()
-}
-
-func (h *hub) hearsLocked() bool {
-	if h.heard == nil {
-		return false
-	}
-	select {
-	case <-h.heard:
-		return true
-	default:
-		return false
-	}
+	return h.hears
 }
 
 // join adds a waiter, if it is not there. The first one starts the hub.
@@ -89,7 +76,6 @@ func (h *hub) join(w *waiter) {
 	if h.stop == nil && !h.closed {
 		var ctx context.Context
 		ctx, h.stop = context.WithCancel(context.Background())
-		h.heard = make(chan struct{})
 		if h.config != nil || h.st.own != nil {
 			h.st.flying.Go(func() { h.listen(ctx) })
 		}
@@ -122,7 +108,7 @@ func (h *hub) retire() {
 func (h *hub) stopLocked() {
 	if h.stop != nil {
 		h.stop()
-		h.stop, h.heard = nil, nil
+		h.stop, h.hears = nil, false
 	}
 }
 
@@ -178,8 +164,8 @@ func sleep(ctx context.Context, d time.Duration) {
 func (h *hub) deaf(ctx context.Context) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if ctx.Err() == nil && h.hearsLocked() {
-		h.heard = make(chan struct{})
+	if ctx.Err() == nil {
+		h.hears = false
 	}
 }
 
@@ -214,19 +200,23 @@ func (h *hub) hear(ctx context.Context) bool {
 	// connection.
 	hello, cancel := context.WithTimeout(ctx, hearMost)
 	defer cancel()
+	sent := make(chan error, 1)
 	h.st.flying.Go(func() {
-		_ = h.st.upkeep(hello, "SELECT pg_notify($1, 'hello')", []any{h.channel()}, nil)
+		sent <- h.st.upkeep(hello, "SELECT pg_notify($1, 'hello')", []any{h.channel()}, nil)
 	})
 	n, err := conn.WaitForNotification(hello)
 	if err != nil {
 		if ctx.Err() == nil && !conn.IsClosed() {
 			h.silence(ctx, conn)
+			if <-sent == nil {
+				sleep(ctx, deafFor)
+			}
 		}
 		return false
 	}
 	h.mu.Lock()
-	if ctx.Err() == nil && !h.hearsLocked() {
-		close(h.heard)
+	if ctx.Err() == nil {
+		h.hears = true
 	}
 	h.mu.Unlock()
 	h.wakeAll() // what was pushed before is gone
@@ -240,14 +230,12 @@ func (h *hub) hear(ctx context.Context) bool {
 	}
 }
 
-// silence is for a way that carries no pushes: the pooler's connection is told to listen no more,
-// and the next try is later.
+// silence is for a way that carries no pushes: the pooler's connection is told to listen no more.
 func (h *hub) silence(ctx context.Context, conn *pgx.Conn) {
 	limited, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	_, _ = conn.Exec(limited, "UNLISTEN "+h.channel(), pgx.QueryExecModeSimpleProtocol)
 	_ = conn.Close(limited)
-	sleep(ctx, deafFor)
 }
 
 // push is one message: "g nonce", it is yours, or "w<ms> nonce", look in that time.
@@ -283,8 +271,8 @@ func (h *hub) beat(ctx context.Context) {
 func (h *hub) beatOnce(ctx context.Context) {
 	h.mu.Lock()
 	var nonces array
-	for _, w := range h.waiters {
-		nonces.bytes(string(w.nonce))
+	for nonce := range h.waiters {
+		nonces.hex(nonce)
 	}
 	h.mu.Unlock()
 	if nonces == nil {
@@ -292,21 +280,17 @@ func (h *hub) beatOnce(ctx context.Context) {
 	}
 	limited, cancel := context.WithTimeout(ctx, lookMost)
 	defer cancel()
-	var look []string
-	args := []any{h.process, millis(slack), string(nonces.end())}
-	const text = "SELECT encode(n, 'hex') FROM fencelock_beat($1, $2, $3) n"
-	err := h.st.upkeep(limited, text, args, func(row scanner) error {
-		var nonce string
-		err := row.Scan(&nonce)
-		look = append(look, nonce)
-		return err
-	})
-	if err != nil {
+	s := statement{
+		conn: (*store).spare, again: 1,
+		text: "SELECT coalesce(string_agg(encode(n, 'hex'), ' '), '') FROM fencelock_beat($1, $2, $3) n",
+		raw:  [][]byte{[]byte(h.process), number(millis(slack)), nonces.end()},
+	}
+	if err := h.st.send(limited, &s); err != nil {
 		return // the waiters see the outage themselves
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, nonce := range look {
+	for nonce := range strings.FieldsSeq(s.told) {
 		if w := h.waiters[nonce]; w != nil {
 			w.claim.Wake(0)
 		}

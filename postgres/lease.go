@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,13 +28,10 @@ const (
 type lease struct {
 	*store
 	hub *hub
-
-	mu    sync.Mutex
-	swept time.Time
 }
 
 func newLease(st *store, process string, listen *pgx.ConnConfig) *lease {
-	return &lease{store: st, hub: newHub(st, process, listen), swept: time.Now()}
+	return &lease{store: st, hub: newHub(st, process, listen)}
 }
 
 // Traits implements backend.Driver.
@@ -57,7 +53,7 @@ func (l *lease) Enter(_ context.Context, c *backend.Claim) error {
 func (l *lease) enter(c *backend.Claim) *waiter {
 	w, ok := c.Place.(*waiter)
 	if !ok {
-		w = &waiter{claim: c, nonce: nonceOf(c.Request)}
+		w = &waiter{claim: c}
 		c.Place = w
 	}
 	l.hub.join(w)
@@ -68,7 +64,7 @@ func (l *lease) enter(c *backend.Claim) *waiter {
 // first request if it would hear a push.
 func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
 	var names, nonces, owners, ms, floors, reserves, moves, versions, tickets, modes, most array
-	conn, hears, unsure := (*store).borrow, l.hub.ready(), false
+	conn, hears, unsure, same := (*store).borrow, l.hub.ready(), false, true
 	cs, several := ordered(cs)
 	for _, c := range cs {
 		names.bytes(l.prefix, c.Name)
@@ -78,6 +74,7 @@ func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
 		floors.int(c.Floor)
 		reserves.int(int64(c.Reserve))
 		unsure = unsure || c.Unsure
+		same = same && c.TTL > 2*lateMost // a grant counts from when it was asked for
 		if c.Phase == backend.PhaseBoth {
 			moves.bytes(c.Move)
 		} else {
@@ -92,7 +89,7 @@ func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
 			tickets.int(-1)
 		} else {
 			tickets.int(w.ticket)
-			conn = (*store).spare
+			conn, same = (*store).spare, same && w.ticket == 0 // an old "queued" may miss a grant
 		}
 		if several {
 			modes.raw(letters[c.Mode])
@@ -101,6 +98,7 @@ func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
 	}
 	s := statement{
 		conn: conn, late: true, ping: unsure, // the engine is to know of a copy that may come yet
+		same: same, at: backend.Now(),
 		text: "SELECT fencelock_acquire($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)",
 		raw: [][]byte{
 			names.end(), nonces.end(), owners.end(), ms.end(), floors.end(), reserves.end(),
@@ -112,13 +110,12 @@ func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
 		s.text = "SELECT fencelock_acquire_any($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)"
 		s.raw = append(s.raw, modes.end(), most.end())
 	}
-	asked := backend.Now()
 	err := limited(l.send(ctx, &s))
 	answer, rest := "", s.told
 	for _, c := range cs {
 		if c.Err = err; err == nil {
 			answer, rest, _ = strings.Cut(rest, "\n")
-			c.Err = l.answer(c, answer, asked)
+			c.Err = l.answer(c, answer, s.at)
 		}
 	}
 }
@@ -248,7 +245,7 @@ func (l *lease) Leave(ctx context.Context, cs []*backend.Claim) {
 		}
 	}
 	s := statement{
-		conn: (*store).borrow, text: "SELECT fencelock_release($1,$2,$3,$4,$5)",
+		conn: (*store).borrow, text: "SELECT fencelock_release($1,$2,$3,$4,$5)", same: true,
 		raw: [][]byte{names.end(), nonces.end(), keeps.end(), held.end(), number(millis(claim))},
 	}
 	err := limited(l.send(ctx, &s))
@@ -328,13 +325,7 @@ const lookingShared = `SELECT coalesce(string_agg(x.i::text, ' '), '') || left(p
 
 // sweep deletes now and then what dead processes have left.
 func (l *lease) sweep() {
-	l.mu.Lock()
-	due := time.Since(l.swept) > tidyEvery
-	if due {
-		l.swept = time.Now()
-	}
-	l.mu.Unlock()
-	if !due {
+	if !l.due() {
 		return
 	}
 	l.flying.Go(func() {

@@ -164,7 +164,7 @@ func notInTx(err error) error {
 		{"3F000", noTables},
 	} {
 		if code == m.code {
-			return &refused{m.means, err}
+			return backend.Invalid("%s (%w)", m.means, err)
 		}
 	}
 	return meaning(err)

@@ -49,9 +49,8 @@ type row struct {
 	mu       sync.Mutex
 	sessions map[*session]struct{} // that have a connection
 	heard    time.Time             // when one that asks for a lock was last answered
-	tidied   time.Time
-	recent   map[string]use // the names that were released last
-	tidier   *time.Timer    // nil: there are none
+	recent   map[string]use        // the names that were released last
+	tidier   *time.Timer           // nil: there are none
 	closed   bool
 
 	looking chan struct{} // of size 1: who has it looks for all that wait
@@ -61,7 +60,7 @@ type row struct {
 func newRow(st *store, most int, advisory bool) *row {
 	return &row{
 		store: st, advisory: advisory, most: most, slots: make(chan struct{}, most-1),
-		sessions: map[*session]struct{}{}, tidied: time.Now(), recent: map[string]use{},
+		sessions: map[*session]struct{}{}, recent: map[string]use{},
 		looking: make(chan struct{}, 1),
 	}
 }
@@ -187,18 +186,24 @@ func (r *row) open(ctx context.Context, c *backend.Claim) (*session, error) {
 }
 
 // connect takes a connection of the pool. One that the program has used up says so in time: the
-// server is there.
+// server is there. Of one that is late the pool goes on making it, for the next Ask.
 func (r *row) connect(ctx context.Context) (*pgxpool.Conn, error) {
-	limited, cancel := context.WithTimeout(ctx, slotMost)
-	defer cancel()
+	limited, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	timer := time.AfterFunc(slotMost, func() {
+		if now := r.pool.Stat(); now.AcquiredConns() >= now.MaxConns() {
+			cancel(r.usedUp())
+		}
+	})
+	defer timer.Stop()
 	conn, err := r.pool.Acquire(limited)
-	if err == nil || limited.Err() == nil || ctx.Err() != nil {
+	switch {
+	case err == nil || ctx.Err() == nil && limited.Err() == nil:
 		return conn, err
+	case ctx.Err() == nil:
+		return nil, context.Cause(limited)
 	}
-	if now := r.pool.Stat(); now.AcquiredConns() >= now.MaxConns() {
-		err = r.usedUp()
-	}
-	return nil, err // the pool goes on making one, for the next Ask
+	return nil, backend.Refusal(fmt.Errorf("no connection in time: %w", err))
 }
 
 // answered takes in that the server answers who asks for a lock.
@@ -220,7 +225,7 @@ func (r *row) unheard(err error, c *backend.Claim) error {
 	switch {
 	case !c.Wait || quiet > lookMost:
 		return err
-	case err == errLate:
+	case err == errLate || backend.Refused(err) && errors.Is(err, context.DeadlineExceeded):
 		return backend.Refusal(backend.Silence(quiet))
 	case errors.Is(err, context.DeadlineExceeded):
 		return backend.Silence(quiet)

@@ -280,17 +280,6 @@ func (r *row) tidyingBy(sql string) string {
 	return r.sql(beginning + "SET LOCAL synchronous_commit=off;" + sql + ";COMMIT")
 }
 
-// due reports whether the last sweep is long ago, and begins another one then.
-func (r *row) due() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if time.Since(r.tidied) <= tidyEvery {
-		return false
-	}
-	r.tidied = time.Now()
-	return true
-}
-
 // tidy deletes the name's row if nobody wants it any more, by another connection.
 func (s *session) tidy(ctx context.Context) error {
 	return s.row.query(ctx, "SELECT fencelock_tidy($1)", []any{s.row.key(s.req.Name)}, nil)

@@ -789,9 +789,13 @@ DECLARE
 	t bigint := (SELECT q.ticket FROM fencelock_queue q WHERE q.nonce = n);
 BEGIN
 	IF t IS NULL THEN
-		INSERT INTO fencelock_process VALUES (proc, clock_timestamp() + slack * interval '1 ms')
-			ON CONFLICT (process) DO UPDATE SET alive_until = excluded.alive_until
-			WHERE fencelock_process.alive_until < clock_timestamp() + slack * interval '0.5 ms';
+		-- Only if it is due: a sign of life may have locked the row, and all who want the name would wait for that.
+		IF NOT EXISTS (SELECT FROM fencelock_process p WHERE p.process = proc
+			AND p.alive_until > clock_timestamp() + slack * interval '0.5 ms') THEN
+			INSERT INTO fencelock_process VALUES (proc, clock_timestamp() + slack * interval '1 ms')
+				ON CONFLICT (process) DO UPDATE
+				SET alive_until = greatest(fencelock_process.alive_until, excluded.alive_until);
+		END IF;
 		t := CASE WHEN ticket > 0 THEN ticket ELSE nextval('fencelock_ticket') END;
 		INSERT INTO fencelock_queue VALUES (k, t, n, who, proc, m, most);
 	END IF;

@@ -104,7 +104,7 @@ func (s *session) exec(ctx context.Context, sql string) ([]*pgconn.Result, error
 }
 
 // take gets the turn: the parked read is interrupted, another user is waited for.
-func (s *session) take(ctx context.Context) error {
+func (s *session) take(ctx context.Context) (err error) {
 	s.mu.Lock()
 	s.wanted++
 	if s.timer != nil {
@@ -116,8 +116,10 @@ func (s *session) take(ctx context.Context) error {
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
-		s.wanted--
-		s.mu.Unlock()
+		defer s.mu.Unlock()
+		if s.wanted--; err != nil && s.wanted == 0 && s.state == holding && s.timer != nil {
+			s.timer.Reset(parkAfter) // who had the turn may have left that to us
+		}
 	}()
 	select {
 	case s.turn <- struct{}{}:
@@ -281,19 +283,26 @@ func (s *session) drop() {
 			s.putBack()
 		case <-timer.C:
 			// Another still has the turn: the pool forgets the connection, which was closed.
-			s.giveUp(func(c *pgxpool.Conn) { c.Hijack() })
+			s.giveUp(func(c *pgxpool.Conn, _ bool) { c.Hijack() })
 		}
 	})
 }
 
 // putBack returns the connection to the pool, once, which throws it away unless it is idle and
 // outside a transaction. The caller has the turn and keeps it.
-func (s *session) putBack() { s.giveUp((*pgxpool.Conn).Release) }
+func (s *session) putBack() {
+	s.giveUp(func(c *pgxpool.Conn, closed bool) {
+		if closed { // which pgx does not know
+			_ = c.Conn().Close(s.ctx)
+		}
+		c.Release()
+	})
+}
 
 // giveUp ends the session's right to its connection and to its place, if that was not done before.
-func (s *session) giveUp(how func(*pgxpool.Conn)) {
+func (s *session) giveUp(how func(_ *pgxpool.Conn, closed bool)) {
 	s.mu.Lock()
-	conn := s.conn
+	conn, closed := s.conn, s.closed
 	s.conn = nil
 	s.mu.Unlock()
 	if conn == nil {
@@ -304,7 +313,7 @@ func (s *session) giveUp(how func(*pgxpool.Conn)) {
 	s.row.mu.Lock()
 	delete(s.row.sessions, s)
 	s.row.mu.Unlock()
-	how(conn)
+	how(conn, closed)
 }
 
 // renew makes the server's lease last for the full time again. What was sent stays under way when

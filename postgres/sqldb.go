@@ -60,6 +60,7 @@ func NewSQL(db *sql.DB, opts *Options) (*Driver, error) {
 			return nil, backend.Invalid("postgres.Options.Listen makes no pool")
 		}
 		config.ConnConfig = opts.Listen.Copy()
+		st.heed(config)
 		if err := st.makeOwn(config); err != nil {
 			return nil, err
 		}
@@ -234,7 +235,7 @@ func (unsent) SafeToRetry() bool { return true }
 // aside returns when ctx ends: lib/pq and others go on until the server answers. Nobody but the db
 // could end what goes on then, so nobody waits for it.
 func aside[T any](ctx context.Context, do func(context.Context) (T, error)) (T, error) {
-	return core.Do(ctx, true, new(sync.WaitGroup), do)
+	return core.Do(ctx, true, new(core.Group), do)
 }
 
 // sqlOnce is run aside. What goes on after the end of ctx touches nothing of the caller's.

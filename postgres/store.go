@@ -1,7 +1,9 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	_ "embed"
 	"encoding/hex"
@@ -51,17 +53,25 @@ type store struct {
 	schema string        // as the program gave it; "": place says which
 	prefix string
 
-	place    atomic.Pointer[string] // the schema of our objects, found once; nil: nothing was sent yet
-	texts    sync.Map               // statements by their text without the schema
-	level    atomic.Bool            // the sessions' default isolation level is not READ COMMITTED
-	ensuring chan struct{}          // of size 1: who looks for the schema, or creates our objects
-	flying   sync.WaitGroup         // what outlives its caller
+	place    atomic.Pointer[string]    // the schema of our objects, found once; nil: nothing was sent yet
+	texts    sync.Map                  // words, by a statement without the schema
+	plain    atomic.Bool               // sessions do not keep what was prepared: a pooler is in front
+	level    atomic.Bool               // the sessions' default isolation level is not READ COMMITTED
+	ensuring chan struct{}             // of size 1: who looks for the schema, or creates our objects
+	flying   core.Group                // what outlives its caller
+	swept    atomic.Pointer[time.Time] // when the last sweep began
+	slow     *slow                     // of the connections; never nil
 }
 
 // sql qualifies the names of our objects, so that the search_path of a connection decides nothing.
 // The schema is found by ready.
 func (st *store) sql(text string) string {
 	return qualified(qualifier(*st.place.Load()), text)
+}
+
+// heed notes whether the program allows prepared statements. One whose pooler forgets them does not.
+func (st *store) heed(config *pgxpool.Config) {
+	st.plain.Store(config.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement)
 }
 
 // ownMost is how many connections of its own a driver over a program's pool makes at the most. One
@@ -160,13 +170,19 @@ func (st *store) borrow(ctx context.Context) (link, error) {
 	return st.ours(ctx)
 }
 
-// borrowing bounds the wait for a connection of the program's, if that has used up its pool: otherwise the pool may
-// ping one that is idle, which it throws away where no answer comes in time.
+// borrowing bounds the wait for a connection of the program's, if that has used up its pool or does so meanwhile:
+// otherwise the pool may ping one that is idle, which it throws away where no answer comes in time.
 func (st *store) borrowing(ctx context.Context) (context.Context, context.CancelFunc) {
 	if st.usedUp() > 0 {
 		return context.WithTimeout(ctx, borrowMost)
 	}
-	return ctx, func() {}
+	limited, cancel := context.WithCancel(ctx)
+	timer := time.AfterFunc(lookMost, func() { // what the pool makes or pings for us should be there by then
+		if st.usedUp() > 0 {
+			cancel()
+		}
+	})
+	return limited, func() { timer.Stop(); cancel() }
 }
 
 // spare takes a connection for what keeps locks and waits alive: one of the driver's own, or one of
@@ -184,6 +200,12 @@ func (st *store) spare(ctx context.Context) (link, error) {
 		}
 	}
 	return conn, err
+}
+
+// due reports whether the last sweep is long ago, and begins another one then.
+func (st *store) due() bool {
+	last, now := st.swept.Load(), time.Now()
+	return now.Sub(*last) > tidyEvery && st.swept.CompareAndSwap(last, &now)
 }
 
 // key is a lock's name as the tables have it.
@@ -223,6 +245,7 @@ type statement struct {
 	// A method of store: as a value it would be allocated.
 	conn  func(*store, context.Context) (link, error)
 	text  string
+	name  string // by which sessions know it once it is prepared; "": it never is
 	args  []any
 	take  func(scanner) error
 	raw   [][]byte // instead of args and take: arguments as text, for an answer of one text
@@ -232,9 +255,27 @@ type statement struct {
 	late  bool     // a copy that comes late does harm: the caller sends again what may have been sent
 	ping  bool     // that has happened, perhaps to one of many connections that have died: ask first
 	mute  bool     // push nothing: the server's queue of pushes is full
+	plain bool     // prepare nothing
+	same  bool     // it may be asked again in the same words, for the same answer
 	sent  bool     // a try of it may have been: a copy may be under way
 	// goes, if set, is asked right before it is sent. Its error says that the caller has gone, and nothing is sent.
 	goes func() error
+	at   backend.Instant // when it was asked; of the copy that was answered
+}
+
+// words are a statement's text and name.
+type words struct{ text, name string }
+
+// whole is a statement with the schema. One that only calls a function of ours is prepared, for its plan is the same
+// whatever the tables have. Its name comes of its text and our version: behind a pooler a session has those of many
+// clients.
+func (st *store) whole(text string) words {
+	w := words{text: st.sql(text)}
+	if strings.HasPrefix(text, "SELECT fencelock_") {
+		sum := sha256.Sum256([]byte(version + w.text))
+		w.name = "fencelock_" + hex.EncodeToString(sum[:8])
+	}
+	return w
 }
 
 // send sends a statement again while the server has undone it or it was not sent.
@@ -242,14 +283,13 @@ func (st *store) send(ctx context.Context, s *statement) error {
 	if err := st.ready(ctx); err != nil {
 		return err
 	}
-	if text, ok := st.texts.Load(s.text); ok {
-		s.text = text.(string)
-	} else {
-		whole := st.sql(s.text)
-		st.texts.Store(s.text, whole)
-		s.text = whole
+	whole, ok := st.texts.Load(s.text)
+	if !ok {
+		whole, _ = st.texts.LoadOrStore(s.text, st.whole(s.text))
 	}
+	s.text, s.name = whole.(words).text, whole.(words).name
 	for try := 0; ; try++ {
+		s.plain = st.plain.Load()
 		err := st.once(ctx, s)
 		code := codeOf(err)
 		switch {
@@ -267,6 +307,8 @@ func (st *store) send(ctx context.Context, s *statement) error {
 			st.level.Store(true)
 		case code == "54000" && !s.mute:
 			s.mute = true
+		case forgot(err) && !s.plain: // it was not run
+			st.plain.Store(true)
 		case (code == "40001" || code == "40P01") && try < 3: // it was undone
 		case (stale(err) || code == "57P01" && !s.once) && try <= st.dead():
 			// It met a connection that had died before, perhaps one of many.
@@ -295,11 +337,14 @@ func (st *store) once(ctx context.Context, s *statement) error {
 }
 
 func (st *store) run(ctx context.Context, s *statement) error {
+	if f := st.slow.under(s); f != nil {
+		return st.slow.join(ctx, f, s)
+	}
 	began := time.Now()
 	conn, err := s.conn(st, ctx)
 	if err == nil {
-		defer conn.release()
 		if end, ok := ctx.Deadline(); ok && time.Until(end) < end.Sub(began)/4 {
+			conn.release()
 			err = errLate // sent now it would cost the connection, which is closed where no answer comes in time
 		}
 	}
@@ -311,12 +356,19 @@ func (st *store) run(ctx context.Context, s *statement) error {
 	}
 	if s.goes != nil {
 		if err := s.goes(); err != nil {
+			conn.release()
 			return err
 		}
 	}
 	s.sent = true
+	if s.raw != nil && st.slow.now() && !st.level.Load() && !s.mute {
+		return st.outlive(ctx, conn, s)
+	}
+	defer conn.release()
 	if !st.level.Load() && !s.mute {
-		return conn.ask(ctx, s)
+		err := conn.ask(ctx, s)
+		st.slow.note(ctx, err)
+		return err
 	}
 	return conn.begin(ctx, func(in link) error {
 		if s.mute {
@@ -330,11 +382,11 @@ func (st *store) run(ctx context.Context, s *statement) error {
 
 func (l pgxLink) ask(ctx context.Context, s *statement) error {
 	if s.raw != nil {
-		res := l.PgConn().ExecParams(ctx, s.text, s.raw, nil, nil, nil).Read()
-		if res.Err == nil && len(res.Rows) == 1 {
-			s.told = string(res.Rows[0][0])
+		rows, err := l.askText(ctx, s)
+		if err == nil && len(rows) == 1 {
+			s.told = string(rows[0][0])
 		}
-		return res.Err
+		return err
 	}
 	rows, err := l.Query(ctx, s.text, append([]any{pgx.QueryExecModeExec}, s.args...)...)
 	if err != nil {
@@ -347,6 +399,50 @@ func (l pgxLink) ask(ctx context.Context, s *statement) error {
 		return struct{}{}, s.take(row)
 	})
 	return err
+}
+
+// askText runs a statement that has its arguments as text. A session prepares it when it is asked for the second time,
+// in the same round trip, and keeps it also where it fails then.
+func (l pgxLink) askText(ctx context.Context, s *statement) (rows [][][]byte, err error) {
+	conn := l.PgConn()
+	known, again := conn.CustomData()[s.name].(*pgconn.StatementDescription)
+	switch {
+	case s.name == "" || s.plain || !again:
+		if s.name != "" {
+			conn.CustomData()[s.name] = known
+		}
+		res := conn.ExecParams(ctx, s.text, s.raw, nil, nil, nil).Read()
+		return res.Rows, res.Err
+	case known != nil:
+		res := conn.ExecStatement(ctx, known, s.raw, nil, nil).Read()
+		return res.Rows, res.Err
+	}
+	both := conn.StartPipeline(ctx)
+	both.SendPrepare(s.name, s.text, nil)
+	both.SendQueryPrepared(s.name, s.raw, nil, nil)
+	err = both.Sync()
+	for got := any(both); err == nil && got != nil; {
+		switch got, err = both.GetResults(); got := got.(type) {
+		case *pgconn.StatementDescription:
+			if err == nil {
+				got.Name = s.name
+				conn.CustomData()[s.name] = got
+			}
+		case *pgconn.ResultReader:
+			if err == nil {
+				res := got.Read()
+				rows, err = res.Rows, res.Err
+			}
+		}
+	}
+	return rows, cmp.Or(err, both.Close())
+}
+
+// forgot reports whether a session has not what it had prepared, or has another's of that name. PgBouncer from 1.21 on
+// says so as of a client that breaks the protocol.
+func forgot(err error) bool {
+	code := codeOf(err)
+	return code == "26000" || code == "42P05" || code == "08P01" && strings.Contains(err.Error(), "prepared statement")
 }
 
 func (l pgxLink) exec(ctx context.Context, text string) error {
@@ -432,7 +528,7 @@ func (st *store) ensure(ctx context.Context) error {
 func (st *store) create(ctx context.Context, done func() bool) error {
 	flying := &st.flying
 	if st.db != nil {
-		flying = new(sync.WaitGroup)
+		flying = new(core.Group)
 	}
 	_, err := core.Do(ctx, true, flying, func(ctx context.Context) (found string, err error) {
 		select {
@@ -624,22 +720,11 @@ func meaning(err error) error {
 		{"FL022", "a table of the driver has what no driver writes there"},
 	} {
 		if code == m.code {
-			return &refused{m.means, err}
+			return backend.Invalid("%s (%w)", m.means, err)
 		}
 	}
 	return err
 }
-
-// refused is a server's error that matches ErrInvalid.
-type refused struct {
-	means string
-	err   error
-}
-
-func (e *refused) Error() string {
-	return fmt.Sprintf("%v: %s (%v)", backend.ErrInvalid, e.means, e.err)
-}
-func (e *refused) Unwrap() []error { return []error{backend.ErrInvalid, e.err} }
 
 // millis is a duration as the server takes it. It rounds up: the store may keep a lock longer,
 // never shorter.

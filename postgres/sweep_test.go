@@ -49,10 +49,8 @@ func TestRefusedTriesSweep(t *testing.T) {
 		if left("a") != 1 || left("b") != 1 {
 			t.Errorf("%s: got %d and %d rows after the tries, want one each", mode, left("a"), left("b"))
 		}
-		r := d.Mover.(*row)
-		r.mu.Lock()
-		r.tidied = time.Now().Add(-2 * tidyEvery)
-		r.mu.Unlock()
+		long := time.Now().Add(-2 * tidyEvery)
+		d.st.swept.Store(&long)
 		refused("c")
 		if left("a") != 0 || left("b") != 0 {
 			t.Errorf("%s: got %d and %d rows after a sweep, want none", mode, left("a"), left("b"))

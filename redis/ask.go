@@ -42,7 +42,7 @@ type place struct {
 }
 
 // freshest is how old an ask may be for a push to grant by it: the rest of the claim is what the
-// holder has for its first renewal.
+// holder has for its first renewal. A lease counts from its ask too, so half its TTL is to be left.
 const freshest = claim / 2
 
 // shared reports whether several may have what the claim wants at once: share.lua is for those, run.lua
@@ -61,7 +61,7 @@ func (p *place) script() *script {
 // tells of another ask is old or early: what it gave, the next ask finds.
 func (p *place) taken() bool {
 	g := p.given.Swap(nil)
-	if g == nil || g.ask != p.answered || p.since.Elapsed() > freshest {
+	if g == nil || g.ask != p.answered || p.since.Elapsed() > min(freshest, p.claim.TTL/2) {
 		return false
 	}
 	p.claim.Grant = backend.Grant{Token: g.token, Slot: g.slot, Asked: p.since, Short: claim}

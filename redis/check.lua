@@ -4,12 +4,11 @@
 -- KEYS  the locks   ARGV  the nonces
 -- Reply for each: 1 ours | 0 not ours
 local answers = {}
-for i, key in ipairs(KEYS) do
-  local v = redis.pcall('GET', key) -- a key of another type is not ours, and fails no others
-  if type(v) == 'string' and string.sub(v, 1, 33) == ARGV[i] .. ':' then
+for i, v in ipairs(redis.call('MGET', unpack(KEYS))) do -- of another type is none: not ours, and it fails no others
+  if v and string.sub(v, 1, 33) == ARGV[i] .. ':' then
     answers[i] = 1
   else
-    local refusal = behind(key, ARGV[i])
+    local refusal = behind(KEYS[i], ARGV[i])
     if refusal then return refusal end
     answers[i] = 0
   end

@@ -3,12 +3,12 @@ package redis
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
@@ -26,9 +26,6 @@ const (
 	// acquisition is refused.
 	tombstone = 10 * time.Second
 )
-
-// claimMillis is claim as Redis takes it.
-const claimMillis = int64(claim / time.Millisecond)
 
 // failoverAddr is what go-redis calls the address of a client that asks sentinels.
 const failoverAddr = "FailoverClient"
@@ -58,7 +55,7 @@ type store struct {
 	publish string // PUBLISH or SPUBLISH
 	rest    string // ARGV[3] of run.lua
 	hubs    redisnode.Hubs
-	flying  sync.WaitGroup // requests that outlived their callers
+	flying  core.Group // requests that outlived their callers
 }
 
 // New returns a driver over a client that the program has: a *redis.Client
@@ -69,18 +66,10 @@ type store struct {
 // Redis Cluster, and beside plain clients of theirs its locks would go other ways. It is refused also
 // where ClusterSlots tells of a real cluster, which New cannot see.
 func New(client goredis.UniversalClient, opts *Options) (*Driver, error) {
-	s, err := newStore(client, opts)
-	if err != nil {
-		return nil, err
-	}
-	return &Driver{s}, nil
-}
-
-func newStore(client goredis.UniversalClient, opts *Options) (*store, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
-	prefix, err := redisnode.Keyspace(opts.Prefix, opts.NoPrefix)
+	prefix, err := core.Keyspace(opts.Prefix, opts.NoPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -125,8 +114,8 @@ func newStore(client goredis.UniversalClient, opts *Options) (*store, error) {
 			s.cluster.ReloadState(context.Background()) // in the background
 		}
 	}
-	s.rest = fmt.Sprintf("%d %d %s %s", claimMillis, redisnode.Millis(slack), s.process, s.publish)
-	return s, nil
+	s.rest = fmt.Sprintf("%d %d %s %s", redisnode.Millis(claim), redisnode.Millis(slack), s.process, s.publish)
+	return &Driver{s}, nil
 }
 
 // Traits returns what the Redis backend promises.

@@ -96,6 +96,24 @@ func TestPushAfterALongWait(t *testing.T) {
 	unlock(t, got)
 }
 
+// A push does not grant a lease of which nothing would be left: it would be given back, and its place with it.
+func TestPushToAShortLease(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	le := lock(t, open(t, s.URL()).Mutex("x"))
+	short := queue(t, c, open(t, s.URL(), fencelock.WithTTL(500*time.Millisecond)), "x", 1)
+	behind := queue(t, c, open(t, s.URL()), "x", 2)
+	<-time.After(700 * time.Millisecond)
+	unlock(t, le)
+	got := short.granted(t, time.Second)
+	if behind.over() {
+		t.Errorf("who stands behind has it first: %v", behind.err)
+	}
+	_ = got.Unlock(t.Context()) // on a slow machine it has ended
+	unlock(t, behind.granted(t, 2*time.Second))
+}
+
 // Gates that the waiter was not judged by grant nothing by a push.
 func TestPushIsJudgedByTheGates(t *testing.T) {
 	t.Parallel()

@@ -38,14 +38,9 @@ func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Inf
 			if err == nil {
 				more = yield(i, nil)
 			}
-		case r.Strict:
-			err = s.held(ctx, r.Prefix, func(i backend.Info) bool {
-				more = more && yield(i, nil)
-				return more
-			})
 		default:
-			err = s.list(ctx, r.Prefix, func(i backend.Info) bool {
-				more = more && yield(i, nil)
+			err = s.search(ctx, r, func(i backend.Info) bool {
+				more = yield(i, nil)
 				return more
 			})
 		}
@@ -155,32 +150,42 @@ func member(one any, h *backend.Held) bool {
 		h.Token >= 0 && h.Slot >= 0
 }
 
-// list finds the names that have a lock key or a queue, until found says no.
-func (s *store) list(ctx context.Context, prefix string, found func(backend.Info) bool) error {
-	whole, seen, more := s.prefix+prefix, map[string]bool{}, true
-	for _, kind := range []struct{ match, before string }{
-		{redisnode.Glob(whole) + "*", ""},
-		{"fl\x00{*}q" + redisnode.Glob(whole) + "*", "}q"},
-	} {
-		for _, n := range s.masters(ctx) {
-			if n.err != nil {
-				return s.meaning(n.err)
-			}
-			err := s.scan(ctx, n, kind.match, false, func(keys []string) (bool, error) {
+// search finds the names that have a lock key or a queue, until found says no; a strict one finds those that are
+// held. SCAN returns each key that is there from its beginning to its end, and so is the key of a hold from before a
+// gate was closed. What is granted by a release is Pending before its waiter has confirmed it.
+func (s *store) search(ctx context.Context, r backend.Range, found func(backend.Info) bool) error {
+	whole, seen, more := s.prefix+r.Prefix, map[string]bool{}, true
+	marks := []string{"", "fl\x00{*}q"} // before the name of a lock, and of its queue
+	layout := ""
+	if r.Strict {
+		var err error
+		if layout, err = s.layout(ctx); err != nil {
+			return err
+		}
+		marks = marks[:1]
+	}
+	for _, mark := range marks {
+		masters, err := s.masters(ctx)
+		if err != nil {
+			return err
+		}
+		for _, master := range masters {
+			err := s.scan(ctx, master, mark+redisnode.Glob(whole)+"*", r.Strict, func(keys []string) (bool, error) {
 				var names []string
 				for _, k := range keys {
-					if kind.before != "" {
-						_, k, _ = strings.Cut(k, kind.before)
+					if mark != "" {
+						_, k, _ = strings.Cut(k, "}q")
 					}
-					name, ok := strings.CutPrefix(k, s.prefix)
-					if !ok || !strings.HasPrefix(k, whole) || backend.CheckName(name) != nil || seen[name] {
+					if !strings.HasPrefix(k, whole) {
 						continue
 					}
-					seen[name] = true
-					names = append(names, name)
+					if name := k[len(s.prefix):]; backend.CheckName(name) == nil && !seen[name] {
+						names = append(names, name)
+					}
 				}
 				err := s.inspect(ctx, names, func(i backend.Info, other bool) {
-					if more && (i.Held && !other || i.Waiters > 0) {
+					if more && !seen[i.Name] && (i.Held && (r.Strict || !other) || !r.Strict && i.Waiters > 0) {
+						seen[i.Name] = true
 						more = found(i)
 					}
 				})
@@ -191,43 +196,11 @@ func (s *store) list(ctx context.Context, prefix string, found func(backend.Info
 			}
 		}
 	}
-	return nil
-}
-
-// held is a strict look. SCAN returns each key that is there from its beginning to its end, and so
-// is the key of a hold from before a gate was closed. What is granted by a release is Pending
-// before its waiter has confirmed it.
-func (s *store) held(ctx context.Context, prefix string, found func(backend.Info) bool) error {
-	seen, more := map[string]bool{}, true
-	before, err := s.layout(ctx)
-	if err != nil {
-		return err
-	}
-	for _, n := range s.masters(ctx) {
-		if n.err != nil {
-			return s.meaning(n.err)
-		}
-		err := s.scan(ctx, n, redisnode.Glob(s.prefix+prefix)+"*", true, func(keys []string) (bool, error) {
-			var names []string
-			for _, k := range keys {
-				if name := strings.TrimPrefix(k, s.prefix); backend.CheckName(name) == nil {
-					names = append(names, name)
-				}
-			}
-			err := s.inspect(ctx, names, func(i backend.Info, _ bool) {
-				if more && i.Held && !seen[i.Name] {
-					seen[i.Name] = true
-					more = found(i)
-				}
-			})
-			return more, err
-		})
-		if err != nil || !more {
-			return err
-		}
+	if !r.Strict {
+		return nil
 	}
 	after, err := s.layout(ctx)
-	if err == nil && before != after {
+	if err == nil && layout != after {
 		err = errSearch
 	}
 	return err
@@ -240,13 +213,13 @@ var errSearch = errors.New("the servers changed while they were searched for hol
 
 // scan calls found with the keys of one server that match, page by page, until it says no. If it is
 // strict, each page is read with the run id of the server, which must stay the same.
-func (s *store) scan(ctx context.Context, n node, match string, strict bool,
+func (s *store) scan(ctx context.Context, master goredis.Cmdable, match string, strict bool,
 	found func([]string) (bool, error),
 ) error {
 	run := ""
 	for cursor := uint64(0); ; {
 		cmds, err := do(ctx, s, func(ctx context.Context) ([]goredis.Cmder, error) {
-			return n.client.Pipelined(ctx, func(p goredis.Pipeliner) error {
+			return master.Pipelined(ctx, func(p goredis.Pipeliner) error {
 				p.Scan(ctx, cursor, match, scanCount)
 				if strict {
 					p.Info(ctx, "server")
@@ -307,12 +280,13 @@ func (s *store) layout(ctx context.Context) (string, error) {
 	}
 	var all []string
 	have := 0
-	for _, n := range s.masters(ctx) {
-		if n.err != nil {
-			return "", s.meaning(n.err)
-		}
+	masters, err := s.masters(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, master := range masters {
 		text, err := do(ctx, s, func(ctx context.Context) (string, error) {
-			return n.client.ClusterNodes(ctx).Result()
+			return master.ClusterNodes(ctx).Result()
 		})
 		if err != nil {
 			return "", err
@@ -355,28 +329,21 @@ func slotCount(ranges []string) (n int, ok bool) {
 	return n, true
 }
 
-// node is a server to scan.
-type node struct {
-	client goredis.Cmdable
-	err    error
-}
-
-func (s *store) masters(ctx context.Context) []node {
+// masters are the servers that have the keys.
+func (s *store) masters(ctx context.Context) ([]goredis.Cmdable, error) {
 	if s.cluster == nil {
-		return []node{{client: s.client}}
+		return []goredis.Cmdable{s.client}, nil
 	}
-	var mu sync.Mutex
-	var nodes []node
-	err := s.cluster.ForEachMaster(ctx, func(_ context.Context, c *goredis.Client) error {
-		mu.Lock()
-		defer mu.Unlock()
-		nodes = append(nodes, node{client: c})
-		return nil
+	return do(ctx, s, func(ctx context.Context) (all []goredis.Cmdable, err error) {
+		var mu sync.Mutex
+		err = s.cluster.ForEachMaster(ctx, func(_ context.Context, c *goredis.Client) error {
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, c)
+			return nil
+		})
+		return all, err
 	})
-	if err != nil {
-		return []node{{err: err}}
-	}
-	return nodes
 }
 
 // Break implements backend.Driver. A key that holds no lock is left alone, with ErrInvalid. It asks who holds the
@@ -403,6 +370,6 @@ func (s *store) Break(ctx context.Context, name string) error {
 
 // breaks runs break.lua.
 func (s *store) breaks(ctx context.Context, k keys, nonce string, held []any) (any, error) {
-	args := append([]any{k.ours(), claimMillis, s.publish, s.plain(), nonce}, held...)
+	args := append([]any{k.ours(), redisnode.Millis(claim), s.publish, s.plain(), nonce}, held...)
 	return s.run(ctx, breakScript, k.all(*s.gatesIn(k.tag)), args...)
 }

@@ -72,6 +72,39 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
+// A look at as many holds as the engine asks about at once tells each apart: ours, another's, gone, and a key of
+// another type.
+func TestLookAtMany(t *testing.T) {
+	t.Parallel()
+	c := foreign(t, servers.Redis(t, servers.RedisOptions{}))
+	d, err := redis.New(c, nil)
+	must(t, err)
+	t.Cleanup(func() { must(t, d.Close()) })
+	var cs []*backend.Claim
+	keys := c.Pipeline()
+	for i := range 2000 {
+		name, nonce := fmt.Sprint(i), fmt.Sprintf("%032x", i)
+		cs = append(cs, &backend.Claim{Request: &backend.Request{Name: name, Nonce: nonce, TTL: time.Minute}})
+		switch i % 100 {
+		case 0:
+			keys.Set(t.Context(), key(name), fmt.Sprintf("%032x:7:o", i+1), 0)
+		case 50:
+			keys.LPush(t.Context(), key(name), nonce)
+		case 99: // gone
+		default:
+			keys.Set(t.Context(), key(name), nonce+":7:o", 0)
+		}
+	}
+	_, err = keys.Exec(t.Context())
+	must(t, err)
+	for i, err := range d.Keep(t.Context(), cs, false) {
+		ours := i%100 != 0 && i%100 != 50 && i%100 != 99
+		if ours != (err == nil) || err != nil && !errors.Is(err, backend.ErrLost) {
+			t.Errorf("hold %d: got %v, want ours: %v", i, err, ours)
+		}
+	}
+}
+
 func TestBreakHandsOver(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})

@@ -156,17 +156,18 @@ func (s *store) clients(ctx context.Context, move, id string, data []byte, keep 
 // clocks, which bound most of what a server that lost its counters has granted before.
 func (s *store) Source(ctx context.Context) (backend.Token, error) {
 	var top backend.Token
-	for _, n := range s.masters(ctx) {
-		if n.err != nil {
-			return 0, s.meaning(n.err)
-		}
-		now, err := do(ctx, s, func(ctx context.Context) (time.Time, error) { return n.client.Time(ctx).Result() })
+	masters, err := s.masters(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, master := range masters {
+		now, err := do(ctx, s, func(ctx context.Context) (time.Time, error) { return master.Time(ctx).Result() })
 		if err != nil {
 			return 0, err
 		}
 		top = max(top, now.UnixMicro())
 	}
-	err := everywhere(ctx, s, sourceScript, s.counters(), func(keys []string) ([]string, []any) {
+	err = everywhere(ctx, s, sourceScript, s.counters(), func(keys []string) ([]string, []any) {
 		return keys, nil
 	}, func(keys []string, c *goredis.Cmd) error {
 		reply, err := c.Result()

@@ -147,7 +147,7 @@ func (s *store) probe(ctx context.Context) error {
 		return s.client.Do(ctx, s.publish, s.channel(k), "probe "+s.process).Result()
 	})
 	if err != nil {
-		return s.meaning(err)
+		return err
 	}
 	if s.cluster != nil {
 		return nil

@@ -39,7 +39,8 @@ func (s *store) pipeline(ctx context.Context, fill func(goredis.Pipeliner)) ([]g
 			fill(p)
 			return nil
 		})
-		if core.TimedOut(err) {
+		failed := func(c goredis.Cmder) bool { return c.Err() != nil }
+		if core.TimedOut(err) || err != nil && !slices.ContainsFunc(cmds, failed) { // a hook of the program's sent none
 			return nil, err
 		}
 		return cmds, nil

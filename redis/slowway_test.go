@@ -35,7 +35,7 @@ func TestConnectionOnASlowWay(t *testing.T) {
 }
 
 // A lease in a cluster is renewed by connections that may have to be made first, which takes a program's own client
-// four round trips.
+// four round trips: here all are cut when the lock is granted, and the way is slow from then on.
 func TestClusterLeaseOnASlowWay(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -43,8 +43,8 @@ func TestClusterLeaseOnASlowWay(t *testing.T) {
 	}
 	cl := servers.RedisCluster(t, servers.ClusterOptions{Masters: 3})
 	var mu sync.Mutex
-	ways := map[string]*faultproxy.Proxy{}
-	slowly := func(ctx context.Context, network, addr string) (net.Conn, error) {
+	ways, mode := map[string]*faultproxy.Proxy{}, faultproxy.Mode{}
+	way := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if ways[addr] == nil {
@@ -53,21 +53,27 @@ func TestClusterLeaseOnASlowWay(t *testing.T) {
 				return nil, err
 			}
 			t.Cleanup(func() { _ = p.Close() })
-			p.Set(faultproxy.Mode{Delay: 125 * time.Millisecond})
+			p.Set(mode)
 			ways[addr] = p
 		}
 		return (&net.Dialer{}).DialContext(ctx, network, ways[addr].Addr())
 	}
 	c := goredis.NewClusterClient(&goredis.ClusterOptions{
-		Addrs: cl.Addrs(), Dialer: slowly, ContextTimeoutEnabled: true,
+		Addrs: cl.Addrs(), Dialer: way, ContextTimeoutEnabled: true,
 	})
 	defer c.Close()
 	d, err := redis.New(c, nil)
 	must(t, err)
 	l, err := fencelock.New(d, fencelock.WithTTL(15*time.Second))
 	must(t, err)
-	le, err := l.Mutex("x").Lock(within(t, 20*time.Second))
-	must(t, err)
+	le := lock(t, l.Mutex("x"))
+	mu.Lock()
+	mode.Delay = 125 * time.Millisecond
+	for _, p := range ways {
+		p.Set(mode)
+		p.Cut()
+	}
+	mu.Unlock()
 	select {
 	case <-le.Done():
 		t.Error(le.Err())

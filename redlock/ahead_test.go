@@ -25,7 +25,7 @@ func TestLibraryForgetsSettings(t *testing.T) {
 	long := strings.Repeat("p", 2000)
 	p := client.Pipeline()
 	for i := range 10_000 {
-		p.FCall(t.Context(), library, []string{"fl\x00rl"}, fmt.Sprintf("0 1000 3600000000 1000 %s%d", long, i), "id")
+		p.FCall(t.Context(), library, []string{"fl\x00rl"}, fmt.Sprintf("0 1000 3600000000 1000 %s%d", long, i))
 	}
 	if _, err := p.Exec(t.Context()); err != nil {
 		t.Fatal(err)
@@ -55,9 +55,9 @@ func TestTwoVersionsAfterALossOfData(t *testing.T) {
 	}
 	ask := func(version, lock string, args ...any) []any {
 		t.Helper()
-		args = append(append([]any{"0 200 3600000000 1000 p"}, args...), "asked")
+		args = append([]any{"0 200 3600000000 1000 p"}, args...)
 		res, err := client.FCall(t.Context(), version, []string{stateKey, lock}, args...).Slice()
-		if err != nil || len(res) != 2 {
+		if err != nil || len(res) != 1 {
 			t.Fatalf("got %v, %v", res, err)
 		}
 		reply, _ := res[0].([]any)

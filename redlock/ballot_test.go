@@ -96,12 +96,12 @@ func thrice(t *testing.T) (*goredis.Client, *store) {
 	t.Helper()
 	client := goredis.NewClient(&goredis.Options{Addr: servers.Redis(t, servers.RedisOptions{}).Addr()})
 	t.Cleanup(func() { _ = client.Close() })
-	s, err := newStore([]goredis.UniversalClient{client, client, client}, nil)
+	d, err := New([]goredis.UniversalClient{client, client, client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.Close() })
-	return client, s
+	t.Cleanup(func() { _ = d.Close() })
+	return client, d.store
 }
 
 // A vote that is given again takes nobody's place, and comes after no release and no Break.

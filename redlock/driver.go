@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
@@ -72,7 +72,7 @@ type store struct {
 	last   atomic.Int64 // the greatest number proposed or seen
 	mended atomic.Int64 // when the gates were looked after, in ns since 1970
 
-	flying sync.WaitGroup // calls to nodes
+	flying core.Group // calls to nodes
 }
 
 // New returns a driver over clients that the program has, one *redis.Client of go-redis v9 for each
@@ -80,18 +80,10 @@ type store struct {
 // neither changed nor closed, and nothing is sent. opts may be nil. A client of a Cluster or a Ring
 // is ErrInvalid, for it is no single node. Each node has a goroutine until Close.
 func New(clients []goredis.UniversalClient, opts *Options) (*Driver, error) {
-	s, err := newStore(clients, opts)
-	if err != nil {
-		return nil, err
-	}
-	return &Driver{s}, nil
-}
-
-func newStore(clients []goredis.UniversalClient, opts *Options) (*store, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
-	prefix, err := redisnode.Keyspace(opts.Prefix, opts.NoPrefix)
+	prefix, err := core.Keyspace(opts.Prefix, opts.NoPrefix)
 	switch n := len(clients); {
 	case err != nil:
 		return nil, err
@@ -121,7 +113,7 @@ func newStore(clients []goredis.UniversalClient, opts *Options) (*store, error) 
 		}
 		s.nodes = append(s.nodes, n)
 	}
-	return s, nil
+	return &Driver{s}, nil
 }
 
 // node makes the node of a client: a copy that shares its pool, but heeds deadlines.

@@ -33,16 +33,18 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 	ours, not := make([]int, len(cs)), make([]int, len(cs))
 	lost := func(i int) bool { return len(s.nodes)-not[i] < s.quorum }
 	q := s.ask(ctx, callMost, ops, lacks)
-	err := q.each(ctx, callMost, func(a answer) error {
+	err := q.each(ctx, callMost, func(a answer) (why error) {
 		for i, reply := range a.replies {
 			switch reply {
 			case int64(1):
 				ours[i]++
 			case int64(0):
 				not[i]++
+			default:
+				why = errQuarantine
 			}
 		}
-		return nil
+		return why
 	}, func() bool {
 		for i := range cs {
 			if ours[i] < s.quorum && !lost(i) {

@@ -61,20 +61,20 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 		one.Addr = h
 		clients = append(clients, goredis.NewClient(&one))
 	}
-	s, err := newStore(clients, opts)
+	d, err := New(clients, opts)
 	if err == nil {
-		s.own = true
+		d.own = true
 		for i, c := range clients {
-			s.nodes[i].client = c // as it is: its options are ours
+			d.nodes[i].client = c // as it is: its options are ours
 		}
-		err = s.probe(ctx)
+		err = d.probe(ctx)
 	}
 	if err != nil {
 		// The first error is the one to report. A client that is dialling closes only when
 		// that is over, which its timeouts bound.
 		go func() {
-			if s != nil {
-				_ = s.Close()
+			if d != nil {
+				_ = d.Close()
 				return
 			}
 			for _, c := range clients {
@@ -83,7 +83,7 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 		}()
 		return nil, err
 	}
-	return &Driver{s}, nil
+	return d, nil
 }
 
 // quiet saves each new connection the round trip in which go-redis asks for a managed service's notices, as its
@@ -108,6 +108,7 @@ func read(u *url.URL, q *backend.Query) (*goredis.Options, error) {
 // probe wants an answer of a majority, and gives the operator's word if there is one. It tries again
 // until ctx ends, except where that is of no use.
 func (s *store) probe(ctx context.Context) error {
+	var last error // that says more than the end of ctx
 	for {
 		err := s.look(ctx)
 		if err == nil && s.fresh.Load() {
@@ -116,12 +117,13 @@ func (s *store) probe(ctx context.Context) error {
 		if err == nil || backend.Final(err) {
 			return err
 		}
-		timer := time.NewTimer(probeAgain)
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
 		select {
-		case <-timer.C:
+		case <-time.After(probeAgain):
 		case <-ctx.Done():
-			timer.Stop()
-			return err
+			return last
 		}
 	}
 }

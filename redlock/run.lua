@@ -1,5 +1,4 @@
--- Does the operations, in order. What is left of ARGV comes last in the reply: by it a client knows
--- which request that answers.
+-- Does the operations, in order.
 local function run(keys, argv)
   call, ARGV, pos, now, left, base, known, terms, noted = redis.call, argv, 2, nil, nil, nil, nil, nil, nil
   set = SET[argv[1]] or settings(argv[1])
@@ -9,6 +8,5 @@ local function run(keys, argv)
     op = i - 1
     replies[op] = ops[args(1)](keys[i])
   end
-  replies[#keys] = argv[pos]
   return replies
 end

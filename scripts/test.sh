@@ -85,6 +85,9 @@ list() {
 }
 
 echo "test: backends: $(list "${ran[@]}")"
+slow=$(go run ./internal/machine/slow)
+[[ $slow == false ]] ||
+	echo "test: memory is slow here: fewer packages run at once, and the rules have small numbers"
 status=0
 # Nothing is taken from the cache, which does not see what a test reads outside of its module.
 # Several packages at a time, the longest first: most of their time is waiting.
@@ -92,11 +95,19 @@ if [[ -z $full ]]; then
 	packages=$(scripts/packages.sh | grep -v /tests/models/) # those only compute
 	# All is compiled first: two cores that compile are no machine for leases of a second.
 	go list -export -test -deps -f '' ./tests/backends $packages >/dev/null
-	go test -count=1 -short -vet=off -ldflags=-w -shuffle=on -p 3 -timeout 10m "$@" ./tests/backends $packages || status=$?
+	run() { go test -count=1 -short -vet=off -ldflags=-w -shuffle=on -timeout 15m "$@" || status=$?; }
+	if [[ $slow == false ]]; then
+		run -p 3 "$@" ./tests/backends $packages
+	else # those that use all there is have the machine to themselves
+		run "$@" ./postgres
+		run "$@" ./tests/backends
+		run -p 2 "$@" $(grep -vE '/(postgres|tests/backends)$' <<<"$packages")
+	fi
 else
 	# The backends' rules wait for half of their time. Beside them, at the least priority, the models search all states,
 	# which is too slow with the race detector, and the compiler makes what comes after.
 	others=$(scripts/packages.sh | grep -vE '/(bench|conformance|tests/(backends|guarantees|models/.*))$')
+	others="./postgres $others" # the longest begins first
 	{
 		nice -n 19 go test -count=1 -v "$@" ./tests/models/... >"$TMPDIR/models" 2>&1
 		compiled() { nice -n 19 go list -export -test -deps -f '' "$@" >/dev/null; }
@@ -108,7 +119,7 @@ else
 	} &
 	beside=$!
 	# With the race detector the backends' rules take twelve minutes: go test -race ./tests/backends
-	go test -count=1 -vet=off -shuffle=on -timeout 20m "$@" ./tests/backends || status=$?
+	go test -count=1 -vet=off -shuffle=on -timeout 30m "$@" ./tests/backends || status=$?
 	wait "$beside" || status=$?
 	grep -v '^=== ' "$TMPDIR/models"
 	# Faults are made beside nothing else, and the processes that meet them are not slowed by the race detector.
@@ -117,8 +128,12 @@ else
 	# enough without it.
 	go test -count=1 -vet=off -shuffle=on -timeout 20m "$@" ./bench ./conformance >"$TMPDIR/plain" 2>&1 &
 	beside=$!
+	if [[ $slow == true ]]; then
+		wait "$beside" || status=$?
+		beside=
+	fi
 	go test -count=1 -vet=off -race -shuffle=on -p 2 -timeout 20m "$@" $others || status=$?
-	wait "$beside" || status=$?
+	[[ -z $beside ]] || wait "$beside" || status=$?
 	cat "$TMPDIR/plain"
 	# Drivers from outside, held to the same suite.
 	(cd examples/nats-driver && go test -race -short -shuffle=on -timeout 10m ./...) &

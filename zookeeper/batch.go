@@ -285,7 +285,6 @@ func (f *flight) add(u *unit) bool {
 func (f *flight) fly() {
 	f.draw()
 	if len(f.units) == 0 {
-		f.err = nil
 		return
 	}
 	rs, i, err := f.s.exchange(f.ops())

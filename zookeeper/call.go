@@ -161,8 +161,8 @@ func (s *session) ensurePath(ctx context.Context, p string) error {
 func (s *session) meaning(err error) error {
 	var means string
 	switch {
-	case err == nil:
-		return nil
+	case err == nil || errors.Is(err, backend.ErrInvalid): // which it has already
+		return err
 	case errors.Is(err, zk.ErrNoAuth):
 		means = "ZooKeeper refuses access to " + s.st.at.root + ": the user needs all rights to " +
 			"the nodes of the prefix, and must be the one who made them"

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
 	"time"
 )
 
@@ -25,7 +24,6 @@ func (silent) Printf(string, ...any) {}
 // hosts gives the client library one server after the other. Pauses are dial's.
 type hosts struct {
 	s       *session
-	mu      sync.Mutex
 	servers []string
 	next    int
 }
@@ -38,8 +36,6 @@ func (h *hosts) Connected()                  {}
 // session that has expired is one: the library would open another in its place and send what was
 // meant for the first.
 func (h *hosts) Next() (string, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	server := h.servers[h.next%len(h.servers)]
 	h.next++
 	return server, !h.s.alive()

@@ -11,6 +11,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // baseLength is the session that every driver has: for what is about no lock in particular, and for
@@ -50,7 +51,7 @@ type store struct {
 	clock    clock
 	gates    gates
 	ticks    atomic.Int64   // see tick
-	flying   sync.WaitGroup // calls that may outlive their callers, and sessions that are being closed
+	flying   core.Group     // calls that may outlive their callers, and sessions that are being closed
 	tidying  sync.WaitGroup // see tidy
 
 	mu       sync.Mutex
@@ -65,25 +66,14 @@ type store struct {
 // given. Nothing is sent before the first call. The driver opens its own sessions, because how long
 // a session lives is how long its leases last. opts may be nil. Close ends the sessions.
 func New(servers []string, opts *Options) (*Driver, error) {
-	st, err := newStore(servers, opts)
-	if err != nil {
-		return nil, err
-	}
-	return &Driver{st}, nil
-}
-
-func newStore(servers []string, opts *Options) (*store, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
-	prefix := opts.Prefix
-	switch {
-	case opts.NoPrefix && prefix != "":
-		return nil, backend.Invalid("zookeeper.Options has both Prefix and NoPrefix: want one")
-	case prefix == "" && !opts.NoPrefix:
-		prefix = backend.DefaultPrefix
+	prefix, err := core.Keyspace(opts.Prefix, opts.NoPrefix)
+	if err == nil {
+		err = checkPrefix(prefix)
 	}
-	if err := checkPrefix(prefix); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	if len(servers) == 0 {
@@ -120,7 +110,7 @@ func newStore(servers []string, opts *Options) (*store, error) {
 	for i := range st.buckets {
 		st.buckets[i] = newBucket(st.at.counter(i))
 	}
-	return st, nil
+	return &Driver{st}, nil
 }
 
 // checkChroot returns nil for a path that ZooKeeper takes.

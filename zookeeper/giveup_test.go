@@ -18,13 +18,13 @@ import (
 // aClient returns a store, and how the engine calls it.
 func aClient(t *testing.T, addr string, opts Options) (*store, core.Caller) {
 	t.Helper()
-	st, err := newStore([]string{addr}, &opts)
+	d, err := New([]string{addr}, &opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := core.Of(&Driver{st})
+	c := core.Of(d)
 	t.Cleanup(func() { _ = c.Close(); c.Land() })
-	return st, c
+	return d.store, c
 }
 
 // aRequest is one of client n.

@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,9 +43,7 @@ func (st *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []e
 	abreast(len(bare), func(i int) { *bare[i].err = bare[i].p.arm(ctx) })
 	var wg sync.WaitGroup
 	for s, all := range bySession {
-		for len(all) > 0 {
-			some := all[:min(len(all), maxChecks)]
-			all = all[len(some):]
+		for some := range slices.Chunk(all, maxChecks) {
 			wg.Go(func() { s.renew(ctx, some) })
 		}
 	}
@@ -52,24 +51,32 @@ func (st *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []e
 	return errs
 }
 
+// refusedMost is how many refused holds of a multi are found one by one.
+const refusedMost = 10
+
 // kept is a hold, and where its answer goes.
 type kept struct {
 	p   *place
 	err *error
 }
 
-// renew renews the holds of one multi. Those that turn out to be gone are left out, until the rest
-// is done.
+// renew renews the holds of one multi. Those that turn out to be gone, or are refused, are left out, until the rest
+// is done. After refusedMost refusals the rest gets the last one.
 func (s *session) renew(ctx context.Context, ks []kept) {
-	for len(ks) > 0 {
+	for refused := 0; len(ks) > 0; {
 		ops := make([]any, len(ks))
 		for i, k := range ks {
 			ops[i] = &zk.CheckVersionRequest{Path: k.p.held, Version: -1}
 		}
 		asked := backend.Now()
 		bad, err := s.multi(ctx, ops...)
-		if bad >= 0 && errors.Is(err, zk.ErrNoNode) {
-			*ks[bad].err = backend.ErrLost
+		gone := errors.Is(err, zk.ErrNoNode)
+		if bad >= 0 && (gone || err != nil && refused < refusedMost) {
+			if *ks[bad].err = ended(err); gone {
+				*ks[bad].err = backend.ErrLost
+			} else {
+				refused++
+			}
 			ks = append(ks[:bad], ks[bad+1:]...)
 			continue
 		}
@@ -179,7 +186,8 @@ func (p *place) confirm(ctx context.Context) error {
 			p.grant.Asked = asked
 			return nil
 		}
-		timer := time.NewTimer(p.s.report())
+		tick := p.st.tick()
+		timer := time.NewTimer(tick + tick/grains) // by then the leader has surely heard of what was answered
 		select {
 		case <-timer.C:
 		case <-ctx.Done():

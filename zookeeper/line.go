@@ -27,7 +27,7 @@ const (
 type entry struct {
 	node   string
 	nonce  string
-	ask    *backend.Request // its Mode and Limit; others' may be the same
+	ask    *backend.Request // its Mode and Limit
 	waits  bool
 	number int32         // of a waiter
 	token  backend.Token // of a reader or a permit that holds
@@ -99,11 +99,6 @@ func readLine(children []string) line {
 		case e.waits:
 			l.waiters = append(l.waiters, e)
 		default:
-			if n := len(l.holds); n > 0 {
-				if last := l.holds[n-1].ask; last.Mode == e.ask.Mode && last.Limit == e.ask.Limit {
-					e.ask = last
-				}
-			}
 			l.holds = append(l.holds, e)
 		}
 	}

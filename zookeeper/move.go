@@ -3,8 +3,6 @@ package zookeeper
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -70,15 +68,9 @@ func (s *session) readGates(ctx context.Context) (set gateSet, err error) {
 		if set.list, err = backend.DecodeGates(n.data); err != nil {
 			return set, fmt.Errorf("the node %s: %w", s.st.at.locks, err)
 		}
-		set.record = &backend.Record{Key: backend.GateKey, Data: n.data, Version: versionOf(n.data)}
+		set.record = &backend.Record{Key: backend.GateKey, Data: n.data, Version: string(n.data)}
 	}
 	return set, nil
-}
-
-// versionOf is a record's version, which tells its data from all others.
-func versionOf(data []byte) string {
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:16])
 }
 
 // judged returns the gates if they are those by which a claim was judged; with ErrGates they are
@@ -157,7 +149,7 @@ func (s *session) loadGates(ctx context.Context) ([]backend.Record, error) {
 // recordOf is one gate of the list.
 func recordOf(g backend.Gate) backend.Record {
 	data, _ := json.Marshal(g) // of strings and numbers: never fails
-	return backend.Record{Key: backend.GateKey + g.Move, Data: data, Version: versionOf(data)}
+	return backend.Record{Key: backend.GateKey + g.Move, Data: data, Version: string(data)}
 }
 
 // Swap implements backend.Mover.
@@ -321,17 +313,10 @@ func (s *session) readReport(
 			"some other program has written it", path, n.data)
 	}
 	if now-n.stat.Mtime*1000 < text.Keep.Microseconds() {
-		r.Key, r.Data = backend.ClientKey+move+"\x00"+id, text.Client
-		r.Version = versionOf(r.Data)
+		r.Key, r.Data, r.Version = backend.ClientKey+move+"\x00"+id, text.Client, string(text.Client)
 		return r, nil
 	}
-	_, err = call(ctx, s, func(c *zk.Conn) (struct{}, error) {
-		return struct{}{}, c.Delete(path, n.stat.Version)
-	})
-	if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrBadVersion) { // reported anew just now
-		err = nil
-	}
-	return r, err
+	return r, s.removeAs(ctx, path, n.stat.Version) // what was reported anew just now stays
 }
 
 // Source implements backend.Mover: the greatest of the counters.

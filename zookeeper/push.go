@@ -129,12 +129,6 @@ func (p *place) stand(ctx context.Context) error {
 	return p.watchFront(ctx, l, at)
 }
 
-// first notes that the lock is free and ours to take, and remains so.
-func (p *place) first(ctx context.Context) error {
-	p.turn = &turn{}
-	return p.draw(ctx)
-}
-
 // follow goes on when the node that we watched has gone. After the holder the lock is ours, for we
 // were the first in the queue and who is first remains so. A waiter before us has the lock now or
 // has had it, unless it gave up: if so it was the first, and now we are. errMoved: look at the
@@ -154,7 +148,8 @@ func (p *place) follow(ctx context.Context, gone string) error {
 			return err
 		}
 	}
-	return p.first(ctx)
+	p.turn = &turn{} // the lock is free and ours to take, and remains so
+	return p.draw(ctx)
 }
 
 // passedOn returns nil if the last release that was written to be read here was that of a holder;

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // Break frees a name that has a holder and nodes of another program: of all of them nothing is left.
@@ -87,5 +88,26 @@ func TestCounterAboveAllTokens(t *testing.T) {
 		}
 		_, err = open(t, z.URL()).Mutex(name).TryLock(t.Context())
 		want(t, "TryLock with the counter at "+last, err, fencelock.ErrInvalid)
+	}
+}
+
+// A holder's node that another program keeps from us is not renewed, and those of the same request are.
+func TestNodeWithoutRights(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	d := driver(t, z.URL())
+	var all []*core.Hold
+	for _, name := range []string{"a", "b", "c"} {
+		all = append(all, hold(t, d, request(name)))
+	}
+	children, _, err := c.Children(at("b"))
+	must(t, err)
+	_, err = c.SetACL(at("b")+"/"+children[0], zk.DigestACL(zk.PermAll, "another", "secret"), -1)
+	must(t, err)
+	for i, err := range d.Renew(t.Context(), all) {
+		if (err != nil) != (i == 1) {
+			t.Errorf("renewal of %s: %v", all[i].Name, err)
+		}
 	}
 }

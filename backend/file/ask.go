@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"time"
@@ -37,9 +38,12 @@ func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 		c.Err = s.change(ctx, c.Name, c.Nonce, func(st *state, l *lock) (changed bool, err error) {
 			return s.take(st, l, c, &g)
 		})
-		if c.Err == nil {
+		switch {
+		case c.Err == nil:
 			c.Grant = g
 			s.hub.leave(c)
+		case !errors.Is(c.Err, backend.ErrLocked): // a place that could not be written asks again soon
+			c.Next, c.Queued = 0, false
 		}
 	}
 }

@@ -66,7 +66,12 @@ func prepare(dir string) (string, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // others may write it too, and the same
 		spare := path + "." + rand.Text()
-		err = errors.Join(os.WriteFile(spare, []byte(format), 0o600), os.Rename(spare, path))
+		if err = os.WriteFile(spare, []byte(format), 0o600); err == nil { // whole: nobody may meet a part of it
+			err = os.Rename(spare, path)
+		}
+		if err != nil {
+			_ = os.Remove(spare) // the first error is the one to report
+		}
 	case err == nil && string(raw) != format:
 		return "", backend.Invalid("%s is of another version, or not of this library (%.60q, want "+
 			"%q): use the version that made it, or another directory", path, raw, format)

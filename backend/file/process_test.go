@@ -7,8 +7,10 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -336,4 +338,29 @@ func TestLateReplyIsKnown(t *testing.T) {
 	if errors.Is(err, backend.ErrLocked) || len(files(t, dir, "*.state")) != 0 {
 		t.Errorf("a ctx that is done reached the directory: %v", err)
 	}
+}
+
+// A disk that is full when a directory is opened for the first time spoils nothing for later.
+func TestFullDiskAtTheFirstOpen(t *testing.T) {
+	t.Parallel()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	cmd := exec.Command("/bin/sh", "-c", `trap '' XFSZ; ulimit -f 0; exec "$0"`, exe) // no file may have a byte
+	cmd.Env = append(os.Environ(), jobEnv+"=stuck", dirEnv+"="+dir)
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "error: ") {
+		t.Fatalf("opened on a full disk: %v, %s", err, out)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v (%v)", left, err)
+	}
+	d, err := New(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = d.Close()
 }

@@ -30,7 +30,7 @@ func closed(e *env) {
 	} {
 		e.refused(r, g.Epoch)
 		again := *r
-		again.Nonce, again.Wait = random(), true
+		again.Nonce, again.Wait = core.Nonce(), true
 		e.refused(&again, g.Epoch)
 	}
 	if g := e.passes(e.name("a"), backend.PhaseBoth); g.Ungated {

@@ -4,16 +4,17 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 func clients(e *env) {
 	c := backend.Client{
-		ID: random(), Move: e.move, Phase: backend.PhaseFrom, Host: "höst", PID: 42, MaxTTL: 30 * time.Second,
+		ID: core.Nonce(), Move: e.move, Phase: backend.PhaseFrom, Host: "höst", PID: 42, MaxTTL: 30 * time.Second,
 		Since:    time.Now().Add(-time.Minute).Truncate(time.Millisecond).UTC(),
 		Reported: time.Now().Truncate(time.Millisecond).UTC(),
 	}
 	brief := c
-	brief.ID, brief.Phase = random(), backend.PhaseBoth
+	brief.ID, brief.Phase = core.Nonce(), backend.PhaseBoth
 	report := func(c backend.Client, keep time.Duration) {
 		e.Helper()
 		if err := e.d.Report(e.Context(), c, keep); err != nil {

@@ -2,8 +2,6 @@ package gatetest
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"slices"
 	"time"
@@ -30,15 +28,12 @@ func (e *env) client() core.Gater {
 	return d
 }
 
-func random() string {
-	raw := make([]byte, 16)
-	_, _ = rand.Read(raw) // never fails
-	return hex.EncodeToString(raw)
-}
-
 // request is a try by a client of this migration in this phase; by a plain one if phase is empty.
 func (e *env) request(name string, phase backend.Phase) *backend.Request {
-	r := &backend.Request{Name: name, Nonce: random(), Owner: "gatetest", TTL: ttl, Phase: phase, Lost: func(error) {}}
+	r := &backend.Request{
+		Name: name, Nonce: core.Nonce(), Owner: "gatetest", TTL: ttl, Phase: phase,
+		Lost: func(error) {},
+	}
 	if phase != "" {
 		r.Move = e.move
 	}

@@ -26,7 +26,7 @@ func Run(t *testing.T, open func(t *testing.T) backend.Driver) {
 			t.Parallel()
 			places <- struct{}{}
 			defer func() { <-places }()
-			e := &env{T: t, open: open, move: "m" + random()[:8]}
+			e := &env{T: t, open: open, move: "m" + core.Nonce()[:8]}
 			e.scope = backend.Scope{{Match: e.name("stays/*"), Stays: true}, {Match: e.name("*")}}
 			e.d = e.client()
 			r.check(e)

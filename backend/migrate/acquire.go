@@ -2,8 +2,6 @@ package migrate
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
@@ -50,7 +48,7 @@ func (d *member) Acquire(ctx context.Context, r *backend.Request) (backend.Grant
 		m := d.legsOf(r, nonce)
 		d.drop(m.to)
 		d.drop(m.from)
-		nonce = random()
+		nonce = core.Nonce()
 	}
 }
 
@@ -88,13 +86,6 @@ func (d *member) nonceOf(r *backend.Request) string {
 		return m.nonce
 	}
 	return r.Nonce
-}
-
-// random returns a nonce.
-func random() string {
-	raw := make([]byte, 16)
-	_, _ = rand.Read(raw) // never fails
-	return hex.EncodeToString(raw)
 }
 
 // only is the leg of a phase with one store.

@@ -100,6 +100,11 @@ func (d *member) Abandon(ctx context.Context, r *backend.Request) error {
 		}
 		return err
 	})
+	for _, err := range []error{a, b} {
+		if err != nil && !backend.Final(err) {
+			return err // which may come to another end, whatever the other store says
+		}
+	}
 	return errors.Join(a, b)
 }
 

@@ -67,7 +67,7 @@ func (l *leg) acquire(ctx context.Context) error {
 	return nil
 }
 
-// span is how long after asked the store keeps the leg for sure.
+// span is how long after asked the store keeps the leg for sure. No store makes a short grant to a part of a migration.
 func (l *leg) span() time.Duration {
 	if l.hold.Max > 0 {
 		return min(l.hold.Max, l.req.TTL)

@@ -152,6 +152,39 @@ func (a asked) Abandon(ctx context.Context, r *backend.Request) error {
 	return a.Gater.Abandon(ctx, r)
 }
 
+// gives is a store that answers Abandon with these, and then as it is.
+type gives struct {
+	store
+	errs []error
+}
+
+func (g *gives) Abandon(ctx context.Context, r *backend.Request) error {
+	if len(g.errs) > 0 {
+		err := g.errs[0]
+		g.errs = g.errs[1:]
+		return err
+	}
+	return g.Gater.Abandon(ctx, r)
+}
+
+// TestAbandonUnanswered: what one store refuses for good says nothing of the other, which has not answered.
+func TestAbandonUnanswered(t *testing.T) {
+	bubble(t, func(w world) {
+		silent := errors.New("no answer")
+		o := w.options(backend.PhaseBoth)
+		o.From = &gives{client(w.old), []error{backend.Invalid("foreign data")}}
+		o.To = &gives{client(w.new), []error{silent}}
+		both := w.startWith(o)
+		w.want("open", w.pair().Open(w.Context(), backend.PhaseTo), nil)
+		h := w.acquire(both, request("x"))
+		if err := both.Abandon(w.Context(), h.Request); !errors.Is(err, silent) || backend.Final(err) {
+			w.Errorf("abandon: got %v, want one that is tried again", err)
+		}
+		w.want("abandon, again", both.Abandon(w.Context(), h.Request), nil)
+		w.cycle(both, "x")
+	})
+}
+
 // TestAbandonsWhatWasAsked: the new store is told to give up the very request that it was given: by nothing else it
 // may know the place in its queue, or the session. So it is if the old leg is lost as the wait ends, and a day after
 // the acquisition has started over.

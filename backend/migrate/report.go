@@ -38,7 +38,7 @@ func (p *report) start(ctx context.Context, d *member) error {
 		host = "unknown-host"
 	}
 	p.client = backend.Client{
-		ID: random(), Move: d.move, Phase: d.phase, Host: host, PID: os.Getpid(),
+		ID: core.Nonce(), Move: d.move, Phase: d.phase, Host: host, PID: os.Getpid(),
 		MaxTTL: usualTTL, Since: time.Now().UTC().Truncate(time.Millisecond),
 	}
 	p.background, p.cancel = context.WithCancel(context.Background())

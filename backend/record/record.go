@@ -140,11 +140,12 @@ func (r *record) outcome(nonce string) *ended {
 	return nil
 }
 
-// life is how long the store is to keep the record, in whole seconds.
+// life is how long the store is to keep the record, in whole seconds: also until the clock, from which a name begins
+// whose record is gone, has reached its token.
 func (r *record) life(now int64) time.Duration {
-	left := max(r.left(now), 0)
+	left := max(r.left(now), time.Duration(r.Token-now)*time.Microsecond, 0)
 	if r.Holder != nil && r.Holder.Since == 0 {
-		left = time.Duration(r.Holder.Keep) * time.Microsecond
+		left = max(left, time.Duration(r.Holder.Keep)*time.Microsecond)
 	}
 	return (memory + left + time.Second).Truncate(time.Second)
 }

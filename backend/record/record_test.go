@@ -28,6 +28,8 @@ type values struct {
 	lag     time.Duration // that the next answer about it has
 
 	gets, puts int
+	keep       time.Duration          // of the last Put
+	full       error                  // of a Put; nil: it is done
 	read       func()                 // called after a Get
 	before     func(key string)       // called before a Put
 	lose       func(key string) error // the answer of a Put that was done
@@ -49,13 +51,18 @@ func (v *values) Get(_ context.Context, key string) (record.Value, error) {
 }
 
 func (v *values) Put(
-	ctx context.Context, key string, data []byte, was string, _ time.Duration,
+	ctx context.Context, key string, data []byte, was string, keep time.Duration,
 ) (string, error) {
 	if v.before != nil {
 		v.before(key)
 	}
 	v.mu.Lock()
 	v.puts++
+	v.keep = keep
+	if v.full != nil {
+		v.mu.Unlock()
+		return "", v.full
+	}
 	if v.all[key].Version != was {
 		v.mu.Unlock()
 		return "", record.ErrMoved
@@ -182,6 +189,38 @@ func TestFreeLockIsOneWrite(t *testing.T) {
 		w.want("release", w.d.Release(w.Context(), h), nil)
 		if gets, puts := w.kv.gets-gets, w.kv.puts-puts; gets != 0 || puts != 2 {
 			w.Errorf("a cycle took %d reads and %d writes, want 0 and 2", gets, puts)
+		}
+	})
+}
+
+// TestTokenAboveAFloorIsKept: a record stays until the clock, from which a name without one begins, has reached its
+// token.
+func TestTokenAboveAFloorIsKept(t *testing.T) {
+	bubble(t, func(w *world) {
+		const ahead = 10 * time.Minute
+		r := w.request(false)
+		r.Floor = backend.Token(time.Now().Add(ahead).UnixMicro())
+		h := w.acquire(w.d, r)
+		w.want("release", w.d.Release(w.Context(), h), nil)
+		if w.kv.keep < ahead {
+			w.Errorf("the record is kept for %v, want %v at least", w.kv.keep, ahead)
+		}
+	})
+}
+
+// TestFailedPlaceSaysWhy: a waiter whose place cannot be written hears why, and asks again soon.
+func TestFailedPlaceSaysWhy(t *testing.T) {
+	bubble(t, func(w *world) {
+		w.acquire(w.client(), w.request(false))
+		full := errors.New("no space is left")
+		w.kv.full = full
+		began := time.Now()
+		_, err := w.d.Acquire(w.Context(), w.request(true))
+		if err == nil || !strings.Contains(err.Error(), full.Error()) {
+			w.Errorf("acquire: got %v, want %v", err, full)
+		}
+		if took := time.Since(began); took > 2*core.Patience {
+			w.Errorf("it took %v", took)
 		}
 	})
 }

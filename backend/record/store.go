@@ -257,6 +257,7 @@ func (s *store) ask(ctx context.Context, c *backend.Claim) error {
 		c.Queued = c.Place != nil
 		return backend.ErrLocked
 	}
+	c.Next = 0 // a place that could not be written asks again soon
 	return err
 }
 

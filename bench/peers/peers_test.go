@@ -184,12 +184,13 @@ func tables(t *testing.T, paths ...string) string {
 // The runs that were kept are what the document shows.
 func TestRuns(t *testing.T) {
 	paths, err := filepath.Glob("runs/*.json")
+	slices.Reverse(paths) // the newest first
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("no runs: %v", err)
 	}
 	scores, _, _ := strings.Cut(tables(t, paths...), "\nVersions:") // which a test's binary does not know
 	if !strings.HasPrefix(shown(t), scores) {
-		t.Error("the document does not show the runs: go run ./cmd/targets -update runs/README.md runs/*.json")
+		t.Error("the document does not show the runs: go run ./cmd/targets -update runs/README.md $(ls -r runs/*.json)")
 	}
 }
 

@@ -14,7 +14,7 @@ var onZooKeeper = []Library{
 }
 
 func openZooKeeper(ctx context.Context, at place) (locker, error) {
-	conn, err := raw.ZooKeeperSession(ctx, at.Addrs)
+	conn, err := raw.ZooKeeperSession(ctx, at.Addrs, nil)
 	if err != nil {
 		return locker{}, err
 	}

@@ -54,6 +54,7 @@ func TestUsageErrors(t *testing.T) {
 		{"config", "chekc"},
 		{"migrate"},
 		{"migrate", "finsh"},
+		{"migrate", "advance", "--phase", "to", "--wait", "0"},
 		{"--url", "", "ls"},
 		{"--url"},
 	} {

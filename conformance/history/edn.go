@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// EDN returns, for each lock, the operations of a lock workload as a Jepsen history in EDN: a map a line, as knossos
-// reads them, of which one reads
+// EDN returns, for each lock that nobody shared, the operations of a lock workload as a Jepsen history in EDN: a map a
+// line, as knossos reads them, of which one reads
 //
 //	{:index 1, :time 5000000, :process 0, :type :ok, :f :acquire, :value {:client "w2.1#17", :fence 17, :uid "3"}}
 //
@@ -23,6 +23,7 @@ import (
 func EDN(events []Event, o Options) map[string][]byte {
 	all := map[string][]byte{}
 	ops := map[string][]jepsenOp{}
+	events = exclusiveOnly(events)
 	for name, ts := range tenures(events, o) {
 		for _, t := range ts {
 			ops[name] = append(ops[name],

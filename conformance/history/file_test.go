@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/conformance/history"
 )
 
@@ -97,11 +98,13 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
-// The operations of a lease that was unlocked, of one that nobody unlocked, and of one that nobody learnt of.
+// The operations of a lease that was unlocked, of one that nobody unlocked, and of one that nobody learnt of. What
+// readers hold at once is no history of a mutex.
 func TestEDN(t *testing.T) {
 	h := slices.Concat(used("w1.0", 7, 100, 120), []history.Event{
 		granted(`w2"`, 8, 120, 150), ended(`w2"`, 8, 130, 150), freed(`w2"`, 8, 130, 140, history.Refused),
 		{Kind: history.Asked, Process: "w3", Name: "x", Called: 125, At: 145, Result: history.Unclear},
+		{Kind: history.Granted, Process: "w4", Name: "read", Mode: backend.Reader, Called: 1, At: 2, Until: 9},
 	})
 	got := history.EDN(h, history.Options{})
 	text := strings.ReplaceAll(string(got["x"]), ":value {:client ", "V ")

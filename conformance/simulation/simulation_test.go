@@ -74,8 +74,9 @@ func report(t *testing.T, w *world) {
 
 // TestSameSeedSameRun runs seeds twice: the same must happen at the same times, but for a few
 // seeds, in which what the engine does at one instant (a Close among it, or who of several takes a
-// lock that is passed on) comes in another order: on one processor that is one seed in ten, on two
-// one in four. Anything that is drawn at random changes nearly all.
+// lock that is passed on) comes in another order: on one processor that is one seed in ten. With the race
+// detector the runtime draws who of those that are ready goes on, and it is one in five. Anything else that is
+// drawn at random changes nearly all.
 func TestSameSeedSameRun(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	n := min(seeds(), 60)
@@ -85,9 +86,13 @@ func TestSameSeedSameRun(t *testing.T) {
 			others = append(others, fmt.Sprintf("seed %d was not the same twice:\n%s", seed, d))
 		}
 	}
-	if len(others) > n/6 {
+	most := n / 6
+	if underRace {
+		most = n / 3
+	}
+	if len(others) > most {
 		t.Errorf("%d of %d seeds took another course the second time, want %d at most\n%s",
-			len(others), n, n/6, strings.Join(others, "\n"))
+			len(others), n, most, strings.Join(others, "\n"))
 	}
 }
 

@@ -96,12 +96,13 @@ type Caller interface {
 
 // A Gater is a Caller whose store can take part in a migration, as the old store or the new one.
 //
-// Acquire then checks the gates of the driver's keyspace in the step that grants, also for a waiter
-// whose turn has come, and for requests without a Phase: it refuses what backend.Admit refuses, with a
-// *backend.GateError. A request that was granted before and is sent again is no new grant and is not
-// checked; the confirmation of a claim is. While another holds the lock, a request that a gate
-// would refuse may be refused, answered ErrLocked, or queue until its turn. Renew, Release and
-// Abandon never look at gates. A store without gates costs no request more.
+// Acquire then checks the gates of the driver's keyspace in the step that grants, or in one after
+// which no gate comes before the grant, also for a waiter whose turn has come, and for requests
+// without a Phase: it refuses what backend.Admit refuses, with a *backend.GateError. A request that
+// was granted before and is sent again is no new grant and is not checked; the confirmation of a
+// claim is. While another holds the lock, a request that a gate would refuse may be refused,
+// answered ErrLocked, or queue until its turn. Renew, Release and Abandon never look at gates. A
+// store without gates costs no request more.
 type Gater interface {
 	Caller
 

@@ -15,6 +15,7 @@ type claim struct {
 	alone  [1]*backend.Claim // itself, for calls that are about nothing else
 	unsure bool              // Claim.Unsure from the next send on
 	first  [2]Deadline       // of its first Ask and its first Leave
+	most   time.Duration     // how long its next call may take
 	turn   chan bool         // while it stands in a lane: true, it leads; false, it was sent
 	flight chan bool         // gets a value when the call that outlived its caller is over
 

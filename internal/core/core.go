@@ -10,12 +10,12 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,11 +26,11 @@ import (
 type Client struct {
 	driver backend.Driver
 	calls  backend.Calls
-	asks   lane
+	asks   *lane
 	leaves *lane                   // asks, where the two go together
 	gates  atomic.Pointer[gateSet] // those that the store has shown last
-	flying group                   // calls that outlived their callers
-	hedges group                   // second sends of renewals
+	flying Group                   // calls that outlived their callers
+	hedges Group                   // second sends of renewals
 }
 
 // Of returns the Caller of a driver, a [Gater] of a backend.Mover: the driver itself, if it is one, or
@@ -49,11 +49,12 @@ func Of(d backend.Driver) Caller {
 
 func newClient(d backend.Driver) *Client {
 	c := &Client{driver: d, calls: d.Calls()}
+	c.gates.Store(&gateSet{})
 	c.calls.Abreast = max(c.calls.Abreast, 1)
-	c.asks = lane{calls: c.calls, call: d.Ask, outlived: &c.flying}
-	c.leaves = &c.asks
+	c.asks = newLane(c.calls, d.Ask, &c.flying)
+	c.leaves = c.asks
 	if !c.calls.Mixed {
-		c.leaves = &lane{calls: c.calls, call: d.Leave, outlived: &c.flying}
+		c.leaves = newLane(c.calls, d.Leave, &c.flying)
 	}
 	return c
 }
@@ -118,10 +119,7 @@ func (d *Client) acquire(ctx context.Context, c *claim) error {
 			}
 		}
 		queued, outage = false, nil
-		if c.Next == 0 {
-			return false, Patience, nil
-		}
-		return false, c.Next, nil
+		return false, cmp.Or(c.Next, Patience), nil
 	})
 	if locked && ctx.Err() != nil && err != nil && !errors.Is(err, backend.ErrLocked) {
 		err = fmt.Errorf("%w (%w)", err, backend.ErrLocked) // ctx has ended before a second answer
@@ -178,9 +176,9 @@ func (d *Client) keepTwice(ctx context.Context, half time.Duration, cs []*backen
 	second, cancel := context.WithCancel(ctx)
 	defer cancel()
 	late := make(chan []error, 1)
-	d.hedges.add()
+	d.hedges.Add()
 	timer := time.AfterFunc(half, func() {
-		defer d.hedges.done()
+		defer d.hedges.Done()
 		errs := d.driver.Keep(second, cs, true)
 		late <- errs
 		if !slices.ContainsFunc(errs, unanswered) {
@@ -189,7 +187,7 @@ func (d *Client) keepTwice(ctx context.Context, half time.Duration, cs []*backen
 	})
 	errs := d.keepAgain(first, cs, true)
 	if timer.Stop() {
-		d.hedges.done()
+		d.hedges.Done()
 	}
 	select {
 	case others := <-late:
@@ -268,45 +266,7 @@ func (d *Client) Close() error {
 }
 
 // Settle implements Caller.
-func (d *Client) Settle() { d.hedges.wait() }
+func (d *Client) Settle() { d.hedges.Wait() }
 
 // Land implements Caller.
-func (d *Client) Land() { d.flying.wait() }
-
-// group counts what is under way. Unlike a sync.WaitGroup it may be added to from nothing while
-// somebody waits, as by a call that Close does not wait for any longer.
-type group struct {
-	mu   sync.Mutex
-	n    int
-	none chan struct{} // closed when n falls to 0; nil: nobody waits
-}
-
-func (g *group) add() {
-	g.mu.Lock()
-	g.n++
-	g.mu.Unlock()
-}
-
-func (g *group) done() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.n--; g.n == 0 && g.none != nil {
-		close(g.none)
-		g.none = nil
-	}
-}
-
-// wait returns once nothing is under way. What is added afterwards it does not wait for.
-func (g *group) wait() {
-	g.mu.Lock()
-	if g.n == 0 {
-		g.mu.Unlock()
-		return
-	}
-	if g.none == nil {
-		g.none = make(chan struct{})
-	}
-	none := g.none
-	g.mu.Unlock()
-	<-none
-}
+func (d *Client) Land() { d.flying.Wait() }

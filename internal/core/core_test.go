@@ -494,6 +494,7 @@ func TestCrowdLeavesASilentStore(t *testing.T) {
 			})
 		}
 		all.Wait()
+		d.Land()
 	})
 }
 

@@ -19,36 +19,24 @@ var (
 	unknownGates = &backend.Record{Key: backend.GateKey, Version: backend.UnknownVersion}
 )
 
-// gateSet is what a store has of gates; nil stands for none.
+// gateSet is what a store has of gates.
 type gateSet struct {
-	record *backend.Record
+	record *backend.Record // nil: none
 	gates  []backend.Gate
-}
-
-// judge says what the gates say of a request, and what Ask is told of them.
-func (s *gateSet) judge(r *backend.Request) (of *backend.Record, gated bool, err error) {
-	if s == nil {
-		gated, err = backend.Admit(nil, r)
-		return nil, gated, err
-	}
-	gated, err = backend.Admit(s.gates, r)
-	return s.record, gated, err
 }
 
 // learn takes in the gates that a store has shown: all gates of a place as one list.
 func (d *Client) learn(rec *backend.Record) (*gateSet, error) {
-	if rec == nil {
-		d.gates.Store(nil)
-		return nil, nil
-	}
-	if s := d.gates.Load(); s != nil && s.record.Version == rec.Version {
+	if s := d.gates.Load(); rec != nil && s.record != nil && s.record.Version == rec.Version {
 		return s, nil
 	}
-	gates, err := backend.DecodeGates(rec.Data)
-	if err != nil {
-		return nil, err
+	s := &gateSet{record: rec}
+	if rec != nil {
+		var err error
+		if s.gates, err = backend.DecodeGates(rec.Data); err != nil {
+			return nil, err
+		}
 	}
-	s := &gateSet{rec, gates}
 	d.gates.Store(s)
 	return s, nil
 }
@@ -62,10 +50,10 @@ func (d *Client) ask(ctx context.Context, c *claim, most int) error {
 			return err
 		}
 		c.Leaving = false
-		record, gated, refusal := known.judge(c.Request)
+		gated, refusal := backend.Admit(known.gates, c.Request)
 		switch {
 		case refusal == nil:
-			c.Gates = record
+			c.Gates = known.record
 		case fresh:
 			if c.Wait { // it may stand in the queue, or have been woken
 				_ = d.leave(ctx, c, false) // if that fails, the engine gives it up later
@@ -74,7 +62,7 @@ func (d *Client) ask(ctx context.Context, c *claim, most int) error {
 		default:
 			c.Gates = unknownGates // what is known may be old; the store's refuse it, or not
 		}
-		err := d.send(ctx, c, &d.asks, most)
+		err := d.send(ctx, c, d.asks, most)
 		if err == nil {
 			c.Held, c.Ungated = true, c.Move != "" && !gated
 		}
@@ -107,7 +95,6 @@ type place struct {
 func (d *Mover) places(ctx context.Context) ([]*place, error) {
 	var all []*place
 	at := map[string]*place{}
-	decoded := map[string][]backend.Gate{} // the places have the same, as a rule
 	for rec, err := range d.store.Load(ctx, backend.GateKey) {
 		if err != nil {
 			return nil, err
@@ -118,13 +105,9 @@ func (d *Mover) places(ctx context.Context) ([]*place, error) {
 			at[rec.Place], all = p, append(all, p)
 		}
 		p.silent = rec.Version == backend.UnknownVersion
-		gates, ok := decoded[string(rec.Data)]
-		if !ok {
-			gates, err = backend.DecodeGates(slices.Concat([]byte("["), rec.Data, []byte("]")))
-			if err != nil {
-				return nil, err
-			}
-			decoded[string(rec.Data)] = gates
+		gates, err := backend.DecodeGates(slices.Concat([]byte("["), rec.Data, []byte("]")))
+		if err != nil {
+			return nil, err
 		}
 		p.gates = append(p.gates, gates...)
 		p.records = append(p.records, rec)

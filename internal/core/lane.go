@@ -17,6 +17,8 @@ const (
 	soon = time.Millisecond
 	// wide is how many times Calls.Abreast may be under way if they are not answered soon.
 	wide = 4
+	// few is how many claims go together in a call to a store that does not answer.
+	few = 16
 )
 
 // lane lets the calls of many goroutines go together. A claim that comes while few calls are under
@@ -24,16 +26,24 @@ const (
 // answered lets the first of them lead: it sends all that stand there. So a lone caller pays
 // nothing, and many share the cost of a request. Where a store answers none of the calls, nobody stands there for
 // longer than one of them may take: the patience of each is its own.
+//
+// Some claims go alone, beside the others: those that had no answer once, for they may be about what the store hangs
+// at, and those whose ctx ends soon. While the store answers nobody these go by a second lane, the trickle. It sends
+// few calls at a time, however many claims there are.
 type lane struct {
 	calls    backend.Calls
 	call     func(context.Context, []*backend.Claim)
-	outlived *group // calls that outlive their callers
+	outlived *Group // calls that outlive their callers
+	trickle  *lane  // nil where calls are about one claim, and in a trickle
+	of       *lane  // the lane that this is the trickle of
 
 	mu     sync.Mutex
 	flying int       // calls under way
 	began  time.Time // when the last one began
 	heard  time.Time // when the last one was answered
 	queue  []*claim
+	silent bool // a call had no answer, and nothing was answered since it began
+	taken  int  // calls of a trickle so far
 }
 
 // errSilent is the error of those who were not sent.
@@ -48,15 +58,42 @@ func (l *lane) alone(ctx context.Context, c *claim) {
 	l.call(ctx, c.alone[:])
 }
 
-// send sends c once, on this goroutine if others do not lead.
-func (l *lane) send(ctx context.Context, c *claim) error {
-	// Others shall not end with it, nor wait for one that the store does not answer.
-	if l.calls.Most <= 1 || c.unsure || hurried(ctx) {
-		return l.apart(ctx, c)
+// newLane returns one for calls of a driver's Ask or Leave.
+func newLane(calls backend.Calls, call func(context.Context, []*backend.Claim), outlived *Group) *lane {
+	l := &lane{calls: calls, call: call, outlived: outlived}
+	if calls.Most > 1 {
+		calls.Most, calls.Abreast, calls.Aside = min(calls.Most, few), wide*calls.Abreast, true
+		l.trickle = &lane{calls: calls, call: call, outlived: outlived, of: l}
 	}
+	return l
+}
+
+// again sends c once, which had no answer, on another goroutine.
+func (l *lane) again(ctx context.Context, c *claim, most time.Duration) error {
+	if l.mute() {
+		return l.trickle.send(ctx, c, most)
+	}
+	return l.aside(ctx, c, most)
+}
+
+// send sends c once, alone or with others, on this goroutine if none of them leads and c may not take longer than
+// promptMost. most is how long the call may take; it is longer if one of the others may take longer.
+func (l *lane) send(ctx context.Context, c *claim, most time.Duration) error {
+	if l.of == nil {
+		switch {
+		case l.trickle == nil:
+			return l.apart(ctx, c, most)
+		case !c.unsure && !hurried(ctx):
+		case l.mute():
+			return l.trickle.send(ctx, c, most)
+		default: // others shall not wait for it, nor it for others
+			return l.apart(ctx, c, most)
+		}
+	}
+	c.most = most
 	l.mu.Lock()
 	n := l.calls.Abreast
-	if l.flying < n || l.flying < wide*n && time.Since(l.began) > soon {
+	if l.flying < n || l.of == nil && l.flying < wide*n && time.Since(l.began) > soon {
 		l.flying++
 	} else {
 		c.turn = make(chan bool, 1)
@@ -67,9 +104,9 @@ func (l *lane) send(ctx context.Context, c *claim) error {
 			switch {
 			case !leads:
 				return c.Err
-			case hurried(ctx):
+			case l.of == nil && hurried(ctx):
 				l.next()
-				return l.apart(ctx, c)
+				return l.send(ctx, c, most)
 			}
 			l.mu.Lock()
 		case <-ctx.Done():
@@ -79,41 +116,58 @@ func (l *lane) send(ctx context.Context, c *claim) error {
 			return ctx.Err()
 		}
 	}
-	began := time.Now()
-	if !l.calls.Aside {
-		none := false
-		defer func() { l.over(began, none) }() // also if the program's own code panics in its client
-		none = l.lead(ctx, c, began)
+	if !l.calls.Aside && most <= promptMost {
+		with, _ := l.take(c)
+		began := time.Now()
+		l.lead(ctx, c, with, most, func(none bool) { l.over(began, none) })
 		return c.Err
 	}
 	l.mu.Unlock()
 	return l.outlive(ctx, c, func() {
-		timer := time.AfterFunc(promptMost, func() { l.over(began, true) }) // whenever the call returns
-		l.mu.Lock()
-		if none := l.lead(ctx, c, began); timer.Stop() {
-			l.over(began, none)
+		if l.of != nil && !endsWithin(ctx, 10*soon) { // those who had no answer with it come now
+			time.Sleep(soon)
+			if ctx.Err() != nil {
+				c.Err = backend.Refusal(ctx.Err())
+				l.next()
+				return
+			}
 		}
+		l.mu.Lock()
+		with, most := l.take(c)
+		began := time.Now()
+		timer := time.AfterFunc(most+1, func() { l.over(began, true) }) // if the call is not over then
+		l.lead(ctx, c, with, most, func(none bool) {
+			if timer.Stop() {
+				l.over(began, none)
+			}
+		})
 	})
 }
 
 // apart makes a call about c alone, beside the others.
-func (l *lane) apart(ctx context.Context, c *claim) error {
+func (l *lane) apart(ctx context.Context, c *claim, most time.Duration) error {
 	switch {
 	case l.calls.Aside:
-		return l.aside(ctx, c, promptMost)
+		return l.aside(ctx, c, most)
 	case hurried(ctx):
 		l.alone(ctx, c)
-		return c.Err
+	default:
+		l.promptly(ctx, c, most)
 	}
-	return l.promptly(ctx, c)
+	if !unanswered(c.Err) {
+		l.hear()
+	}
+	return c.Err
 }
 
 // aside makes a call about c alone on a goroutine of its own.
 func (l *lane) aside(ctx context.Context, c *claim, most time.Duration) error {
 	return l.outlive(ctx, c, func() {
-		limited, cancel := context.WithTimeout(ctx, most)
+		limited, cancel := context.WithTimeout(ctx, most+1) // an end of ctx at that instant is one of ctx
 		defer cancel()
-		l.alone(limited, c)
+		if l.alone(limited, c); !unanswered(c.Err) {
+			l.hear()
+		}
 	})
 }
 
@@ -121,12 +175,10 @@ func (l *lane) aside(ctx context.Context, c *claim, most time.Duration) error {
 func (l *lane) outlive(ctx context.Context, c *claim, call func()) error {
 	landed := make(chan bool, 1)
 	c.flight = landed
-	l.outlived.add()
-	go func() {
-		defer l.outlived.done()
+	l.outlived.Go(func() {
 		call()
 		landed <- true
-	}()
+	})
 	select {
 	case <-landed:
 		c.flight = nil
@@ -145,8 +197,8 @@ func endsWithin(ctx context.Context, d time.Duration) bool {
 	return ok && time.Until(end) < d
 }
 
-// promptly makes a call about c alone, within promptMost.
-func (l *lane) promptly(ctx context.Context, c *claim) error {
+// promptly makes a call about c alone, within that time.
+func (l *lane) promptly(ctx context.Context, c *claim, most time.Duration) {
 	i := 0
 	if c.Leaving {
 		i = 1
@@ -155,24 +207,56 @@ func (l *lane) promptly(ctx context.Context, c *claim) error {
 	if limited.Context != nil { // in use
 		limited = &Deadline{}
 	}
-	limited.Context, limited.At = ctx, time.Now().Add(promptMost)
+	limited.Context, limited.At = ctx, time.Now().Add(most)
+	if end, ok := ctx.Deadline(); ok && end.Before(limited.At) {
+		limited.At = end
+	}
 	defer limited.End()
 	l.alone(limited, c)
-	return c.Err
 }
 
-// lead sends c, with those in the queue, and reports whether nobody had an answer. l.mu is held, and let go.
-func (l *lane) lead(ctx context.Context, c *claim, began time.Time) (none bool) {
-	l.began = began
+// take takes those who go with c out of the queue, and says how long the call may take. l.mu is held, and let go.
+func (l *lane) take(c *claim) (with []*claim, most time.Duration) {
+	defer l.mu.Unlock()
+	l.began, most = time.Now(), c.most
 	n := min(len(l.queue), l.calls.Most-1)
-	if n == 0 {
-		l.mu.Unlock()
-		return unanswered(l.promptly(ctx, c))
+	if l.of != nil {
+		// One call of each round is about one claim: it has an answer where the store hangs at some claims only, and
+		// every batch has one of these.
+		if l.taken++; l.taken%l.calls.Abreast == 1 {
+			n = 0
+		}
 	}
-	with := slices.Clone(l.queue[:n])
+	if n == 0 {
+		return nil, most
+	}
+	with = slices.Clone(l.queue[:n])
 	l.queue = slices.Delete(l.queue, 0, n)
-	l.mu.Unlock()
-	all := make([]*backend.Claim, 1, 1+n)
+	for _, o := range with {
+		most = max(most, o.most)
+	}
+	return with, most
+}
+
+// lead sends c, with others. It calls over, with whether nobody had an answer, before it tells the others of theirs,
+// and also if the program's own code panics in its client.
+func (l *lane) lead(ctx context.Context, c *claim, with []*claim, most time.Duration, over func(none bool)) {
+	none, ended := false, false
+	defer func() {
+		over(none)
+		for _, o := range with {
+			if !ended {
+				o.Err = errPanicked
+			}
+			o.turn <- false
+		}
+	}()
+	if len(with) == 0 {
+		l.promptly(ctx, c, most)
+		none = unanswered(c.Err)
+		return
+	}
+	all := make([]*backend.Claim, 1, 1+len(with))
 	all[0] = &c.Claim
 	for _, o := range with {
 		all = append(all, &o.Claim)
@@ -181,44 +265,64 @@ func (l *lane) lead(ctx context.Context, c *claim, began time.Time) (none bool) 
 		o.Err, o.Queued, o.Next = nil, false, 0
 	}
 	// Nobody else's end shall end it.
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), promptMost)
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
 	defer cancel()
-	ended := false
-	defer func() {
-		for _, o := range with {
-			if !ended {
-				o.Err = errPanicked
-			}
-			o.turn <- false
-		}
-	}()
 	l.call(limited, all)
-	ended, none = true, true
-	for _, o := range all {
-		none = none && unanswered(o.Err)
-	}
-	return none
+	ended = true
+	none = !slices.ContainsFunc(all, func(o *backend.Claim) bool { return !unanswered(o.Err) })
 }
 
-// over ends a call that began then, and has no answer for anybody, or some: another may lead.
+// over ends a call that began then, and has no answer for anybody, or some: others may lead.
 func (l *lane) over(began time.Time, none bool) {
-	if !none || time.Since(began) < promptMost {
-		l.mu.Lock()
-		l.heard = time.Now()
-		l.mu.Unlock()
-	} else {
-		l.silent(began)
+	switch {
+	case !none:
+		l.main().hear()
+	case time.Since(began) >= promptMost && l.main().silence(began):
+		l.turnBack()
 	}
 	l.next()
 }
 
-// silent sends those in the queue back, unless the store has answered some call since began.
-func (l *lane) silent(began time.Time) {
+// main is the lane that this is the trickle of, or this one.
+func (l *lane) main() *lane {
+	if l.of != nil {
+		return l.of
+	}
+	return l
+}
+
+// hear notes an answer.
+func (l *lane) hear() {
+	l.mu.Lock()
+	l.heard, l.silent = time.Now(), false
+	l.mu.Unlock()
+}
+
+// silence notes that a call that began then had no answer, and reports whether the store has answered nobody since.
+func (l *lane) silence(began time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.heard.After(began) {
-		return
+		return false
 	}
+	l.silent = true
+	return true
+}
+
+// mute reports whether those who would go alone go by the trickle.
+func (l *lane) mute() bool {
+	if l.trickle == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.silent
+}
+
+// turnBack sends those in the queue back.
+func (l *lane) turnBack() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, c := range l.queue {
 		c.Err, c.Queued, c.Next = errSilent, false, 0
 		c.turn <- false

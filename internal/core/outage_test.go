@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -333,7 +332,7 @@ func TestDo(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				defer cancel()
-				var flying sync.WaitGroup
+				var flying core.Group
 				var calls atomic.Int32
 				began := time.Now()
 				got, err := core.Do(ctx, tt.aside, &flying, func(ctx context.Context) (int, error) {
@@ -361,7 +360,7 @@ func TestDoIsCounted(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		var flying sync.WaitGroup
+		var flying core.Group
 		over := false
 		_, err := core.Do(ctx, true, &flying, func(context.Context) (int, error) {
 			time.Sleep(3 * time.Second)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -21,7 +20,8 @@ const (
 	// has all the time that is left: on a slow way a new connection needs it.
 	prompts    = 3
 	promptMost = 700 * time.Millisecond
-	// sendMost bounds each further one: by less than a look, which sends again then.
+	// sendMost bounds each further one, and each that comes later than these take: by less than a look, which sends
+	// again then. A store that is slow and not dead has answered by then.
 	sendMost = 1900 * time.Millisecond
 	// leaveLeast is how long a release is sent again at least. After an outage a client may give the
 	// last error of a dial for a second, and who unlocks then is not to keep the lock for that.
@@ -45,14 +45,18 @@ func (d *Client) send(ctx context.Context, c *claim, l *lane, most int) error {
 		}
 		c.Unsure = c.unsure
 		began := time.Now()
+		limit := promptMost
+		if n > prompts || began.Sub(first) >= prompts*promptMost {
+			limit = sendMost
+		}
 		var err error
-		switch {
+		switch end, ok := ctx.Deadline(); {
 		case !sent:
-			err = l.send(ctx, c)
-		case n <= prompts && !endsWithin(ctx, sendMost):
-			err = l.aside(ctx, c, promptMost)
+			err = l.send(ctx, c, limit)
+		case ok && end.Sub(began) < sendMost:
+			err = l.again(ctx, c, end.Sub(began))
 		default:
-			err = l.aside(ctx, c, sendMost)
+			err = l.again(ctx, c, limit)
 		}
 		if err == nil || final(err) {
 			return err
@@ -96,7 +100,7 @@ func final(err error) bool {
 // Do makes a request that is about no claim: on this goroutine, and if no answer comes soon once
 // more on one of its own, counted by flying, so that it returns when ctx ends. With aside, for a
 // client that may not heed the deadline of a ctx, only there. Sent twice it has the effect of once.
-func Do[T any](ctx context.Context, aside bool, flying *sync.WaitGroup,
+func Do[T any](ctx context.Context, aside bool, flying *Group,
 	send func(context.Context) (T, error),
 ) (T, error) {
 	var none T

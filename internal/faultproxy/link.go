@@ -242,11 +242,9 @@ func (l *link) sleepUntil(due time.Time) {
 	if d <= 0 {
 		return
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-l.ctx.Done():
-	case <-timer.C:
+	case <-time.After(d):
 	}
 }
 

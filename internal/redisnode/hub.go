@@ -18,7 +18,7 @@ type Hubs struct {
 	Needed  bool          // a subscription that the user has no right to ends the hub
 	Moved   func()        // called when a server has taken a channel back
 
-	ends   sync.WaitGroup // the goroutines of all hubs
+	ends   core.Group // the goroutines of all hubs
 	mu     sync.Mutex
 	byNode map[string]*Hub
 	closed bool
@@ -239,17 +239,12 @@ func (h *Hub) End(why error) error {
 	if hs.byNode[h.node] == h {
 		delete(hs.byNode, h.node)
 	}
-	aside := !hs.closed // then somebody will wait for it
-	if aside {
-		hs.ends.Add(1)
-	}
+	hs.ends.Add()
 	hs.mu.Unlock()
 	h.mu.Lock()
 	if h.err != nil {
 		defer h.mu.Unlock()
-		if aside {
-			hs.ends.Done()
-		}
+		hs.ends.Done()
 		return h.err
 	}
 	h.err = why
@@ -268,14 +263,10 @@ func (h *Hub) End(why error) error {
 	close(h.over)
 	h.mu.Unlock()
 	h.stop() // a dial that is under way holds the lock of ps
-	if aside {
-		go func() {
-			defer hs.ends.Done()
-			_ = h.ps.Close() // what it reports does not matter any more
-		}()
-	} else {
-		_ = h.ps.Close()
-	}
+	go func() {
+		defer hs.ends.Done()
+		_ = h.ps.Close() // what it reports does not matter any more
+	}()
 	for _, w := range heard {
 		w.Wake(0)
 	}
@@ -385,7 +376,7 @@ func (h *Hub) take(e Event) {
 	s := h.channels[e.Channel]
 	confirmed := e.Kind == "subscribe" || e.Kind == "ssubscribe"
 	switch {
-	case s == nil || confirmed && s.isReady():
+	case s == nil || confirmed == s.isReady(): // the end may be that of an earlier subscription, which was left
 		return
 	case confirmed:
 		close(s.ready)

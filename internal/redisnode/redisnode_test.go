@@ -27,3 +27,29 @@ func TestTooOld(t *testing.T) {
 		}
 	}
 }
+
+// What a server says of a channel that was left may come once it was joined again, and takes nothing back then.
+func TestChannelIsTakenBack(t *testing.T) {
+	moved := 0
+	h := &Hub{
+		hubs:     &Hubs{Moved: func() { moved++ }},
+		channels: map[string]*subscription{"c": {ready: make(chan struct{})}},
+	}
+	for _, step := range []struct {
+		kind         string
+		there, ready bool
+		moved        int
+	}{
+		{"sunsubscribe", true, false, 0},
+		{"ssubscribe", true, true, 0},
+		{"ssubscribe", true, true, 0},
+		{"sunsubscribe", false, false, 1},
+		{"sunsubscribe", false, false, 1},
+	} {
+		h.take(Event{Kind: step.kind, Channel: "c"})
+		s, there := h.channels["c"]
+		if there != step.there || there && s.isReady() != step.ready || moved != step.moved {
+			t.Fatalf("after %s: there %v, moved %d, want %+v", step.kind, there, moved, step)
+		}
+	}
+}

@@ -55,14 +55,3 @@ func Database(path []string) (int, error) {
 	}
 	return db, nil
 }
-
-// Keyspace returns what goes before every lock's name, as the Options of a driver say it.
-func Keyspace(prefix string, none bool) (string, error) {
-	switch {
-	case none && prefix != "":
-		return "", backend.Invalid("the Options have both Prefix and NoPrefix: want one")
-	case prefix == "" && !none:
-		prefix = backend.DefaultPrefix
-	}
-	return prefix, backend.CheckPrefix(prefix)
-}

@@ -15,6 +15,7 @@ import (
 	"github.com/fencelock/fencelock/conformance"
 	"github.com/fencelock/fencelock/fence"
 	"github.com/fencelock/fencelock/internal/faultproxy"
+	"github.com/fencelock/fencelock/internal/machine"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/postgres"
 )
@@ -33,7 +34,7 @@ var connecting = make(chan struct{}, 2)
 // beside lets a topology of Postgres run beside other backends.
 func beside(t *testing.T) {
 	t.Parallel()
-	if servers.Slow() && !testing.Short() {
+	if machine.Slow() {
 		connecting <- struct{}{}
 		t.Cleanup(func() { <-connecting })
 	}

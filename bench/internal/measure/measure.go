@@ -125,10 +125,8 @@ func first(errs []error) error {
 
 // Pause waits for d, or until ctx ends.
 func Pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

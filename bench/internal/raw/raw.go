@@ -67,7 +67,7 @@ func Open(ctx context.Context, p Place) (Store, error) {
 		return openRedlock(p)
 	case "etcd", "etcds":
 		return openEtcd(ctx, p)
-	case "zookeeper":
+	case "zookeeper", "zookeepers":
 		return openZooKeeper(ctx, p)
 	case "postgres", "postgresql":
 		return openPostgres(ctx, p)

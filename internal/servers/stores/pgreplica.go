@@ -39,7 +39,7 @@ func StartPostgresReplica(
 	}
 	err = r.awaitStreaming(ctx)
 	if err == nil && o.Synchronous {
-		err = primary.SetSynchronous(ctx, true)
+		err = primary.setSynchronous(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
@@ -87,19 +87,15 @@ func (s *PostgresServer) AwaitCaughtUp(ctx context.Context, primary *PostgresSer
 	return s.awaitValue(ctx, "SELECT pg_last_wal_replay_lsn() >= '"+at+"'", "t")
 }
 
-// SetSynchronous makes a primary wait for its replica at every commit, or stops that.
-func (s *PostgresServer) SetSynchronous(ctx context.Context, on bool) error {
-	names := ""
-	if on {
-		names = replicaName
-	}
-	if _, err := s.Query(ctx, "ALTER SYSTEM SET synchronous_standby_names = '"+names+"'"); err != nil {
+// setSynchronous makes a primary wait for its replica at every commit.
+func (s *PostgresServer) setSynchronous(ctx context.Context) error {
+	if _, err := s.Query(ctx, "ALTER SYSTEM SET synchronous_standby_names = '"+replicaName+"'"); err != nil {
 		return err
 	}
 	if _, err := s.Query(ctx, "SELECT pg_reload_conf()"); err != nil {
 		return err
 	}
-	if err := s.awaitValue(ctx, "SHOW synchronous_standby_names", names); err != nil || !on {
+	if err := s.awaitValue(ctx, "SHOW synchronous_standby_names", replicaName); err != nil {
 		return err
 	}
 	return s.awaitValue(ctx, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'", "1")

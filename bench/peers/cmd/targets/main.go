@@ -10,7 +10,7 @@
 // Given files that -json has written, it measures nothing and shows the first, with the goals'
 // figures of the others beside it:
 //
-//	go run ./cmd/targets -update runs/README.md runs/*.json
+//	go run ./cmd/targets -update runs/README.md $(ls -r runs/*.json)
 package main
 
 import (

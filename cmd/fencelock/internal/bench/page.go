@@ -30,9 +30,9 @@ type pageBlock struct {
 }
 
 type pageLine struct {
-	Label, Rate, Raw, Ratio, Spread, P50, P99, Allocs, Commands string
-	Partial                                                     bool
-	Words                                                       []string // the promises
+	Label, Rate, Ratio, Spread, P50, P99, Allocs, Commands string
+	Partial                                                bool
+	Words                                                  []string // the promises
 }
 
 type pageData struct {
@@ -91,8 +91,7 @@ func blockOf(rows []bench.Result) pageBlock {
 		speeds = append(speeds, dumbbell{r.Label, r.Rate, raw})
 		times = append(times, dumbbell{r.Label, r.P50, r.P99})
 		l := pageLine{
-			Label: cli.Safe(r.Label), Rate: bench.Figure(&r.Rate),
-			Raw: bench.Figure(r.RawRate), Ratio: bench.Figure(r.Ratio),
+			Label: cli.Safe(r.Label), Rate: bench.Figure(&r.Rate), Ratio: bench.Figure(r.Ratio),
 			P50: bench.Micros(r.P50), P99: bench.Micros(r.P99),
 			Allocs: bench.Figure(r.AllocsPerOp), Commands: bench.Figure(r.CommandsPerOp),
 			Partial: r.Partial, Words: r.Promises.Words(),

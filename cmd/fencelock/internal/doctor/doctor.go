@@ -13,12 +13,14 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
 	_ "github.com/fencelock/fencelock/backend/all" // their openers check the URL
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
 
 // defaultTTL is the library's: what a URL without ttl= is examined for.
@@ -81,20 +83,15 @@ func (x *exam) run(ctx context.Context, rawURL string) (*Report, error) {
 		return nil, backend.Invalid("the doctor does not know the backend of scheme %q", x.u.Scheme)
 	}
 	for _, e := range backend.Catalog() {
-		for _, s := range e.Schemes {
-			if s == x.u.Scheme {
-				x.report.Backend = e.Traits.Name
-			}
+		if slices.Contains(e.Schemes, x.u.Scheme) {
+			x.report.Backend = e.Traits.Name
 		}
 	}
 	if err := look(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if !backend.Final(err) {
-			err = backend.Unavailable(err)
-		}
-		return nil, err
+		return nil, cli.Unanswered(err)
 	}
 	x.report.sort()
 	return &x.report, nil

@@ -264,19 +264,18 @@ func (x *exam) postgresHolds(ctx context.Context, db *database) error {
 // postgresMeaning returns an error as the exit code needs it: what another try cannot mend is
 // ErrInvalid. The server's own words are kept, pgx's are not: they may quote the URL.
 func postgresMeaning(err error) error {
-	var answer *pgconn.PgError
-	var dial *pgconn.ConnectError
-	switch {
-	case err == nil || backend.Final(err):
+	if err == nil || backend.Final(err) {
 		return err
-	case errors.As(err, &answer):
+	}
+	if answer, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch answer.Code {
 		case "28P01", "28000", "3D000", "42501":
 			return backend.Invalid("the PostgreSQL server refuses: %s (%s)",
 				answer.Message, answer.Code)
 		}
 		return fmt.Errorf("the server answers: %s (%s)", answer.Message, answer.Code)
-	case errors.As(err, &dial):
+	}
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return errors.New("the PostgreSQL server cannot be reached: " + plainCause(err))
 	}
 	return err
@@ -284,8 +283,7 @@ func postgresMeaning(err error) error {
 
 // plainCause is the innermost error's text: a network error, without what pgx says around it.
 func plainCause(err error) string {
-	var network *net.OpError
-	if errors.As(err, &network) {
+	if network, ok := errors.AsType[*net.OpError](err); ok {
 		return network.Error()
 	}
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -84,7 +84,7 @@ func (x *exam) redisNode(
 
 // ask reads INFO and the settings.
 func (n *redisServer) ask(ctx context.Context, x *exam) error {
-	n.info, n.config = map[string]string{}, map[string]string{}
+	n.config = map[string]string{}
 	text, err := n.Info(ctx).Result()
 	switch {
 	case noPermission(err):
@@ -92,11 +92,7 @@ func (n *redisServer) ask(ctx context.Context, x *exam) error {
 	case err != nil:
 		return redisMeaning(ctx, err)
 	}
-	for line := range strings.Lines(text) {
-		if k, v, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			n.info[k] = v
-		}
-	}
+	n.info = lines(text, ":")
 	for _, name := range []string{
 		"appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory", "maxmemory-policy",
 		"timeout", "tcp-keepalive",
@@ -270,12 +266,8 @@ func (n *redisServer) replicaOf() string {
 
 // redisSlots checks that every slot has a master.
 func (x *exam) redisSlots(clusterInfo string) {
-	field := func(name string) string {
-		_, rest, _ := strings.Cut("\n"+strings.ReplaceAll(clusterInfo, "\r", ""), "\n"+name+":")
-		v, _, _ := strings.Cut(rest, "\n")
-		return v
-	}
-	state, served := field("cluster_state"), field("cluster_slots_ok")
+	info := lines(clusterInfo, ":")
+	state, served := info["cluster_state"], info["cluster_slots_ok"]
 	if state != "ok" || served != "16384" {
 		x.add("redis-cluster-slots", "",
 			fmt.Sprintf("cluster_state %s, %s of 16384 slots served", state, served))

@@ -101,11 +101,9 @@ func dialZoo(ctx context.Context, x *exam, length time.Duration) (*zooSession, e
 		for range events { // they came to the callback; Close ends it
 		}
 	}()
-	timer := time.NewTimer(2 * askMost)
-	defer timer.Stop()
 	select {
 	case <-up:
-	case <-timer.C:
+	case <-time.After(2 * askMost):
 		err = errors.New("no server of the ensemble grants a session")
 	case <-ctx.Done():
 		err = ctx.Err()

@@ -142,11 +142,9 @@ func untaken(ctx context.Context, s site, suspects []string) ([]leak, error) {
 	patience := s.locks.Traits().DeadWaiter + time.Second
 	infos := map[string]fencelock.Info{}
 	for began := time.Now(); len(suspects) > 0 && time.Since(began) < patience; {
-		timer := time.NewTimer(recheck)
 		select {
-		case <-timer.C:
+		case <-time.After(recheck):
 		case <-ctx.Done():
-			timer.Stop()
 			return nil, ctx.Err()
 		}
 		var still []string

@@ -119,7 +119,7 @@ Exit code: 0.`,
 func advanceCommand(a *cli.App) *cobra.Command {
 	var (
 		phase string
-		wait  = cli.Duration{D: 30 * time.Second}
+		wait  = cli.Duration{D: 30 * time.Second, Least: 1}
 		force bool
 	)
 	cmd := &cobra.Command{

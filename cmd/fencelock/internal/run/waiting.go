@@ -36,10 +36,8 @@ func waitLock(
 
 // tellWho says once who holds the lock, if the wait is no short one.
 func tellWho(ctx context.Context, a *cli.App, locks *fencelock.Locker, name string) {
-	timer := time.NewTimer(quietFor)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(quietFor):
 	case <-ctx.Done():
 		return
 	}

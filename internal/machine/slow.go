@@ -1,4 +1,5 @@
-package servers
+// Package machine tells what tests must know of the machine that they run on.
+package machine
 
 import (
 	"sync"
@@ -8,7 +9,7 @@ import (
 // Slow reports whether the first use of a page of memory takes this machine long, as it does some
 // virtual machines: 14 µs where others take a quarter of one. There a connection to PostgreSQL, which
 // is a process of the server's, costs 30 ms, and tests that open many at once wait longer for each
-// other than the library waits for a server: fewer of them are to run at once.
+// other than the library waits for a server: fewer of them are to run at once, with smaller numbers.
 var Slow = sync.OnceValue(func() bool {
 	const parts, pages, size, quick = 16, 256, 4096, 8 * time.Microsecond
 	memory := make([]byte, parts*pages*size)

@@ -1,0 +1,5 @@
+//go:build !race
+
+package heirs
+
+const raceDetector = false
