@@ -109,6 +109,7 @@ func read(u *url.URL, q *backend.Query) (*goredis.Options, error) {
 // until ctx ends, except where that is of no use.
 func (s *store) probe(ctx context.Context) error {
 	var last error // that says more than the end of ctx
+	end, bounded := ctx.Deadline()
 	for {
 		err := s.look(ctx)
 		if err == nil && s.fresh.Load() {
@@ -117,7 +118,7 @@ func (s *store) probe(ctx context.Context) error {
 		if err == nil || backend.Final(err) {
 			return err
 		}
-		if last == nil || ctx.Err() == nil {
+		if last == nil || ctx.Err() == nil && (!bounded || time.Now().Before(end)) { // what it asked may end first
 			last = err
 		}
 		select {
