@@ -333,6 +333,24 @@ func TestPanicOfTheClient(t *testing.T) {
 		}
 		time.Sleep(3 * ttl)
 		wantHeld(t, "a lease of which a renewal panicked", le)
+		once("release")
+		if !recovered(func() { _ = le.Unlock(t.Context()) }) {
+			t.Error("the panic has not come to who unlocks")
+		}
 		unlock(t, le)
+		le = lock(t, l.Mutex("n"))
+		before := d.count("abandon")
+		d.on("release", func(call) error {
+			d.on("release", nil)
+			time.Sleep(2 * ttl)
+			panic("before it was sent")
+		})
+		if !recovered(func() { _ = le.Unlock(t.Context()) }) {
+			t.Error("the panic has not come to who unlocks")
+		}
+		time.Sleep(time.Second)
+		if n := d.count("abandon") - before; n != 1 {
+			t.Error("what a lost lease may have left is not freed")
+		}
 	})
 }

@@ -197,9 +197,10 @@ func (h *hold) doubtful() bool {
 
 // release asks the store to free the lock of a hold that is releasing, and takes in its answer.
 // cause is of ctx. Its caller has the turn to unlock.
-func (h *hold) release(ctx context.Context, cause func() error) error {
-	var answer error
+func (h *hold) release(ctx context.Context, cause func() error) (answer error) {
 	least := h.minLeft()
+	answer = ErrUnavailable // unless it comes: the program's own code may panic in its client
+	defer func() { answer = h.takeIn(answer, least) }()
 	if least > 0 {
 		answer = h.stay(ctx)
 	} else {
@@ -208,6 +209,11 @@ func (h *hold) release(ctx context.Context, cause func() error) error {
 	if answer != nil {
 		answer = own(cause(), answer)
 	}
+	return answer
+}
+
+// takeIn takes in the answer to a release, which left the lock in the store if WithMinHold has time left.
+func (h *hold) takeIn(answer error, least time.Duration) error {
 	h.mu.Lock()
 	unclean := h.unclean
 	if h.state == releasing {

@@ -104,6 +104,9 @@ func (r *record) holds(nonce string, now int64) bool {
 	return r.Holder != nil && r.Holder.Nonce == nonce && r.left(now) > 0
 }
 
+// isAnothers reports whether the record names a holder that nonce is not.
+func (r *record) isAnothers(nonce string) bool { return r.Holder != nil && r.Holder.Nonce != nonce }
+
 // tidy forgets a holder whose time is over, and waiters that have not renewed their place.
 func (r *record) tidy(now int64) {
 	if r.left(now) <= 0 {

@@ -344,6 +344,17 @@ func TestTimeIsTheStores(t *testing.T) {
 	})
 }
 
+// TestClockSetBack: a process that has not noticed yet does not take a lease that began since for one that is over.
+func TestClockSetBack(t *testing.T) {
+	bubble(t, func(w *world) {
+		other := w.client()
+		w.want("release", other.Release(w.Context(), w.acquire(other, w.request(false))), nil) // it knows the clock
+		w.kv.ahead = -2 * ttl
+		w.acquire(w.client(), w.request(false))
+		w.refused(other, w.request(false), backend.ErrLocked)
+	})
+}
+
 // TestSlowClock: a process whose answer about the store's clock was slow, and whose next one is not, does not end the
 // lease of its own holder early, nor tells others of an earlier beginning.
 func TestSlowClock(t *testing.T) {

@@ -418,12 +418,17 @@ func (s *store) change(
 	}
 	v, known := s.known.get(name)
 	known = known || guess
-	if v.Holder != nil && v.Holder.Nonce != nonce { // the store knows when its lease began
+	if v.isAnothers(nonce) { // the store knows when its lease began
 		known = false
 	}
 	for ; ; known = false {
 		if !known {
 			if v, err = s.read(ctx, name); err != nil {
+				return err
+			}
+		}
+		if v.isAnothers(nonce) && v.left(k.now()) <= 0 { // unless the store's clock was set back since k
+			if k, err = s.calibrate(ctx); err != nil {
 				return err
 			}
 		}
@@ -481,13 +486,19 @@ func (s *store) calibrated(ctx context.Context) (clock, error) {
 	if !k.at.IsZero() && k.epoch == epoch && k.at.Elapsed() < clockLife {
 		return k, nil
 	}
+	return s.calibrate(ctx)
+}
+
+// calibrate asks for the store's clock.
+func (s *store) calibrate(ctx context.Context) (clock, error) {
+	epoch := s.kv.Epoch()
 	before := backend.Now()
 	server, err := s.kv.Now(ctx)
 	if err != nil {
 		return clock{}, err
 	}
 	after := backend.Now()
-	k = clock{server: server, at: after, epoch: epoch}
+	k := clock{server: server, at: after, epoch: epoch}
 	if after.Sub(before) < slowClock {
 		s.mu.Lock()
 		defer s.mu.Unlock()
