@@ -62,12 +62,12 @@ func (f *fleet) handOver(ctx context.Context, d time.Duration) (figures, error) 
 func (f *fleet) holding(n int, d time.Duration, requests measure.Counter) (figures, error) {
 	c := f.all[0]
 	var idle, began, ended Use
-	err := c.call("Meter", struct{}{}, &idle)
+	err := c.call("Meter", true, &idle)
 	if err == nil {
 		err = c.call("Hold", n, &struct{}{})
 	}
 	if err == nil {
-		err = c.call("Meter", struct{}{}, &began)
+		err = c.call("Meter", false, &began)
 	}
 	if err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (f *fleet) holding(n int, d time.Duration, requests measure.Counter) (figur
 	spent := measure.Meter(requests)
 	<-time.After(d)
 	asked := max(0, spent().Requests)
-	if err := c.call("Meter", struct{}{}, &ended); err != nil {
+	if err := c.call("Meter", true, &ended); err != nil {
 		return nil, err
 	}
 	return figures{

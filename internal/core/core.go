@@ -107,8 +107,8 @@ func (d *Client) acquire(ctx context.Context, c *claim) error {
 				err = d.driver.Enter(ctx, &c.Claim)
 			}
 			if err != nil {
-				silence := backend.Silence(0)
-				if outage != nil && !backend.Final(err) && !errors.As(err, &silence) && !errors.As(outage, &silence) {
+				silence, told := backend.Silence(0), outage != nil && outage != context.DeadlineExceeded
+				if told && !backend.Final(err) && !errors.As(err, &silence) && !errors.As(outage, &silence) {
 					err = outage // says more than that there was no answer
 				}
 				return false, 0, err

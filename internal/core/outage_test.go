@@ -50,6 +50,7 @@ func TestOutageIsNoLock(t *testing.T) {
 		{"asks fail", answers(errBroken), nil},
 		{"the queue is silent", answers(errBroken), context.DeadlineExceeded},
 		{"the queue fails", answers(backend.ErrLocked), errBroken},
+		{"the first ask is silent", answers(context.DeadlineExceeded), errBroken},
 		{"a second ask fails", answers(backend.ErrLocked, errBroken), nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
