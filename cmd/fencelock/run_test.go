@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -161,6 +162,7 @@ func TestRunForwardsSignals(t *testing.T) {
 		{"TERM", `echo >%s; exec sleep 100`, 1, syscall.SIGTERM, 143},
 		{"INT", `echo >%s; exec sleep 100`, 1, syscall.SIGINT, 130},
 		{"HUP", `echo >%s; exec sleep 100`, 1, syscall.SIGHUP, 129},
+		{"TERM while it is stopped", `(sleep .1; echo >%s) & kill -STOP $$`, 1, syscall.SIGTERM, 143},
 		{"trapped", `trap "exit 7" TERM; echo >%s; while :; do sleep .02; done`, 1, syscall.SIGTERM, 7},
 		{"USR1", `trap "exit 8" USR1; echo >%s; while :; do sleep .02; done`, 1, syscall.SIGUSR1, 8},
 		{
@@ -185,6 +187,22 @@ func TestRunForwardsSignals(t *testing.T) {
 				t.Error("the lock was not released")
 			}
 		})
+	}
+}
+
+// A reader of the log that has gone ends no job.
+func TestRunWithoutALog(t *testing.T) {
+	t.Parallel()
+	read, write, err := os.Pipe()
+	must(t, err)
+	must(t, read.Close())
+	cmd := exec.Command(os.Args[0], "run", "--json", "n", "--", "sh", "-c", "exit 7")
+	cmd.Env = append(os.Environ(), envCommand+"=1", "FENCELOCK_URL="+fileStore(t))
+	cmd.Stderr = write
+	_ = cmd.Run()
+	must(t, write.Close())
+	if got := cmd.ProcessState.ExitCode(); got != 7 {
+		t.Errorf("exit code %d, want the command's, 7", got)
 	}
 }
 

@@ -133,6 +133,24 @@ func TestTerminalSuspend(t *testing.T) {
 	p.exits(0)
 }
 
+// Others of a pipeline may want the terminal: the command gets it when it asks.
+func TestTerminalOfAPipeline(t *testing.T) {
+	t.Parallel()
+	for name, line := range map[string]string{
+		"the next one reads it": `%s run n -- sh -c 'echo ready; sleep 1; echo end' | { read x </dev/tty; cat; echo "got-$x"; }`,
+		"the command reads it": `echo data | %s run n -- sh -c 'cat; echo ready; read x </dev/tty; echo "got-$x"'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := commandOnTerminal(t, fileStore(t), exec.Command("sh", "-c", fmt.Sprintf(line, os.Args[0])))
+			p.types("hello\n")
+			p.shows("ready")
+			p.shows("got-hello")
+			p.exits(0)
+		})
+	}
+}
+
 func TestTerminalBreakAsks(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

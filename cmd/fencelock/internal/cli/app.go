@@ -145,4 +145,11 @@ var credentials = regexp.MustCompile(`://\S*@`)
 
 // Scrub hides the credentials of a URL that was typed where none belongs and so is quoted in a
 // message. The library's own messages never show them.
-func Scrub(s string) string { return credentials.ReplaceAllString(s, "://…@") }
+func Scrub(s string) string {
+	return credentials.ReplaceAllStringFunc(s, func(found string) string {
+		if found == "://[user:password@" { // in the form that the library wants
+			return found
+		}
+		return "://…@"
+	})
+}

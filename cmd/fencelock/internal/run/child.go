@@ -1,7 +1,7 @@
 package run
 
 import (
-	"io"
+	"os"
 	"os/exec"
 	"runtime"
 )
@@ -11,21 +11,22 @@ type child struct {
 	cmd    *exec.Cmd
 	group  int           // its process group
 	events chan childEnd // what became of the command itself
-	term   *terminal     // nil unless stdin is one
+	term   *terminal
+	typed  chan os.Signal // Ctrl-Z, where it reaches us and not the command
 }
 
 // childEnd says that the command has ended, or that it was stopped by its terminal.
 type childEnd struct {
-	stopped bool
-	code    int // as a shell would say it
+	stopped, asks bool // asks: for it wants the terminal
+	code          int  // as a shell would say it
 }
 
-// startChild starts cmd in a process group of its own, which gets the terminal
-// if in is one and it was ours. born is told the group before the command
+// startChild starts cmd in a process group of its own, which gets the terminal if it was ours: at once if the command
+// has it as stdin and stdout, and otherwise when it asks for it, since others of a pipeline may. born is told the group before the command
 // itself runs, and may refuse. The caller reads events until the command has ended, and then calls
 // end.
-func startChild(cmd *exec.Cmd, in io.Reader, born func(group int) error) (*child, error) {
-	c := &child{cmd: cmd, events: make(chan childEnd, 1), term: terminalOf(in)}
+func startChild(cmd *exec.Cmd, born func(group int) error) (*child, error) {
+	c := &child{cmd: cmd, events: make(chan childEnd, 1), typed: make(chan os.Signal, 1), term: terminalOf(cmd.Stdin, cmd.Stdout)}
 	c.prepare()
 	started := make(chan error)
 	go func() {
@@ -46,5 +47,6 @@ func startChild(cmd *exec.Cmd, in io.Reader, born func(group int) error) (*child
 		c.term.take()
 		return nil, err
 	}
+	c.listen()
 	return c, nil
 }

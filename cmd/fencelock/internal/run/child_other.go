@@ -26,6 +26,8 @@ func (c *child) await() {
 // signal does nothing: the system has no signals to send.
 func (c *child) signal(os.Signal) {}
 
+func (c *child) forward(os.Signal) {}
+
 // terminate has no gentle form here.
 func (c *child) terminate() {}
 
@@ -36,4 +38,6 @@ func (c *child) alive() bool { return false }
 
 func (c *child) end() {}
 
-func (c *child) suspend(func() time.Duration) {}
+func (c *child) suspend(bool, func() time.Duration) {}
+
+func (c *child) listen() {}

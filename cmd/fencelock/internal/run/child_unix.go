@@ -15,7 +15,7 @@ import (
 // prepare sets how the command is to be started.
 func (c *child) prepare() {
 	attr := &syscall.SysProcAttr{Setpgid: true}
-	if c.term.mine() {
+	if c.term != nil && c.term.whole && c.term.mine() {
 		attr.Foreground, attr.Ctty = true, c.term.fd
 		c.term.given = true
 	}
@@ -37,7 +37,7 @@ func (c *child) await() {
 		case ws.Stopped():
 			job := []syscall.Signal{syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU}
 			if c.term != nil && slices.Contains(job, ws.StopSignal()) {
-				c.events <- childEnd{stopped: true}
+				c.events <- childEnd{stopped: true, asks: ws.StopSignal() != syscall.SIGTSTP}
 			}
 		case ws.Signaled():
 			c.echo(ws.Signal())
@@ -64,11 +64,16 @@ func (c *child) echo(sig syscall.Signal) {
 // signal sends a signal to the whole group.
 func (c *child) signal(s os.Signal) { _ = syscall.Kill(-c.group, cli.Number(s)) }
 
-// terminate asks the whole group to end; one that is stopped must run for that.
-func (c *child) terminate() {
-	c.signal(syscall.SIGTERM)
-	c.signal(syscall.SIGCONT)
+// forward sends the whole group a signal that we got; one that is stopped must run to end by it.
+func (c *child) forward(s os.Signal) {
+	c.signal(s)
+	if s != syscall.SIGUSR1 && s != syscall.SIGUSR2 {
+		c.signal(syscall.SIGCONT)
+	}
 }
+
+// terminate asks the whole group to end.
+func (c *child) terminate() { c.forward(syscall.SIGTERM) }
 
 // kill ends the whole group.
 func (c *child) kill() { c.signal(syscall.SIGKILL) }
@@ -82,15 +87,27 @@ func (c *child) end() {
 	_ = c.cmd.Wait() // await has its status already
 }
 
-// suspend follows the command that was stopped on its terminal (Ctrl-Z): our own job stops too, so
-// that the shell sees it, and goes on when the shell continues it, if look finds that the lease
-// allows that.
-func (c *child) suspend(look func() time.Duration) {
-	c.term.take()
-	cli.Suspend()
-	look()
-	if c.term.mine() {
+// suspend follows the command that was stopped on its terminal. Where that is because it asks for the terminal and we
+// have it, it gets it. Otherwise (Ctrl-Z) our own job stops too, so that the shell sees it, and goes on when the shell
+// continues it, if look finds that the lease allows that.
+func (c *child) suspend(asks bool, look func() time.Duration) {
+	asks = asks && !c.term.given
+	if !asks || !c.term.mine() {
+		c.term.take()
+		signal.Stop(c.typed)
+		cli.Suspend()
+		c.listen()
+		look()
+	}
+	if (asks || c.term.whole) && c.term.mine() {
 		c.term.give(c.group)
 	}
 	c.signal(syscall.SIGCONT)
+}
+
+// listen begins to hear of Ctrl-Z, which reaches us where the command has no terminal.
+func (c *child) listen() {
+	if c.term != nil && !signal.Ignored(syscall.SIGTSTP) {
+		signal.Notify(c.typed, syscall.SIGTSTP)
+	}
 }

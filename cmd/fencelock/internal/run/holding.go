@@ -73,7 +73,7 @@ func (h *holding) run(cmd *exec.Cmd, sigs <-chan os.Signal) (int, error) {
 	defer k.dismiss()
 	h.observe(time.Now())
 	name := cmd.Args[0]
-	h.child, err = startChild(cmd, h.a.In, k.watch)
+	h.child, err = startChild(cmd, k.watch)
 	switch {
 	case errors.Is(err, errKeeper):
 		return 0, cli.WithCode(cli.ExitCannotRun, "%w", err)
@@ -86,6 +86,8 @@ func (h *holding) run(cmd *exec.Cmd, sigs <-chan os.Signal) (int, error) {
 	for {
 		select {
 		case s := <-sigs:
+			h.child.forward(s)
+		case s := <-h.child.typed:
 			h.child.signal(s)
 		case <-done:
 			done = nil
@@ -94,7 +96,7 @@ func (h *holding) run(cmd *exec.Cmd, sigs <-chan os.Signal) (int, error) {
 			timer.Reset(h.look())
 		case e := <-h.child.events:
 			if e.stopped {
-				h.child.suspend(h.look)
+				h.child.suspend(e.asks, h.look)
 				continue
 			}
 			h.kept(e.code, time.Now())

@@ -8,7 +8,9 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -183,6 +185,7 @@ func run(cmd *cobra.Command, a *cli.App, f *flags, args []string) error {
 	}
 	sigs, quit := cli.Notify()
 	defer quit()
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a log that has gone ends no job
 	began := time.Now()
 	ctx, stop := cli.UntilSignal(cmd.Context(), sigs)
 	locks, lease, err := acquire(ctx, a, name, f, f.options(cmd.Flags().Changed))

@@ -5,6 +5,6 @@ package run
 // terminal has no foreground group here.
 type terminal struct{}
 
-func terminalOf(any) *terminal { return nil }
+func terminalOf(any, any) *terminal { return nil }
 
 func (t *terminal) take() {}

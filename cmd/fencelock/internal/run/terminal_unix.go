@@ -10,19 +10,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is the controlling terminal on stdin. nil is none.
+// terminal is the controlling terminal. nil is none.
 type terminal struct {
+	file  *os.File
 	fd    int
+	whole bool // it is stdin and stdout: nobody else of a pipeline wants it
 	given bool // the command's group has it
 }
 
-// terminalOf returns the terminal that a stream is, or nil.
-func terminalOf(in any) *terminal {
-	f, ok := in.(*os.File)
+// terminalOf returns the controlling terminal of a process with these streams, or nil.
+func terminalOf(in, out any) *terminal {
+	if t := terminalAt(in); t != nil {
+		t.whole = terminalAt(out) != nil
+		return t
+	}
+	f, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
+	if err != nil {
+		return nil
+	}
+	return terminalAt(f)
+}
+
+// terminalAt returns the controlling terminal if a stream is that.
+func terminalAt(stream any) *terminal {
+	f, ok := stream.(*os.File)
 	if !ok {
 		return nil
 	}
-	t := &terminal{fd: int(f.Fd())}
+	t := &terminal{file: f, fd: int(f.Fd())}
 	if _, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP); err != nil {
 		return nil
 	}
