@@ -6,6 +6,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencelock/fencelock"
@@ -217,6 +218,23 @@ func TestUnlockAsksAfterTheDeadline(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An Unlock that waits for another one matches the end of its ctx.
+func TestUnlockBesideAnother(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		le := lock(t, open(t, d).Mutex("n"))
+		d.on("release", slowBack(2*time.Second))
+		first := make(chan error, 1)
+		go func() { first <- le.Unlock(t.Context()) }()
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		wantErr(t, "Unlock beside another", le.Unlock(ctx), fencelock.ErrUnavailable, context.Canceled)
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // An Unlock that asks in vain after the Deadline does not match the end of a ctx, and one that has found out the loss

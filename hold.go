@@ -193,7 +193,7 @@ func (h *hold) trust(asked backend.Instant) time.Duration {
 	}
 	span -= margin(h.TTL, h.route.traits)
 	if h.set.maxHold > 0 {
-		span = min(span, h.granted.Add(h.set.maxHold).Sub(asked.Time()))
+		span = min(span, h.set.maxHold-asked.Sub(h.fresh))
 	}
 	return span
 }
@@ -230,7 +230,7 @@ func (h *hold) lookAtLocked(now backend.Instant) bool {
 		return false
 	}
 	reason := Expired
-	if h.set.maxHold > 0 && !now.Time().Before(h.granted.Add(h.set.maxHold)) {
+	if h.set.maxHold > 0 && now.Sub(h.fresh) >= h.set.maxHold {
 		reason = MaxHold
 	}
 	h.doubt = h.state == unrenewed && h.undoer() != nil // Unlock was called in time

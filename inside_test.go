@@ -72,6 +72,63 @@ func sleeper(t *testing.T) (*Lease, *sleepy) {
 	return le, d
 }
 
+// A context of several leases looks at the clock for each of them.
+func TestOuterLeaseAfterASleep(t *testing.T) {
+	for name, look := range map[string]func(context.Context) bool{
+		"Err": func(ctx context.Context) bool { return ctx.Err() != nil },
+		"Done": func(ctx context.Context) bool {
+			select {
+			case <-ctx.Done():
+				return true
+			default:
+				return false
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				first, _ := sleeper(t)
+				second, _ := sleeper(t)
+				outer, cancel := first.Context(t.Context())
+				defer cancel()
+				inner, cancel := second.Context(outer)
+				defer cancel()
+				oversleep(first.h)
+				if !look(inner) {
+					t.Error("the context goes on under a lease that is lost")
+				}
+			})
+		})
+	}
+}
+
+// The sleep of the machine is a part of the longest time for which a lock is held.
+func TestMaxHoldCountsSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := memory.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := New(core.Composite{Caller: core.Of(m)}, WithMaxHold(time.Hour), WithTTL(2*time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		le, err := l.Mutex("n").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		const slept = 20 * time.Minute
+		le.h.mu.Lock()
+		le.h.fresh = le.h.fresh.Add(-slept)
+		got := le.h.trust(backend.Now())
+		le.h.mu.Unlock()
+		if want := time.Hour - slept; got != want {
+			t.Errorf("after a sleep of %v it is trusted for %v, want %v", slept, got, want)
+		}
+	})
+}
+
 // Whatever is looked at first after such a sleep says that the lease is lost.
 func TestFirstLookAfterASleep(t *testing.T) {
 	looks := map[string]func(ctx context.Context, le *Lease, held context.Context) error{

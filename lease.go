@@ -19,6 +19,7 @@ type Lease struct {
 	released bool                                  // this handle was unlocked
 	counted  bool                                  // Unlock was called, and h.refs counts it no more
 	ctxs     map[*leaseCtx]context.CancelCauseFunc // the contexts made of this handle
+	own      context.Context                       // the one that Done is of, for a reader
 }
 
 // Name returns the lock's name.
@@ -75,10 +76,23 @@ func (le *Lease) Deadline() time.Time {
 // Done returns a channel that is closed when the lease ends, lost or released. It is closed at the
 // Deadline by a local timer, whatever the network does, and within half a second after a machine
 // that slept beyond it wakes up (on Linux). Leases of one hold (WithReentrancy) share it: it is
-// closed when the last of them is unlocked.
+// closed when the last of them is unlocked. Readers do not share it.
 func (le *Lease) Done() <-chan struct{} {
-	le.h.look()
-	return le.h.ending()
+	h := le.h
+	h.look()
+	if h.Mode != Reader { // who come along have nothing to do with each other
+		return h.ending()
+	}
+	h.mu.Lock()
+	ctx := le.own
+	h.mu.Unlock()
+	if ctx == nil {
+		ctx, _ = le.Context(context.Background())
+		h.mu.Lock()
+		le.own = ctx
+		h.mu.Unlock()
+	}
+	return ctx.Done()
 }
 
 // Err returns nil while the lease is held; after that a *LostError, which matches ErrLost, or
@@ -159,15 +173,23 @@ func (c *leaseCtx) Value(key any) any {
 	return c.Context.Value(key)
 }
 
+// look looks at the clock, for the leases further out too: the machine may have slept past their Deadlines alone.
+func (c *leaseCtx) look() {
+	for o := c; o != nil; o = o.outer {
+		o.lease.h.look()
+	}
+}
+
 // Done looks at the clock first.
 func (c *leaseCtx) Done() <-chan struct{} {
-	c.lease.h.look()
+	c.look()
 	return c.Context.Done()
 }
 
 // Err looks at the clock first. If the lease has just ended, it waits for the
 // goroutine that is cancelling its contexts.
 func (c *leaseCtx) Err() error {
+	c.look()
 	if c.lease.Err() != nil {
 		<-c.Context.Done()
 	}

@@ -50,6 +50,11 @@ func LockAll(ctx context.Context, ms ...Mutex) (*Leases, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, m := range order { // before it waits for others: they may wait for this one
+		if h := m.l.carried(ctx, m.name); h != nil && !(m.set.reentrant && m.set.within(h.Mode)) {
+			return nil, m.l.wrap("lock", m.name, ErrDeadlock)
+		}
+	}
 	for {
 		all, err := lockInOrder(ctx, order)
 		if err == nil && firstEnded(all) == nil {

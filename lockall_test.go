@@ -499,6 +499,43 @@ func TestLockAllOfWhatItCannot(t *testing.T) {
 	}
 }
 
+// LockAll does not wait for others while its caller holds one of the names.
+func TestLockAllUnderOneOfItsNames(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, other := open(t, d), open(t, d.other())
+		defer unlock(t, lock(t, other.Mutex("a")))
+		le := lock(t, l.Mutex("b"))
+		defer unlock(t, le)
+		ctx, cancel := le.Context(t.Context())
+		defer cancel()
+		start := time.Now()
+		_, err := l.LockAll(ctx, "a", "b")
+		wantErr(t, "LockAll", err, fencelock.ErrDeadlock)
+		wantTook(t, "it", start, 0, 0)
+	})
+}
+
+// A reader whose Unlock had no answer is not given back for another who shares its hold.
+func TestLockAllLeavesOtherReaders(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		ls, err := fencelock.LockAll(t.Context(), l.Mutex("a", fencelock.WithManualRenew()), l.RWMutex("b").RLocker())
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := lease(t, fencelock.Reader, l.RWMutex("b").RLock)
+		time.Sleep(time.Second)
+		d.on("release", refuse(errStore))
+		d.on("renew", refuse(errStore))
+		wantErr(t, "an outage", ls.Unlock(t.Context()), fencelock.ErrUnavailable)
+		d.on("release", nil)
+		d.on("renew", nil)
+		time.Sleep(3 * ttl)
+		wantHeld(t, "the other reader", other)
+		unlock(t, other)
+	})
+}
+
 // wantWanted checks that it is closed within a time.
 func wantWanted(t *testing.T, wanted <-chan struct{}, within time.Duration) {
 	t.Helper()

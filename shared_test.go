@@ -382,6 +382,14 @@ func TestUnlockOfAReaderAmongOthers(t *testing.T) {
 		}
 
 		first, second := read(), read()
+		unlock(t, first)
+		if !closed(first.Done()) {
+			t.Error("Done of a reader that is unlocked, while another reads, is open")
+		}
+		wantHeld(t, "the other", second)
+		unlock(t, second)
+
+		first, second = read(), read()
 		time.Sleep(time.Second)
 		d.on("renew", refuse(errStore))
 		wantErr(t, "an outage", first.Unlock(t.Context()), fencelock.ErrUnavailable)

@@ -22,7 +22,7 @@ func (h *hold) unlock(ctx context.Context, le *Lease, began time.Time) error {
 	err := h.l.enter()
 	if err == nil {
 		defer h.l.exit()
-		kind, err = h.free(ctx, limited, le)
+		kind, err = h.free(limited, le)
 	} else {
 		select {
 		case <-h.l.released: // Close ends every lease
@@ -38,6 +38,9 @@ func (h *hold) unlock(ctx context.Context, le *Lease, began time.Time) error {
 		}
 		h.mu.Unlock()
 	}
+	if errors.Is(err, ErrUnavailable) && over(ctx) {
+		err = ctxError(ctx, false, err)
+	}
 	e := h.freed(err)
 	if kind != Released {
 		e = h.event(kind)
@@ -52,20 +55,17 @@ func (h *hold) unlock(ctx context.Context, le *Lease, began time.Time) error {
 
 // free ends le, and frees the lock if that was the last lease on it. It says what that came to: Released, Left or
 // NotReleased.
-func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, error) {
+func (h *hold) free(ctx *limit, le *Lease) (EventKind, error) {
 	if h.countOut(le) {
-		if asked, err := h.confirm(limited, le); asked {
+		if asked, err := h.confirm(ctx, le); asked {
 			if err == nil {
 				return Left, nil
-			}
-			if !backend.Final(err) && over(ctx) {
-				err = ctxError(ctx, false, err)
 			}
 			return NotReleased, err
 		}
 	}
 	// One Unlock asks the store; another of the same hold waits for its answer.
-	if !h.take(limited, &h.unlocking) {
+	if !h.take(ctx, &h.unlocking) {
 		return NotReleased, backend.Unavailable(errors.New("another Unlock of this lease is waiting for the store"))
 	}
 	defer h.give(&h.unlocking)
@@ -81,7 +81,7 @@ func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, 
 		return Left, nil
 	case h.doubt:
 		h.mu.Unlock()
-		return h.freeing(ctx, le, h.learn(limited))
+		return h.freeing(le, h.learn(ctx))
 	case h.err != nil:
 		defer h.mu.Unlock()
 		return NotReleased, h.err
@@ -96,7 +96,7 @@ func (h *hold) free(ctx context.Context, limited *limit, le *Lease) (EventKind, 
 	}
 	h.state = releasing
 	h.mu.Unlock()
-	return h.freeing(ctx, le, h.release(limited, limited.Cause))
+	return h.freeing(le, h.release(ctx, ctx.Cause))
 }
 
 // countOut counts le out if others stay on the hold who have nothing to do with its holder: readers who came along. It
@@ -145,7 +145,7 @@ func (h *hold) confirm(ctx *limit, le *Lease) (asked bool, err error) {
 }
 
 // freeing says what a release of le that ended with err came to.
-func (h *hold) freeing(ctx context.Context, le *Lease, err error) (EventKind, error) {
+func (h *hold) freeing(le *Lease, err error) (EventKind, error) {
 	if err == nil || undone(err) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -155,9 +155,6 @@ func (h *hold) freeing(ctx context.Context, le *Lease, err error) (EventKind, er
 		}
 		le.released = true
 		return Released, err
-	}
-	if !backend.Final(err) && over(ctx) {
-		err = ctxError(ctx, false, err)
 	}
 	return NotReleased, err
 }
@@ -272,7 +269,7 @@ func (le *Lease) discard(had bool) {
 	case le.released || h.state != held: // it was lost, or Close has it
 		h.mu.Unlock()
 		return
-	case h.refs > 1:
+	case le.counted || h.refs > 1:
 		h.leave(le)
 		return
 	case h.unlocking.taken: // by another lease's Unlock, which leaves this one behind, or by Close
@@ -282,6 +279,8 @@ func (le *Lease) discard(had bool) {
 		return
 	}
 	le.released = true
+	h.l.live.Add(1) // until the janitor has it, which Close waits for
+	defer h.l.live.Done()
 	h.endLocked(ErrReleased)
 	h.mu.Unlock()
 	h.ended()

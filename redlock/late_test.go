@@ -100,6 +100,27 @@ func TestLateBreakOfAStranger(t *testing.T) {
 	}
 }
 
+// Break ends the lock of whoever holds it, and no request that waits beside that with a vote.
+func TestBreakLeavesWaiters(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	proxies, through := c.proxied(t, "")
+	open(t, c.url("fresh=1"))
+	refuse(proxies[2])
+	lock(t, open(t, through).Mutex("a"))
+	waiter := strings.Repeat("ab", 16) + ".1"
+	must(t, c.direct[2].Set(t.Context(), "fencelock:a", waiter+":5:one who waits", time.Minute).Err())
+	must(t, open(t, c.url("")).Break(t.Context(), "a"))
+	for i, r := range c.direct {
+		if n := r.Exists(t.Context(), "fl\x00rl:x"+waiter).Val(); n != 0 {
+			t.Errorf("node %d refuses the vote of one who waits", i+1)
+		}
+		if v := c.value(t, i, "a"); (v != "") != (i == 2) {
+			t.Errorf("node %d has %q", i+1, v)
+		}
+	}
+}
+
 // A release whose answers are lost is sent again when the nodes have dropped what they remember of it: it may have been
 // done, and is not told that the lock was lost. The first release of a lock that was lost is.
 func TestReleaseSentAgainAfterManyOthers(t *testing.T) {

@@ -62,12 +62,15 @@ func (v *view) read(reply any) {
 	}
 }
 
+// few reports whether a minority has what was seen: votes of a ballot that was lost, or what is left of a released lock.
+func (v *view) few(seen []sight, nodes, quorum int) bool { return len(seen)+nodes-v.answers < quorum }
+
 // unclear reports whether the nodes that have not answered decide whether the lock is held, or
 // which number is its token: some vote that was not enough, or has not been released yet, is all
 // that has been seen, or votes with different numbers.
 func (v *view) unclear(nodes, quorum int) bool {
 	for id, seen := range v.ids {
-		if len(seen)+nodes-v.answers < quorum {
+		if v.few(seen, nodes, quorum) {
 			continue
 		}
 		if _, many := commonest(seen); len(seen) < quorum || id != "" && many < quorum {
@@ -83,8 +86,8 @@ func (v *view) info(name string, nodes, quorum int, any bool) backend.Info {
 	i := backend.Info{Name: name, Waiters: reached(v.waiters, quorum)}
 	marks := map[string]bool{}
 	for id, seen := range v.ids {
-		if len(seen)+nodes-v.answers < quorum && !any {
-			continue // a minority: votes of a ballot that was lost, or what is left of a released lock
+		if v.few(seen, nodes, quorum) && !any {
+			continue
 		}
 		i.Held = true
 		if id != "" {
@@ -294,14 +297,17 @@ func (n *node) state(ctx context.Context) (state, error) {
 }
 
 // Break implements backend.Driver. A majority must have freed the lock of whoever a majority knows; the
-// others follow when they answer.
+// others follow when they answer. A vote for one who waits stays, but where nobody holds the lock.
 func (s *store) Break(ctx context.Context, name string) error {
 	v, err := s.view(ctx, name)
 	if err != nil {
 		return err
 	}
-	ids := " "
+	ids, held := " ", v.info(name, len(s.nodes), s.quorum, false).Held
 	for id, seen := range v.ids {
+		if held && v.few(seen, len(s.nodes), s.quorum) {
+			continue
+		}
 		if id != "" {
 			ids += id + " "
 			continue
