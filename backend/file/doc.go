@@ -47,15 +47,14 @@
 //
 // It is for one machine. Network and shared file systems (NFS, SMB, Ceph, 9p and the like) are
 // refused where the system tells (Linux); elsewhere do not use them: clocks, boot ids and renames
-// of two machines have nothing to do with each other. Containers may share a directory if they run
-// on one kernel, see the same directory, and have no time namespace of their own. All processes
-// run as one user.
+// of two machines have nothing to do with each other, and what is mounted by FUSE is not told. Containers may share a
+// directory if they run on one kernel, see the same directory, and have neither a time namespace nor a boot id of their
+// own (LXC, systemd-nspawn), which is refused. All processes run as one user.
 //
-// Nothing is synced to the disk: a reboot ends all holds, so there is nothing to keep but the last
-// token, for which the wall clock stands in. After a power failure a state file may be that of
-// before, whose holds are dead, or empty or cut short. The latter is an error naming the file and
-// never a free lock, for the library cannot know what stood in it; after a reboot nothing holds,
-// so the file may be removed.
+// Nothing is synced to the disk: a reboot ends all holds, and for the last token the wall clock stands in. After a power
+// failure a state file may be that of before, whose holds are dead and whose gates of a migration may be too, or empty or
+// cut short. The latter is an error naming the file and never a free lock, for the library cannot know what stood in it;
+// after a reboot nothing holds, so the file may be removed.
 //
 // Whoever removes a state file frees the locks of its bucket: until their holders look, within a
 // second, others may hold beside them. Nothing tells such a file from one that was never there.
@@ -70,6 +69,7 @@
 // # What an operator sees
 //
 //	FORMAT              the version of the format and the number of buckets
+//	BOOT                on Linux the boot id of those who have the directory open, who share its flock
 //	00.lock … 3f.lock   what flock(2) is taken on: empty, made when needed, never removed
 //	00.state … 3f.state the state, as text, ended by a checksum; not for editing
 //	00.spare …          where the next state will be written: what stands in it says nothing

@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"os"
 	"slices"
 
 	"github.com/fencelock/fencelock/backend"
@@ -44,7 +45,11 @@ func NewWith(dir string, o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &store{prefix: o.Prefix, hub: newHub(dir, o.NoSockets)}
+	inhabited, err := inhabit(dir, boot)
+	if err != nil {
+		return nil, err
+	}
+	s := &store{prefix: o.Prefix, inhabited: inhabited, hub: newHub(dir, o.NoSockets)}
 	for i := range s.buckets {
 		s.buckets[i] = newBucket(dir, i, boot)
 	}
@@ -56,6 +61,8 @@ type store struct {
 	prefix  string
 	buckets [buckets]*bucket
 	hub     *hub
+
+	inhabited *os.File // BOOT
 }
 
 // Traits implements [backend.Driver].
@@ -70,6 +77,7 @@ func (s *store) Close() error {
 		b.close()
 	}
 	s.hub.close()
+	_ = s.inhabited.Close() // which gives up the flock; a second Close is no error here
 	return nil
 }
 

@@ -2,7 +2,11 @@
 
 package file
 
-import "github.com/fencelock/fencelock/backend"
+import (
+	"os"
+
+	"github.com/fencelock/fencelock/backend"
+)
 
 // sharedTime tells a moment by the clock that all processes of this machine share: here the wall
 // clock, because neither a boot id nor a clock since boot can be had without cgo. A jump of
@@ -10,6 +14,9 @@ import "github.com/fencelock/fencelock/backend"
 func sharedTime(i backend.Instant) int64 { return i.Time().UnixNano() }
 
 func bootID() (string, error) { return "wall", nil }
+
+// inhabit has nothing to compare.
+func inhabit(_, _ string) (*os.File, error) { return nil, nil }
 
 // usable cannot tell more here: what is wrong shows at the first write.
 func usable(string) error { return nil }

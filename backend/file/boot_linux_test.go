@@ -1,0 +1,57 @@
+package file
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// A container can be given a boot id of its own: whose are different use no directory at the same time.
+func TestTwoBootIDs(t *testing.T) {
+	dir := t.TempDir()
+	enter := func(boot string, want error) func() {
+		t.Helper()
+		f, err := inhabit(dir, boot)
+		if !errors.Is(err, want) {
+			t.Errorf("boot id %s: got %v, want %v", boot, err, want)
+		}
+		return func() { _ = f.Close() }
+	}
+	first, second := enter("a", nil), enter("a", nil)
+	enter("bb", backend.ErrInvalid)
+	first()
+	enter("bb", backend.ErrInvalid)
+	second()
+	defer enter("bb", nil)() // as after a reboot
+	enter("a", backend.ErrInvalid)
+}
+
+// Who opens first at the same time is the one with whom the others have to agree.
+func TestTwoBootIDsAtOnce(t *testing.T) {
+	for range 100 {
+		dir := t.TempDir()
+		type entry struct {
+			boot string
+			file *os.File
+			err  error
+		}
+		entries := make(chan entry, 4)
+		for _, boot := range []string{"a", "b", "a", "b"} {
+			go func() {
+				f, err := inhabit(dir, boot)
+				entries <- entry{boot, f, err}
+			}()
+		}
+		in := map[string]bool{}
+		for range cap(entries) {
+			e := <-entries
+			defer e.file.Close()
+			in[e.boot] = in[e.boot] || e.err == nil
+		}
+		if in["a"] == in["b"] {
+			t.Fatalf("got in: %v, want those of one boot id", in)
+		}
+	}
+}
