@@ -23,7 +23,7 @@
 // over before any other client is granted the lock, whatever the network does: its Deadline is
 // counted from before the request was sent and ends before the store's own expiry, and a local timer
 // closes Done then. A request whose reply was lost and that is sent again has the effect of one. An
-// Unlock never frees another holder's lock. Every grant of a name has a greater [Token] than every
+// Unlock never frees another holder's lock. Every exclusive grant of a name has a greater [Token] than every
 // grant before it. What a backend adds to that, or cannot promise, is in its [Traits]; under which
 // faults of its servers a second holder is possible, docs/guarantees.md says.
 //

@@ -40,7 +40,7 @@
 // at its keys every 0.6 s, 120 of them in a transaction.
 //
 // The auto-renewed locks of one TTL share one etcd lease, so that thousands of them are renewed by
-// one keep-alive. A lock that is renewed by hand, or has a grace or a maximum hold, is under a
+// one keep-alive. A lock that is renewed by hand, or has a grace, a minimum or a maximum hold, is under a
 // lease of its own, for TTL + grace, which costs a request more, unless one is left over of a lock
 // that was released: 512 of one length are kept. All waiters of a process share a
 // lease of 3 s that is kept alive while any of them waits. TTLs are whole seconds, rounded up, and
@@ -149,15 +149,16 @@
 //
 // # What is not promised
 //
-// That a lock survives a restore from an older state: its holder is told within a second or so of
-// being connected again, but another may be granted the lock before that. Its token tells the two
-// apart; but a reader that joins readers of the older state has their token. That a waiter keeps
-// its place, rather than a place, over a cut of its network of more than 3 s. That a dead waiter
-// delays the others by less than 5 s while the cluster elects a leader, which prolongs every lease.
-// Inspect of an exclusive lock that was never renewed shows token 0 if the store has been compacted
-// since its grant. A Release whose answer was lost is told apart from a loss by the store's
-// history; if that is compacted within the seconds before its repetition, the repetition is an
-// error.
+// One holder, where a leader that was stopped goes on after its successor was chosen and the holder
+// is cut off just then: it can end leases that the new leader keeps. That a lock survives a restore
+// from an older state: its holder is told within a second or so of being connected again, but
+// another may be granted the lock before that. Its token tells the two apart; but a reader that
+// joins readers of the older state has their token. That a waiter keeps its place, rather than a
+// place, over a cut of its network of more than 3 s. That a dead waiter delays the others by less
+// than 5 s while the cluster elects a leader, which prolongs every lease. Inspect of an exclusive
+// lock that was never renewed shows token 0 if the store has been compacted since its grant. A
+// Release whose answer was lost is told apart from a loss by the store's history; if that is
+// compacted within the seconds before its repetition, the repetition is an error.
 //
 // # What the server needs
 //

@@ -62,7 +62,8 @@ func (v *view) read(reply any) {
 	}
 }
 
-// few reports whether a minority has what was seen: votes of a ballot that was lost, or what is left of a released lock.
+// few reports whether a minority has what was seen: votes of a ballot that was lost, or what is left of a
+// released lock.
 func (v *view) few(seen []sight, nodes, quorum int) bool { return len(seen)+nodes-v.answers < quorum }
 
 // unclear reports whether the nodes that have not answered decide whether the lock is held, or

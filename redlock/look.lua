@@ -11,7 +11,8 @@ ops.i = function(lock)
 end
 
 -- s: the node's state.
--- reply {1 if it has settled, 2 if it had before its quarantine, run id, until or "", when it or the last one began, INFO of the server}
+-- reply {1 if it has settled, 2 if it had before its quarantine, run id, until or "", when it or the last
+-- one began, INFO of the server}
 ops.s = function()
   quarantine()
   local s = call('HMGET', STATE, 'run', 'until', 'began')

@@ -2,7 +2,8 @@
 //
 //	zookeeper://[user:password@]h1[:2181],h2,h3[/chroot][?prefix=…]
 //
-// Keys of the URL: prefix, ttl. User and password authenticate with the digest scheme; then what
+// zookeepers:// is with TLS. Keys of the URL: prefix, ttl, and of TLS tls_ca, tls_cert, tls_key, tls_server_name,
+// tls_skip_verify. User and password authenticate with the digest scheme; then what
 // the driver makes is accessible to that user only. [New] takes the servers and [Options]; the
 // driver opens its sessions by itself, because how long a session lives is how long its leases
 // last.

@@ -51,10 +51,10 @@
 // directory if they run on one kernel, see the same directory, and have neither a time namespace nor a boot id of their
 // own (LXC, systemd-nspawn), which is refused. All processes run as one user.
 //
-// Nothing is synced to the disk: a reboot ends all holds, and for the last token the wall clock stands in. After a power
-// failure a state file may be that of before, whose holds are dead and whose gates of a migration may be too, or empty or
-// cut short. The latter is an error naming the file and never a free lock, for the library cannot know what stood in it;
-// after a reboot nothing holds, so the file may be removed.
+// Nothing is synced to the disk: a reboot ends all holds, and for the last token the wall clock stands in.
+// After a power failure a state file may be that of before, with dead holds and perhaps older gates of a
+// migration, or empty or cut short. The latter is an error naming the file and never a free lock, for the
+// library cannot know what stood in it; after a reboot nothing holds, so the file may be removed.
 //
 // Whoever removes a state file frees the locks of its bucket: until their holders look, within a
 // second, others may hold beside them. Nothing tells such a file from one that was never there.

@@ -137,7 +137,8 @@ func TestTerminalSuspend(t *testing.T) {
 func TestTerminalOfAPipeline(t *testing.T) {
 	t.Parallel()
 	for name, line := range map[string]string{
-		"the next one reads it": `%s run n -- sh -c 'echo ready; sleep 1; echo end' | { read x </dev/tty; cat; echo "got-$x"; }`,
+		"the next one reads it": `%s run n -- sh -c 'echo ready; sleep 1; echo end' | ` +
+			`{ read x </dev/tty; cat; echo "got-$x"; }`,
 		"the command reads it": `echo data | %s run n -- sh -c 'cat; echo ready; read x </dev/tty; echo "got-$x"'`,
 	} {
 		t.Run(name, func(t *testing.T) {

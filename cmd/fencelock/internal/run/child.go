@@ -21,12 +21,13 @@ type childEnd struct {
 	code          int  // as a shell would say it
 }
 
-// startChild starts cmd in a process group of its own, which gets the terminal if it was ours: at once if the command
-// has it as stdin and stdout, and otherwise when it asks for it, since others of a pipeline may. born is told the group before the command
-// itself runs, and may refuse. The caller reads events until the command has ended, and then calls
-// end.
+// startChild starts cmd in a process group of its own, which gets the terminal if it was ours: at once if
+// the command has it as stdin and stdout, and otherwise when it asks for it, since others of a pipeline may.
+// born is told the group before the command itself runs, and may refuse. The caller reads events until the
+// command has ended, and then calls end.
 func startChild(cmd *exec.Cmd, born func(group int) error) (*child, error) {
-	c := &child{cmd: cmd, events: make(chan childEnd, 1), typed: make(chan os.Signal, 1), term: terminalOf(cmd.Stdin, cmd.Stdout)}
+	c := &child{cmd: cmd, events: make(chan childEnd, 1), typed: make(chan os.Signal, 1)}
+	c.term = terminalOf(cmd.Stdin, cmd.Stdout)
 	c.prepare()
 	started := make(chan error)
 	go func() {
