@@ -52,6 +52,8 @@ func TestUsageErrors(t *testing.T) {
 		{"ls", "a", "b"},
 		{"version", "x"},
 		{"config", "chekc"},
+		{"completion"},
+		{"completion", "bahs"},
 		{"migrate"},
 		{"migrate", "finsh"},
 		{"migrate", "advance", "--phase", "to", "--wait", "0"},
@@ -114,6 +116,9 @@ func TestNoPassword(t *testing.T) {
 		if got.code != c.code || strings.Contains(got.out+got.err, "s3cr") {
 			t.Errorf("%q: got %+v, want code %d and no password", c.args, got, c.code)
 		}
+	}
+	if got := invoke(t, nil, "--url", "host", "ls"); !strings.Contains(got.err, "scheme://[user:password@]host") {
+		t.Errorf("got %+v, want the form of a URL", got)
 	}
 }
 

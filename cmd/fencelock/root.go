@@ -66,6 +66,12 @@ command has others, they are in its help.`,
 		migrate.Command(a),
 		versionCommand(a),
 	)
+	root.InitDefaultCompletionCmd("")
+	if shells, _, err := root.Find([]string{"completion"}); err == nil {
+		shells.RunE = func(*cobra.Command, []string) error {
+			return cli.Usagef("completion for which shell: want bash, fish, powershell or zsh")
+		}
+	}
 	return root
 }
 

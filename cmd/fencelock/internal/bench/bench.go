@@ -109,7 +109,7 @@ func measure(
 		switch {
 		case onLine:
 			fmt.Fprintf(a.Err, "%s%s, round %d of %d", clear, what, p.Round, p.Last)
-		case p.Round == 1:
+		case p.Round == 1 && !a.JSON:
 			fmt.Fprintf(a.Err, "%s, %d rounds\n", what, p.Last)
 		}
 	}

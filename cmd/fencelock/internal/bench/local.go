@@ -59,11 +59,13 @@ func localTargets(
 			return programs.StartPostgres(ctx, on, programs.PostgresOptions{})
 		}},
 	} {
-		fmt.Fprintf(a.Err, "starting %s\n", s.store)
+		if !a.JSON {
+			fmt.Fprintf(a.Err, "starting %s\n", s.store)
+		}
 		started, err := s.start()
 		switch {
 		case errors.Is(err, programs.ErrMissing):
-			fmt.Fprintf(a.Err, "left out: %v\n", err)
+			a.Warn("left out: %v", err)
 			continue
 		case err != nil:
 			return nil, nil, errors.Join(fmt.Errorf("%s: %w", s.store, err), end())
