@@ -95,7 +95,7 @@ func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease
 		}
 	}()
 	for h := m.l.carried(ctx, m.name); h != nil; h = m.l.carried(ctx, m.name) {
-		again := m.set.reentrant && m.set.within(h.Mode)
+		again := m.set.shares(h)
 		if again {
 			if le := h.join(false); le != nil {
 				return le, true, nil

@@ -51,7 +51,7 @@ func LockAll(ctx context.Context, ms ...Mutex) (*Leases, error) {
 		return nil, err
 	}
 	for _, m := range order { // before it waits for others: they may wait for this one
-		if h := m.l.carried(ctx, m.name); h != nil && !(m.set.reentrant && m.set.within(h.Mode)) {
+		if h := m.l.carried(ctx, m.name); h != nil && !m.set.shares(h) {
 			return nil, m.l.wrap("lock", m.name, ErrDeadlock)
 		}
 	}

@@ -165,7 +165,8 @@ func WithoutReentrancy() Option {
 
 // WithFloor makes the granted token exceed floor, which must be from 0, the default, to 2^53 − 2.
 // Lock and TryLock return ErrInvalid for a floor that is more than an hour, in µs, ahead of the
-// numbers that the store grants: it would spend those of other names. A holder that a guard refused
+// numbers that the store grants: it would spend those of other names. Under a lease of that name with
+// no greater token WithReentrancy does not share it. A holder that a guard refused
 // with a StaleError acquires with its Max as the floor: that heals a token source which lost its
 // data.
 func WithFloor(floor Token) Option {

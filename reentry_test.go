@@ -35,6 +35,21 @@ func TestDeadlockIsAnError(t *testing.T) {
 	})
 }
 
+// A hold whose token is not above the floor is not what was asked for.
+func TestReentryAboveAFloor(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithReentrancy())
+		le := lock(t, l.Mutex("n"))
+		ctx := carry(t, t.Context(), le)
+		_, err := l.Mutex("n", fencelock.WithFloor(le.Token())).Lock(ctx)
+		wantErr(t, "lock", err, fencelock.ErrDeadlock)
+		again, err := l.Mutex("n", fencelock.WithFloor(le.Token()-1)).Lock(ctx)
+		wantErr(t, "below it", err)
+		unlock(t, again)
+		unlock(t, le)
+	})
+}
+
 func TestWhatIsNoDeadlock(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
 		a, b := open(t, d), open(t, newFake(t))

@@ -88,7 +88,7 @@ func (l *Locker) shared(name string, mode Mode, limit int, opts []Option) *mutex
 	}))
 }
 
-// within reports whether somebody with these settings may share, by re-entry, a hold of this mode.
-func (s *settings) within(outer Mode) bool {
-	return s.mode == outer || s.mode == Reader && outer == Exclusive
+// shares reports whether somebody with these settings shares a hold by re-entry.
+func (s *settings) shares(h *hold) bool {
+	return s.reentrant && s.floor < h.Token && (s.mode == h.Mode || s.mode == Reader && h.Mode == Exclusive)
 }
