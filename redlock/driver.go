@@ -136,7 +136,7 @@ func (s *store) node(i int, client goredis.UniversalClient) (*node, error) {
 		n.client, n.addr = mine, c.Options().Addr
 		db = c.Options().DB
 	}
-	ahead := s.quarantine / 4 // that a proposal may be of a node's clock
+	ahead := s.ahead()
 	n.settings = fmt.Sprint(db, " ", redisnode.Millis(s.quarantine), " ", ahead.Microseconds(), " ",
 		reserveMs, " ", s.prefix)
 	return n, nil
@@ -177,8 +177,15 @@ func (s *store) number() int64 {
 	}
 }
 
-// saw takes in a token, so that the next proposal is above it.
+// ahead is how far ahead of a node's clock a proposal may be.
+func (s *store) ahead() time.Duration { return s.quarantine / 4 }
+
+// saw takes in a token, so that the next proposal is above it. Not one that was above a floor so far ahead that nodes
+// take no proposal from there: this is about all names.
 func (s *store) saw(n int64) {
+	if n > time.Now().Add(s.ahead()).UnixMicro() {
+		return
+	}
 	for last := s.last.Load(); n > last && !s.last.CompareAndSwap(last, n); last = s.last.Load() {
 	}
 }

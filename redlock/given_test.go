@@ -3,6 +3,7 @@ package redlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -165,6 +166,25 @@ func TestFarFloor(t *testing.T) {
 		t.Errorf("after far floors that were refused: token %d, want one below %d", le.Token(), most)
 	}
 	unlock(t, le)
+	const cycles = 20
+	count := func() (all int) {
+		t.Helper()
+		for i := range c.direct {
+			var calls int
+			if _, err := fmt.Sscanf(c.calls(t, i), "cmdstat_fcall:calls=%d", &calls); err != nil {
+				t.Fatal(err)
+			}
+			all += calls
+		}
+		return all
+	}
+	began := count()
+	for i := range cycles {
+		unlock(t, lock(t, l.Mutex(fmt.Sprint("other ", i))))
+	}
+	if calls := count() - began; calls > 3*2*cycles+4 { // but for one whose counter is that of b
+		t.Errorf("%d locks of other names after a far floor: %d calls of the nodes, want six each", cycles, calls)
+	}
 }
 
 // The clients' pools tell of failed dials for up to a second after an outage. An Unlock bridges that.
