@@ -22,8 +22,8 @@ import (
 // SERIALIZABLE can also fail with the server's 40001, as with every concurrent update: repeat it.
 //
 // resource is any text of the program's, of up to 2,600 bytes; the table has a row for each, for
-// ever. A token more than an hour ahead of the server's clock, in µs, is ErrInvalid: its mark would
-// refuse every token to come.
+// ever. A token more than an hour ahead of the server's clock, in µs, and of the tokens of the locks in
+// the schema of the table is ErrInvalid: its mark would refuse every token to come.
 //
 // The table is found by the transaction's search_path. Where connections differ in it and more than
 // one schema has such a table, a resource would have several guards: name the schema with
@@ -51,18 +51,25 @@ func checkToken(
 	if t <= 0 {
 		return backend.Invalid("token %d: want a positive one", t)
 	}
-	var seen backend.Token
 	// The row is locked in either case. A stale token writes the same number again, which the
 	// caller rolls back.
-	err := ask(qualified(before, `INSERT INTO fencelock_guard AS g
-		SELECT $1::bytea, $2::bigint WHERE $2 <= date_part('epoch', clock_timestamp()) * 1000000 + $3::bigint
-		ON CONFLICT (resource) DO UPDATE SET token = greatest(g.token, excluded.token) RETURNING token`),
-		[]byte(resource), t, int64(backend.FloorAhead)).Scan(&seen)
+	mark := func(source string) (seen backend.Token, err error) {
+		err = ask(qualified(before, `INSERT INTO fencelock_guard AS g SELECT $1::bytea, $2::bigint WHERE $2 <= `+
+			source+` + $3::bigint
+			ON CONFLICT (resource) DO UPDATE SET token = greatest(g.token, excluded.token) RETURNING token`),
+			[]byte(resource), t, int64(backend.FloorAhead)).Scan(&seen)
+		return seen, err
+	}
+	seen, err := mark("date_part('epoch', clock_timestamp()) * 1000000")
+	far := errors.Is(err, sql.ErrNoRows)
+	if far { // unless a clock was wrong once, or a migration has raised the tokens
+		seen, err = mark("fencelock_source()")
+	}
 	code := codeOf(err)
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return backend.Invalid("token %d is more than an hour ahead of the server's clock in µs: no "+
-			"lock of this library has granted it", t)
+	case far && (errors.Is(err, sql.ErrNoRows) || code == "42501" || code == "42883"): // it may not, or cannot, know them
+		return backend.Invalid("token %d is more than an hour ahead of the server's clock in µs, and of the locks "+
+			"beside the table of guards: no lock of this library has granted it", t)
 	case code == "42P01" || code == "3F000":
 		return backend.Invalid("the table of guards is missing, or the role has no rights to its schema: call "+
 			"postgres.CreateSchema once, or run schema.sql (%w)", err)

@@ -226,6 +226,43 @@ func holdsAreSwept(t *testing.T, s *servers.PostgresServer) {
 	}
 }
 
+// Of very much that is left a sweep takes a part, so that the locks of its names fit into the server's table.
+func holdsAreSweptInParts(t *testing.T, s *servers.PostgresServer) {
+	open(t, at(s.Addr(), postgres.Lease)) // makes the tables
+	p := pool(t, s, "")
+	run(t, p, `INSERT INTO fencelock_lease SELECT ('parts:' || i)::bytea, '\x00', '', 0, 'infinity', NULL, false, true
+		FROM generate_series(1, 300) i`)
+	for _, left := range []int{100, 0} {
+		run(t, p, "SELECT fencelock_sweep()")
+		const names = "SELECT count(*) FROM fencelock_lease WHERE encode(name, 'escape') LIKE 'parts:%'"
+		if n := one[int](t, p, names); n != left {
+			t.Errorf("%d names are left, want %d", n, left)
+		}
+	}
+}
+
+// A waiter behind a claim of readers that nobody has confirmed is told to look by its process's sign of life.
+func beatFindsDeadClaims(t *testing.T, s *servers.PostgresServer) {
+	open(t, at(s.Addr(), postgres.Lease)) // makes the tables
+	p := pool(t, s, "")
+	run(t, p, `INSERT INTO fencelock_lease VALUES ('beat', '\x00', '', 0, 'infinity', NULL, false, true);
+		INSERT INTO fencelock_hold VALUES ('beat', '\x01', 'r', 5, NULL, 0, '', clock_timestamp() + interval '1 h', true);
+		INSERT INTO fencelock_queue VALUES ('beat', 1, '\x02', '', 'one who waits', 'x', 1)`)
+	looks := func() int {
+		t.Helper()
+		return one[int](t, p, `SELECT count(*) FROM fencelock_beat('one who waits', 5000, ARRAY['\x02'::bytea])`)
+	}
+	if n := looks(); n != 0 {
+		t.Errorf("%d waiters look while the claim lives", n)
+	}
+	run(t, p, "UPDATE fencelock_hold SET expires_at = clock_timestamp() WHERE name = 'beat'")
+	if n := looks(); n != 1 {
+		t.Errorf("%d waiters look after the claim's time, want one", n)
+	}
+	run(t, p, `DELETE FROM fencelock_lease WHERE name = 'beat'; DELETE FROM fencelock_hold WHERE name = 'beat';
+		DELETE FROM fencelock_queue WHERE name = 'beat'; DELETE FROM fencelock_process WHERE process = 'one who waits'`)
+}
+
 // The gates are compared by whoever is granted a hold: also of a waiter that was woken, and not again of one that
 // holds.
 func gatesOfHolds(t *testing.T, s *servers.PostgresServer) {

@@ -99,6 +99,16 @@ func TestGuardOfASchema(t *testing.T) {
 	err := pgx.BeginFunc(t.Context(), p,
 		func(tx pgx.Tx) error { return postgres.CheckTokenIn(t.Context(), tx, "nowhere", "r", 1) })
 	want(t, "a schema without guards", err, fencelock.ErrInvalid)
+	// A migration may have raised the tokens of a schema above the clock.
+	run(t, p, "INSERT INTO tenant_b.fencelock_lead VALUES (-1, 7200000000)")
+	high := time.Now().Add(2 * time.Hour).UnixMicro()
+	for schema, wanted := range map[string]error{"locks": fencelock.ErrInvalid, "tenant_b": nil} {
+		err := pgx.BeginFunc(t.Context(), p,
+			func(tx pgx.Tx) error { return postgres.CheckTokenIn(t.Context(), tx, schema, "r", high) })
+		if !errors.Is(err, wanted) {
+			t.Errorf("a token two hours ahead, in %s: got %v, want %v", schema, err, wanted)
+		}
+	}
 }
 
 // Objects of another version are left alone: whoever opens them is refused at once, while a reader,

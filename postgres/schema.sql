@@ -59,9 +59,9 @@ DECLARE
 BEGIN
 	BEGIN
 		v := CASE WHEN pg_advisory_xact_lock(7306, 0) IS NULL THEN 0 END;
-		v := greatest(pg_sequence_last_value('fencelock_token') + 1, clock);
+		v := greatest(pg_sequence_last_value('fencelock_token'::regclass) + 1, clock);
 		more := n - 1 + greatest(least(more, clock + 3000 - v), 0);
-		v := setval('fencelock_token', v + more) - more;
+		v := setval('fencelock_token'::regclass, v + more) - more;
 		RAISE SQLSTATE 'FL000';
 	EXCEPTION WHEN SQLSTATE 'FL000' THEN
 		NULL;
@@ -130,7 +130,7 @@ END $$;
 -- A number that no token exceeds yet. The clock counts too: a crash may have taken back what the
 -- sequence gave to holders of mode row.
 CREATE OR REPLACE FUNCTION fencelock_source() RETURNS bigint LANGUAGE sql VOLATILE AS $$
-	SELECT greatest(pg_sequence_last_value('fencelock_token'), fencelock_clock())
+	SELECT greatest(pg_sequence_last_value('fencelock_token'::regclass), fencelock_clock())
 		+ coalesce((SELECT max(lead) FROM fencelock_lead), 0)
 $$;
 
@@ -174,14 +174,14 @@ CREATE UNLOGGED TABLE IF NOT EXISTS fencelock_client (
 CREATE OR REPLACE FUNCTION fencelock_gates_now() RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-	RETURN (SELECT coalesce(bit_xor(hash_record_extended(g, 0)), 0) FROM fencelock_gate g);
+	RETURN (SELECT coalesce(bit_xor(hash_record_extended(g, 0::bigint)), 0) FROM fencelock_gate g);
 END $$;
 
 -- The answer to a client that knew others: "gates", that hash, and the gates of its keyspace, which
 -- is the first pre bytes of k, as of one moment: the migration and the gate of each, in hex.
 CREATE OR REPLACE FUNCTION fencelock_gates(k bytea, pre int) RETURNS text
 LANGUAGE sql VOLATILE AS $$
-	SELECT 'gates ' || coalesce(bit_xor(hash_record_extended(g, 0)), 0) || ' ' || coalesce(
+	SELECT 'gates ' || coalesce(bit_xor(hash_record_extended(g, 0::bigint)), 0) || ' ' || coalesce(
 		string_agg(encode(g.move, 'hex') || ':' || encode(g.gate, 'hex'), ',' ORDER BY g.move)
 			FILTER (WHERE g.keyspace = substr(k, 1, pre)), '')
 	FROM fencelock_gate g
@@ -796,7 +796,7 @@ BEGIN
 				ON CONFLICT (process) DO UPDATE
 				SET alive_until = greatest(fencelock_process.alive_until, excluded.alive_until);
 		END IF;
-		t := CASE WHEN ticket > 0 THEN ticket ELSE nextval('fencelock_ticket') END;
+		t := CASE WHEN ticket > 0 THEN ticket ELSE nextval('fencelock_ticket'::regclass) END;
 		INSERT INTO fencelock_queue VALUES (k, t, n, who, proc, m, most);
 	END IF;
 	RETURN t;
@@ -868,7 +868,7 @@ DECLARE
 BEGIN
 	-- In statements of their own after the locks: they see every gate that was there when the locks
 	-- were won, and what others have done with the names.
-	gates := (SELECT coalesce(bit_xor(hash_record_extended(g, 0)), 0) FROM fencelock_gate g);
+	gates := (SELECT coalesce(bit_xor(hash_record_extended(g, 0::bigint)), 0) FROM fencelock_gate g);
 	IF cardinality(ks) > 1 THEN
 		-- Batches that raise leads come one after the other: each may raise several, in any order.
 		IF (SELECT max(f) FROM unnest(floors) f) >= fencelock_clock() THEN
@@ -930,10 +930,11 @@ BEGIN
 					answers[i] := fencelock_gates(k, pre);
 					CONTINUE;
 				END IF;
-				-- The token of a claim was told to nobody: one that reserves more is drawn anew.
+				-- The token of a claim was told to nobody: it is drawn anew for one that reserves more, and where a
+				-- migration may have raised the tokens since.
 				t := l.token;
 				more := 0;
-				IF NOT ours OR t <= floors[i] OR t >= 9007199254740992 OR l.claimed AND mores[i] > 0 THEN
+				IF NOT ours OR t <= floors[i] OR t >= 9007199254740992 OR l.claimed AND (mores[i] > 0 OR gates <> 0) THEN
 					clock := fencelock_clock();
 					t := fencelock_next(clock, 1, mores[i]);
 					more := greatest(least(mores[i], clock + 3000 - t), 0);
@@ -998,7 +999,7 @@ DECLARE
 	gates bigint;
 	i int;
 BEGIN
-	gates := (SELECT coalesce(bit_xor(hash_record_extended(g, 0)), 0) FROM fencelock_gate g);
+	gates := (SELECT coalesce(bit_xor(hash_record_extended(g, 0::bigint)), 0) FROM fencelock_gate g);
 	IF (SELECT max(f) FROM unnest(floors) f) >= fencelock_clock() THEN -- as in fencelock_acquire
 		PERFORM pg_advisory_xact_lock(7306, 1);
 	END IF;
@@ -1227,10 +1228,10 @@ BEGIN
 		END;
 	END LOOP;
 	PERFORM 1 FROM fencelock_lease l
-		WHERE l.expires_at <= to_timestamp(moment / 1000000.0) AND substr(l.name, 1, length(ks)) = ks
+		WHERE l.expires_at <= to_timestamp((moment / 1000000.0)::float8) AND substr(l.name, 1, length(ks)) = ks
 		ORDER BY l.name FOR SHARE;
 	PERFORM 1 FROM fencelock_hold h
-		WHERE h.expires_at <= to_timestamp(moment / 1000000.0) AND substr(h.name, 1, length(ks)) = ks
+		WHERE h.expires_at <= to_timestamp((moment / 1000000.0)::float8) AND substr(h.name, 1, length(ks)) = ks
 		ORDER BY h.name, h.nonce FOR SHARE;
 	RETURN moment;
 END $$;
@@ -1244,22 +1245,28 @@ BEGIN
 		ON CONFLICT (process) DO UPDATE SET alive_until = excluded.alive_until;
 	RETURN QUERY SELECT n FROM unnest(ns) n LEFT JOIN fencelock_queue q ON q.nonce = n
 		WHERE q.nonce IS NULL OR NOT EXISTS (SELECT FROM fencelock_lease l
-			WHERE l.name = q.name AND l.expires_at > clock_timestamp());
+			WHERE l.name = q.name AND l.expires_at > clock_timestamp() AND NOT (l.shared AND EXISTS (
+				SELECT FROM fencelock_hold h WHERE h.name = l.name AND h.expires_at <= clock_timestamp())));
 END $$;
 
--- Deletes what dead processes have left.
+-- Deletes what dead processes have left, and of very much a part: a call is bounded in time, and each lock of a
+-- name takes a place in a table that the whole server shares.
 CREATE OR REPLACE FUNCTION fencelock_sweep() RETURNS void
 LANGUAGE sql VOLATILE AS $$
 	SELECT fencelock_level();
 	DELETE FROM fencelock_process WHERE alive_until < clock_timestamp() - interval '10 s';
-	DELETE FROM fencelock_queue q
-		WHERE NOT EXISTS (SELECT FROM fencelock_process p WHERE p.process = q.process);
-	DELETE FROM fencelock_gone WHERE until < clock_timestamp();
-	DELETE FROM fencelock_lease l WHERE expires_at < clock_timestamp() - interval '10 s'
-		AND NOT EXISTS (SELECT FROM fencelock_queue q WHERE q.name = l.name);
+	DELETE FROM fencelock_queue WHERE ctid = ANY (ARRAY(SELECT ctid FROM fencelock_queue q
+		WHERE NOT EXISTS (SELECT FROM fencelock_process p WHERE p.process = q.process)
+		LIMIT 5000 FOR UPDATE SKIP LOCKED));
+	DELETE FROM fencelock_gone WHERE ctid = ANY (ARRAY(SELECT ctid FROM fencelock_gone
+		WHERE until < clock_timestamp() LIMIT 5000 FOR UPDATE SKIP LOCKED));
+	DELETE FROM fencelock_lease WHERE ctid = ANY (ARRAY(SELECT ctid FROM fencelock_lease l
+		WHERE expires_at < clock_timestamp() - interval '10 s'
+			AND NOT EXISTS (SELECT FROM fencelock_queue q WHERE q.name = l.name)
+		LIMIT 5000 FOR UPDATE SKIP LOCKED));
 	WITH dead AS MATERIALIZED (SELECT l.name FROM fencelock_lease l
 		WHERE l.shared AND NOT EXISTS (SELECT FROM fencelock_hold h
-			WHERE h.name = l.name AND h.expires_at > clock_timestamp() - interval '10 s')
+			WHERE h.name = l.name AND h.expires_at > clock_timestamp() - interval '10 s') LIMIT 200
 	), ours AS MATERIALIZED (
 		SELECT name FROM dead WHERE pg_try_advisory_xact_lock(7307, fencelock_hash(name))
 	) SELECT fencelock_serve(name, NULL, 2000) FROM ours;

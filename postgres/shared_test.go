@@ -90,6 +90,8 @@ func TestOnOneServer(t *testing.T) {
 		{"DeathLetsAllIn", deathLetsAllIn},
 		{"DeathSeenByAWriter", deathSeenByAWriter},
 		{"HoldsAreSwept", holdsAreSwept},
+		{"HoldsAreSweptInParts", holdsAreSweptInParts},
+		{"BeatFindsDeadClaims", beatFindsDeadClaims},
 		{"GatesOfHolds", gatesOfHolds},
 		{"HostileHolds", hostileHolds},
 		{"SharedTryWritesNothing", sharedTryWritesNothing},
