@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencelock/fencelock"
@@ -257,6 +260,33 @@ func waiterSessionRevoked(t *testing.T, r *rig) {
 	must(t, le.Err())
 	unlock(t, le)
 	unlock(t, behind.granted(t, 2*time.Second))
+	unlock(t, wait.granted(t, 2*time.Second))
+}
+
+// waiterSessionEndsFirst: a waiter whose session ends as its first request is under way queues under another one.
+func waiterSessionEndsFirst(t *testing.T, r *rig) {
+	le := lock(t, open(t, r.url()).Mutex("x"))
+	var session atomic.Int64 // to be revoked
+	l := r.seen(t, func(_ string, req any) func() {
+		if txn, ok := req.(*pb.TxnRequest); ok && strings.Contains(txn.String(), "lock/x/") {
+			if id := session.Swap(0); id != 0 {
+				_, err := r.c.Revoke(t.Context(), clientv3.LeaseID(id))
+				must(t, err)
+			}
+		}
+		return func() {}
+	})
+	before := r.wait(t, l.Mutex("x"), 2)
+	resp, err := r.c.Get(t.Context(), r.prefix+"~lock/x/"+r.queue(t, "x")[1])
+	must(t, err)
+	before.cancel()
+	await(t, time.Second, "it has left", func() bool { return len(r.queue(t, "x")) == 1 })
+	session.Store(resp.Kvs[0].Lease)
+	wait := r.wait(t, l.Mutex("x"), 2)
+	if session.Load() != 0 {
+		t.Error("nothing was sent before the session ended")
+	}
+	unlock(t, le)
 	unlock(t, wait.granted(t, 2*time.Second))
 }
 

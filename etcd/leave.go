@@ -9,8 +9,10 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // leave gives up a claim that shares no transaction.
@@ -178,21 +180,22 @@ func (s *store) wasOurs(ctx context.Context, nonce string, h *hold, now int64) (
 	if len(there.Kvs) == 0 || there.Kvs[0].CreateRevision != h.rev {
 		return false, nil // to before the grant, and there is more since
 	}
-	watching, cancel := context.WithCancel(ctx)
-	defer cancel()
-	deleted := int64(0)
-	for resp := range s.client.Watch(watching, h.key,
-		clientv3.WithRev(from+1), clientv3.WithFilterPut()) {
-		if err := resp.Err(); err != nil {
-			return false, err
+	deleted, err := do(ctx, func(ctx context.Context) (int64, error) {
+		// A stream of its own: where one goes to a member that hangs, no other watch waits behind it.
+		ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, "fencelock-stream", core.Nonce()))
+		defer cancel()
+		for resp := range s.client.Watch(ctx, h.key, clientv3.WithRev(from+1), clientv3.WithFilterPut()) {
+			if err := resp.Err(); err != nil {
+				return 0, err
+			}
+			if len(resp.Events) > 0 {
+				return resp.Events[0].Kv.ModRevision, nil
+			}
 		}
-		if len(resp.Events) > 0 {
-			deleted = resp.Events[0].Kv.ModRevision
-			break
-		}
-	}
-	if deleted == 0 {
-		return false, errors.Join(ctx.Err(), errHistory)
+		return 0, errors.Join(ctx.Err(), errHistory)
+	})
+	if err != nil {
+		return false, err
 	}
 	resp, err := s.get(ctx, s.keys.last(), clientv3.WithRev(deleted))
 	switch {

@@ -36,6 +36,7 @@ func TestOnOneServer(t *testing.T) {
 		{"ManyOwnLeases", manyOwn},
 		{"SessionRevoked", sessionRevoked},
 		{"WaiterSessionRevoked", waiterSessionRevoked},
+		{"WaiterSessionEndsFirst", waiterSessionEndsFirst},
 		{"WaiterEntryDeleted", waiterEntryDeleted},
 		{"MiddleWaiterDies", middleWaiterDies},
 		{"DeletedTogether", deletedTogether},

@@ -407,7 +407,7 @@ func (u *push) wakeAll() {
 // the lock may be free, and the watch go to a member that is silent.
 func (s *store) Enter(ctx context.Context, c *backend.Claim) error {
 	p := s.place(c)
-	if !p.locked {
+	if !p.locked && !(p.watch != nil && p.session.isDead()) {
 		return nil
 	}
 	session, err := s.leases.get(ctx, waitSlot, sessionAge)

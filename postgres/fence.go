@@ -67,7 +67,7 @@ func checkToken(
 	}
 	code := codeOf(err)
 	switch {
-	case far && (errors.Is(err, sql.ErrNoRows) || code == "42501" || code == "42883"): // it may not, or cannot, know them
+	case far && (errors.Is(err, sql.ErrNoRows) || code == "42501" || code == "42883"): // no rights, no locks
 		return backend.Invalid("token %d is more than an hour ahead of the server's clock in µs, and of the locks "+
 			"beside the table of guards: no lock of this library has granted it", t)
 	case code == "42P01" || code == "3F000":

@@ -246,7 +246,8 @@ func beatFindsDeadClaims(t *testing.T, s *servers.PostgresServer) {
 	open(t, at(s.Addr(), postgres.Lease)) // makes the tables
 	p := pool(t, s, "")
 	run(t, p, `INSERT INTO fencelock_lease VALUES ('beat', '\x00', '', 0, 'infinity', NULL, false, true);
-		INSERT INTO fencelock_hold VALUES ('beat', '\x01', 'r', 5, NULL, 0, '', clock_timestamp() + interval '1 h', true);
+		INSERT INTO fencelock_hold VALUES
+			('beat', '\x01', 'r', 5, NULL, 0, '', clock_timestamp() + interval '1 h', true);
 		INSERT INTO fencelock_queue VALUES ('beat', 1, '\x02', '', 'one who waits', 'x', 1)`)
 	looks := func() int {
 		t.Helper()

@@ -934,7 +934,8 @@ BEGIN
 				-- migration may have raised the tokens since.
 				t := l.token;
 				more := 0;
-				IF NOT ours OR t <= floors[i] OR t >= 9007199254740992 OR l.claimed AND (mores[i] > 0 OR gates <> 0) THEN
+				IF NOT ours OR t <= floors[i] OR t >= 9007199254740992
+					OR l.claimed AND (mores[i] > 0 OR gates <> 0) THEN
 					clock := fencelock_clock();
 					t := fencelock_next(clock, 1, mores[i]);
 					more := greatest(least(mores[i], clock + 3000 - t), 0);
