@@ -99,8 +99,12 @@ func (c *child) suspend(asks bool, look func() time.Duration) {
 		c.listen()
 		look()
 	}
-	if (asks || c.term.whole) && c.term.mine() {
+	switch {
+	case !asks && !c.term.whole:
+	case c.term.mine():
 		c.term.give(c.group)
+	default: // a job that no shell can stop: it asks again at once
+		time.Sleep(100 * time.Millisecond)
 	}
 	c.signal(syscall.SIGCONT)
 }
