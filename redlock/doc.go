@@ -85,8 +85,8 @@
 //
 // New nodes cannot be told from nodes that lost everything, so a new cluster waits once, unless an
 // operator says fresh=1: no lock was forgotten. That is heeded only if every node answers and none
-// has settled before, and does nothing for a node that restarts; but a cluster of which all nodes
-// lost their data at once is taken for a new one, so take it out of the URL once the cluster runs.
+// has settled since its start, and does nothing for a node that restarts; but a cluster of which all nodes
+// were restarted within one quarantine is taken for a new one, so take it out of the URL once the cluster runs.
 //
 // # Tokens
 //

@@ -47,9 +47,8 @@ type Options struct {
 	// Drift is the share of the TTL by which the clocks of client and nodes may drift apart during it,
 	// from 0 (none given: DefaultDrift) to below 0.5. The grant is trusted for that much less, and 2 ms.
 	Drift float64
-	// Fresh is an operator's word that no lock was forgotten: nodes in their first quarantine settle at
-	// once. It is heeded only if every node answers and none has settled before; see the package
-	// documentation.
+	// Fresh is an operator's word that no lock was forgotten: nodes in quarantine settle at once. It is heeded
+	// only if every node answers and none has settled since its start; see the package documentation.
 	Fresh bool
 }
 

@@ -11,22 +11,21 @@ ops.i = function(lock)
 end
 
 -- s: the node's state.
--- reply {1 if it has settled, 2 if it had before its quarantine, run id, until or "", when it or the last
--- one began, INFO of the server}
+-- reply {1 if it has settled, run id, until or "", when it or the last one began, INFO of the server}
 ops.s = function()
   quarantine()
   local s = call('HMGET', STATE, 'run', 'until', 'began')
-  return {left == 0 and 1 or base > 0 and 2 or 0, s[1], s[2] or '', s[3] or '', call('INFO', 'server')}
+  return {left == 0 and 1 or 0, s[1], s[2] or '', s[3] or '', call('INFO', 'server')}
 end
 
 -- f: an operator's word that no lock was forgotten: ends the quarantine that the operator's client
--- has seen, and no other, and not that of a node that had settled before it.
+-- has seen, and no other.
 -- args run id  until   reply 1 the node votes | 0 it is in another quarantine
 ops.f = function()
   local run, till = args(2)
   if quarantine() == 0 then return 1 end
   local s = call('HMGET', STATE, 'run', 'until')
-  if s[1] ~= run or s[2] ~= till or base > 0 then return 0 end
+  if s[1] ~= run or s[2] ~= till then return 0 end
   base, left = math.max(base, us()), 0
   call('HDEL', STATE, 'until')
   note('base', num(base))

@@ -158,10 +158,10 @@ func (s *store) look(ctx context.Context) error {
 }
 
 // settle gives the operator's word that no lock was forgotten. It is heeded only where it can be
-// true: every node must answer and none may have settled ever, for among nodes that have, one that
-// has not is one that lost its data. Otherwise the nodes keep to their quarantine: it does nothing for a node that
-// restarts, unless all come back empty within one quarantine. Where some have settled, another
-// client may be giving its word, and the others follow.
+// true: every node must answer and none may have settled since its start, for among nodes that have, one
+// that has not is one that lost its data. Otherwise the nodes keep to their quarantine. So it does nothing
+// for a node that restarts, but all that restart within one quarantine look new, with their data or
+// without. Where some have settled, another client may be giving its word, and the others follow.
 func (s *store) settle(ctx context.Context) error {
 	states := make([]state, len(s.nodes))
 	q := s.ask(ctx, callMost, []op{{stateKey, []any{"s"}}}, nil)
@@ -169,7 +169,7 @@ func (s *store) settle(ctx context.Context) error {
 		states[a.node], _, err = stateOf(a.replies[0])
 		return err
 	}, nil)
-	settled := slices.ContainsFunc(states, func(st state) bool { return st.settled || st.before })
+	settled := slices.ContainsFunc(states, func(st state) bool { return st.settled })
 	if err == nil && !settled && q.good < len(s.nodes) {
 		err = q.because(fmt.Sprintf("%d of %d nodes answered, and all must", q.good, len(s.nodes)), len(s.nodes))
 	}
@@ -197,7 +197,6 @@ func (s *store) settle(ctx context.Context) error {
 // state is a node's.
 type state struct {
 	settled    bool
-	before     bool   // it had, before its quarantine
 	run, until string // which quarantine it is in
 	began      string // when it or the last one began
 }
@@ -208,7 +207,7 @@ func stateOf(reply any) (st state, info string, err error) {
 	if len(res) != 5 {
 		return st, "", redisnode.Unexpected(reply)
 	}
-	st.settled, st.before = res[0] == int64(1), res[0] == int64(2)
+	st.settled = res[0] == int64(1)
 	st.run, _ = res[1].(string)
 	st.until, _ = res[2].(string)
 	st.began, _ = res[3].(string)

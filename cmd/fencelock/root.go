@@ -68,7 +68,7 @@ command has others, they are in its help.`,
 	)
 	root.InitDefaultCompletionCmd("")
 	if shells, _, err := root.Find([]string{"completion"}); err == nil {
-		shells.Example = "  fencelock completion bash > /etc/bash_completion.d/fencelock"
+		shells.Example = "  fencelock completion bash"
 		shells.RunE = func(*cobra.Command, []string) error {
 			return cli.Usagef("completion for which shell: want bash, fish, powershell or zsh")
 		}
