@@ -86,7 +86,7 @@ func (s *store) share(c *backend.Claim, p *place) *part {
 func (s *store) ask(ctx context.Context, c *backend.Claim) error {
 	p := s.place(c)
 	if h := p.hold; h != nil {
-		s.push.remove(p) // Enter has come after the grant
+		s.push.remove(p) // a holder listens for nothing
 		if err := s.Keep(ctx, []*backend.Claim{c}, true)[0]; err != nil {
 			return err
 		}

@@ -1250,8 +1250,8 @@ BEGIN
 				SELECT FROM fencelock_hold h WHERE h.name = l.name AND h.expires_at <= clock_timestamp())));
 END $$;
 
--- Deletes what dead processes have left, and of very much a part: a call is bounded in time, and each lock of a
--- name takes a place in a table that the whole server shares.
+-- Deletes what dead processes have left. Of very much it deletes a part: a call is bounded in time, and each
+-- name that is locked takes a place in a table that the whole server shares.
 CREATE OR REPLACE FUNCTION fencelock_sweep() RETURNS void
 LANGUAGE sql VOLATILE AS $$
 	SELECT fencelock_level();

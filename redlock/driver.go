@@ -179,8 +179,8 @@ func (s *store) number() int64 {
 // ahead is how far ahead of a node's clock a proposal may be.
 func (s *store) ahead() time.Duration { return s.quarantine / 4 }
 
-// saw takes in a token, so that the next proposal is above it. Not one that was above a floor so far ahead that nodes
-// take no proposal from there: this is about all names.
+// saw takes in a token, so that the next proposal is above it. It leaves out one that is too far ahead, after a
+// floor: nodes would not take the next proposal, and every name of this driver would pay for that.
 func (s *store) saw(n int64) {
 	if n > time.Now().Add(s.ahead()).UnixMicro() {
 		return

@@ -1,7 +1,6 @@
 package file
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -56,16 +55,15 @@ func bootID() (string, error) {
 	return boot, nil
 }
 
-// inhabit opens the file BOOT of a directory, which has a boot id. Whoever has a driver open has a shared flock of it,
-// and that boot id: a container can be given one of its own, and would take what others hold for what was held before a
-// reboot. The kernel knows all flocks, so who can have the file alone writes it.
+// inhabit opens the file BOOT of a directory, and returns it with a shared flock. It holds the boot id of all drivers
+// that are open there: they have the flock, and the first one wrote it. A container can be given a boot id of its own.
+// It is refused while others are there, because it would take their holds for those of before a reboot.
 func inhabit(dir, boot string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "BOOT"), os.O_RDWR|os.O_CREATE|nofollow, 0o600)
 	if err != nil {
 		return nil, refused(err)
 	}
-	others := 0
-	for range 1000 {
+	for others, tries := false, 0; tries < 1000; tries++ {
 		alone, err := tryLock(f)
 		if alone {
 			if err = f.Truncate(0); err == nil {
@@ -77,24 +75,25 @@ func inhabit(dir, boot string) (*os.File, error) {
 			return nil, err
 		}
 		if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil { // it lets go of the exclusive one first
-			raw := make([]byte, 64)
-			n, err := f.ReadAt(raw, 0)
+			raw, err := io.ReadAll(io.NewSectionReader(f, 0, 64))
 			switch {
-			case string(raw[:n]) == boot:
+			case err == nil && string(raw) == boot:
 				return f, nil
-			case errors.Is(err, io.EOF):
-				others++
+			case err == nil && others: // at the first time whoever wrote it may just have gone
+				err = backend.Invalid("directory %q is in use under boot id %s, and the one of this process is %s: "+
+					"want containers with the machine's /proc/sys/kernel/random/boot_id", dir, raw, boot)
 			}
-			if others > 1 { // after the first, whoever wrote it may have gone
-				_ = f.Close() // only read
-				return nil, backend.Invalid("directory %q is in use under boot id %s, and the one of this process "+
-					"is %s: want containers with the machine's /proc/sys/kernel/random/boot_id", dir, raw[:n], boot)
+			if err != nil {
+				_ = f.Close() // the first error is the one to report
+				return nil, err
 			}
+			others = true
 		}
 		time.Sleep(time.Millisecond) // others have it for microseconds
 	}
 	_ = f.Close()
-	return nil, backend.Unavailable(fmt.Errorf("another process keeps %s locked, unless it is stopped", f.Name()))
+	return nil, backend.Unavailable(fmt.Errorf("another process keeps %s locked, which takes microseconds "+
+		"unless it is stopped", f.Name()))
 }
 
 // shared are the file systems that several machines can write at once.

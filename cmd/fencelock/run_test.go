@@ -162,7 +162,11 @@ func TestRunForwardsSignals(t *testing.T) {
 		{"TERM", `echo >%s; exec sleep 100`, 1, syscall.SIGTERM, 143},
 		{"INT", `echo >%s; exec sleep 100`, 1, syscall.SIGINT, 130},
 		{"HUP", `echo >%s; exec sleep 100`, 1, syscall.SIGHUP, 129},
-		{"TERM while it is stopped", `(sleep .1; echo >%s) & kill -STOP $$`, 1, syscall.SIGTERM, 143},
+		{
+			"TERM while it is stopped",
+			`(until ps -o stat= -p $$ | grep -q T; do sleep .02; done; echo >%s) & kill -STOP $$`,
+			1, syscall.SIGTERM, 143,
+		},
 		{"trapped", `trap "exit 7" TERM; echo >%s; while :; do sleep .02; done`, 1, syscall.SIGTERM, 7},
 		{"USR1", `trap "exit 8" USR1; echo >%s; while :; do sleep .02; done`, 1, syscall.SIGUSR1, 8},
 		{

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -137,13 +138,16 @@ func TestTerminalSuspend(t *testing.T) {
 func TestTerminalOfAPipeline(t *testing.T) {
 	t.Parallel()
 	for name, line := range map[string]string{
-		"the next one reads it": `%s run n -- sh -c 'echo ready; sleep 1; echo end' | ` +
-			`{ read x </dev/tty; cat; echo "got-$x"; }`,
-		"the command reads it": `echo data | %s run n -- sh -c 'cat; echo ready; read x </dev/tty; echo "got-$x"'`,
+		"the next one reads it": `fencelock run n -- sh -c 'echo ready; until [ -e DONE ]; do sleep .02; done' | ` +
+			`{ read r; echo "$r"; read x </dev/tty; echo "got-$x"; : >DONE; }`,
+		"the command reads it": `echo data | fencelock run n -- ` +
+			`sh -c 'cat; echo ready; read x </dev/tty; echo "got-$x"'`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := commandOnTerminal(t, fileStore(t), exec.Command("sh", "-c", fmt.Sprintf(line, os.Args[0])))
+			done := filepath.Join(t.TempDir(), "done")
+			line := strings.NewReplacer("fencelock", os.Args[0], "DONE", done).Replace(line)
+			p := commandOnTerminal(t, fileStore(t), exec.Command("sh", "-c", line))
 			p.types("hello\n")
 			p.shows("ready")
 			p.shows("got-hello")
