@@ -10,6 +10,7 @@ clock()
 of(KEYS[1], ARGV[1], ARGV[5])
 call('ZREM', QUEUE, '') -- nothing: a demoted master refuses it, and one without memory lets write what follows
 GATES = KEYS[2]
+groups()
 
 -- The nonces of ours, and what tells a stranger's hold from the next one's.
 local value = redis.pcall('GET', LOCK) -- a lock of Redisson is no string

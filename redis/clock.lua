@@ -9,8 +9,13 @@ local function clock()
   ms = math.floor(us / 1000)
 end
 
--- Lua prints large numbers rounded; this does not.
-local function num(n) return n == us and text or string.format('%.0f', n) end
+-- Lua prints large numbers rounded; this does not. It is slow, so the last one is kept.
+local printed, digits
+local function num(n)
+  if n == us then return text end
+  if n ~= printed then printed, digits = n, string.format('%.0f', n) end
+  return digits
+end
 
 -- Every token is below this number, which is exact in JSON and in Lua.
 local tokens = 9007199254740992

@@ -18,8 +18,9 @@ const (
 	claim = 2 * time.Second
 	// slack is how long after its next look a waiter counts as alive.
 	slack = 2 * time.Second
-	// floor is how long a waiter waits for a push at the most.
-	floor = 5 * time.Second
+	// floor is how long a waiter waits for a push at the most: no longer than a claim, so that it finds one that
+	// nobody takes when that ends.
+	floor = claim
 	// foreignFloor is the same while a program that knows no queue holds the key.
 	foreignFloor = time.Second
 	// tombstone is how much longer than the TTL a late request of an abandoned

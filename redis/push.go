@@ -137,12 +137,8 @@ func (p sharded) Unsubscribe(ctx context.Context, channels ...string) error {
 }
 
 // Push implements redisnode.Waiter: "h<ask>:<token>", of a permit with ":<slot>", it is yours, by that
-// ask; "g", it is yours if you ask; or "w<ms>", look in that time.
+// ask; or "g", it is yours if you ask.
 func (p *place) Push(what string) {
-	if pause, ok := redisnode.PushedPause(what); ok {
-		p.Wake(pause)
-		return
-	}
 	if by, ok := strings.CutPrefix(what, "h"); ok {
 		if g := readGiven(by); g != nil {
 			p.given.Store(g)

@@ -1,7 +1,6 @@
 -- Releases and acquires: one, or several that go together. The uncontended ones are done here, all
--- at once and so with few commands. The rest is done one by one by what follows in the same script:
--- shape.lua, queue.lua, gates.lua, acquire.lua, release.lua and rest.lua. Before it come refuse.lua and
--- clock.lua.
+-- at once and so with few commands. The rest is done one by one by what follows in the same script (script.go),
+-- which defines as little as it can: a function that is defined costs as much as half a command.
 --
 -- KEYS  of r releases and a acquires:
 --       r locks  a counters  1 version of the gates
@@ -23,14 +22,10 @@
 --   {"floor", now}: further ahead than now, in µs, and an hour
 --   {"gates", version, list}: not those that the client knows | {"badgate"}: no gates of ours
 --   {"err", message}
-local r, version = tonumber(ARGV[1]), ARGV[2]
-local a = (#ARGV - 3 - 3 * r) / 4
-local queues = r + a + 1 -- what is before them
-local tombs, locks = queues + r + a, queues + r + 2 * a
-local asked = 3 + 3 * r -- what is before the arguments of the acquires
 
--- What is no string counts as missing.
-local values, calm
+-- What is no string counts as missing. calm: nobody waits for any of them, and none has a tombstone.
+local values, calm, pass
+local many = r + a > 1
 if a > 0 and version ~= '-' then
   values = call('MGET', unpack(KEYS, 1, queues))
   calm = call('EXISTS', unpack(KEYS, queues + 1, locks)) == 0
@@ -46,7 +41,7 @@ if r > 0 then
   for i = 1, r do
     local at, value = 3 * i, values[i]
     replies[i] = value and sub(ARGV[at + 2], 1, 1) == '-' and ARGV[at + 3] == '1' and sub(value, 1, 33) == ARGV[at + 1]
-      and (calm or call('EXISTS', KEYS[queues + i]) == 0) and 1
+      and (calm or many and call('EXISTS', KEYS[queues + i]) == 0) and 1
     if replies[i] then
       n = n + 1
       free[n] = KEYS[i]
@@ -60,7 +55,7 @@ end
 
 if a > 0 then
   clock()
-  local pass = version == '-' and (calm or call('EXISTS', KEYS[queues]) == 0) or values[queues] == version
+  pass = version == '-' and (calm or call('EXISTS', KEYS[queues]) == 0) or values[queues] == version
   local drawn = {}
   for i = r + 1, r + a do
     local at = asked + 4 * (i - r - 1)
@@ -77,7 +72,7 @@ if a > 0 then
       s = n and num(n)
     end
     local taken = last and pass and n < tokens and not ahead(floor)
-      and (calm or call('EXISTS', KEYS[queues + i], KEYS[tombs + i - r]) == 0)
+      and (calm or many and call('EXISTS', KEYS[queues + i], KEYS[tombs + i - r]) == 0)
       and redis.pcall('SET', KEYS[locks + i - r], ARGV[at + 1] .. s .. ':' .. ARGV[at + 2], 'PX', ARGV[at + 3], 'NX')
     if taken and taken.ok then -- a refusal is told by what follows, to this one alone
       replies[i] = n

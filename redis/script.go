@@ -9,16 +9,30 @@ import (
 var (
 	//go:embed refuse.lua
 	refuseLua string
+	//go:embed behind.lua
+	behindLua string
 	//go:embed clock.lua
 	clockLua string
+	//go:embed args.lua
+	argsLua string
 	//go:embed run.lua
 	runLua string
 	//go:embed queue.lua
 	queueLua string
+	//go:embed left.lua
+	leftLua string
+	//go:embed join.lua
+	joinLua string
 	//go:embed holds.lua
 	holdsLua string
+	//go:embed groups.lua
+	groupsLua string
+	//go:embed serve.lua
+	serveLua string
 	//go:embed gates.lua
 	gatesLua string
+	//go:embed gated.lua
+	gatedLua string
 	//go:embed acquire.lua
 	acquireLua string
 	//go:embed release.lua
@@ -35,6 +49,8 @@ var (
 	checkLua string
 	//go:embed shape.lua
 	shapeLua string
+	//go:embed value.lua
+	valueLua string
 	//go:embed break.lua
 	breakLua string
 	//go:embed inspect.lua
@@ -56,13 +72,16 @@ var (
 // The scripts. The one that every lock pays for begins with what uncontended
 // ones need, and returns before the queue's functions are even defined.
 var (
-	runScript = newScript(refuseLua + clockLua + runLua +
-		shapeLua + queueLua + holdsLua + gatesLua + acquireLua + releaseLua + restLua)
-	shareScript      = newScript(refuseLua + clockLua + shapeLua + queueLua + holdsLua + gatesLua + shareLua + restLua)
-	renewScript      = newScript(refuseLua + renewLua)
-	checkScript      = newScript(refuseLua + checkLua)
-	keepSharedScript = newScript(refuseLua + clockLua + keepSharedLua)
-	breakScript      = newScript(shapeLua + clockLua + queueLua + holdsLua + breakLua)
+	lineLua = queueLua + holdsLua + function("groups()", groupsLua) + serveLua
+	comeLua = function("lockvalue(key)", shapeLua+valueLua) + function("gated()", gatesLua+gatedLua) + joinLua
+
+	runScript = newScript(refuseLua + clockLua + argsLua + runLua + lineLua +
+		"if a > 0 then\n" + comeLua + acquireLua + "end\n" + "if r > 0 then\n" + leftLua + releaseLua + "end\n" + restLua)
+	shareScript      = newScript(refuseLua + clockLua + argsLua + lineLua + comeLua + leftLua + shareLua + restLua)
+	renewScript      = newScript(refuseLua + behindLua + renewLua)
+	checkScript      = newScript(refuseLua + behindLua + checkLua)
+	keepSharedScript = newScript(refuseLua + behindLua + clockLua + keepSharedLua)
+	breakScript      = newScript(shapeLua + clockLua + lineLua + leftLua + breakLua)
 	inspectScript    = newScript(shapeLua + inspectLua)
 
 	loadScript      = newScript(gatesLua + loadLua)
@@ -83,3 +102,6 @@ func newScript(text string) *script {
 	s := goredis.NewScript(text)
 	return &script{s, text, s.Hash()}
 }
+
+// function is a Lua function of what a file does. Its own functions are there only once it is called.
+func function(head, body string) string { return "local function " + head + "\n" + body + "end\n" }

@@ -30,13 +30,3 @@ local function shape(key, plain)
   end
   return 'a ' .. kind
 end
-
--- The value of a lock, nil for none, and '' where a stranger holds it as a lock of Redisson.
-local function lockvalue(key)
-  local value = redis.pcall('GET', key)
-  if type(value) == 'table' then
-    if shape(key) ~= 'lock' then error(value) end
-    return ''
-  end
-  return value or nil
-end

@@ -1,23 +1,18 @@
 -- Releases and acquires of claims that several may have at once: readers and permits. One, or several
--- that go together, which rest.lua does one by one. Before it come refuse.lua, clock.lua, shape.lua,
--- queue.lua, holds.lua and gates.lua.
+-- that go together, which rest.lua does one by one.
 --
 -- KEYS, ARGV and replies as in run.lua, but
 --   the kind of an acquire: t to try, w to wait, with the number of the ask if a push may grant by it; then
 --     :mode, r or p, and the limit of a permit, or 0; then :ticket:floor
 --   granted: {token, slot}
-local r, version = tonumber(ARGV[1]), ARGV[2]
-local a = (#ARGV - 3 - 3 * r) / 4
-local queues = r + a + 1
-local locks = queues + r + 2 * a
-local asked = 3 + 3 * r
 local replies = {}
 if a > 0 then clock() end
 
-local function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
+function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
   local wait, ask, mode, limit, ticket, floor =
     string.match(kind, '^([tw])(%d*):([rp])(%d+):(%d+):(%d+)$')
   limit, floor = tonumber(limit), tonumber(floor)
+  groups()
 
   if call('EXISTS', TOMB) == 1 then return {'gone'} end
   if ahead(floor) and floor > counter() then return {'floor', num(us)} end
@@ -30,8 +25,7 @@ local function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
     n, slot, state = string.match(call('HGET', PARTS, nonce) or '', '^%d+ (%d+) (%d+) ([hc]) ')
   end
   if state ~= 'h' and not judged(version) then
-    local now, all = gates(GATES)
-    return now and {'gates', now, listed(all)} or {'badgate'}
+    return gated()
   end
 
   tally(value)
@@ -54,7 +48,7 @@ local function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
   local foreign, most, pttl = 1, 1000
   if held == 'x' then
     value = lockvalue(LOCK)
-    most = 5000
+    most = 2000
     if string.match(value, '^%x+:%d+:') then foreign = 0 end
   elseif held == 'p' and mode == 'p' then
     pttl = ends(0) - ms
@@ -63,10 +57,11 @@ local function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
   return join(nonce, ticket, pttl or call('PTTL', LOCK), foreign, most, slack, process, said, owner)
 end
 
-local function release(nonce, keep, kind, claim, pub)
+function release(nonce, keep, kind, claim, pub)
   if kind ~= '1' and call('ZREM', QUEUE, nonce) == 1 then call('HDEL', WAITERS, nonce) end
   local value = redis.pcall('GET', LOCK) -- a key of another type is not ours
   if type(value) == 'table' then value = '' end
+  groups()
   local ours = value and sub(value, 1, 33) == nonce .. ':'
   local had = 0
   tally(value or nil)

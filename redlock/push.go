@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/bits"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -138,7 +139,7 @@ func (p *place) leave() {
 // Push implements redisnode.Waiter: "g", the lock is free and kept for you, or "w<ms>", look in that
 // time. The waiter looks once a majority has told it that the lock is free, or soon.
 func (l *listener) Push(what string) {
-	pause, told := redisnode.PushedPause(what)
+	pause, told := pushedPause(what)
 	switch {
 	case told:
 		l.Wake(pause)
@@ -152,6 +153,13 @@ func (l *listener) Push(what string) {
 	case what == "":
 		l.Wake(gather)
 	}
+}
+
+// pushedPause reads the "w<ms>" of a push: look in that time.
+func pushedPause(what string) (time.Duration, bool) {
+	text, ok := strings.CutPrefix(what, "w")
+	ms, err := strconv.Atoi(text)
+	return time.Duration(ms)*time.Millisecond + redisnode.JustAfter, ok && err == nil && ms >= 0
 }
 
 // Wake implements redisnode.Waiter.

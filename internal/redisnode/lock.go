@@ -65,18 +65,11 @@ func UntilExpiry(pttl int64, most time.Duration) time.Duration {
 		return most
 	}
 	pttl = min(pttl, most.Milliseconds())
-	return min(most, time.Duration(pttl)*time.Millisecond+justAfter)
+	return min(most, time.Duration(pttl)*time.Millisecond+JustAfter)
 }
 
-// PushedPause reads the "w<ms>" of a push: look in that time.
-func PushedPause(what string) (time.Duration, bool) {
-	text, ok := strings.CutPrefix(what, "w")
-	ms, err := strconv.Atoi(text)
-	return time.Duration(ms)*time.Millisecond + justAfter, ok && err == nil && ms >= 0
-}
-
-// justAfter is how long after a key's expiry a waiter looks.
-const justAfter = 5 * time.Millisecond
+// JustAfter is how long after a key's expiry a waiter looks.
+const JustAfter = 5 * time.Millisecond
 
 // Report returns the migration and the id in the key of what a client has reported. ok: it is one.
 func Report(key string) (move, id string, ok bool) {
