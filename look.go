@@ -26,6 +26,9 @@ type looks struct {
 	dice  dice
 }
 
+// lookBatch is how many holds one look is about at most.
+const lookBatch = 5000
+
 // armLocked sets the timer for a Locker that holds something; l.mu is held.
 func (k *looks) armLocked() {
 	if k.armed || k.l.closing.Load() {
@@ -59,7 +62,7 @@ func (k *looks) fire() {
 		}
 	}
 	for _, hs := range alike {
-		for batch := range slices.Chunk(hs, maxBatch) {
+		for batch := range slices.Chunk(hs, lookBatch) {
 			k.l.schedule.flying.Go(func() { k.ask(batch) })
 		}
 	}

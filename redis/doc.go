@@ -76,9 +76,10 @@
 // process, or if the hold has a Grace, a floor, or a bound, or is renewed by hand.
 //
 // A waiter looks again when the holder's key would expire, every 2 s at the latest (1 s while a
-// program that knows no queue holds the key, or a group does), and after every re-subscription. A process
-// that died is skipped at once, since nobody listens; a host that vanished costs 2 s. A waiter whose place in the queue is gone was dropped although it
-// lives: its process's subscription is closed and opened anew, and it takes its place again.
+// program that knows no queue holds the key, or a group does), and after every re-subscription. A
+// process that died is skipped at once, since nobody listens; a host that vanished costs 2 s. A waiter
+// whose place in the queue is gone was dropped although it lives: its process's subscription is closed
+// and opened anew, and it takes its place again.
 //
 // # Tokens
 //

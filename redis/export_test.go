@@ -9,7 +9,6 @@ var (
 	RunHash   = runScript.hash
 	ShareHash = shareScript.hash
 	RenewHash = renewScript.hash
-	CheckHash = checkScript.hash
 )
 
 // OursOf returns what the driver's keys of a lock begin with: "fl\0{tag}".

@@ -14,8 +14,7 @@ import (
 
 // Keep implements backend.Driver: on one server as one call with all keys, on a cluster as one
 // pipeline for each node, so that a node that does not answer delays no other. Holds of groups go beside the
-// others, in a call of their own. Also a look is a script, so that a client that sends reads to replicas
-// asks the master.
+// others, in a call of their own. On a cluster a look is a script too, for a client may send plain reads to replicas.
 func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
 	errs := make([]error, len(cs))
 	all := s.keeps(cs, extend)
@@ -62,38 +61,97 @@ func (s *store) keeps(cs []*backend.Claim, extend bool) []keeping {
 	return slices.DeleteFunc([]keeping{alone, beside}, func(k keeping) bool { return len(k.of) == 0 })
 }
 
-// words adds what is asked about a claim.
-func (s *store) words(k keeping, c *backend.Claim, keys []string, args []any) ([]string, []any) {
-	args = append(args, c.Nonce)
-	if shared(c) {
-		keys = append(keys, keysOf(s.prefix+c.Name).keep()...)
-	} else {
-		keys = append(keys, s.prefix+c.Name)
+// words are the KEYS and ARGV of the script about the claims with these indexes.
+func (s *store) words(k keeping, of []int) (keys []*string, args []any) {
+	keys = make([]*string, 0, len(of))
+	nonces := make([]byte, 0, (nonceLen+1)*len(of))
+	for _, i := range of {
+		c := k.cs[i]
+		if p, ok := c.Place.(*place); ok {
+			keys = append(keys, &p.keys.lock)
+		} else {
+			lock := s.prefix + c.Name
+			keys = append(keys, &lock)
+		}
+		if shared(c) {
+			lock := keysOf(s.prefix + c.Name)
+			holds, parts := lock.holds(), lock.parts()
+			keys = append(keys, &holds, &parts)
+		}
+		nonces = append(append(nonces, c.Nonce...), ':')
 	}
-	switch {
-	case k.extend:
-		args = append(args, redisnode.Millis(c.TTL+c.Grace))
-	case shared(c):
-		args = append(args, 0)
+	args = append(args, nonces)
+	for _, i := range of {
+		switch c := k.cs[i]; {
+		case k.extend:
+			args = append(args, redisnode.Millis(c.TTL+c.Grace))
+		case shared(c):
+			args = append(args, 0)
+		}
 	}
 	return keys, args
 }
 
 // keepAll asks one server, in one call.
 func (s *store) keepAll(ctx context.Context, k keeping, errs []error) {
-	keys, args := make([]string, 0, len(k.of)), make([]any, 0, 2*len(k.of))
-	for _, i := range k.of {
-		keys, args = s.words(k, k.cs[i], keys, args)
+	keys, args := s.words(k, k.of)
+	if k.script == checkScript {
+		not, err := s.missing(ctx, k, keys)
+		if err != nil {
+			take(k.of, nil, err, errs)
+		}
+		if len(not) == 0 {
+			return
+		}
+		k.of = not
+		keys, args = s.words(k, k.of)
 	}
-	reply, err := s.run(ctx, k.script, keys, args...)
-	ours, ok := reply.([]any)
-	if err == nil && (!ok || len(ours) != len(k.of)) {
+	reply, err := s.runAll(ctx, k.script, keys, args)
+	take(k.of, reply, err, errs)
+}
+
+// missing returns those of the holds with these keys that a plain read does not show, which costs the server a third
+// of the script. That tells whether they are ours.
+func (s *store) missing(ctx context.Context, k keeping, keys []*string) (of []int, err error) {
+	words := make([]any, 1, 1+len(keys))
+	words[0] = "mget"
+	for _, key := range keys {
+		words = append(words, key)
+	}
+	reply, err := do(ctx, s, func(ctx context.Context) ([]any, error) { return s.client.Do(ctx, words...).Slice() })
+	if err == nil && len(reply) != len(k.of) {
 		err = redisnode.Unexpected(reply)
 	}
+	if err != nil {
+		return nil, err
+	}
 	for at, i := range k.of {
-		if errs[i] = err; err == nil {
-			errs[i] = verdict(ours[at])
+		nonce := k.cs[i].Nonce
+		if v, _ := reply[at].(string); len(v) <= len(nonce) || v[:len(nonce)] != nonce || v[len(nonce)] != ':' {
+			of = append(of, i)
 		}
+	}
+	return of, nil
+}
+
+// take takes in how many of the holds with these indexes are ours, and which are not.
+func take(of []int, reply any, err error, errs []error) {
+	res, _ := reply.([]any)
+	ok := err == nil && len(res) > 0 && res[0] == int64(len(of)-len(res)+1)
+	for at := 1; ok && at < len(res); at++ {
+		i, is := res[at].(int64)
+		if ok = is && i > 0 && i <= int64(len(of)); ok {
+			errs[of[i-1]] = backend.ErrLost
+		}
+	}
+	if ok {
+		return
+	}
+	if err == nil {
+		err = redisnode.Unexpected(reply)
+	}
+	for _, i := range of {
+		errs[i] = err
 	}
 }
 
@@ -104,16 +162,17 @@ func (s *store) keepEach(ctx context.Context, k keeping, of []int, errs []error)
 		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/2)
 		defer cancel()
 	}
-	words := func(i int) ([]string, []any) { return s.words(k, k.cs[i], nil, nil) }
-	err := together(ctx, s, k.script, of, words, func(i int, c *goredis.Cmd) error {
-		switch reply, err := c.Slice(); {
-		case err != nil:
-			errs[i] = s.meaning(err)
-		case len(reply) != 1:
-			errs[i] = redisnode.Unexpected(reply)
-		default:
-			errs[i] = verdict(reply[0])
+	words := func(i int) ([]string, []any) {
+		pointed, args := s.words(k, []int{i})
+		keys := make([]string, len(pointed))
+		for at, p := range pointed {
+			keys[at] = *p
 		}
+		return keys, args
+	}
+	err := together(ctx, s, k.script, of, words, func(i int, c *goredis.Cmd) error {
+		reply, err := c.Result()
+		take([]int{i}, reply, s.meaning(err), errs)
 		return nil // the answer for one is none for the others
 	})
 	for _, i := range of {
@@ -135,15 +194,4 @@ func (s *store) byNode(ctx context.Context, cs []*backend.Claim, of []int) map[s
 		groups[node] = append(groups[node], i)
 	}
 	return groups
-}
-
-// verdict reads a script's word about a hold.
-func verdict(ours any) error {
-	switch ours {
-	case int64(1):
-		return nil
-	case int64(0):
-		return backend.ErrLost
-	}
-	return redisnode.Unexpected(ours)
 }

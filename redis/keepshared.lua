@@ -1,30 +1,30 @@
 -- Renews many holds of groups, or looks whether they are still ours; never creates one. Follows
--- refuse.lua and clock.lua.
+-- refuse.lua, behind.lua and clock.lua.
 -- KEYS  for each: lock, HOLDS and PARTS of holds.lua
--- ARGV  for each: nonce, ttl ms, or 0 to look
--- Reply for each: 1 renewed, or ours | 0 not ours
+-- ARGV  1 "nonce:" of each, one after the other  2... the ttl of each in ms, or 0 to look
+-- Reply as of check.lua
 clock()
-local done = {}
+local reply = {#KEYS / 3}
 for i = 1, #KEYS / 3 do
   local lock, holds, parts = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
-  local nonce, ttl = ARGV[2 * i - 1], tonumber(ARGV[2 * i])
+  local nonce, ttl = sub(ARGV[1], 33 * i - 32, 33 * i - 1), tonumber(ARGV[1 + i])
   local v = redis.pcall('GET', lock) -- a key of another type is not ours, and fails no others
   local till = type(v) == 'string' and string.match(v, '^shared:[rp]:%d+$') and redis.pcall('ZSCORE', holds, nonce)
   if type(till) == 'string' and tonumber(till) > ms then
-    done[i] = 1
     if ttl > 0 then
       -- The expiry first: a server without memory sets it, and what follows it in the same script.
       local last = max(ms + ttl, tonumber(call('ZRANGE', holds, -1, -1, 'WITHSCORES')[2])) - ms
       for _, key in ipairs({lock, holds, parts}) do
-        local reply = redis.pcall('PEXPIRE', key, num(last))
-        if type(reply) == 'table' then return refusal(reply.err) or reply end
+        local set = redis.pcall('PEXPIRE', key, num(last))
+        if type(set) == 'table' then return refusal(set.err) or set end
       end
       call('ZADD', holds, num(ms + ttl), nonce)
     end
   else
     local refusal = behind(lock, nonce)
     if refusal then return refusal end
-    done[i] = 0
+    reply[1] = reply[1] - 1
+    reply[#reply + 1] = i
   end
 end
-return done
+return reply

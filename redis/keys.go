@@ -6,6 +6,9 @@ import (
 	"sync"
 )
 
+// nonceLen is how long a nonce is.
+const nonceLen = 32
+
 // slots is how many hash slots a Redis Cluster has.
 const slots = 16384
 
@@ -43,9 +46,6 @@ func ours(tag string) string { return "fl\x00{" + tag + "}" }
 // holds is the key of the holds of a group, parts that of what is known of them: holds.lua.
 func (k keys) holds() string { return k.ours() + "h" + k.lock }
 func (k keys) parts() string { return k.ours() + "o" + k.lock }
-
-// keep returns the KEYS of keepshared.lua.
-func (k keys) keep() []string { return []string{k.lock, k.holds(), k.parts()} }
 
 // inspect returns the KEYS of inspect.lua.
 func (k keys) inspect() []string {

@@ -224,3 +224,14 @@ func (s *store) counters() [][]string {
 	}
 	return all
 }
+
+// verdict reads raiseheld.lua's word about a hold.
+func verdict(ours any) error {
+	switch ours {
+	case int64(1):
+		return nil
+	case int64(0):
+		return backend.ErrLost
+	}
+	return redisnode.Unexpected(ours)
+}

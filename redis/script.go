@@ -76,7 +76,8 @@ var (
 	comeLua = function("lockvalue(key)", shapeLua+valueLua) + function("gated()", gatesLua+gatedLua) + joinLua
 
 	runScript = newScript(refuseLua + clockLua + argsLua + runLua + lineLua +
-		"if a > 0 then\n" + comeLua + acquireLua + "end\n" + "if r > 0 then\n" + leftLua + releaseLua + "end\n" + restLua)
+		"if a > 0 then\n" + comeLua + acquireLua + "end\n" +
+		"if r > 0 then\n" + leftLua + releaseLua + "end\n" + restLua)
 	shareScript      = newScript(refuseLua + clockLua + argsLua + lineLua + comeLua + leftLua + shareLua + restLua)
 	renewScript      = newScript(refuseLua + behindLua + renewLua)
 	checkScript      = newScript(refuseLua + behindLua + checkLua)

@@ -32,6 +32,24 @@ func (s *store) run(ctx context.Context, sc *script, keys []string, args ...any)
 	})
 }
 
+// runAll is run with pointers to very many keys, which costs no memory for each.
+func (s *store) runAll(ctx context.Context, sc *script, keys []*string, args []any) (any, error) {
+	words := make([]any, 3, 3+len(keys)+len(args))
+	words[0], words[1], words[2] = "evalsha", sc.hash, len(keys)
+	for _, k := range keys {
+		words = append(words, k)
+	}
+	words = append(words, args...)
+	return do(ctx, s, func(ctx context.Context) (any, error) {
+		reply, err := s.client.Do(ctx, words...).Result()
+		if goredis.HasErrorPrefix(err, "NOSCRIPT") {
+			words[0], words[1] = "eval", sc.text
+			reply, err = s.client.Do(ctx, words...).Result()
+		}
+		return reply, err
+	})
+}
+
 // pipeline sends what fill queues; each command has its own error.
 func (s *store) pipeline(ctx context.Context, fill func(goredis.Pipeliner)) ([]goredis.Cmder, error) {
 	return do(ctx, s, func(ctx context.Context) ([]goredis.Cmder, error) {
