@@ -137,6 +137,34 @@ func TestPassedOnAsOftenAsReserved(t *testing.T) {
 	})
 }
 
+// A grant is passed on 1,023 times, and for 3 ms.
+func TestHowOftenAndHowLongItIsPassedOn(t *testing.T) {
+	for _, tt := range []struct {
+		section time.Duration
+		each    int // leases of a grant
+	}{{0, 1024}, {time.Millisecond, 3}} {
+		bubble(t, func(t *testing.T, d *fake) {
+			l := open(t, d)
+			first := lock(t, l.Mutex("n"))
+			var wg sync.WaitGroup
+			for range 2 * tt.each {
+				wg.Go(func() {
+					le := lock(t, l.Mutex("n"))
+					time.Sleep(tt.section)
+					unlock(t, le)
+				})
+			}
+			synctest.Wait()
+			unlock(t, first) // which asked for no tokens: nobody waited
+			wg.Wait()
+			if a := d.count("acquire"); a != 1+2 {
+				t.Errorf("got %d calls of Acquire with sections of %v, want 1 and one for every %d leases",
+					a, tt.section, tt.each)
+			}
+		})
+	}
+}
+
 // A lease that was passed on ends as any other, and the one before it stays as it was.
 func TestLossOfWhatWasPassedOn(t *testing.T) {
 	ends := map[string]struct {

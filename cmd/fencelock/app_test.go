@@ -54,6 +54,8 @@ func TestUsageErrors(t *testing.T) {
 		{"config", "chekc"},
 		{"completion"},
 		{"completion", "bahs"},
+		{"help", "rnu"},
+		{"help", "migrate", "strat"},
 		{"migrate"},
 		{"migrate", "finsh"},
 		{"migrate", "advance", "--phase", "to", "--wait", "0"},

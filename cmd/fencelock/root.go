@@ -66,6 +66,17 @@ command has others, they are in its help.`,
 		migrate.Command(a),
 		versionCommand(a),
 	)
+	root.InitDefaultHelpCmd()
+	if help, _, err := root.Find([]string{"help"}); err == nil {
+		help.Example = "  fencelock help run"
+		help.RunE = func(_ *cobra.Command, args []string) error {
+			about, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return cli.Usagef("there is no command %q: fencelock help shows all", strings.Join(args, " "))
+			}
+			return about.Help()
+		}
+	}
 	root.InitDefaultCompletionCmd("")
 	if shells, _, err := root.Find([]string{"completion"}); err == nil {
 		shells.Example = "  fencelock completion bash"
