@@ -8,7 +8,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencelock/fencelock/backend"
 )
@@ -143,19 +142,19 @@ func (s *store) first(c *backend.Claim, p *place, l *lease) *part {
 	empty := none(p.queue)
 	due := s.due(c.Request, pt)
 	one := &part{
-		c: c, ifs: []clientv3.Cmp{tomb, empty}, then: []clientv3.Op{p.putHeld(due, l)},
-		els: func(bool) []clientv3.Op { return s.looks(c, p) }, gated: true, due: due, rev: pt.rev,
+		c: c, ifs: []*pb.Compare{tomb, empty}, then: []*pb.RequestOp{p.putHeld(due, l)},
+		els: func(bool) []*pb.RequestOp { return s.looks(c, p) }, gated: true, due: due, rev: pt.rev,
 	}
 	var session *lease
 	if p.watch != nil {
 		session = p.session
-		one.els = func(anchors bool) []clientv3.Op {
-			return []clientv3.Op{clientv3.OpTxn(
-				[]clientv3.Cmp{tomb, createdAt(p.key, 0), s.sameGates(c.Gates)},
+		one.els = func(anchors bool) []*pb.RequestOp {
+			return []*pb.RequestOp{opTxn(
+				[]*pb.Compare{tomb, createdAt(p.key, 0), s.sameGates(c.Gates)},
 				s.stands(c, p, pt, anchors), s.looks(c, p))}
 		}
 	}
-	one.take = func(ctx context.Context, resp *clientv3.TxnResponse, err error) error {
+	one.take = func(ctx context.Context, resp *pb.TxnResponse, err error) error {
 		switch {
 		case err != nil:
 			return s.unleased(ctx, err, l, session)
@@ -205,13 +204,12 @@ func (s *store) unleased(ctx context.Context, err error, l, session *lease) erro
 }
 
 // looks are the reads of a request that is not granted; looked takes in the answers to them.
-func (s *store) looks(c *backend.Claim, p *place) []clientv3.Op {
-	ops := []clientv3.Op{
-		clientv3.OpGet(p.key), p.list(),
-		clientv3.OpGet(s.keys.gone(c.Nonce), clientv3.WithCountOnly()), clientv3.OpGet(s.keys.gates()),
+func (s *store) looks(c *backend.Claim, p *place) []*pb.RequestOp {
+	ops := []*pb.RequestOp{
+		opGet(p.key), p.list(), opCount(s.keys.gone(c.Nonce)), s.getGates,
 	}
 	if c.Mode != backend.Exclusive {
-		ops = append(ops, clientv3.OpGet(s.keys.base()))
+		ops = append(ops, s.getBase)
 	}
 	return ops
 }
@@ -274,23 +272,23 @@ func (s *store) turn(ctx context.Context, c *backend.Claim, p *place) (bool, err
 		return false, err
 	}
 	pt, began := s.history.now(), backend.Now()
-	ifs := []clientv3.Cmp{
-		clientv3.Compare(clientv3.ModRevision(p.key), "=", p.mod),
-		clientv3.Compare(clientv3.CreateRevision(p.queue), ">", p.rev-1).WithPrefix(),
+	ifs := []*pb.Compare{
+		modified(p.key, equal, p.mod),
+		allUnder(created(p.queue, greater, p.rev-1)),
 	}
 	if !p.holds {
 		ifs = append(ifs, s.sameGates(c.Gates))
 	}
 	due := s.due(c.Request, pt)
-	then := []clientv3.Op{p.putHeld(due, l)}
+	then := []*pb.RequestOp{p.putHeld(due, l)}
 	if due.least > 0 {
 		then = append(then, s.raiseBase(due, p.rev))
 	}
 	heir, _ := s.inherits(c, p)
 	if heir > 0 {
-		then = []clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{s.sameBase(p, heir)}, nil, then)}
+		then = []*pb.RequestOp{opTxn([]*pb.Compare{s.sameBase(p, heir)}, nil, then)}
 	}
-	resp, err := s.txn(ctx, ifs, append(then, clientv3.OpGet(s.keys.base())), s.looks(c, p))
+	resp, err := s.txn(ctx, ifs, append(then, s.getBase), s.looks(c, p))
 	switch {
 	case err != nil:
 		return false, s.unleased(ctx, err, l, nil)
@@ -316,7 +314,7 @@ func (s *store) turn(ctx context.Context, c *backend.Claim, p *place) (bool, err
 // granted makes the grant of an entry that is first in the queue, under lease l.
 func (s *store) granted(
 	c *backend.Claim, p *place, l *lease, pt point, due rise, began backend.Instant,
-	resp *clientv3.TxnResponse,
+	resp *pb.TxnResponse,
 ) error {
 	token, reserved, err := s.token(c, p, pt, due, began.Time(), resp)
 	if err != nil {

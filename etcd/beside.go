@@ -143,11 +143,11 @@ func (s *store) read(ctx context.Context, c *backend.Claim, p *place) error {
 
 // joining puts the own entry into the queue, under the waiters' lease, unless it is there, the claim was
 // given up or has seen other gates, and looks.
-func (s *store) joining(c *backend.Claim, p *place) clientv3.Op {
+func (s *store) joining(c *backend.Claim, p *place) *pb.RequestOp {
 	looks := s.looks(c, p)
-	return clientv3.OpTxn([]clientv3.Cmp{
+	return opTxn([]*pb.Compare{
 		createdAt(s.keys.gone(c.Nonce), 0), createdAt(p.key, 0), s.sameGates(c.Gates),
-	}, append([]clientv3.Op{p.put(value{owner: c.Owner}, p.session)}, looks...), looks)
+	}, append([]*pb.RequestOp{p.put(value{owner: c.Owner}, p.session)}, looks...), looks)
 }
 
 // joined takes in the answer to joining.
@@ -163,7 +163,7 @@ func (s *store) joined(c *backend.Claim, p *place, rev int64, answer *pb.Respons
 // join queues.
 func (s *store) join(ctx context.Context, c *backend.Claim, p *place) error {
 	pt := s.history.now()
-	resp, err := s.txn(ctx, nil, []clientv3.Op{s.joining(c, p)}, nil)
+	resp, err := s.txn(ctx, nil, []*pb.RequestOp{s.joining(c, p)}, nil)
 	if err != nil {
 		return s.unleased(ctx, err, p.session, nil)
 	}
@@ -188,7 +188,7 @@ func (s *store) choose(ctx context.Context, c *backend.Claim, p *place, q *seen)
 	els := s.looks(c, p)
 	var session *lease
 	if joins {
-		session, els = p.session, []clientv3.Op{s.joining(c, p)}
+		session, els = p.session, []*pb.RequestOp{s.joining(c, p)}
 	}
 	resp, err := s.txn(ctx, ifs, append(then, p.put(v, l)), els)
 	switch {
@@ -216,10 +216,10 @@ func (s *store) choose(ctx context.Context, c *backend.Claim, p *place, q *seen)
 // the put of the entry itself.
 func (s *store) turnOf(
 	c *backend.Claim, p *place, q *seen, pt point,
-) (v value, ifs []clientv3.Cmp, then []clientv3.Op) {
+) (v value, ifs []*pb.Compare, then []*pb.RequestOp) {
 	floor := max(c.Floor, p.above)
 	if p.rev > 0 {
-		ifs = append(ifs, clientv3.Compare(clientv3.ModRevision(p.key), "=", p.mod))
+		ifs = append(ifs, modified(p.key, equal, p.mod))
 		if p.holds && q.own.tokenOf(p.rev) > floor {
 			return q.own, ifs, nil // it is only the answer that was lost
 		}
@@ -236,13 +236,13 @@ func (s *store) turnOf(
 		ifs = append(ifs, still(q.keeper))
 		if p.rev == 0 { // nobody but readers is there
 			last := clientv3.GetPrefixRangeEnd(p.queue)
-			ifs = append(ifs, createdAt(p.queue, 0).WithRange(from), createdAt(end, 0).WithRange(last))
+			ifs = append(ifs, upTo(from, createdAt(p.queue, 0)), upTo(last, createdAt(end, 0)))
 		}
 		return v, ifs, nil
 	}
-	same := clientv3.Compare(clientv3.ModRevision(p.queue), "<", q.rev+1).WithPrefix()
+	same := allUnder(modified(p.queue, less, q.rev+1))
 	if p.rev > 0 { // a later entry matters only if it has had its turn
-		same = clientv3.Compare(clientv3.ModRevision(from), "<", q.rev+1).WithRange(end)
+		same = upTo(end, modified(from, less, q.rev+1))
 	}
 	ifs = append(ifs, same)
 	if c.Mode == backend.Permit {
@@ -254,7 +254,7 @@ func (s *store) turnOf(
 }
 
 // still is true as long as an entry is there.
-func still(kv *mvccpb.KeyValue) clientv3.Cmp {
+func still(kv *mvccpb.KeyValue) *pb.Compare {
 	return createdAt(string(kv.Key), kv.CreateRevision)
 }
 
@@ -263,8 +263,8 @@ func still(kv *mvccpb.KeyValue) clientv3.Cmp {
 // later. An entry in front that has not had its turn was not: then the token is the one that this entry
 // would have, and the base is raised by one more, so that this entry has a greater one.
 func (s *store) draw(
-	p *place, q *seen, pt point, floor backend.Token, v value, ifs []clientv3.Cmp,
-) (value, []clientv3.Cmp, []clientv3.Op) {
+	p *place, q *seen, pt point, floor backend.Token, v value, ifs []*pb.Compare,
+) (value, []*pb.Compare, []*pb.RequestOp) {
 	at, room, rev := p.rev, backend.Token(0), p.rev
 	if q.first != nil {
 		at, rev, room = q.first.CreateRevision, q.first.CreateRevision, 1
@@ -277,11 +277,11 @@ func (s *store) draw(
 	if v.token = p.tried + at; at == 0 {
 		v.token, v.base, v.counted = 0, p.tried, true
 	}
-	lower := clientv3.Compare(clientv3.Value(key), "<", number(p.tried+1))
+	lower := says(key, less, number(p.tried+1))
 	if q.bare {
 		lower = createdAt(key, 0)
 	}
-	return v, append(ifs, lower), []clientv3.Op{clientv3.OpPut(key, number(p.tried+room))}
+	return v, append(ifs, lower), []*pb.RequestOp{opPut(key, number(p.tried+room), 0)}
 }
 
 // chosen makes the grant of an entry that says v. Where the store has gone back the grant does not count
@@ -289,7 +289,7 @@ func (s *store) draw(
 // another token.
 func (s *store) chosen(
 	c *backend.Claim, p *place, l *lease, pt point, began backend.Instant, v value,
-	resp *clientv3.TxnResponse,
+	resp *pb.TxnResponse,
 ) error {
 	back, t := s.history.see(pt, resp.Header), v.tokenOf(p.rev)
 	switch {

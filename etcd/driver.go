@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/connectivity"
 
@@ -39,9 +40,13 @@ type Driver struct{ *store }
 
 // store implements backend.Mover.
 type store struct {
-	client *clientv3.Client
-	own    bool // we opened the client
-	keys   keys
+	client   *clientv3.Client
+	transact committer // over it
+	own      bool      // we opened the client
+	keys     keys
+	// Parts of most transactions, that are the same in all.
+	getBase, getGates *pb.RequestOp
+	noGatesKey        *pb.Compare
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
@@ -67,7 +72,8 @@ func New(client *clientv3.Client, opts *Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &store{client: client, keys: keysOf(prefix)}
+	s := &store{client: client, transact: committerOf(client), keys: keysOf(prefix)}
+	s.getBase, s.getGates, s.noGatesKey = opGet(s.keys.base()), opGet(s.keys.gates()), createdAt(s.keys.gates(), 0)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.leases = leases{
 		store: s, lc: clientv3.RetryLeaseClient(client),

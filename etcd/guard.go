@@ -142,5 +142,5 @@ func Held(h backend.Handler) (cmp clientv3.Cmp, ok bool) {
 	if !ok {
 		return clientv3.Cmp{}, false
 	}
-	return hd.same(), true
+	return clientv3.FromCompare(hd.same()), true
 }

@@ -30,7 +30,7 @@ import (
 
 // stands are the operations by which a claim joins a queue: the entry, who else is there, and of an heir the base.
 // anchors: it compares the base with the clock if that is due.
-func (s *store) stands(c *backend.Claim, p *place, pt point, anchors bool) (ops []clientv3.Op) {
+func (s *store) stands(c *backend.Claim, p *place, pt point, anchors bool) (ops []*pb.RequestOp) {
 	v := value{next: heir(c), owner: c.Owner}
 	ops = append(ops, p.put(v, p.session), p.list())
 	if !v.next {
@@ -39,7 +39,7 @@ func (s *store) stands(c *backend.Claim, p *place, pt point, anchors bool) (ops 
 	if anchors && pt.due {
 		ops = append(ops, s.raiseBase(s.due(c.Request, pt), pt.rev))
 	}
-	return append(ops, clientv3.OpGet(s.keys.base()))
+	return append(ops, s.getBase)
 }
 
 // heir reports whether a claim may be an heir. One that is not renewed by itself has its TTL from the grant on; one
@@ -90,8 +90,8 @@ func (s *store) inherits(c *backend.Claim, p *place) (t backend.Token, told bool
 }
 
 // sameBase is true as long as the base is what it was when the entry of an heir was put.
-func (s *store) sameBase(p *place, heir backend.Token) clientv3.Cmp {
-	return clientv3.Compare(clientv3.Value(s.keys.base()), "=", number(heir-p.rev))
+func (s *store) sameBase(p *place, heir backend.Token) *pb.Compare {
+	return says(s.keys.base(), equal, number(heir-p.rev))
 }
 
 // inherit makes the grant of an heir whom nobody is in front of.
@@ -163,14 +163,14 @@ func heirsOf(kvs []*mvccpb.KeyValue, first string, before int64) []*mvccpb.KeyVa
 }
 
 // outOf deletes entries as long as one in front of them is there, and reports whether it was.
-func (s *store) outOf(ctx context.Context, front clientv3.Cmp, kvs []*mvccpb.KeyValue) (bool, error) {
+func (s *store) outOf(ctx context.Context, front *pb.Compare, kvs []*mvccpb.KeyValue) (bool, error) {
 	for some := range slices.Chunk(kvs, perTxn) {
-		ops := make([]clientv3.Op, len(some))
+		ops := make([]*pb.RequestOp, len(some))
 		for i, kv := range some {
-			gone := clientv3.OpDelete(string(kv.Key))
-			ops[i] = clientv3.OpTxn([]clientv3.Cmp{still(kv)}, []clientv3.Op{gone}, nil)
+			gone := opDelete(string(kv.Key))
+			ops[i] = opTxn([]*pb.Compare{still(kv)}, []*pb.RequestOp{gone}, nil)
 		}
-		resp, err := s.commit(ctx, []clientv3.Cmp{front}, ops, nil)
+		resp, err := s.commit(ctx, []*pb.Compare{front}, ops, nil)
 		if err != nil || !resp.Succeeded {
 			return false, err
 		}

@@ -110,10 +110,10 @@ func (s *store) extend(ctx context.Context, all []asked) map[*lease]error {
 
 // lookAt answers ErrLost for the holds whose entry is gone.
 func (s *store) lookAt(ctx context.Context, all []asked) {
-	ifs, els := make([]clientv3.Cmp, len(all)), make([]clientv3.Op, len(all))
+	ifs, els := make([]*pb.Compare, len(all)), make([]*pb.RequestOp, len(all))
 	for i, a := range all {
 		ifs[i] = a.same()
-		els[i] = clientv3.OpGet(a.key, clientv3.WithKeysOnly())
+		els[i] = opKey(a.key)
 	}
 	p := s.history.now()
 	resp, err := s.commit(ctx, ifs, nil, els)
@@ -140,14 +140,15 @@ func (s *store) lookAt(ctx context.Context, all []asked) {
 // the token into each entry, where Inspect finds it however long the lock is held. It moves them under the lease to,
 // unless that is nil.
 func (s *store) writeAt(ctx context.Context, all []asked, to *lease) {
-	under := clientv3.WithIgnoreLease()
+	var under clientv3.LeaseID
 	if to != nil {
-		under = clientv3.WithLease(to.id)
+		under = to.id
 	}
-	ops := make([]clientv3.Op, len(all))
+	ops := make([]*pb.RequestOp, len(all))
 	for i, a := range all {
-		put := clientv3.OpPut(a.key, a.value.String(), under)
-		ops[i] = clientv3.OpTxn([]clientv3.Cmp{a.same()}, []clientv3.Op{put}, nil)
+		put := opPut(a.key, a.value.String(), under)
+		put.GetRequestPut().IgnoreLease = to == nil
+		ops[i] = opTxn([]*pb.Compare{a.same()}, []*pb.RequestOp{put}, nil)
 	}
 	p := s.history.now()
 	resp, err := s.commit(ctx, nil, ops, nil)

@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencelock/fencelock/backend"
@@ -93,23 +92,6 @@ func (k keys) split(key string) (name, nonce string, ok bool) {
 	}
 	name, ok = decode(enc)
 	return name, nonce, ok && backend.CheckName(name) == nil
-}
-
-// createdAt is true where the key's create revision is that; 0: where there is no such key. It is what clientv3.Compare
-// makes, without the copies.
-func createdAt(key string, rev int64) clientv3.Cmp {
-	var cmp clientv3.Cmp
-	c := cmp.GetCompare()
-	c.Key, c.Target, c.Result = []byte(key), pb.Compare_CREATE, pb.Compare_EQUAL
-	c.TargetUnion = &pb.Compare_CreateRevision{CreateRevision: rev}
-	return cmp
-}
-
-// none is true where no key begins so.
-func none(prefix string) clientv3.Cmp {
-	cmp := createdAt(prefix, 0)
-	cmp.GetCompare().RangeEnd = []byte(clientv3.GetPrefixRangeEnd(prefix))
-	return cmp
 }
 
 const hexDigits = "0123456789ABCDEF"

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
@@ -29,7 +30,7 @@ func (s *store) leave(ctx context.Context, c *backend.Claim) error {
 	// A request that creates the entry may still be under way: a tombstone is to refuse it.
 	if !c.Held && p.key != "" {
 		// The deletion waits for nothing that a tombstone needs and a full server has not.
-		if _, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(p.key)}, nil); err != nil {
+		if _, err := s.txn(ctx, nil, []*pb.RequestOp{opDelete(p.key)}, nil); err != nil {
 			return err
 		}
 	}
@@ -40,8 +41,8 @@ func (s *store) leave(ctx context.Context, c *backend.Claim) error {
 	case err != nil:
 		return err
 	}
-	put := clientv3.OpPut(s.keys.gone(c.Nonce), "", clientv3.WithLease(l.id))
-	err = s.send(ctx, s.leaving(c, []clientv3.Op{put}))
+	put := opPut(s.keys.gone(c.Nonce), "", l.id)
+	err = s.send(ctx, s.leaving(c, []*pb.RequestOp{put}))
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		l.die() // somebody has revoked it: the engine sends again
 	}
@@ -63,7 +64,7 @@ func (s *store) find(ctx context.Context, p *place) error {
 }
 
 // leaving returns the transaction that gives up a claim, or nil if nothing of it is left.
-func (s *store) leaving(c *backend.Claim, tomb []clientv3.Op) *part {
+func (s *store) leaving(c *backend.Claim, tomb []*pb.RequestOp) *part {
 	p := s.place(c)
 	s.push.remove(p)
 	if c.Held {
@@ -71,13 +72,13 @@ func (s *store) leaving(c *backend.Claim, tomb []clientv3.Op) *part {
 	}
 	ops := tomb
 	if p.key != "" {
-		ops = append(ops, clientv3.OpDelete(p.key))
+		ops = append(ops, opDelete(p.key))
 	}
 	if len(ops) == 0 {
 		return nil
 	}
 	one := &part{c: c, then: ops}
-	one.take = func(_ context.Context, _ *clientv3.TxnResponse, err error) error {
+	one.take = func(_ context.Context, _ *pb.TxnResponse, err error) error {
 		if err == nil {
 			p.key = "" // the key is not used again: a copy of this may be under way
 			s.settle(p, p.own, !c.Unsure)
@@ -90,22 +91,22 @@ func (s *store) leaving(c *backend.Claim, tomb []clientv3.Op) *part {
 // releasing returns the transaction of a release. It compares the entry's create revision, so that
 // it can touch no other holder, and leaves its nonce at the key ~last, so that its repetition can
 // tell whether it was applied.
-func (s *store) releasing(c *backend.Claim, p *place, tomb []clientv3.Op) *part {
+func (s *store) releasing(c *backend.Claim, p *place, tomb []*pb.RequestOp) *part {
 	h, err := holdOf(c)
 	if err != nil {
-		return &part{c: c, take: func(context.Context, *clientv3.TxnResponse, error) error { return err }}
+		return &part{c: c, take: func(context.Context, *pb.TxnResponse, error) error { return err }}
 	}
 	if h.released {
 		return nil
 	}
 	again := h.sent
 	h.sent = true
-	one := &part{c: c, ifs: []clientv3.Cmp{h.same()}, freed: c.Nonce}
-	one.then = append([]clientv3.Op{clientv3.OpDelete(h.key)}, tomb...)
+	one := &part{c: c, ifs: []*pb.Compare{h.same()}, freed: c.Nonce}
+	one.then = append([]*pb.RequestOp{opDelete(h.key)}, tomb...)
 	if tomb != nil { // what a late copy has put there after a Break; no other claim has the key
-		one.els = func(bool) []clientv3.Op { return one.then }
+		one.els = func(bool) []*pb.RequestOp { return one.then }
 	}
-	one.take = func(ctx context.Context, resp *clientv3.TxnResponse, err error) error {
+	one.take = func(ctx context.Context, resp *pb.TxnResponse, err error) error {
 		if errors.Is(err, rpctypes.ErrNoSpace) { // which the server says of what it has done, too
 			again = true
 			resp, err = s.releaseBare(ctx, p, h)
@@ -135,13 +136,13 @@ func (s *store) releasing(c *backend.Claim, p *place, tomb []clientv3.Op) *part 
 }
 
 // same is true as long as the entry is there, and is that of the hold.
-func (h *hold) same() clientv3.Cmp {
+func (h *hold) same() *pb.Compare {
 	return createdAt(h.key, h.rev)
 }
 
 // releaseBare deletes the entry and writes nothing, for a server that is full. The heirs go too: their first renewal
 // would have no space.
-func (s *store) releaseBare(ctx context.Context, p *place, h *hold) (*clientv3.TxnResponse, error) {
+func (s *store) releaseBare(ctx context.Context, p *place, h *hold) (*pb.TxnResponse, error) {
 	there, err := s.get(ctx, p.queue, clientv3.WithPrefix())
 	if err != nil {
 		return nil, err
@@ -149,7 +150,7 @@ func (s *store) releaseBare(ctx context.Context, p *place, h *hold) (*clientv3.T
 	if _, err := s.outOf(ctx, h.same(), heirsOf(there.Kvs, h.key, math.MaxInt64)); err != nil {
 		return nil, err
 	}
-	resp, err := s.txn(ctx, []clientv3.Cmp{h.same()}, []clientv3.Op{clientv3.OpDelete(h.key)}, nil)
+	resp, err := s.txn(ctx, []*pb.Compare{h.same()}, []*pb.RequestOp{opDelete(h.key)}, nil)
 	if err != nil && !answered(err) {
 		h.bare = true
 	}
@@ -218,12 +219,12 @@ func (s *store) Break(ctx context.Context, name string) error {
 		return err
 	}
 	first := firstOf(resp.Kvs)
-	var ops []clientv3.Op
+	var ops []*pb.RequestOp
 	for _, kv := range resp.Kvs {
 		v, known := parse(string(kv.Value))
 		if kv == first && (!known || v.next || kv.Lease == 0) || v.held {
-			ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{still(kv)}, []clientv3.Op{
-				clientv3.OpDelete(string(kv.Key)),
+			ops = append(ops, opTxn([]*pb.Compare{still(kv)}, []*pb.RequestOp{
+				opDelete(string(kv.Key)),
 			}, nil))
 		}
 	}

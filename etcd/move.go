@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -30,11 +31,11 @@ func version(r *backend.Record) string {
 }
 
 // sameGates is true as long as the gates are those that a claim was judged by.
-func (s *store) sameGates(r *backend.Record) clientv3.Cmp {
+func (s *store) sameGates(r *backend.Record) *pb.Compare {
 	if r == nil {
-		return createdAt(s.keys.gates(), 0)
+		return s.noGatesKey
 	}
-	return clientv3.Compare(clientv3.Value(s.keys.gates()), "=", r.Version)
+	return says(s.keys.gates(), equal, r.Version)
 }
 
 // readGates reads the key of the gates, and what they are by the engine. What is no list of gates
@@ -175,8 +176,8 @@ func (s *store) swapGate(ctx context.Context, move string, r backend.Record) err
 			return err
 		}
 	}
-	put := clientv3.OpPut(s.keys.gates(), string(backend.EncodeGates(gates)))
-	resp, err := s.commit(ctx, []clientv3.Cmp{s.sameGates(by)}, []clientv3.Op{put}, nil)
+	put := opPut(s.keys.gates(), string(backend.EncodeGates(gates)), 0)
+	resp, err := s.commit(ctx, []*pb.Compare{s.sameGates(by)}, []*pb.RequestOp{put}, nil)
 	if err == nil && !resp.Succeeded { // others have changed one, or our first send was done
 		err = backend.ErrGates
 	}
@@ -187,8 +188,8 @@ func (s *store) swapGate(ctx context.Context, move string, r backend.Record) err
 func (s *store) noGates(ctx context.Context) (*backend.Record, error) {
 	none := &backend.Record{Key: backend.GateKey, Data: backend.EncodeGates(nil)}
 	none.Version = string(none.Data)
-	put := clientv3.OpPut(s.keys.gates(), none.Version)
-	resp, err := s.commit(ctx, []clientv3.Cmp{s.sameGates(nil)}, []clientv3.Op{put}, nil)
+	put := opPut(s.keys.gates(), none.Version, 0)
+	resp, err := s.commit(ctx, []*pb.Compare{s.sameGates(nil)}, []*pb.RequestOp{put}, nil)
 	if err == nil && !resp.Succeeded {
 		err = backend.ErrGates
 	}
@@ -201,7 +202,7 @@ func (s *store) noGates(ctx context.Context) (*backend.Record, error) {
 func (s *store) report(ctx context.Context, key string, data []byte, keep time.Duration) error {
 	mine := slotKey{kind: report, secs: seconds(keep), of: key}
 	if data == nil {
-		_, err := s.commit(ctx, nil, []clientv3.Op{clientv3.OpDelete(key)}, nil)
+		_, err := s.commit(ctx, nil, []*pb.RequestOp{opDelete(key)}, nil)
 		s.leases.drop(key, 0)
 		return err
 	}
@@ -212,8 +213,8 @@ func (s *store) report(ctx context.Context, key string, data []byte, keep time.D
 	if err != nil {
 		return err
 	}
-	put := clientv3.OpPut(key, string(data), clientv3.WithLease(l.id))
-	_, err = s.commit(ctx, nil, []clientv3.Op{put}, nil)
+	put := opPut(key, string(data), l.id)
+	_, err = s.commit(ctx, nil, []*pb.RequestOp{put}, nil)
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		l.die() // it has just ended: the engine reports again
 	}

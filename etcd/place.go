@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencelock/fencelock/backend"
 )
@@ -153,24 +153,20 @@ func requeue(c *backend.Claim, p *place) error {
 
 // put writes the own entry; where it is there already it moves to another lease and stays where it
 // is in the queue.
-func (p *place) put(v value, l *lease) clientv3.Op {
-	return clientv3.OpPut(p.key, v.String(), clientv3.WithLease(l.id))
+func (p *place) put(v value, l *lease) *pb.RequestOp {
+	return opPut(p.key, v.String(), l.id)
 }
 
 // putHeld makes the own entry that of a holder, under the lock's lease.
-func (p *place) putHeld(due rise, l *lease) clientv3.Op {
+func (p *place) putHeld(due rise, l *lease) *pb.RequestOp {
 	v := holding(p.c.Request)
 	v.reserve = due.reserve
 	return p.put(v, l)
 }
 
 // list reads the queue's keys, and what they say if that matters.
-func (p *place) list() clientv3.Op {
-	opts := []clientv3.OpOption{clientv3.WithPrefix()}
-	if p.c.Mode == backend.Exclusive {
-		opts = append(opts, clientv3.WithKeysOnly())
-	}
-	return clientv3.OpGet(p.queue, opts...)
+func (p *place) list() *pb.RequestOp {
+	return opList(p.queue, p.c.Mode == backend.Exclusive)
 }
 
 // list takes in which entries are in front of the own one, as listed at a revision.

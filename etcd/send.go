@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
@@ -76,18 +77,18 @@ func known(err error) bool { return err == nil || answered(err) }
 
 // txn sends a transaction once.
 func (s *store) txn(
-	ctx context.Context, ifs []clientv3.Cmp, then, els []clientv3.Op,
-) (*clientv3.TxnResponse, error) {
-	resp, err := s.client.Txn(ctx).If(ifs...).Then(then...).Else(els...).Commit()
+	ctx context.Context, ifs []*pb.Compare, then, els []*pb.RequestOp,
+) (*pb.TxnResponse, error) {
+	resp, err := s.transact(ctx, &pb.TxnRequest{Compare: ifs, Success: then, Failure: els})
 	return resp, meaning(ctx, err)
 }
 
 // commit is do of a transaction.
 func (s *store) commit(
-	ctx context.Context, ifs []clientv3.Cmp, then, els []clientv3.Op,
-) (*clientv3.TxnResponse, error) {
-	return do(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return s.client.Txn(ctx).If(ifs...).Then(then...).Else(els...).Commit()
+	ctx context.Context, ifs []*pb.Compare, then, els []*pb.RequestOp,
+) (*pb.TxnResponse, error) {
+	return do(ctx, func(ctx context.Context) (*pb.TxnResponse, error) {
+		return s.transact(ctx, &pb.TxnRequest{Compare: ifs, Success: then, Failure: els})
 	})
 }
 
@@ -103,18 +104,18 @@ func (s *store) get(
 // part is a transaction about one queue that may share a request with those about others.
 type part struct {
 	c     *backend.Claim
-	ifs   []clientv3.Cmp
-	then  []clientv3.Op
-	els   func(anchors bool) []clientv3.Op // nil: none; anchors: it may compare the base with the clock
-	gated bool                             // the gates must be those of the claim; the last answer is the base then
-	due   rise                             // what its grant asks of the base
-	rev   int64                            // its create revision, or one below it
-	freed string                           // the nonce that goes to the key ~last with it
-	take  func(context.Context, *clientv3.TxnResponse, error) error
+	ifs   []*pb.Compare
+	then  []*pb.RequestOp
+	els   func(anchors bool) []*pb.RequestOp // nil: none; anchors: it may compare the base with the clock
+	gated bool                               // the gates must be those of the claim; the last answer is the base then
+	due   rise                               // what its grant asks of the base
+	rev   int64                              // its create revision, or one below it
+	freed string                             // the nonce that goes to the key ~last with it
+	take  func(context.Context, *pb.TxnResponse, error) error
 }
 
 // otherwise is what it does where its compares fail.
-func (p *part) otherwise(anchors bool) []clientv3.Op {
+func (p *part) otherwise(anchors bool) []*pb.RequestOp {
 	if p.els == nil {
 		return nil
 	}
@@ -154,8 +155,8 @@ func (s *store) together(ctx context.Context, parts []*part) {
 
 // commitParts returns what became of each part. Mostly each can be done, which is least work for
 // the server if it is asked for all or nothing; otherwise it is asked again, part by part.
-func (s *store) commitParts(ctx context.Context, parts []*part) ([]*clientv3.TxnResponse, error) {
-	resps := make([]*clientv3.TxnResponse, len(parts))
+func (s *store) commitParts(ctx context.Context, parts []*part) ([]*pb.TxnResponse, error) {
+	resps := make([]*pb.TxnResponse, len(parts))
 	if s.slow.Load() <= 0 {
 		ifs, then := s.flat(parts...)
 		resp, err := s.txn(ctx, ifs, then, nil)
@@ -174,14 +175,14 @@ func (s *store) commitParts(ctx context.Context, parts []*part) ([]*clientv3.Txn
 		own := *p
 		own.due, own.freed = rise{}, ""
 		ifs, then := s.flat(&own)
-		ops = append(ops, clientv3.OpTxn(ifs, then, p.otherwise(false)))
+		ops = append(ops, opTxn(ifs, then, p.otherwise(false)))
 	}
 	resp, err := s.txn(ctx, nil, append(ops, s.freed(parts)...), nil)
 	if err != nil {
 		return resps, err
 	}
 	for i := range resps {
-		resps[i] = (*clientv3.TxnResponse)(resp.Responses[first+i].GetResponseTxn())
+		resps[i] = resp.Responses[first+i].GetResponseTxn()
 		resps[i].Header = resp.Header
 	}
 	return resps, nil
@@ -189,7 +190,7 @@ func (s *store) commitParts(ctx context.Context, parts []*part) ([]*clientv3.Txn
 
 // flat returns a transaction that does what all parts are to do, if it can do all of it. Its last
 // answer is the base if a part wants that.
-func (s *store) flat(parts ...*part) (ifs []clientv3.Cmp, then []clientv3.Op) {
+func (s *store) flat(parts ...*part) (ifs []*pb.Compare, then []*pb.RequestOp) {
 	then = s.rises(parts)
 	var by *backend.Claim // whose gates are compared
 	for _, p := range parts {
@@ -201,17 +202,17 @@ func (s *store) flat(parts ...*part) (ifs []clientv3.Cmp, then []clientv3.Op) {
 	}
 	then = append(then, s.freed(parts)...)
 	if by != nil {
-		then = append(then, clientv3.OpGet(s.keys.base()))
+		then = append(then, s.getBase)
 	}
 	return ifs, then
 }
 
 // rises is the operation that raises the base, for the first part that asks for it: those that
 // share a transaction ask for no more than the clock.
-func (s *store) rises(parts []*part) []clientv3.Op {
+func (s *store) rises(parts []*part) []*pb.RequestOp {
 	for _, p := range parts {
 		if p.due.least > 0 {
-			return []clientv3.Op{s.raiseBase(p.due, p.rev)}
+			return []*pb.RequestOp{s.raiseBase(p.due, p.rev)}
 		}
 	}
 	return nil
@@ -219,7 +220,7 @@ func (s *store) rises(parts []*part) []clientv3.Op {
 
 // freed is the operation that leaves the nonces of releases at the key ~last; none if there is no
 // release.
-func (s *store) freed(parts []*part) []clientv3.Op {
+func (s *store) freed(parts []*part) []*pb.RequestOp {
 	var nonces []string
 	for _, p := range parts {
 		if p.freed != "" {
@@ -229,7 +230,7 @@ func (s *store) freed(parts []*part) []clientv3.Op {
 	if nonces == nil {
 		return nil
 	}
-	return []clientv3.Op{clientv3.OpPut(s.keys.last(), strings.Join(nonces, " "))}
+	return []*pb.RequestOp{opPut(s.keys.last(), strings.Join(nonces, " "), 0)}
 }
 
 // answered reports whether err is the server's word on a request: no copy of that send is under way

@@ -57,15 +57,15 @@ func (s *store) due(r *backend.Request, p point) rise {
 // raiseBase returns the operation that sees to it that the create revision rev has no lower token
 // than c.least. If the base has to be raised for that, it is raised by c.reserve more. A base that
 // is missing, for the store is new or has lost it, is compared with the clock too.
-func (s *store) raiseBase(c rise, rev int64) clientv3.Op {
+func (s *store) raiseBase(c rise, rev int64) *pb.RequestOp {
 	key := s.keys.base()
-	put := func(least backend.Token) []clientv3.Op {
-		return []clientv3.Op{clientv3.OpPut(key, number(least-rev+int64(c.reserve)))}
+	put := func(least backend.Token) []*pb.RequestOp {
+		return []*pb.RequestOp{opPut(key, number(least-rev+int64(c.reserve)), 0)}
 	}
-	lower := clientv3.Compare(clientv3.Value(key), "<", number(c.least-rev))
+	lower := says(key, less, number(c.least-rev))
 	missing := createdAt(key, 0)
-	return clientv3.OpTxn([]clientv3.Cmp{missing}, put(wanted(c.least-1, true, time.Now())),
-		[]clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{lower}, put(c.least), nil)})
+	return opTxn([]*pb.Compare{missing}, put(wanted(c.least-1, true, time.Now())),
+		[]*pb.RequestOp{opTxn([]*pb.Compare{lower}, put(c.least), nil)})
 }
 
 // tokenAt returns the token that an entry with the create revision rev was given at the revision
@@ -149,7 +149,7 @@ var errBase = errors.New("the base of the tokens is missing or too low, or the s
 // token makes the token of a grant from its answer, of which the base is the last. Where that is no
 // good the grant does not count yet: the next Ask finds the entry, and raises the base.
 func (s *store) token(
-	c *backend.Claim, of *place, p point, due rise, began time.Time, resp *clientv3.TxnResponse,
+	c *backend.Claim, of *place, p point, due rise, began time.Time, resp *pb.TxnResponse,
 ) (t backend.Token, reserved int, err error) {
 	back := s.history.see(p, resp.Header)
 	if kvs := resp.Responses[len(resp.Responses)-1].GetResponseRange().GetKvs(); len(kvs) > 0 {
@@ -193,14 +193,14 @@ func (s *store) Raise(ctx context.Context, floor backend.Token, held *backend.Cl
 	}
 	p := s.history.now()
 	var rev int64
-	var ifs []clientv3.Cmp
+	var ifs []*pb.Compare
 	var h *hold
 	if held != nil {
 		var err error
 		if h, err = holdOf(held); err != nil {
 			return err
 		}
-		rev, ifs = h.rev, []clientv3.Cmp{h.same()}
+		rev, ifs = h.rev, []*pb.Compare{h.same()}
 	} else {
 		opts := append(clientv3.WithFirstCreate(), clientv3.WithKeysOnly())
 		first, err := s.get(ctx, s.keys.locks(), opts...)
@@ -213,9 +213,9 @@ func (s *store) Raise(ctx context.Context, floor backend.Token, held *backend.Cl
 			rev = first.Kvs[0].CreateRevision
 		}
 	}
-	then := []clientv3.Op{s.raiseBase(rise{least: floor + 1}, rev)}
+	then := []*pb.RequestOp{s.raiseBase(rise{least: floor + 1}, rev)}
 	if held != nil {
-		then = append(then, clientv3.OpGet(s.keys.queue(held.Name), clientv3.WithPrefix()))
+		then = append(then, opList(s.keys.queue(held.Name), false))
 	}
 	resp, err := s.commit(ctx, ifs, then, nil)
 	if err != nil {
