@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -99,15 +100,21 @@ func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
 	s := statement{
 		conn: conn, late: true, ping: unsure, // the engine is to know of a copy that may come yet
 		same: same, at: backend.Now(),
-		text: "SELECT fencelock_acquire($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)",
-		raw: [][]byte{
-			names.end(), nonces.end(), owners.end(), ms.end(), floors.end(), reserves.end(),
-			moves.end(), versions.end(), tickets.end(), []byte(l.hub.process),
-			number(millis(slack)), number(millis(claim)), number(int64(len(l.prefix))),
-		},
+		text: "SELECT fencelock_acquire($1::bytea,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)",
 	}
+	end := array.one
+	switch {
+	case several:
+		s.text, end = "SELECT fencelock_acquire_any($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)", array.end
+	case len(cs) > 1:
+		s.text, end = "SELECT fencelock_acquire($1::bytea[],$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)", array.end
+	}
+	s.raw = append(make([][]byte, 0, 15),
+		end(names), end(nonces), end(owners), end(ms), end(floors), end(reserves),
+		end(moves), end(versions), end(tickets), []byte(l.hub.process),
+		number(millis(slack)), number(millis(claim)), number(int64(len(l.prefix))),
+	)
 	if several {
-		s.text = "SELECT fencelock_acquire_any($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)"
 		s.raw = append(s.raw, modes.end(), most.end())
 	}
 	err := limited(l.send(ctx, &s))
@@ -177,7 +184,18 @@ func (a *array) bool(b bool) {
 }
 
 // end returns it whole.
-func (a *array) end() []byte { return append(*a, '}') }
+func (a array) end() []byte { return append(a, '}') }
+
+// one returns the only value that it has as one that is in no array.
+func (a array) one() []byte {
+	switch {
+	case string(a) == "{NULL":
+		return nil
+	case bytes.HasPrefix(a, []byte(`{\\`)):
+		return a[len(`{\`):]
+	}
+	return a[len("{"):]
+}
 
 func number(n int64) []byte { return strconv.AppendInt(nil, n, 10) }
 
@@ -245,9 +263,13 @@ func (l *lease) Leave(ctx context.Context, cs []*backend.Claim) {
 		}
 	}
 	s := statement{
-		conn: (*store).borrow, text: "SELECT fencelock_release($1,$2,$3,$4,$5)", same: true,
-		raw: [][]byte{names.end(), nonces.end(), keeps.end(), held.end(), number(millis(claim))},
+		conn: (*store).borrow, text: "SELECT fencelock_release($1::bytea,$2,$3,$4,$5)", same: true,
 	}
+	end := array.one
+	if len(cs) > 1 {
+		s.text, end = "SELECT fencelock_release($1::bytea[],$2,$3,$4,$5)", array.end
+	}
+	s.raw = [][]byte{end(names), end(nonces), end(keeps), end(held), number(millis(claim))}
 	err := limited(l.send(ctx, &s))
 	if err == nil && len(s.told) != len(cs) {
 		err = unexpected(s.told)

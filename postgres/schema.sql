@@ -567,6 +567,13 @@ CREATE TABLE IF NOT EXISTS fencelock_ring (
 -- rows. Every function that changes a name's state holds the advisory lock (7307, hash of the name)
 -- until it commits, so that they come one after the other. Two names with the same hash only wait
 -- for each other's commits. Renewals do without: they are one UPDATE.
+--
+-- fencelock_alone is this for one name. The server puts its text into an expression that calls it,
+-- so that the call costs nothing.
+CREATE OR REPLACE FUNCTION fencelock_alone(k bytea) RETURNS boolean LANGUAGE sql VOLATILE AS
+	'SELECT CASE WHEN current_setting(''transaction_isolation'') = ''read committed''
+		THEN pg_advisory_xact_lock(7307, fencelock_hash(k)) ELSE fencelock_level() END IS NULL';
+
 CREATE OR REPLACE FUNCTION fencelock_line(ks bytea[]) RETURNS int[]
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -574,10 +581,6 @@ DECLARE
 BEGIN
 	IF current_setting('transaction_isolation') <> 'read committed' THEN
 		done := fencelock_level() IS NULL;
-	END IF;
-	IF cardinality(ks) = 1 THEN
-		done := pg_advisory_xact_lock(7307, fencelock_hash(ks[1])) IS NULL;
-		RETURN '{1}';
 	END IF;
 	done := (SELECT count(pg_advisory_xact_lock(7307, h)) FROM
 		(SELECT DISTINCT fencelock_hash(k) AS h FROM unnest(ks) k ORDER BY h) hs) IS NULL;
@@ -587,13 +590,10 @@ END $$;
 -- Pushes to a process. Where the server's queue of pushes is full, the commit fails with 54000, and
 -- the driver sends the statement again with fencelock.mute set: the waiters find out by their sign
 -- of life.
-CREATE OR REPLACE FUNCTION fencelock_push(process text, what text) RETURNS void
-LANGUAGE plpgsql VOLATILE AS $$
-BEGIN
-	IF current_setting('fencelock.mute', true) IS DISTINCT FROM 'on' THEN
-		PERFORM pg_notify('fl_' || process, what);
-	END IF;
-END $$;
+CREATE OR REPLACE FUNCTION fencelock_push(process text, what text) RETURNS boolean
+LANGUAGE sql VOLATILE AS
+	'SELECT CASE WHEN current_setting(''fencelock.mute'', true) IS DISTINCT FROM ''on''
+		THEN pg_notify(''fl_'' || process, what) END IS NULL';
 
 -- Hands a free lock to the first live waiter, unless that is self, and returns whose turn it is;
 -- NULL: nobody waits. The grant is a claim: it lasts for the TTL only once the waiter has sent its
@@ -603,33 +603,42 @@ END $$;
 CREATE OR REPLACE FUNCTION fencelock_grant(k bytea, self bytea, claim bigint) RETURNS bytea
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-	h record;
-	after record;
+	first bytea;
+	who bytea;
+	proc text;
+	m text;
+	live boolean;
+	done boolean;
+	t bigint;
 BEGIN
 	LOOP
-		SELECT q.nonce, q.owner, q.process, q.mode, p.alive_until > clock_timestamp() AS live INTO h
+		SELECT q.nonce, q.owner, q.process, q.mode, p.alive_until > clock_timestamp()
+			INTO first, who, proc, m, live
 			FROM fencelock_queue q LEFT JOIN fencelock_process p USING (process)
 			WHERE q.name = k ORDER BY q.ticket, q.nonce LIMIT 1;
-		IF NOT FOUND OR h.nonce = self THEN
-			RETURN h.nonce;
-		ELSIF h.live AND h.mode <> 'x' THEN
-			PERFORM fencelock_serve(k, self, claim);
-			RETURN h.nonce;
+		IF first IS NULL OR first = self THEN
+			RETURN first;
+		ELSIF live AND m <> 'x' THEN
+			done := fencelock_serve(k, self, claim) IS NULL;
+			RETURN first;
 		END IF;
-		DELETE FROM fencelock_queue WHERE nonce = h.nonce;
-		EXIT WHEN h.live;
+		DELETE FROM fencelock_queue q WHERE q.nonce = first RETURNING CASE WHEN live THEN (
+			SELECT fencelock_push(a.process, 'w' || claim || ' ' || encode(a.nonce, 'hex'))
+				FROM fencelock_queue a WHERE a.name = k AND (a.ticket, a.nonce) > (q.ticket, q.nonce)
+				ORDER BY a.ticket, a.nonce LIMIT 1) END INTO done;
+		EXIT WHEN live;
 	END LOOP;
-	INSERT INTO fencelock_lease VALUES (k, h.nonce, h.owner, fencelock_draw(k, 0),
+	INSERT INTO fencelock_lease VALUES (k, first, who, fencelock_next(fencelock_clock(), 1, 0)
+			+ CASE WHEN EXISTS (SELECT FROM fencelock_lead) THEN fencelock_ahead(k) ELSE 0 END,
 		clock_timestamp() + claim * interval '1 ms', NULL, true, false)
 		ON CONFLICT (name) DO UPDATE SET nonce = excluded.nonce, owner = excluded.owner,
-		token = excluded.token, expires_at = excluded.expires_at, move = NULL, claimed = true;
-	PERFORM fencelock_push(h.process, 'g ' || encode(h.nonce, 'hex'));
-	SELECT q.nonce, q.process INTO after FROM fencelock_queue q
-		WHERE q.name = k ORDER BY q.ticket, q.nonce LIMIT 1;
-	IF FOUND THEN
-		PERFORM fencelock_push(after.process, 'w' || claim || ' ' || encode(after.nonce, 'hex'));
+		token = excluded.token, expires_at = excluded.expires_at, move = NULL, claimed = true
+		RETURNING token INTO t;
+	IF t >= 9007199254740992 THEN
+		RAISE EXCEPTION 'fencelock: tokens have reached 2^53' USING ERRCODE = 'FL053';
 	END IF;
-	RETURN h.nonce;
+	done := fencelock_push(proc, 'g ' || encode(first, 'hex'));
+	RETURN first;
 END $$;
 
 -- Whether a name may be held in mode m, by most at once, beside those who hold it; what is dead has
@@ -687,8 +696,7 @@ BEGIN
 			ELSE
 				PERFORM fencelock_join(k, h.nonce, h.mode, h.lim, NULL, 0, h.owner, claim, true, NULL);
 			END IF;
-			PERFORM fencelock_push(h.process, 'g ' || encode(h.nonce, 'hex'));
-			woken := true;
+			woken := fencelock_push(h.process, 'g ' || encode(h.nonce, 'hex')) IS NOT NULL;
 		END IF;
 		DELETE FROM fencelock_queue WHERE nonce = h.nonce;
 	END LOOP;
@@ -782,22 +790,26 @@ END $$;
 
 -- Puts a waiter into the queue, if it is not there, and returns its ticket. Its process is alive
 -- for slack ms from now.
-CREATE OR REPLACE FUNCTION fencelock_wait(k bytea, n bytea, who bytea, ticket bigint, m text,
+CREATE OR REPLACE FUNCTION fencelock_wait(k bytea, n bytea, who bytea, place bigint, m text,
 	most int, proc text, slack bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-	t bigint := (SELECT q.ticket FROM fencelock_queue q WHERE q.nonce = n);
+	t bigint;
+	alive boolean;
 BEGIN
+	INSERT INTO fencelock_queue AS q VALUES (k, CASE WHEN place > 0 THEN place
+			ELSE nextval('fencelock_ticket'::regclass) END, n, who, proc, m, most)
+		ON CONFLICT (nonce) DO NOTHING
+		RETURNING q.ticket, EXISTS (SELECT FROM fencelock_process p WHERE p.process = proc
+			AND p.alive_until > clock_timestamp() + slack * interval '0.5 ms') INTO t, alive;
 	IF t IS NULL THEN
-		-- Only if it is due: a sign of life may have locked the row, and all who want the name would wait for that.
-		IF NOT EXISTS (SELECT FROM fencelock_process p WHERE p.process = proc
-			AND p.alive_until > clock_timestamp() + slack * interval '0.5 ms') THEN
-			INSERT INTO fencelock_process VALUES (proc, clock_timestamp() + slack * interval '1 ms')
-				ON CONFLICT (process) DO UPDATE
-				SET alive_until = greatest(fencelock_process.alive_until, excluded.alive_until);
-		END IF;
-		t := CASE WHEN ticket > 0 THEN ticket ELSE nextval('fencelock_ticket'::regclass) END;
-		INSERT INTO fencelock_queue VALUES (k, t, n, who, proc, m, most);
+		RETURN (SELECT q.ticket FROM fencelock_queue q WHERE q.nonce = n);
+	END IF;
+	-- Only if it is due: a sign of life may have locked the row, and all who want the name would wait for that.
+	IF NOT alive THEN
+		INSERT INTO fencelock_process VALUES (proc, clock_timestamp() + slack * interval '1 ms')
+			ON CONFLICT (process) DO UPDATE
+			SET alive_until = greatest(fencelock_process.alive_until, excluded.alive_until);
 	END IF;
 	RETURN t;
 END $$;
@@ -854,138 +866,143 @@ LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off AS $$
 DECLARE
 	line int[] := fencelock_line(ks);
 	answers text[];
-	gates bigint;
-	clock bigint;
 	i int;
-	k bytea;
-	n bytea;
-	r record; -- what was found
-	l record; -- the lease
-	ours boolean; -- our own grant, or the claim that another's release has made for us
-	turn bytea;
-	more bigint;
-	t bigint;
 BEGIN
-	-- In statements of their own after the locks: they see every gate that was there when the locks
-	-- were won, and what others have done with the names.
-	gates := (SELECT coalesce(bit_xor(hash_record_extended(g, 0::bigint)), 0) FROM fencelock_gate g);
-	IF cardinality(ks) > 1 THEN
-		-- Batches that raise leads come one after the other: each may raise several, in any order.
-		IF (SELECT max(f) FROM unnest(floors) f) >= fencelock_clock() THEN
-			PERFORM pg_advisory_xact_lock(7306, 1);
-		END IF;
-		answers := fencelock_acquire_free(ks, ns, whos, mss, floors, mores, moves, seens, gates);
-	ELSIF mores[1] = 0 AND seens[1] = gates AND tickets[1] <= 0
-		AND (floors[1] = 0 OR floors[1] < fencelock_clock()) THEN -- the same for one
-		k := ks[1];
-		n := ns[1];
-		INSERT INTO fencelock_lease SELECT k, n, whos[1], fencelock_next(fencelock_clock(), 1, 0)
-				+ greatest(0, (SELECT lead FROM fencelock_lead WHERE slot = -1),
-					(SELECT lead FROM fencelock_lead WHERE slot = fencelock_hash(k) & 1023)),
-				clock_timestamp() + mss[1] * interval '1 ms', moves[1], false, false
+	-- Batches that raise leads come one after the other: each may raise several, in any order.
+	IF (SELECT max(f) FROM unnest(floors) f) >= fencelock_clock() THEN
+		PERFORM pg_advisory_xact_lock(7306, 1);
+	END IF;
+	answers := fencelock_acquire_free(ks, ns, whos, mss, floors, mores, moves, seens,
+		fencelock_gates_now());
+	FOREACH i IN ARRAY line LOOP
+		CONTINUE WHEN answers[i] IS NOT NULL;
+		answers[i] := fencelock_acquire(ks[i], ns[i], whos[i], mss[i], floors[i], mores[i],
+			moves[i], seens[i], CASE WHEN tickets[i] < 0 THEN -2 ELSE tickets[i] END, proc, slack,
+			claim, pre);
+	END LOOP;
+	RETURN array_to_string(answers, E'\n');
+END $$;
+
+-- fencelock_acquire for one request. ticket is -2 for a try whose lock was found not to be free. What
+-- is looked at is in statements of their own after the lock of the name: they see every gate that
+-- was there when that was won, and what others have done with the name.
+CREATE OR REPLACE FUNCTION fencelock_acquire(k bytea, n bytea, who bytea, ms bigint,
+	floor bigint, more bigint, mv bytea, seen bigint, ticket bigint, proc text, slack bigint,
+	claim bigint, pre int) RETURNS text
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+	done boolean := fencelock_alone(k);
+	whose bytea; -- the lease's nonce, and what else it has
+	t bigint;
+	ends timestamptz;
+	given boolean; -- it is a claim
+	beside boolean; -- it is a mark
+	waited boolean;
+	gone boolean;
+	gates bigint;
+	ahead bigint;
+	ours boolean := false; -- our own grant, or the claim that another's release has made for us
+	turn bytea;
+	clock bigint;
+	reserved bigint := 0;
+BEGIN
+	IF ticket = -1 AND more = 0 AND (floor = 0 OR floor < fencelock_clock()) THEN
+		-- A lock that is free and not waited for, as in fencelock_acquire_free.
+		INSERT INTO fencelock_lease SELECT k, n, who, fencelock_next(fencelock_clock(), 1, 0)
+				+ CASE WHEN EXISTS (SELECT FROM fencelock_lead)
+					THEN greatest(fencelock_ahead(k), 0) ELSE 0 END,
+				clock_timestamp() + ms * interval '1 ms', mv, false, false
 			WHERE NOT EXISTS (SELECT FROM fencelock_lease x WHERE x.name = k)
 				AND NOT EXISTS (SELECT FROM fencelock_queue q WHERE q.name = k)
 				AND NOT EXISTS (SELECT FROM fencelock_gone g WHERE g.nonce = n)
+				AND CASE WHEN EXISTS (SELECT FROM fencelock_gate)
+					THEN fencelock_gates_now() ELSE 0 END = seen
 			RETURNING token INTO t;
-		IF t < 9007199254740992 THEN
-			RETURN 'granted ' || t || ' 0';
-		END IF; -- none is found below either, which is an error
+	ELSIF ticket > 0 AND more = 0 AND seen = 0 THEN
+		-- A claim, by which the release has drawn a token that will do.
+		UPDATE fencelock_lease x SET owner = who, expires_at = clock_timestamp() + ms * interval '1 ms',
+				move = mv, claimed = false
+			WHERE x.name = k AND x.nonce = n AND x.claimed AND x.token > floor
+				AND x.expires_at > clock_timestamp() AND isfinite(x.expires_at) AND NOT x.shared
+				AND NOT EXISTS (SELECT FROM fencelock_gate)
+				AND NOT EXISTS (SELECT FROM fencelock_gone g WHERE g.nonce = n)
+				AND CASE WHEN EXISTS (SELECT FROM fencelock_lead) THEN fencelock_ahead(k) >= 0 ELSE true END
+			RETURNING x.token INTO t;
 	END IF;
-	FOREACH i IN ARRAY line LOOP
-		CONTINUE WHEN answers[i] IS NOT NULL;
-		k := ks[i];
-		n := ns[i];
-		turn := NULL;
-		SELECT x.nonce, x.token, x.expires_at, x.claimed, x.shared,
-			EXISTS (SELECT FROM fencelock_queue q WHERE q.name = k) AS waited,
-			EXISTS (SELECT FROM fencelock_gone g WHERE g.nonce = n) AS gone,
-			(SELECT coalesce(max(d.lead), 0) FROM fencelock_lead d
-				WHERE d.slot IN (-1, fencelock_hash(k) & 1023)) AS ahead
-			INTO r FROM (VALUES (1)) one LEFT JOIN fencelock_lease x ON x.name = k;
-		IF r.gone THEN
-			answers[i] := 'gone';
-			CONTINUE;
-		ELSIF NOT isfinite(r.expires_at) OR r.ahead < 0 THEN
-			answers[i] := 'broken';
-			CONTINUE;
-		ELSIF r.shared THEN
-			answers[i] := fencelock_share(k, n, whos[i], mss[i], floors[i], moves[i], seens[i],
-				tickets[i], 'x', 1, proc, slack, claim, pre, gates);
-			CONTINUE;
+	IF t < 9007199254740992 THEN
+		RETURN 'granted ' || t || ' 0';
+	END IF; -- none is found below either, which is an error
+	SELECT x.nonce, x.token, x.expires_at, x.claimed, x.shared,
+		EXISTS (SELECT FROM fencelock_queue q WHERE q.name = k),
+		EXISTS (SELECT FROM fencelock_gone g WHERE g.nonce = n),
+		CASE WHEN EXISTS (SELECT FROM fencelock_gate) THEN fencelock_gates_now() ELSE 0 END,
+		CASE WHEN EXISTS (SELECT FROM fencelock_lead) THEN fencelock_ahead(k) ELSE 0 END
+		INTO whose, t, ends, given, beside, waited, gone, gates, ahead
+		FROM (VALUES (1)) one LEFT JOIN fencelock_lease x ON x.name = k;
+	IF gone THEN
+		RETURN 'gone';
+	ELSIF NOT isfinite(ends) OR ahead < 0 THEN
+		RETURN 'broken';
+	ELSIF beside THEN
+		RETURN fencelock_share(k, n, who, ms, floor, mv, seen, ticket, 'x', 1, proc, slack, claim, pre,
+			gates);
+	END IF;
+	IF whose = n OR ends <= clock_timestamp() THEN -- it may be renewed just now
+		SELECT x.nonce, x.token, x.expires_at, x.claimed INTO whose, t, ends, given
+			FROM fencelock_lease x WHERE x.name = k FOR UPDATE;
+		ours := coalesce(whose = n AND ends > clock_timestamp(), false);
+		ahead := NULL; -- of before it was locked
+	END IF;
+	IF ours OR ends > clock_timestamp() IS NOT TRUE THEN
+		IF NOT ours AND waited THEN
+			turn := fencelock_grant(k, n, claim);
 		END IF;
-		l := r;
-		ours := false;
-		IF r.nonce = n OR r.expires_at <= clock_timestamp() THEN -- it may be renewed just now
-			SELECT x.nonce, x.token, x.expires_at, x.claimed INTO l
-				FROM fencelock_lease x WHERE x.name = k FOR UPDATE;
-			ours := coalesce(l.nonce = n AND l.expires_at > clock_timestamp(), false);
-			r.ahead := NULL; -- of before it was locked
-		END IF;
-		IF ours OR l.expires_at > clock_timestamp() IS NOT TRUE THEN
-			IF NOT ours AND r.waited THEN
-				turn := fencelock_grant(k, n, claim);
+		IF turn IS NULL OR turn = n THEN
+			IF gates IS DISTINCT FROM seen AND (NOT ours OR given) THEN
+				RETURN fencelock_gates(k, pre);
 			END IF;
-			IF turn IS NULL OR turn = n THEN
-				IF gates IS DISTINCT FROM seens[i] AND (NOT ours OR l.claimed) THEN
-					answers[i] := fencelock_gates(k, pre);
-					CONTINUE;
+			-- The token of a claim was told to nobody: it is drawn anew for one that reserves more, and where a
+			-- migration may have raised the tokens since.
+			IF NOT ours OR t <= floor OR t >= 9007199254740992
+				OR given AND (more > 0 OR gates <> 0) THEN
+				clock := fencelock_clock();
+				t := fencelock_next(clock, 1, more);
+				reserved := greatest(least(more, clock + 3000 - t), 0);
+				t := t + coalesce(ahead, fencelock_ahead(k));
+				IF t + reserved >= 9007199254740992 THEN
+					RAISE EXCEPTION 'fencelock: tokens have reached 2^53' USING ERRCODE = 'FL053';
+				ELSIF t <= floor AND fencelock_far(floor) THEN
+					RETURN 'far';
+				ELSIF t <= floor THEN
+					PERFORM fencelock_raise(k, floor);
+					t := fencelock_draw(k, floor);
+					reserved := 0;
 				END IF;
-				-- The token of a claim was told to nobody: it is drawn anew for one that reserves more, and where a
-				-- migration may have raised the tokens since.
-				t := l.token;
-				more := 0;
-				IF NOT ours OR t <= floors[i] OR t >= 9007199254740992
-					OR l.claimed AND (mores[i] > 0 OR gates <> 0) THEN
-					clock := fencelock_clock();
-					t := fencelock_next(clock, 1, mores[i]);
-					more := greatest(least(mores[i], clock + 3000 - t), 0);
-					t := t + coalesce(r.ahead, fencelock_ahead(k));
-					IF t + more >= 9007199254740992 THEN
-						RAISE EXCEPTION 'fencelock: tokens have reached 2^53' USING ERRCODE = 'FL053';
-					ELSIF t <= floors[i] AND fencelock_far(floors[i]) THEN
-						answers[i] := 'far';
-						CONTINUE;
-					ELSIF t <= floors[i] THEN
-						PERFORM fencelock_raise(k, floors[i]);
-						t := fencelock_draw(k, floors[i]);
-						more := 0;
-					END IF;
-				END IF;
-				IF turn = n THEN
-					DELETE FROM fencelock_queue WHERE nonce = n;
-				END IF;
-				IF r.nonce IS NULL THEN
-					INSERT INTO fencelock_lease VALUES (k, n, whos[i], t,
-						clock_timestamp() + mss[i] * interval '1 ms', moves[i], false, false);
-				ELSE -- what dead holders leave may be swept away just now
-					INSERT INTO fencelock_lease VALUES (k, n, whos[i], t,
-						clock_timestamp() + mss[i] * interval '1 ms', moves[i], false, false)
-						ON CONFLICT (name) DO UPDATE SET nonce = excluded.nonce, owner = excluded.owner,
-						token = excluded.token, expires_at = excluded.expires_at,
-						move = excluded.move, claimed = false;
-				END IF;
-				answers[i] := 'granted ' || t || ' ' || more;
-				CONTINUE;
 			END IF;
-			SELECT x.expires_at, x.shared INTO l FROM fencelock_lease x WHERE x.name = k;
-			IF l.shared THEN -- those who were before it have it together
-				answers[i] := fencelock_share(k, n, whos[i], mss[i], floors[i], moves[i], seens[i],
-					tickets[i], 'x', 1, proc, slack, claim, pre, gates);
-				CONTINUE;
+			IF turn = n THEN
+				DELETE FROM fencelock_queue WHERE nonce = n;
 			END IF;
+			-- What dead holders leave may be swept away just now.
+			INSERT INTO fencelock_lease VALUES (k, n, who, t,
+				clock_timestamp() + ms * interval '1 ms', mv, false, false)
+				ON CONFLICT (name) DO UPDATE SET nonce = excluded.nonce, owner = excluded.owner,
+				token = excluded.token, expires_at = excluded.expires_at,
+				move = excluded.move, claimed = false;
+			RETURN 'granted ' || t || ' ' || reserved;
 		END IF;
-		IF tickets[i] < 0 THEN
-			answers[i] := 'locked';
-			CONTINUE;
-		ELSIF floors[i] > 0 AND fencelock_far(floors[i]) THEN
-			answers[i] := 'far';
-			CONTINUE;
+		SELECT x.expires_at, x.shared INTO ends, beside FROM fencelock_lease x WHERE x.name = k;
+		IF beside THEN -- those who were before it have it together
+			RETURN fencelock_share(k, n, who, ms, floor, mv, seen, ticket, 'x', 1, proc, slack, claim,
+				pre, gates);
 		END IF;
-		t := fencelock_wait(k, n, whos[i], tickets[i], 'x', 1, proc, slack);
-		answers[i] := 'queued ' || t || ' ' || greatest(
-			ceil(extract(epoch FROM l.expires_at - clock_timestamp()) * 1000), 0);
-	END LOOP;
-	RETURN array_to_string(answers, E'\n');
+	END IF;
+	IF ticket < 0 THEN
+		RETURN 'locked';
+	ELSIF floor > 0 AND fencelock_far(floor) THEN
+		RETURN 'far';
+	END IF;
+	RETURN 'queued ' || fencelock_wait(k, n, who, ticket, 'x', 1, proc, slack) || ' ' || greatest(
+		ceil(extract(epoch FROM ends - clock_timestamp()) * 1000), 0);
 END $$;
 
 -- fencelock_acquire for requests of any mode: modes are x (exclusive), r (reader) and p (permit),
@@ -1006,8 +1023,8 @@ BEGIN
 	END IF;
 	FOREACH i IN ARRAY line LOOP
 		IF modes[i] = 'x' THEN
-			answers[i] := fencelock_acquire(ks[i:i], ns[i:i], whos[i:i], mss[i:i], floors[i:i],
-				mores[i:i], moves[i:i], seens[i:i], tickets[i:i], proc, slack, claim, pre);
+			answers[i] := fencelock_acquire(ks[i], ns[i], whos[i], mss[i], floors[i], mores[i],
+				moves[i], seens[i], tickets[i], proc, slack, claim, pre);
 		ELSE
 			answers[i] := fencelock_share(ks[i], ns[i], whos[i], mss[i], floors[i], moves[i],
 				seens[i], tickets[i], modes[i], mosts[i], proc, slack, claim, pre, gates);
@@ -1022,10 +1039,8 @@ END $$;
 CREATE OR REPLACE FUNCTION fencelock_note(ns bytea[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-	batch boolean := cardinality(ns) > 8;
-	mine int := (get_byte(ns[1], 14) * 256 + get_byte(ns[1], 15)) & 1023
-		| CASE WHEN batch THEN 1024 ELSE 0 END;
-	most int := CASE WHEN batch THEN 256 ELSE 16 END;
+	most int := CASE WHEN cardinality(ns) > 8 THEN 256 ELSE 16 END;
+	mine int := (get_byte(ns[1], 14) * 256 + get_byte(ns[1], 15)) & 1023 | (most & 256) * 4;
 BEGIN
 	UPDATE fencelock_ring SET nonces = (ns || nonces)[1:most] WHERE slot = mine;
 	IF FOUND THEN
@@ -1060,6 +1075,46 @@ BEGIN
 	RETURN freed;
 END $$;
 
+-- The part of fencelock_release before: the tombstone of what is abandoned, and its place in the
+-- queue, for a holder waits no more. Returns whether there was one.
+CREATE OR REPLACE FUNCTION fencelock_abandon(n bytea, keep bigint, held boolean) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+	IF keep > 0 THEN
+		DELETE FROM fencelock_gone WHERE nonce = ANY (ARRAY(SELECT nonce FROM fencelock_gone
+			WHERE until < clock_timestamp() FOR UPDATE SKIP LOCKED));
+		INSERT INTO fencelock_gone VALUES (n, clock_timestamp() + keep * interval '1 ms')
+			ON CONFLICT (nonce) DO UPDATE SET until = excluded.until;
+	END IF;
+	DELETE FROM fencelock_queue WHERE nonce = n AND NOT held;
+	RETURN FOUND;
+END $$;
+
+-- The part of fencelock_release where there is no lease of one alone. Returns whether the time of
+-- the hold was not over, NULL where there is none either.
+CREATE OR REPLACE FUNCTION fencelock_release_hold(k bytea, n bytea, dropped boolean, claim bigint)
+RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	live boolean;
+BEGIN
+	DELETE FROM fencelock_hold h WHERE h.name = k AND h.nonce = n
+		RETURNING h.expires_at > clock_timestamp() AND EXISTS (SELECT FROM fencelock_lease l
+			WHERE l.name = h.name AND l.shared) INTO live;
+	-- The lock may have been this waiter's to take, or it kept those behind it out.
+	IF FOUND OR dropped AND NOT EXISTS (SELECT FROM fencelock_lease l
+		WHERE l.name = k AND l.expires_at > clock_timestamp() AND NOT l.shared) THEN
+		PERFORM fencelock_serve(k, NULL, claim);
+	END IF;
+	RETURN live;
+END $$;
+
+-- Whether a nonce was released before.
+CREATE OR REPLACE FUNCTION fencelock_noted(n bytea) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+	RETURN EXISTS (SELECT FROM fencelock_ring WHERE n = ANY (nonces));
+END $$;
+
 -- Releases (held: so that it may be sent again, noted in a ring) or abandons (keeps: ms for which a
 -- late acquire is refused, or 0), and hands the locks on. Returns t for each that was released, now
 -- or before, else f. It commits without waiting for the disk: a crash may undo the last releases,
@@ -1071,66 +1126,59 @@ CREATE OR REPLACE FUNCTION fencelock_release(ks bytea[], ns bytea[], keeps bigin
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off AS $$
 DECLARE
 	line int[] := fencelock_line(ks);
-	answers boolean[];
 	i int;
-	ended bytea[] := '{}';
-	freed boolean[]; -- of the leases that there were, whether their time was not over
 	dropped boolean[];
-	waited boolean;
-	live boolean;
-	done boolean;
+	freed boolean[]; -- of each that there was, whether its time was not over
+	ended bytea[] := '{}';
+	done boolean := set_config('synchronous_commit', 'off', true) IS NULL;
 BEGIN
-	IF current_setting('synchronous_commit') <> 'off' THEN
-		done := set_config('synchronous_commit', 'off', true) IS NULL;
-	END IF;
 	FOREACH i IN ARRAY line LOOP
-		IF keeps[i] > 0 THEN
-			DELETE FROM fencelock_gone WHERE nonce = ANY (ARRAY(SELECT nonce FROM fencelock_gone
-				WHERE until < clock_timestamp() FOR UPDATE SKIP LOCKED));
-			INSERT INTO fencelock_gone VALUES (ns[i], clock_timestamp() + keeps[i] * interval '1 ms')
-				ON CONFLICT (nonce) DO UPDATE SET until = excluded.until;
-		END IF;
-		IF NOT helds[i] THEN -- a holder waits no more
-			DELETE FROM fencelock_queue WHERE nonce = ns[i];
-			dropped[i] := FOUND;
+		IF keeps[i] > 0 OR NOT helds[i] THEN
+			dropped[i] := fencelock_abandon(ns[i], keeps[i], helds[i]);
 		END IF;
 	END LOOP;
-	IF cardinality(ks) > 1 THEN
-		freed := fencelock_release_all(ks, ns, claim);
-	ELSE
-		DELETE FROM fencelock_lease l WHERE l.name = ks[1] AND l.nonce = ns[1]
-			RETURNING l.expires_at > clock_timestamp(),
-				EXISTS (SELECT FROM fencelock_queue q WHERE q.name = ks[1]) INTO live, waited;
-		freed[1] := live;
-		IF waited THEN
-			done := fencelock_grant(ks[1], NULL, claim) IS NULL;
-		END IF;
-	END IF;
+	freed := fencelock_release_all(ks, ns, claim);
 	FOREACH i IN ARRAY line LOOP
-		live := freed[i];
-		IF live IS NULL THEN
-			DELETE FROM fencelock_hold h WHERE h.name = ks[i] AND h.nonce = ns[i]
-				RETURNING h.expires_at > clock_timestamp() AND EXISTS (SELECT FROM fencelock_lease l
-					WHERE l.name = h.name AND l.shared) INTO live;
-			-- The lock may have been this waiter's to take, or it kept those behind it out.
-			IF FOUND OR dropped[i] AND NOT EXISTS (SELECT FROM fencelock_lease l
-				WHERE l.name = ks[i] AND l.expires_at > clock_timestamp() AND NOT l.shared) THEN
-				done := fencelock_serve(ks[i], NULL, claim) IS NULL;
-			END IF;
-			IF live IS NULL THEN
-				answers[i] := helds[i] AND EXISTS (SELECT FROM fencelock_ring WHERE ns[i] = ANY (nonces));
-				CONTINUE;
-			END IF;
+		IF freed[i] IS NULL THEN
+			freed[i] := fencelock_release_hold(ks[i], ns[i], dropped[i], claim);
 		END IF;
-		IF live AND helds[i] THEN
+		IF freed[i] AND helds[i] THEN
 			ended := ended || ns[i];
 		END IF;
-		answers[i] := live;
+		freed[i] := coalesce(freed[i], helds[i] AND fencelock_noted(ns[i]));
 	END LOOP;
 	IF cardinality(ended) > 0 THEN
 		done := fencelock_note(ended) IS NULL;
 	END IF;
-	RETURN array_to_string(answers, '');
+	RETURN array_to_string(freed, '');
+END $$;
+
+-- fencelock_release for one.
+CREATE OR REPLACE FUNCTION fencelock_release(k bytea, n bytea, keep bigint, held boolean,
+	claim bigint) RETURNS text
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+	done boolean := fencelock_alone(k);
+	dropped boolean;
+	freed boolean;
+	waited boolean;
+BEGIN
+	done := set_config('synchronous_commit', 'off', true) IS NULL;
+	IF keep > 0 OR NOT held THEN
+		dropped := fencelock_abandon(n, keep, held);
+	END IF;
+	DELETE FROM fencelock_lease l WHERE l.name = k AND l.nonce = n
+		RETURNING l.expires_at > clock_timestamp(),
+			EXISTS (SELECT FROM fencelock_queue q WHERE q.name = k) INTO freed, waited;
+	IF waited THEN
+		done := fencelock_grant(k, NULL, claim) IS NULL;
+	ELSIF freed IS NULL THEN
+		freed := fencelock_release_hold(k, n, dropped, claim);
+	END IF;
+	IF freed AND held THEN
+		done := fencelock_note(ARRAY[n]) IS NULL;
+	END IF;
+	RETURN CASE WHEN coalesce(freed, held AND fencelock_noted(n)) THEN 't' ELSE 'f' END;
 END $$;
 
 -- Frees a lock, whoever holds it, and hands it on.

@@ -175,7 +175,9 @@ func (l sqlLink) ask(ctx context.Context, s *statement) error {
 	if s.raw != nil {
 		args = make([]any, len(s.raw))
 		for i, arg := range s.raw {
-			args[i] = string(arg)
+			if arg != nil {
+				args[i] = string(arg)
+			}
 		}
 	}
 	rows, err := l.by.QueryContext(ctx, s.text, args...)
