@@ -306,8 +306,10 @@ BEGIN
 		IF floor IS NOT NULL THEN
 			SELECT EXISTS (SELECT FROM fencelock_gate), EXISTS (SELECT FROM fencelock_lead)
 				INTO gated, led FROM fencelock_row WHERE name = k FOR UPDATE SKIP LOCKED;
-			IF NOT FOUND AND EXISTS (SELECT FROM fencelock_row WHERE name = k) THEN
-				told := 'locked'; -- by a program that does not use the door
+			IF NOT FOUND THEN -- apart: what has a query in it is run as one
+				IF EXISTS (SELECT FROM fencelock_row WHERE name = k) THEN
+					told := 'locked'; -- by a program that does not use the door
+				END IF;
 			END IF;
 		END IF;
 	ELSE -- fencelock_tidy shares the door of a row that is free
