@@ -20,14 +20,12 @@ type looks struct {
 	l      *Locker
 	caller core.Caller
 	every  time.Duration
+	most   int // holds of one call
 	// Guarded by l.mu.
 	armed bool // the timer is set, or has just fired
 	timer *time.Timer
 	dice  dice
 }
-
-// lookBatch is how many holds one look is about at most.
-const lookBatch = 5000
 
 // armLocked sets the timer for a Locker that holds something; l.mu is held.
 func (k *looks) armLocked() {
@@ -62,7 +60,7 @@ func (k *looks) fire() {
 		}
 	}
 	for _, hs := range alike {
-		for batch := range slices.Chunk(hs, lookBatch) {
+		for batch := range slices.Chunk(hs, k.most) {
 			k.l.schedule.flying.Go(func() { k.ask(batch) })
 		}
 	}

@@ -266,13 +266,37 @@ type answers struct {
 	*fake
 	errs  []error
 	calls atomic.Int64
+	most  atomic.Int64 // holds of one call
+	wants int          // at most
 }
+
+func (d *answers) Calls() backend.Calls { return backend.Calls{Most: 1, Looks: d.wants} }
 
 func (d *answers) Tells() bool { return false }
 
 func (d *answers) Check(_ context.Context, hs []*core.Hold) []error {
 	d.calls.Add(1)
+	d.most.Store(max(d.most.Load(), int64(len(hs)))) // of one look after the other
 	return d.errs[:len(hs)]
+}
+
+// One look is about 2,000 holds at most, or about as many as the driver wants.
+func TestLooksAreAboutSoMany(t *testing.T) {
+	const n = 3100
+	for wants, want := range map[int]int64{0: 2000, 3000: 3000} {
+		bubble(t, func(t *testing.T, d *fake) {
+			d.traits = func(tr *backend.Traits) { tr.Revoked = time.Second }
+			looked := &answers{fake: d, errs: make([]error, n), wants: wants}
+			l := open(t, looked, fencelock.WithTTL(time.Hour))
+			for i := range n {
+				lock(t, l.Mutex(fmt.Sprint(i)))
+			}
+			time.Sleep(10 * time.Second)
+			if got := looked.most.Load(); got != want {
+				t.Errorf("got %d holds in one look of a driver that wants %d, want %d", got, wants, want)
+			}
+		})
+	}
 }
 
 func TestLooksAllocateNothing(t *testing.T) {

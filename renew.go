@@ -167,7 +167,7 @@ func own(cause, err error) error {
 // shortWait is when a hold with a short grant is renewed: what is unlocked before need not be.
 const shortWait = 10 * time.Millisecond
 
-// maxBatch is how many holds one call of the driver is about at most.
+// maxBatch is how many holds one call of the driver is about at most, unless that looks (backend.Calls.Looks).
 const maxBatch = 2000
 
 // schedule renews every hold of a Locker. It has one timer and, while

@@ -1,6 +1,8 @@
 package fencelock
 
 import (
+	"cmp"
+
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
 )
@@ -44,7 +46,8 @@ func routesOf(d backend.Driver, opts []Option) ([]*route, error) {
 			rt.caller = core.Of(rt.driver)
 		}
 		if rt.looks == nil && rt.traits.Revoked > 0 && !rt.caller.Tells() {
-			rt.looks = &looks{caller: rt.caller, every: rt.traits.Revoked * 6 / 10}
+			most := cmp.Or(rt.driver.Calls().Looks, maxBatch)
+			rt.looks = &looks{caller: rt.caller, every: rt.traits.Revoked * 6 / 10, most: most}
 		}
 		set := settings{ttl: DefaultTTL, owner: defaultOwner(), reentrant: p.Reentrant}
 		if p.TTL > 0 {

@@ -164,6 +164,8 @@ type Calls struct {
 	Aside bool
 	// Tells: the store itself calls Request.Lost when a lock is taken away, and is not looked at.
 	Tells bool
+	// Looks is how many claims a Keep that only looks may be about; 0 is 2,000.
+	Looks int
 }
 
 // A Range is which names a Look is about: Name, which is described even if it is free, or else all
@@ -211,8 +213,8 @@ type Driver interface {
 
 	// Keep renews each claim (extend): it sets the expiry to TTL + Grace from now if the lock is
 	// still the claim's, and never creates; or it only looks. Result i is for cs[i]: nil, ErrLost,
-	// surely not the claim's any more, or any other error, unknown. There are up to 2,000 claims, of
-	// similar TTLs. Where the store does not tell of losses (Calls.Tells) and Traits.Revoked is not
+	// surely not the claim's any more, or any other error, unknown. There are up to 2,000 claims (but see
+	// Calls.Looks), of similar TTLs. Where the store does not tell of losses (Calls.Tells) and Traits.Revoked is not
 	// 0, the engine looks so often that Traits.Revoked is kept.
 	Keep(ctx context.Context, cs []*Claim, extend bool) []error
 

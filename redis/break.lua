@@ -1,5 +1,5 @@
 -- Frees the lock of those who held it when the operator asked, and hands it on: who holds it since is no business
--- of his. What is no lock is left alone. Follows shape.lua, clock.lua, queue.lua and holds.lua.
+-- of his. What is no lock is left alone. Follows shape.lua, clock.lua, left.lua and what serves the queue.
 -- KEYS  1 lock  2 version of the gates, then on a cluster those that it may use
 -- ARGV  1 base, as in run.lua  2 claim ms  3 PUBLISH or SPUBLISH  4 as in shape.lua
 --       5 nonce of this Break, of which a copy may come later, or "" to ask who holds  6... those who held

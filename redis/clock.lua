@@ -1,4 +1,4 @@
--- What run.lua and break.lua begin with.
+-- What scripts begin with that need the time.
 local call, sub, max, min = redis.call, string.sub, math.max, math.min
 
 local text, us, ms -- the server's clock: us as text and as a number, ms

@@ -12,9 +12,9 @@ import (
 	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
-// Keep implements backend.Driver: on one server as one call with all keys, on a cluster as one
-// pipeline for each node, so that a node that does not answer delays no other. Holds of groups go beside the
-// others, in a call of their own. On a cluster a look is a script too, for a client may send plain reads to replicas.
+// Keep implements backend.Driver: on one server as one call with all keys, and a look as a plain read first; on a
+// cluster as one pipeline for each node, so that a node that does not answer delays no other, and a look as a script
+// too, for a client may send plain reads to replicas. Holds of groups go beside the others, in calls of their own.
 func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
 	errs := make([]error, len(cs))
 	all := s.keeps(cs, extend)
@@ -44,7 +44,7 @@ type keeping struct {
 	extend bool
 }
 
-// keeps returns one for each script that is needed.
+// keeps returns one for each call that is needed.
 func (s *store) keeps(cs []*backend.Claim, extend bool) []keeping {
 	alone, beside := keeping{checkScript, cs, nil, extend}, keeping{keepSharedScript, cs, nil, extend}
 	if extend {
@@ -58,8 +58,16 @@ func (s *store) keeps(cs []*backend.Claim, extend bool) []keeping {
 			alone.of = append(alone.of, i)
 		}
 	}
-	return slices.DeleteFunc([]keeping{alone, beside}, func(k keeping) bool { return len(k.of) == 0 })
+	all := []keeping{alone}
+	for of := range slices.Chunk(beside.of, sharedAtOnce) {
+		beside.of = of
+		all = append(all, beside)
+	}
+	return slices.DeleteFunc(all, func(k keeping) bool { return len(k.of) == 0 })
 }
+
+// sharedAtOnce is how many holds of groups are in one call: each costs the server some 4 µs.
+const sharedAtOnce = 1000
 
 // words are the KEYS and ARGV of the script about the claims with these indexes.
 func (s *store) words(k keeping, of []int) (keys []*string, args []any) {

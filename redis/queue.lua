@@ -44,8 +44,8 @@ local function waiter(pub, nonce)
   local till, process, said, owner = string.match(entry, '^(%d+) (%S+) (%S+) (.*)$')
   if not till or tonumber(till) < ms then return nil end
   local to = (pub == 'SPUBLISH' and sub(COUNTER, 1, -2) or 'fl\0') .. 'p' .. process
-  -- PUBLISH counts those too who listen to every channel. To a shard's nobody can by a pattern. A
-  -- user without the right to PUBSUB has the count of PUBLISH alone.
+  -- PUBLISH counts those too who listen to every channel. To a shard's nobody can by a pattern. For a
+  -- user without the right to PUBSUB only a push tells.
   if pub == 'PUBLISH' and redis.pcall('PUBSUB', 'NUMSUB', to)[2] == 0 then return nil end
   return to, said, owner
 end

@@ -243,7 +243,7 @@ func TestHandOverCostsTheSameForAnyNumberOfWaiters(t *testing.T) {
 		const hands = 4
 		next := waits
 		cost[n] = math.Inf(1)
-		for len(next) > n/2 { // the least of several: others look every 5 s, and so between
+		for len(next) > n/2 { // the least of several: others look every 2 s, and so between
 			old, began := calls(t, c), time.Now()
 			for _, w := range next[:hands] {
 				unlock(t, le)

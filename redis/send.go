@@ -15,7 +15,7 @@ import (
 const (
 	// requestMost bounds every request on one connection.
 	requestMost = 3 * time.Second
-	// atOnce is how many scripts go in one pipeline, and how many keys in one script.
+	// atOnce is how many scripts go in one pipeline, and how many keys in one script, where it is about all slots.
 	atOnce = 1024
 )
 
