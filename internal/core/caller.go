@@ -56,8 +56,9 @@ type Caller interface {
 	Renew(ctx context.Context, hs []*Hold) []error
 
 	// Check looks whether holds are still their own, and changes nothing. Result i and ctx are as for
-	// Renew; there are up to backend.Calls.Looks holds. The engine calls it unless the store tells, for all holds that nothing has just
-	// confirmed, so often that Traits.Revoked is kept; without Traits.Revoked never.
+	// Renew; there are up to backend.Calls.Looks holds. The engine calls it unless the store tells, for all
+	// holds that nothing has just confirmed, so often that Traits.Revoked is kept; without
+	// Traits.Revoked never.
 	Check(ctx context.Context, hs []*Hold) []error
 
 	// Release frees the lock if it is ours, and wakes one waiter. It returns nil also when it is
