@@ -569,13 +569,6 @@ CREATE TABLE IF NOT EXISTS fencelock_ring (
 -- rows. Every function that changes a name's state holds the advisory lock (7307, hash of the name)
 -- until it commits, so that they come one after the other. Two names with the same hash only wait
 -- for each other's commits. Renewals do without: they are one UPDATE.
---
--- fencelock_alone is this for one name. The server puts its text into an expression that calls it,
--- so that the call costs nothing.
-CREATE OR REPLACE FUNCTION fencelock_alone(k bytea) RETURNS boolean LANGUAGE sql VOLATILE AS
-	'SELECT CASE WHEN current_setting(''transaction_isolation'') = ''read committed''
-		THEN pg_advisory_xact_lock(7307, fencelock_hash(k)) ELSE fencelock_level() END IS NULL';
-
 CREATE OR REPLACE FUNCTION fencelock_line(ks bytea[]) RETURNS int[]
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -588,6 +581,12 @@ BEGIN
 		(SELECT DISTINCT fencelock_hash(k) AS h FROM unnest(ks) k ORDER BY h) hs) IS NULL;
 	RETURN ARRAY(SELECT at FROM unnest(ks) WITH ORDINALITY u(k, at) ORDER BY k, at);
 END $$;
+
+-- fencelock_line for one name. The server puts the text of such a function into the expression that
+-- calls it, so that the call costs nothing.
+CREATE OR REPLACE FUNCTION fencelock_alone(k bytea) RETURNS boolean LANGUAGE sql VOLATILE AS
+	'SELECT CASE WHEN current_setting(''transaction_isolation'') = ''read committed''
+		THEN pg_advisory_xact_lock(7307, fencelock_hash(k)) ELSE fencelock_level() END IS NULL';
 
 -- Pushes to a process. Where the server's queue of pushes is full, the commit fails with 54000, and
 -- the driver sends the statement again with fencelock.mute set: the waiters find out by their sign
@@ -885,9 +884,10 @@ BEGIN
 	RETURN array_to_string(answers, E'\n');
 END $$;
 
--- fencelock_acquire for one request. ticket is -2 for a try whose lock was found not to be free. What
--- is looked at is in statements of their own after the lock of the name: they see every gate that
--- was there when that was won, and what others have done with the name.
+-- fencelock_acquire for one request. ticket is -2 for a try that was not granted with its batch. All
+-- looks are in statements of their own after the lock of the name: they see every gate that was
+-- there when that was won, and what others have done with the name. What is common is asked for
+-- first, in one statement that also writes it.
 CREATE OR REPLACE FUNCTION fencelock_acquire(k bytea, n bytea, who bytea, ms bigint,
 	floor bigint, more bigint, mv bytea, seen bigint, ticket bigint, proc text, slack bigint,
 	claim bigint, pre int) RETURNS text
@@ -921,7 +921,7 @@ BEGIN
 					THEN fencelock_gates_now() ELSE 0 END = seen
 			RETURNING token INTO t;
 	ELSIF ticket > 0 AND more = 0 AND seen = 0 THEN
-		-- A claim, by which the release has drawn a token that will do.
+		-- The claim that a release has made for this waiter, if its token will do and no gate is there.
 		UPDATE fencelock_lease x SET owner = who, expires_at = clock_timestamp() + ms * interval '1 ms',
 				move = mv, claimed = false
 			WHERE x.name = k AND x.nonce = n AND x.claimed AND x.token > floor
@@ -1042,7 +1042,8 @@ CREATE OR REPLACE FUNCTION fencelock_note(ns bytea[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
 	most int := CASE WHEN cardinality(ns) > 8 THEN 256 ELSE 16 END;
-	mine int := (get_byte(ns[1], 14) * 256 + get_byte(ns[1], 15)) & 1023 | (most & 256) * 4;
+	mine int := (get_byte(ns[1], 14) * 256 + get_byte(ns[1], 15)) & 1023
+		| (most & 256) * 4; -- 1,024 for a batch
 BEGIN
 	UPDATE fencelock_ring SET nonces = (ns || nonces)[1:most] WHERE slot = mine;
 	IF FOUND THEN
@@ -1098,6 +1099,7 @@ CREATE OR REPLACE FUNCTION fencelock_release_hold(k bytea, n bytea, dropped bool
 RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
 	live boolean;
+	done boolean;
 BEGIN
 	DELETE FROM fencelock_hold h WHERE h.name = k AND h.nonce = n
 		RETURNING h.expires_at > clock_timestamp() AND EXISTS (SELECT FROM fencelock_lease l
@@ -1105,7 +1107,7 @@ BEGIN
 	-- The lock may have been this waiter's to take, or it kept those behind it out.
 	IF FOUND OR dropped AND NOT EXISTS (SELECT FROM fencelock_lease l
 		WHERE l.name = k AND l.expires_at > clock_timestamp() AND NOT l.shared) THEN
-		PERFORM fencelock_serve(k, NULL, claim);
+		done := fencelock_serve(k, NULL, claim) IS NULL;
 	END IF;
 	RETURN live;
 END $$;
