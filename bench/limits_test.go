@@ -19,13 +19,13 @@ var limits = map[string]map[string]counts{ // writes, commands, allocations, gor
 		"held":     {no, no, no, 0},
 	},
 	"redis": {
-		"cycle":    {2, 12, 30, 0},
-		"handover": {4, 45, no, 0},
-		"renew":    {1, 201, 458, no},
+		"cycle":    {2, 10, 30, 0},
+		"handover": {4, 40, no, 0},
+		"renew":    {1, 201, 160, no},
 		"held":     {no, no, no, 0},
 	},
 	"etcd": {
-		"cycle":    {no, 2, 480, 0},
+		"cycle":    {no, 2, 410, 0},
 		"handover": {no, 10, no, 0},
 		"renew":    {no, 2, 1732, no},
 		"held":     {no, no, no, 0},
