@@ -100,7 +100,9 @@ func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
 	s := statement{
 		conn: conn, late: true, ping: unsure, // the engine is to know of a copy that may come yet
 		same: same, at: backend.Now(),
-		text: "SELECT fencelock_acquire($1::bytea,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)",
+		// Of text, for lib/pq encodes what it takes for bytes once more.
+		text: "SELECT fencelock_acquire($1::text::bytea,$2::text::bytea,$3::text::bytea,$4,$5,$6,$7::text::bytea," +
+			"$8,$9,$10,$11,$12,$13)",
 	}
 	end := array.one
 	switch {
@@ -263,7 +265,7 @@ func (l *lease) Leave(ctx context.Context, cs []*backend.Claim) {
 		}
 	}
 	s := statement{
-		conn: (*store).borrow, text: "SELECT fencelock_release($1::bytea,$2,$3,$4,$5)", same: true,
+		conn: (*store).borrow, text: "SELECT fencelock_release($1::text::bytea,$2::text::bytea,$3,$4,$5)", same: true,
 	}
 	end := array.one
 	if len(cs) > 1 {

@@ -1,4 +1,4 @@
--- Fencelock's objects in PostgreSQL 15 or later, version 3, for both modes.
+-- Fencelock's objects in PostgreSQL 15 or later, version 4, for both modes.
 --
 -- The driver runs this file by itself on first use. Where its role may not create tables, run it
 -- once by hand, as the owner of a schema for it (here "locks"; schema=locks in the URL then), and
@@ -598,8 +598,8 @@ LANGUAGE sql VOLATILE AS
 
 -- Hands a free lock to the first live waiter, unless that is self, and returns whose turn it is;
 -- NULL: nobody waits. The grant is a claim: it lasts for the TTL only once the waiter has sent its
--- own acquire again, which also draws a token above the waiter's floor: what a waiter asks for is
--- no business of the release. The waiter after it is told to look when the claim is over. If the
+-- own acquire again, which draws another token where this one is not above its floor: what a waiter
+-- asks for is no business of the release. The waiter after it is told to look when the claim is over. If the
 -- first one wants the lock beside others, fencelock_serve hands it to all who may have it.
 CREATE OR REPLACE FUNCTION fencelock_grant(k bytea, self bytea, claim bigint) RETURNS bytea
 LANGUAGE plpgsql VOLATILE AS $$
@@ -697,7 +697,8 @@ BEGIN
 			ELSE
 				PERFORM fencelock_join(k, h.nonce, h.mode, h.lim, NULL, 0, h.owner, claim, true, NULL);
 			END IF;
-			woken := fencelock_push(h.process, 'g ' || encode(h.nonce, 'hex')) IS NOT NULL;
+			PERFORM fencelock_push(h.process, 'g ' || encode(h.nonce, 'hex'));
+			woken := true;
 		END IF;
 		DELETE FROM fencelock_queue WHERE nonce = h.nonce;
 	END LOOP;
@@ -804,7 +805,8 @@ BEGIN
 		RETURNING q.ticket, EXISTS (SELECT FROM fencelock_process p WHERE p.process = proc
 			AND p.alive_until > clock_timestamp() + slack * interval '0.5 ms') INTO t, alive;
 	IF t IS NULL THEN
-		RETURN (SELECT q.ticket FROM fencelock_queue q WHERE q.nonce = n);
+		RETURN coalesce((SELECT q.ticket FROM fencelock_queue q WHERE q.nonce = n),
+			fencelock_wait(k, n, who, place, m, most, proc, slack)); -- it was swept away just now
 	END IF;
 	-- Only if it is due: a sign of life may have locked the row, and all who want the name would wait for that.
 	IF NOT alive THEN
@@ -815,9 +817,8 @@ BEGIN
 	RETURN t;
 END $$;
 
--- The part of fencelock_acquire for locks that are free and not waited for: all at once, which
--- costs a batch half as much. A name that is asked for twice is none of them. The settings keep the
--- plan, whatever the tables had when it was made.
+-- The part of fencelock_acquire for locks that are free and not waited for: all at once. A name that is
+-- asked for twice is none of them. The settings keep the plan, whatever the tables had when it was made.
 CREATE OR REPLACE FUNCTION fencelock_acquire_free(ks bytea[], ns bytea[], whos bytea[],
 	mss bigint[], floors bigint[], mores bigint[], moves bytea[], seens bigint[], gates bigint)
 RETURNS text[] LANGUAGE plpgsql VOLATILE
@@ -1078,8 +1079,8 @@ BEGIN
 	RETURN freed;
 END $$;
 
--- The part of fencelock_release before: the tombstone of what is abandoned, and its place in the
--- queue, for a holder waits no more. Returns whether there was one.
+-- What fencelock_release begins with: it leaves the tombstone of what is abandoned, and deletes the
+-- place in the queue of what is not held. Returns whether there was a place.
 CREATE OR REPLACE FUNCTION fencelock_abandon(n bytea, keep bigint, held boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -1354,4 +1355,4 @@ BEGIN
 END $$;
 
 -- The version of all this: last, so that it is there only when the rest is.
-CREATE OR REPLACE FUNCTION fencelock_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 3';
+CREATE OR REPLACE FUNCTION fencelock_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 4';

@@ -138,14 +138,14 @@ func redisReads(ctx context.Context, addr string) (int64, error) {
 	return redisInfo(ctx, addr, "stats", reads)
 }
 
-// redisCalls counts the scripts with which locks are held.
+// redisCalls counts the scripts with which locks are held, and the reads that look at them: none of the scripts does.
 func redisCalls(ctx context.Context, addr string) (int64, error) {
 	return redisInfo(ctx, addr, "commandstats", calls)
 }
 
 var (
 	reads = regexp.MustCompile(`(?m)^total_reads_processed:(\d+)`)
-	calls = regexp.MustCompile(`(?m)^cmdstat_(?:eval|evalsha):calls=(\d+)`)
+	calls = regexp.MustCompile(`(?m)^cmdstat_(?:eval|evalsha|mget):calls=(\d+)`)
 )
 
 func redisInfo(ctx context.Context, addr, section string, number *regexp.Regexp) (int64, error) {
