@@ -78,7 +78,7 @@ var mistakes = []mistake{
 
 	// Release.
 	{
-		name: "release delivered twice", alter: deliveredTwice, catches: "B1 B6 C11 E1 F1 F8",
+		name: "release delivered twice", alter: deliveredTwice, catches: "A11 B1 B6 C11 E1 E10 F1 F8",
 		says: "a release comes again with the client's next request and frees the " +
 			"next holder (etcd#22082)",
 	},

@@ -168,6 +168,22 @@ var locking = []task{
 		}
 		return le.Unlock(ctx)
 	}},
+	{what: "read together", do: func(ctx context.Context, w *work) error {
+		if !w.a.Traits().Readers {
+			return nil
+		}
+		for _, l := range []*fencelock.Locker{w.a, w.b} {
+			le, err := l.RWMutex(w.name).RLock(ctx)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = le.Unlock(ctx) }()
+			if err := le.Renew(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}},
 	{what: "abandon", do: func(ctx context.Context, w *work) error {
 		return w.d.Abandon(ctx, w.request("x", "", ""))
 	}},
