@@ -479,43 +479,49 @@ func TestLateNewsOfAnotherQueue(t *testing.T) {
 	t.Parallel()
 	z := single(t)
 	c := foreign(t, z.Addrs()...)
-	holder, behind := open(t, z.URL()), open(t, z.URL())
-	le := lock(t, holder.Mutex("x"))
+	le := lock(t, open(t, z.URL()).Mutex("x"))
 	p, url := proxied(t, z.Servers()[0])
-	w := queue(t, c, open(t, url), "x", 1)
-	place := nodes(t, c, "x", "wait-")[0]
-	_, stat, err := c.Get(place)
+	d, err := backend.Open(t.Context(), url, nil)
 	must(t, err)
-	await(t, 5*time.Second, "it watches the holder", func() bool {
-		id := fmt.Sprintf("0x%x\n", stat.EphemeralOwner)
-		_, watches, _ := strings.Cut(ask(t, z.Servers()[0], "wchc"), id)
-		return strings.HasPrefix(strings.TrimSpace(watches), at("x")+"/held-")
-	})
-	p.Set(faultproxy.BlackHole)
-	since := time.Now()
-	unlock(t, le)
-	unlock(t, lock(t, behind.Mutex("x"))) // which has taken it for dead
-	awaitClean(t, c, 5*time.Second)
-	x := lock(t, behind.Mutex("x"))
-	await(t, 5*time.Second, "it looks at the queue by itself", func() bool {
-		return time.Since(since) > 2100*time.Millisecond && p.Counts().HeldRequests > 0
-	})
-	p.Set(faultproxy.Mode{}) // the news comes before the answer to that look
-	await(t, 10*time.Second, "it joins the queue", func() bool {
-		select {
-		case <-w.done:
-			return true
-		default:
-			return slices.Contains(nodes(t, c, "x", "wait-"), place)
-		}
-	})
-	select {
-	case <-w.done:
-		t.Errorf("the waiter: got %v while another holds the lock, want it to wait", w.err)
-	case <-time.After(500 * time.Millisecond):
+	t.Cleanup(func() { must(t, d.Close()) })
+	w := &backend.Claim{
+		Request: &backend.Request{
+			Name: "x", Nonce: strings.Repeat("7", 32), Owner: "o", TTL: 30 * time.Second, Wait: true, Auto: true,
+			Lost: func(error) {},
+		},
+		Waker: deaf{},
 	}
-	unlock(t, x)
-	unlock(t, w.granted(t, 5*time.Second))
+	look := func() error { return d.Enter(within(t, 10*time.Second), w) }
+	held := func() {
+		t.Helper()
+		w.Err = nil
+		d.Ask(within(t, 10*time.Second), []*backend.Claim{w})
+		want(t, "a lock that another holds", w.Err, backend.ErrLocked)
+	}
+	held()
+	must(t, look())
+	place := nodes(t, c, "x", "wait-")
+	p.Set(faultproxy.Mode{HoldReplies: true})
+	unlock(t, le) // the news is on its way from here on
+	must(t, c.Delete(place[0], -1))
+	must(t, c.Delete(at("x"), -1))
+	le = lock(t, open(t, z.URL()).Mutex("x"))
+	asked, looked := p.Counts().Requests, make(chan error, 1)
+	go func() { looked <- look() }()
+	must(t, p.Await(within(t, 10*time.Second), func(c faultproxy.Counts) bool { return c.Requests > asked }))
+	p.Set(faultproxy.Mode{}) // the news comes before the answer to that look
+	must(t, <-looked)
+	if got := nodes(t, c, "x", "wait-"); !slices.Equal(got, place) {
+		t.Fatalf("in the next queue: got %q, want the same name as in the last one, %q", got, place)
+	}
+	must(t, look())
+	held()
+	must(t, le.Err())
+	unlock(t, le)
+	w.Leaving, w.Err = true, nil
+	d.Leave(within(t, 10*time.Second), []*backend.Claim{w})
+	must(t, w.Err)
+	awaitClean(t, c, 5*time.Second)
 }
 
 // A renewal of many stays below what servers take as one request, however long the paths are.
