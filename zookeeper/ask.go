@@ -46,7 +46,6 @@ type place struct {
 	next    time.Duration
 	gates   *backend.Record // by which it was judged; the servers', with ErrGates
 	fresh   bool            // the request that made the grant was answered
-	counter draws           // what our grant made of it
 	left    bool            // it was given up: nothing may come of it any more
 	undone  bool            // by undo
 	watched string
@@ -328,7 +327,7 @@ func (p *place) prepare(ctx context.Context) (*unit, error) {
 		p.gates = set.record
 		return nil, err
 	}
-	u := &unit{p: p, gates: set.version, bucket: st.bucket(c.Name)}
+	u := &unit{p: p, gates: set.version, grants: true}
 	if c.Wait && (p.wait != "" && p.turn == nil || p.wait == "" && (p.taken || st.wasHeld(p.lock))) {
 		p.taken = true
 		return nil, backend.ErrLocked
@@ -342,7 +341,8 @@ func (p *place) prepare(ctx context.Context) (*unit, error) {
 	if t := p.turn; t != nil {
 		u.ops = []any{&zk.DeleteRequest{Path: p.lock + "/" + p.wait, Version: -1}}
 		if t.beside != "" {
-			u.ops = append(u.ops, &zk.CheckVersionRequest{Path: p.lock + "/" + t.beside, Version: -1})
+			u.ops = append(u.ops, &zk.CheckVersionRequest{Path: p.lock + "/" + t.beside, Version: -1},
+				&zk.CheckVersionRequest{Path: p.lock, Version: t.version})
 		}
 		u.era, u.tells, u.slot = t.era, t.beside != "" && t.era == 0, t.slot
 	} else {
@@ -373,11 +373,7 @@ func (p *place) draw(ctx context.Context) error {
 	if _, err := p.st.gates.load(ctx, p.s, false); err != nil {
 		return err
 	}
-	if err := p.st.bucket(p.c.Name).load(ctx, p.s); err != nil {
-		return err
-	}
-	_, err := p.s.time(ctx)
-	return err
+	return p.st.base.load(ctx, p.s, p.r.Floor)
 }
 
 // look returns nil if the lock is free, as far as that is known, and whether it has looked. To ask for a lock
@@ -421,7 +417,7 @@ func (p *place) asked(ctx context.Context, u *unit) error {
 	case u.err == nil:
 		p.granted(u.held, backend.Grant{
 			Token: u.token, Reserved: u.reserved, Slot: u.slot, Asked: u.asked,
-		}, u.pot.after())
+		})
 		p.fresh = true
 		if p.isFresh() {
 			return nil
@@ -434,11 +430,12 @@ func (p *place) asked(ctx context.Context, u *unit) error {
 		return u.err
 	case errors.Is(u.err, errGates):
 		p.st.gates.outdated(u.gates)
-	case errors.Is(u.err, errDrawn):
+	case errors.Is(u.err, errBase):
 	case errors.Is(u.err, errGuess):
 		p.unsure = true
-	case p.turn != nil && i > 0 && (errors.Is(u.err, zk.ErrNoNode) || errors.Is(u.err, zk.ErrNodeExists)):
-		// Whom it was to read beside has left, or a session of ours that is over has made its hold.
+	case p.turn != nil && i > 0 && (errors.Is(u.err, zk.ErrNoNode) || errors.Is(u.err, zk.ErrBadVersion) ||
+		errors.Is(u.err, zk.ErrNodeExists)):
+		// Whom it was to read beside has left, there is a newer era, or a session of ours that is over has its hold.
 		p.unwatch()
 		if p.turn = nil; p.c.Wait {
 			return backend.ErrLocked
@@ -483,14 +480,12 @@ func (p *place) recover(ctx context.Context) error {
 			p.stands++
 		case e.waits, !ours && p.r.Mode != backend.Exclusive: // of a session of ours that is over
 		default:
-			r, ok := readRecord(n.data)
+			r, ok := readRecord(n)
 			if !ok || !ours {
 				return errEnded // left by a session of ours that is over: it goes by itself
 			}
-			counter := draws{version: r.Version, last: r.Last}
-			p.st.bucket(p.c.Name).hint(counter.version, counter.last)
 			// The time is confirmed next.
-			p.granted(path, backend.Grant{Token: r.Token, Slot: e.slot, Asked: backend.Now()}, counter)
+			p.granted(path, backend.Grant{Token: r.Token, Slot: e.slot, Asked: backend.Now()})
 			return nil
 		}
 	}

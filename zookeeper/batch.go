@@ -31,10 +31,10 @@ type unit struct {
 	noted  bool // it has to be known whether they were done, also if the answer is lost
 	guess  guess
 	missed bool          // another's guess of its flight was wrong
-	bucket *bucket       // of a grant: the counter that its token is drawn from
+	grants bool          // it makes a hold
 	gates  int32         // of a grant: the version of the gates with which it is done
-	era    backend.Token // of a reader's grant beside others: their token, which is not drawn
-	tells  bool          // of a reader's: others are to have the token that it draws
+	era    backend.Token // of a reader's grant beside others: their token, instead of one of its own
+	tells  bool          // of a reader's: others are to have its token
 	slot   int           // of a permit's
 
 	done     chan struct{} // closed when the rest is there
@@ -42,9 +42,8 @@ type unit struct {
 	token    backend.Token
 	reserved int
 	held     string // the path of the holder's node
-	pot      *pot
-	index    int  // the operation that failed; -1 with an error: see sent
-	sent     bool // with index -1: it is unknown whether they were done; otherwise they were not
+	index    int    // the operation that failed; -1 with an error: see sent
+	sent     bool   // with index -1: it is unknown whether they were done; otherwise they were not
 	err      error
 	last     zk.MultiResponse // of the last of ops; empty if the answer could not be read so far
 }
@@ -64,13 +63,12 @@ var (
 	errGates = errors.New("the gates of the keyspace change all the time")
 	// errGuess: others' guesses were wrong, time and again, and this one's may be. Nothing was done.
 	errGuess = errors.New("others of the locks asked for with it are taken")
-	// errDrawn: the counter is not what it was known to be, and nothing was done.
-	errDrawn = errors.New("other clients draw tokens of the same counter all the time")
+	// errBase: the base of the tokens is not what it was known to be, and nothing was done.
+	errBase = errors.New("the base of the tokens changes all the time")
 )
 
 // batch is what the units of a session wait in while enough are under way. The engine's own would
-// not do: two multis of a process cannot draw from one counter, and what is asked for again, after
-// a slow answer or another's failure, goes together too.
+// not do: what is asked for again, after a slow answer or another's failure, goes together too.
 type batch struct {
 	mu      sync.Mutex
 	queue   []*unit
@@ -156,9 +154,8 @@ func (s *session) depart() {
 	})
 }
 
-// board takes units out of the queue for the next multi; nil: there are not enough, or all of them
-// want counters from which others draw, and which bring them when they land. ended: the session is
-// over, and none leaves.
+// board takes units out of the queue for the next multi; nil: there are not enough. ended: the session is over, and
+// none leaves.
 func (s *session) board(m *mark, ended error) *flight {
 	b := &s.batch
 	b.mu.Lock()
@@ -206,25 +203,10 @@ func (s *session) landed(f *flight) {
 		b.most = max(b.most/2, 1)
 	}
 	b.mu.Unlock()
-	f.free()
 }
 
-// free gives the counters back. They are not known any more if it is unknown what the flight has made of them.
-func (f *flight) free() {
-	for _, p := range f.pots {
-		if p.known && f.err != nil && f.index < 0 {
-			p.bucket.forget()
-		}
-		<-p.bucket.taken
-	}
-	f.pots = nil
-	for _, o := range f.s.st.others(f.s) { // what waits there for them
-		o.depart()
-	}
-}
-
-// flight is what leaves in one multi: the check of the gates, what the counters are set to, the
-// units' operations, the mark.
+// flight is what leaves in one multi: if it grants anything the check of the gates, that of the base, and what tells
+// the zxid; the units' operations; the mark.
 type flight struct {
 	s      *session
 	units  []*unit
@@ -237,7 +219,9 @@ type flight struct {
 	guess  guess // that of the first one
 	wrong  bool  // one guess was wrong
 	gates  int32
-	pots   []*pot
+	origin origin
+	raised bool  // the base is set, for a floor
+	zxid   int64 // of the multi
 	noted  bool
 	mark   *mark
 
@@ -245,34 +229,23 @@ type flight struct {
 	err   error
 }
 
-// add puts a unit on the flight, unless it wants other gates than those before it, or a counter
-// from which another one draws, or, if they are to be apart, guesses otherwise. The grants are
-// behind the others: what comes in an answer after a container cannot be read.
+// add puts a unit on the flight, unless it wants other gates than those before it, or, if they are to be apart,
+// guesses otherwise. The grants are behind the others: what comes in an answer after a container cannot be read.
 func (f *flight) add(u *unit) bool {
 	if len(f.units) == 0 {
 		f.guess = u.guess
 	} else if f.apart && f.guess != u.guess {
 		return false
 	}
-	if b := u.bucket; b != nil {
+	if u.grants {
 		if f.gated && f.gates != u.gates {
 			return false
 		}
-		i := slices.IndexFunc(f.pots, func(p *pot) bool { return p.bucket == b })
-		if i < 0 {
-			select {
-			case b.taken <- struct{}{}:
-			default:
-				return false
-			}
-			i = len(f.pots)
-			f.pots = append(f.pots, &pot{bucket: b, draws: b.state()})
-		}
-		u.pot, f.gated, f.gates = f.pots[i], true, u.gates
+		f.gated, f.gates = true, u.gates
 	}
 	f.noted = f.noted || u.noted
 	f.load += 3 * u.p.load()
-	if u.bucket != nil {
+	if u.grants {
 		f.units = append(f.units, u)
 	} else {
 		f.units = slices.Insert(f.units, f.others, u)
@@ -283,14 +256,13 @@ func (f *flight) add(u *unit) bool {
 
 // fly sends the flight.
 func (f *flight) fly() {
-	f.draw()
+	f.number()
 	if len(f.units) == 0 {
 		return
 	}
 	rs, i, err := f.s.exchange(f.ops())
 	f.index, f.err = i, err
 	if i < 0 && f.noted && cutOff(err) {
-		f.free() // others' grants do not wait for this session to be back
 		f.settle()
 	}
 	if f.noted && f.err == nil {
@@ -301,31 +273,34 @@ func (f *flight) fly() {
 	}
 }
 
-// draw gives the grants their tokens. Those that cannot have one end.
-func (f *flight) draw() {
-	us, clocked := f.s.st.clock.now()
+// number puts the base so that the grants exceed their floors. Those that cannot be made end.
+func (f *flight) number() {
+	f.origin = f.s.st.base.state()
+	us, _ := f.s.st.clock.now()
 	f.units = slices.DeleteFunc(f.units, func(u *unit) bool {
-		if u.bucket == nil {
+		if !u.grants {
 			return false
 		}
-		err := errDrawn
-		switch {
-		case u.era > 0 && u.pot.known:
-			u.token, err = u.era, nil
-		case clocked && u.pot.known:
-			u.token, u.reserved, err = u.pot.draw(u.p.c.Request, us)
+		var err error
+		if !f.origin.known {
+			err = errBase
+		} else if u.era == 0 {
+			var raised bool
+			raised, err = f.origin.exceed(u.p.r.Floor, us)
+			f.raised = f.raised || raised
 		}
 		if err != nil {
 			u.end(0, err)
 		}
 		return err != nil
 	})
+	f.gated = f.others < len(f.units)
 }
 
 // count is how many operations of a flight are the unit's.
 func (u *unit) count() int {
 	n := len(u.ops)
-	if u.bucket != nil {
+	if u.grants {
 		n++
 	}
 	if u.tells {
@@ -338,27 +313,29 @@ func (u *unit) count() int {
 // the first.
 func (f *flight) ops() []any {
 	st := f.s.st
-	ops := make([]any, 0, 2+len(f.pots)+4*len(f.units))
+	ops := make([]any, 0, 4+4*len(f.units))
 	if f.gated {
 		ops = append(ops, &zk.CheckVersionRequest{Path: st.at.locks, Version: f.gates})
-	}
-	for _, p := range f.pots {
-		ops = append(ops, p.ops()...)
+		ops = append(ops, f.origin.keep(st.at, f.raised)...)
+		ops = append(ops, &zk.SetDataRequest{Path: st.at.tokens + "/" + f.origin.last, Version: -1})
 	}
 	f.first = len(ops)
 	asked := backend.Now()
 	for _, u := range f.units {
 		u.asked, u.sent = asked, true
 		ops = append(ops, u.ops...)
-		if u.bucket != nil {
-			u.held = u.p.holder(u.token, u.slot)
+		if u.grants {
+			u.held = u.p.holder(u.slot)
+			rec := record{Base: f.origin.add, Token: u.era, Owner: u.p.r.Owner}
+			if u.p.r.Phase == backend.PhaseBoth {
+				rec.Both = u.p.r.Move
+			}
 			ops = append(ops, &zk.CreateRequest{
-				Path: u.held, Data: encoded(holding(u.p.c.Request, u.token, u.pot.after())),
-				Acl: st.acl, Flags: zk.FlagEphemeral,
+				Path: u.held, Data: encoded(rec), Acl: st.acl, Flags: zk.FlagEphemeral,
 			})
 		}
 		if u.tells {
-			data := encoded(passing{Era: u.token})
+			data := encoded(passing{Base: &f.origin.add})
 			ops = append(ops, &zk.SetDataRequest{Path: u.p.lock, Data: data, Version: -1})
 		}
 	}
@@ -368,9 +345,12 @@ func (f *flight) ops() []any {
 	return ops
 }
 
-// read gives the units what the answer says of the last of their operations.
+// read takes in the zxid, and gives the units what the answer says of the last of their operations.
 func (f *flight) read(rs []zk.MultiResponse) {
 	i := f.first
+	if f.gated && i <= len(rs) && rs[i-1].Stat != nil {
+		f.zxid = rs[i-1].Stat.Mzxid
+	}
 	for _, u := range f.units {
 		if last := i + len(u.ops) - 1; last < len(rs) {
 			u.last = rs[last]
@@ -382,14 +362,12 @@ func (f *flight) read(rs []zk.MultiResponse) {
 // land hands out the results.
 func (f *flight) land() (again []*unit) {
 	i := f.index
-	for _, p := range f.pots {
-		if p.known && f.err == nil {
-			p.bucket.drawn(p.after())
-		}
-	}
 	if f.err == nil || i < 0 {
+		if f.err == nil && f.gated {
+			f.s.st.base.saw(f.origin, f.zxid, f.raised, f.origin.token(f.zxid)+stride-1)
+		}
 		for _, u := range f.units {
-			u.end(-1, f.err)
+			f.done(u)
 		}
 		return nil
 	}
@@ -397,8 +375,8 @@ func (f *flight) land() (again []*unit) {
 		return f.refuse(errGates)
 	}
 	if i -= f.first; i < 0 {
-		f.s.st.forgetCounters() // if one has changed, others may have too
-		return f.refuse(errDrawn)
+		f.s.st.base.outdated(f.origin)
+		return f.refuse(errBase)
 	}
 	for _, u := range f.units {
 		if i >= 0 && i < u.count() {
@@ -431,13 +409,33 @@ func (f *flight) land() (again []*unit) {
 	})
 }
 
+// done ends a unit that was done, or of which it is unknown.
+func (f *flight) done(u *unit) {
+	switch {
+	case f.err != nil || !u.grants:
+		u.end(-1, f.err)
+		return
+	case f.zxid == 0: // the answer could not be read: the grant is looked for
+		u.end(-1, zk.ErrAPIError)
+		return
+	case u.era > 0:
+		u.token = u.era
+	default:
+		u.token = f.origin.token(f.zxid)
+		if u.p.r.Mode != backend.Reader { // they have one number, and not several
+			u.reserved = min(max(u.p.r.Reserve, 0), stride-1)
+		}
+	}
+	u.end(-1, nil)
+}
+
 // refuse ends the grants, with err if that is what the failure means; the others leave again.
 func (f *flight) refuse(err error) (again []*unit) {
 	if !errors.Is(f.err, zk.ErrBadVersion) && !errors.Is(f.err, zk.ErrNoNode) {
 		err = f.err
 	}
 	for _, u := range f.units {
-		if u.bucket == nil {
+		if !u.grants {
 			again = append(again, u)
 		} else {
 			u.end(0, err)
@@ -455,7 +453,7 @@ func (f *flight) settle() {
 		case err == nil:
 			f.mark.there = true
 			if string(n.data) == strconv.FormatInt(f.mark.number, 10) {
-				f.err = nil
+				f.err, f.zxid = nil, n.stat.Mzxid
 			}
 			return
 		case errors.Is(err, zk.ErrNoNode):

@@ -202,7 +202,7 @@ func get(ctx context.Context, s *session, path string) (node, error) {
 // finds nothing to write to, has to be content with sync.
 func (s *session) sync(ctx context.Context) error {
 	_, err := together(ctx, s, "sync", true, func(ctx context.Context) (struct{}, error) {
-		err := s.touch(ctx)
+		_, err := s.touch(ctx)
 		if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNoAuth) {
 			_, err = call(ctx, s, func(c *zk.Conn) (string, error) { return c.Sync(s.st.at.root) })
 		}
@@ -211,15 +211,15 @@ func (s *session) sync(ctx context.Context) error {
 	return err
 }
 
-// touch writes something: the answer also tells the time.
-func (s *session) touch(ctx context.Context) error {
+// touch writes something: the answer tells the zxid and the time.
+func (s *session) touch(ctx context.Context) (*zk.Stat, error) {
 	stat, err := call(ctx, s, func(c *zk.Conn) (*zk.Stat, error) {
 		return c.Set(s.st.at.done, nil, -1)
 	})
 	if err == nil {
 		s.st.clock.heard(stat.Mtime)
 	}
-	return err
+	return stat, err
 }
 
 // synced is get of what the leader has.
@@ -248,7 +248,7 @@ func (s *session) lineWatched(ctx context.Context, lock string) (line, error) {
 	l, err := s.lineBy(ctx, lock, func(c *zk.Conn, path string) ([]string, *zk.Stat, error) {
 		children, stat, _, err := c.ChildrenW(path)
 		if err == nil {
-			s.armed(path, nil)
+			s.armed(path)
 		}
 		return children, stat, err
 	})
@@ -267,7 +267,7 @@ func (s *session) lineBy(
 			return line{}, err
 		}
 		l := readLine(children)
-		l.written = stat.Version != 0
+		l.version = stat.Version
 		return l, nil
 	})
 	if err != nil {

@@ -25,25 +25,24 @@
 //	locks/<name>                          container: there while the name is held or waited for;
 //	                                      its data are those of the last release that somebody
 //	                                      waited for, or may have, or of an era that a floor began
-//	locks/<name>/held-<nonce>             ephemeral: the holder; its data are the token, the
-//	                                      owner, and what it made of the counter, as JSON
+//	locks/<name>/held-<nonce>             ephemeral: the holder; its data are the base of its
+//	                                      token and the owner, as JSON
 //	locks/<name>/wait-<nonce>-<number>    ephemeral, sequential: the queue; the data are the owner
 //	locks/<name>/read-…, perm-…           ephemeral: holders that are readers or have permits
 //	locks/<name>/waitread-…, waitperm-…   ephemeral, sequential: their places in the same queue
-//	tokens/00 … tokens/ff                 counters: no name whose hash is that has had a greater
-//	                                      token
+//	tokens                                its data are the base of the tokens
+//	tokens/last-<random>                  written by whatever grants
 //	done/<session>-<n>                    ephemeral: the last of a session's requests with releases
 //	                                      that was done
 //	clients/<migration>%.<id>             what a client of a migration has reported; deleted by
 //	                                      others once it is forgotten
 //
 // In a path bytes other than letters, digits and -_.:=+@,~ are written %XX, and so is a dot in the
-// first place. The counters stay: 256 however many names there are. Of a name nothing is left after
-// the release; of one whose holder died an empty container, which the next holder takes over or the
-// servers remove within a minute.
+// first place. Of a name nothing is left after the release; of one whose holder died an empty
+// container, which the next holder takes over or the servers remove within a minute.
 //
-// One multi acquires a free lock: it makes sure of its token, makes the container, which fails if
-// somebody holds or waits, and makes the holder's node. One multi releases: it deletes both and
+// One multi acquires a free lock: it checks the gates and the base, writes tokens/last-…, makes the container, which
+// fails if somebody holds or waits, and makes the holder's node. One multi releases: it deletes both and
 // writes its number into a node of the session, so that it is found out, if the answer is lost,
 // whether it was done or the lock had been taken away. Whatever deletes a holder's node names it
 // with its nonce, so no late release can touch the next holder. While one of these multis is under
@@ -132,20 +131,21 @@
 //
 // # Readers and permits
 //
-// Each that holds has a node, with its nonce and token, of a permit its limit and slot too, in the name:
-// so a list of the nodes tells all there is to know. One multi takes a free lock, as ever. Beside
-// others a claim stands in the queue first, and a list after that shows its place and who holds:
-// three requests, and one more where it was not known that the lock is held. That no step comes too
-// late for what the list showed rests on two rules.
+// Each that holds has a node, with its nonce, of a permit its limit and slot too, in the name: so a list of the nodes
+// tells who may hold. One multi takes a free lock, as ever. Beside others a claim stands in the queue first, and a
+// list after that shows its place and who holds: three requests, and one more where it was not known that the lock is
+// held, and one or two of a reader for the token of whom it joins. That no step comes too late for what the list
+// showed rests on two rules.
 //
 //   - Only the first in the queue becomes a holder, by deleting its place in the same multi. As long
 //     as that place is there nobody else does, so what the first has seen of holders only shrinks: it
 //     stays admitted, and a slot that was free stays free. A reader that sees no holder begins an era.
 //   - A reader that readers alone stand before need not be the first: it joins a reader that holds,
 //     whose node the multi checks. So it has the token of somebody who holds at that moment, and no
-//     writer has come since that was drawn. If that reader has left meanwhile, it looks again.
+//     writer has come since that was granted. If that reader has left meanwhile, or one with a floor has begun to read,
+//     it looks again.
 //
-// A reader whose floor is not below the token of those beside it draws a new one, and leaves it in
+// A reader whose floor is not below the token of those beside it has one of its own, and leaves that in
 // the lock's node for those who come later: the one that it saw may have the older one.
 //
 // A reader that waits watches the last in front of it that is no reader, so all behind a writer are
@@ -163,16 +163,31 @@
 //
 // # Tokens
 //
-// A process draws the numbers above a counter by setting it, on the condition that nobody did
-// since: to the counter's value plus one, the servers' clock in µs, or the floor plus one,
-// whichever is greatest, and to 500 more in stock, but never more than 3 ms ahead of the clock for
-// those. What it drew are its tokens as long as the counter stands: every multi that grants checks
-// its version, or sets it. So a token is known before the request is sent, and is part of the
-// grant, and so are those that are reserved with it. It is as durable as everything else in the
-// ensemble, and rises through every restart, election and hand-over. The clock, which is estimated
-// from the times in the servers' answers and never ahead of them, matters only when the ensemble
-// has lost its data or was set back to an older state: then tokens rise if the clock of the leader
-// is not behind that of the one before by more than the time since the last grant.
+// The token of a grant is a number that all processes know, the base, plus 256 times the zxid of the multi that made
+// the holder's node; the other 255 numbers are for what is reserved with it. The servers count transactions in the
+// zxid, in the order in which they are done, so nobody waits for the draws of others, and many grants share a multi.
+// The answer to the write of tokens/last-… tells the zxid; whoever reads the holder's node, also its holder after a
+// lost answer, knows it from the node's creation. A reader that joins others has their token, which stands in its
+// node. Different names may have the same token.
+//
+// Every multi that grants checks the version of the base's node, so nobody grants with a base that is out of date: it
+// is refused, reads the base, and asks again. The base changes, on the condition that nobody else changed it,
+//
+//   - when a process comes to a server, at first or after a broken connection, and nobody changed it in the last
+//     second: the base becomes what brings the next token to the servers' clock in µs, unless it is there already.
+//     For the servers may have lost their data, or have been set back;
+//   - after an election, in which the zxid jumps by 2^32: the base falls, so that the next token is the clock, or
+//     above the last that was granted, which the zxid of tokens/last-… tells, if that is greater. The condition is
+//     that there was no grant meanwhile. Nobody grants before, for an election breaks all connections;
+//   - for a floor, and for what a migration raises the tokens to, if those that follow would not exceed it: to that,
+//     or to a tenth of a second above the clock, so that the next floors of a source that is not further ahead need
+//     no change.
+//
+// In every order of these steps tokens rise, which a test of this package shows. After a loss of data, or a return to
+// an older state, they do if the leader's clock is ahead of them, as it is unless floors put them above it, or the
+// ensemble wrote more than 3,900 transactions a second for long, or a request that was about to leave when an
+// election broke its connection left on the next one: that puts them twelve days ahead. A request that leaves so
+// after a loss of data may have a token as of before. A process remembers what it was granted itself.
 //
 // # Gates
 //
@@ -193,9 +208,9 @@
 //
 // # What is not promised
 //
-// Mutual exclusion through a loss or a setting back of the ensemble's data. The tokens still rise,
-// so a resource that checks them stays safe. A holder learns of that when its session is refused or
-// at its Deadline.
+// Mutual exclusion through a loss or a setting back of the ensemble's data. The tokens still rise, as long as the
+// clock is ahead of them (see "Tokens"), so a resource that checks them stays safe. A holder learns of that when its
+// session is refused or at its Deadline.
 //
 // # What the servers need
 //

@@ -47,7 +47,7 @@ type store struct {
 	auth     []byte // user:password; nil without
 	dial     func(ctx context.Context, network, address string) (net.Conn, error)
 	dialMost time.Duration
-	buckets  [buckets]*bucket
+	base     base
 	clock    clock
 	gates    gates
 	ticks    atomic.Int64   // see tick
@@ -107,9 +107,6 @@ func New(servers []string, opts *Options) (*Driver, error) {
 		st.auth = []byte(opts.User + ":" + opts.Password)
 		st.acl = zk.DigestACL(zk.PermAll, opts.User, opts.Password)
 	}
-	for i := range st.buckets {
-		st.buckets[i] = newBucket(st.at.counter(i))
-	}
 	return &Driver{st}, nil
 }
 
@@ -166,13 +163,3 @@ func (st *store) Close() error {
 // tick is the servers' tick, as long as it can be: half of their shortest session; 0: not known
 // yet.
 func (st *store) tick() time.Duration { return time.Duration(st.ticks.Load()) }
-
-// bucket returns the counter of a name.
-func (st *store) bucket(name string) *bucket { return st.buckets[bucketOf(name)] }
-
-// forgetCounters makes the next grants ask for the counters.
-func (st *store) forgetCounters() {
-	for _, b := range st.buckets {
-		b.forget()
-	}
-}

@@ -18,7 +18,7 @@ type world struct {
 	there   bool // the lock's node
 	next    int8 // its next number
 	era     int8 // in its data
-	written bool
+	version int8 // of them
 	drawn   int8 // the last token
 	ends    int8 // how many places may still be lost, and holders die
 	told    int8 // the greatest token of a holder, and
@@ -32,9 +32,8 @@ type claimant struct {
 	token int8 // of its hold
 	slot  int8
 	watch int8 // whom it watches: 1 and the claim, and many more if that is to be a holder; or all
-	began [2]int8
 
-	beside, besideToken, era, toSlot int8 // its turn
+	beside, besideToken, version, era, toSlot int8 // its turn
 }
 
 const (
@@ -67,8 +66,8 @@ func (g *group) waiter(w *world, i int) string {
 	return g.places[i].waiter() + fmt.Sprintf("%010d", w.claims[i].place-1)
 }
 
-func (g *group) holder(i int, token, slot int8) string {
-	return strings.TrimPrefix(g.places[i].holder(backend.Token(token), int(slot)), "/")
+func (g *group) holder(i int, slot int8) string {
+	return strings.TrimPrefix(g.places[i].holder(int(slot)), "/")
 }
 
 // list is what a client reads.
@@ -79,11 +78,11 @@ func (g *group) list(w *world) line {
 			nodes = append(nodes, g.waiter(w, i))
 		}
 		if c.token > 0 {
-			nodes = append(nodes, g.holder(i, c.token, c.slot))
+			nodes = append(nodes, g.holder(i, c.slot))
 		}
 	}
 	l := readLine(nodes)
-	l.written = w.written
+	l.version = int32(w.version)
 	return l
 }
 
@@ -130,11 +129,8 @@ func (g *group) Steps(w *world) []explore.Step[world] {
 func (g *group) come(w world, i int) {
 	n := w
 	c := &n.claims[i]
-	if c.began == [2]int8{} {
-		c.began = [2]int8{w.told, w.writer}
-	}
 	if l := g.list(&w); !w.there || len(l.holds)+len(l.waiters) == 0 {
-		n.there, n.next, n.era, n.written = true, 0, 0, false
+		n.there, n.next, n.era, n.version = true, 0, 0, 0
 		n.drawn++
 		g.held(&w, n, i, n.drawn, 0)
 		return
@@ -153,7 +149,7 @@ func (g *group) look(w world, i int) {
 		return
 	}
 	at := l.at(g.waiter(&w, i))
-	t := l.turn(r, at, backend.Token(w.era))
+	t := l.turn(r, at)
 	if t == nil {
 		c.watch = all
 		front := l.front(r, at)
@@ -161,19 +157,21 @@ func (g *group) look(w world, i int) {
 			switch {
 			case o.place > 0 && front == g.waiter(&w, j):
 				c.watch = int8(1 + j)
-			case o.token > 0 && front == g.holder(j, o.token, o.slot):
+			case o.token > 0 && front == g.holder(j, o.slot):
 				c.watch = int8(1 + j + many)
 			}
 		}
 		g.add(&w, n, i, "waits for "+front)
 		return
 	}
-	c.phase, c.beside, c.besideToken, c.era, c.toSlot = ready, 0, 0, int8(t.era), int8(t.slot)
+	c.phase, c.beside, c.besideToken, c.version, c.toSlot = ready, 0, 0, int8(t.version), int8(t.slot)
 	for j, o := range w.claims {
-		if o.token > 0 && t.beside == g.holder(j, o.token, o.slot) {
+		if o.token > 0 && t.beside == g.holder(j, o.slot) {
 			c.beside, c.besideToken = int8(j+1), o.token
+			t.joins(r, backend.Token(o.token), backend.Token(w.era))
 		}
 	}
+	c.era = int8(t.era)
 	g.add(&w, n, i, "sees its turn, beside "+t.beside)
 }
 
@@ -186,16 +184,17 @@ func (g *group) grant(w world, i int) {
 		c.phase = coming
 		g.add(&w, n, i, "has no place any more")
 		return
-	case c.beside > 0 && w.claims[c.beside-1].token != c.besideToken:
+	case c.beside > 0 && (w.claims[c.beside-1].token != c.besideToken || w.version != c.version):
 		c.phase = queued
-		g.add(&w, n, i, "joins nobody: that one has left")
+		g.add(&w, n, i, "joins nobody: that one has left, or another one has a later token")
 		return
 	}
 	token := c.era
 	if token == 0 {
 		n.drawn++
 		if token = n.drawn; c.beside > 0 {
-			n.era, n.written = token, true
+			n.era = token
+			n.version++
 		}
 	}
 	for j, o := range w.claims {
@@ -210,10 +209,10 @@ func (g *group) grant(w world, i int) {
 
 func (g *group) held(was *world, n world, i int, token, slot int8) {
 	c := &n.claims[i]
-	began, mode := c.began, g.places[i].r.Mode
+	mode := g.places[i].r.Mode
 	*c = claimant{phase: inside, token: token, slot: slot}
-	if token <= began[1] || token < began[0] || token == began[0] && mode != backend.Reader {
-		g.out = append(g.out, explore.Step[world]{Next: n, Broken: fmt.Sprintf("TOKEN: %d after %v", token, began)})
+	if token < was.told || token == was.told && mode != backend.Reader || token <= was.writer {
+		g.out = append(g.out, explore.Step[world]{Next: n, Broken: fmt.Sprintf("TOKEN: %d after %d", token, was.told)})
 		return
 	}
 	n.told = max(n.told, token)
@@ -229,9 +228,10 @@ func (g *group) end(w world, i int, how string) {
 	switch l := g.list(&n); {
 	case how == "dies":
 	case len(l.holds)+len(l.waiters) == 0:
-		n.there, n.era, n.written = false, 0, false
+		n.there, n.era, n.version = false, 0, 0
 	case g.places[i].r.Mode == backend.Exclusive:
-		n.era, n.written = 0, true
+		n.era = 0
+		n.version++
 	}
 	g.add(&w, n, i, how)
 }
@@ -265,6 +265,7 @@ func (g *group) add(was *world, n world, i int, what string) {
 
 func (g *group) broken(w *world) string {
 	l := g.list(w)
+	token := func(h entry) int8 { return w.claims[h.nonce[0]-'0'].token }
 	for i, h := range l.holds {
 		var others []*backend.Request
 		for j, o := range l.holds {
@@ -275,8 +276,8 @@ func (g *group) broken(w *world) string {
 			switch {
 			case h.ask.Mode == backend.Permit && h.slot == o.slot:
 				return fmt.Sprintf("SLOT: %d twice", h.slot)
-			case h.ask.Mode == backend.Reader && h.token != o.token && !g.floors():
-				return fmt.Sprintf("ERA: %d and %d", h.token, o.token)
+			case h.ask.Mode == backend.Reader && token(h) != token(o) && !g.floors():
+				return fmt.Sprintf("ERA: %d and %d", token(h), token(o))
 			}
 		}
 		if !h.ask.Admits(others) {
@@ -285,7 +286,7 @@ func (g *group) broken(w *world) string {
 	}
 	for i, c := range w.claims {
 		if c.phase == queued && c.watch != 0 && c.place > 0 {
-			if l.turn(g.places[i].r, l.at(g.waiter(w, i)), 0) != nil {
+			if l.turn(g.places[i].r, l.at(g.waiter(w, i))) != nil {
 				return fmt.Sprintf("ASLEEP: %d may hold, and nobody wakes it", i)
 			}
 		}

@@ -125,9 +125,9 @@ func TestHoldOfASessionThatIsOver(t *testing.T) {
 	for name, mode := range map[string]backend.Mode{"r": backend.Reader, "p": backend.Permit} {
 		r := request(name)
 		r.Mode, r.Wait = mode, true
-		mark := "read-" + r.Nonce + "-1"
+		mark := "read-" + r.Nonce
 		if mode == backend.Permit {
-			r.Limit, mark = 3, "perm-"+r.Nonce+"-1-3-0"
+			r.Limit, mark = 3, "perm-"+r.Nonce+"-3-0"
 		}
 		unlock(t, get(t, open(t, z.URL()).Mutex("warm").Lock))
 		_, err := c.Create(at(name), nil, zk.FlagPersistent, zk.WorldACL(zk.PermAll))

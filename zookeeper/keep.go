@@ -102,7 +102,7 @@ func (p *place) isArmed() bool {
 
 // arm makes the end of the holder's node tell the holder.
 func (p *place) arm(ctx context.Context) error {
-	w, _, err := p.s.watchEnd(ctx, p.held, func(gone bool) {
+	w, err := p.s.watchEnd(ctx, p.held, func(gone bool) {
 		p.mu.Lock()
 		p.armed = nil
 		p.mu.Unlock()
@@ -130,9 +130,9 @@ func (p *place) arm(ctx context.Context) error {
 
 // granted makes the claim a hold: that of a node. Asked is when the request was sent that the
 // session's end is counted from.
-func (p *place) granted(held string, g backend.Grant, counter draws) {
+func (p *place) granted(held string, g backend.Grant) {
 	p.unwatch()
-	p.wait, p.turn, p.doubt, p.fresh, p.counter = "", nil, false, false, counter
+	p.wait, p.turn, p.doubt, p.fresh = "", nil, false, false
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.held, p.grant, p.renewed = held, &g, g.Asked

@@ -2,21 +2,17 @@ package zookeeper
 
 import (
 	"fmt"
-	"hash/fnv"
 	"strconv"
 	"strings"
 
 	"github.com/fencelock/fencelock/backend"
 )
 
-// buckets is how many counters there are for the tokens of all names.
-const buckets = 256
-
 // places are the paths of one keyspace.
 type places struct {
 	root    string // chroot and prefix
 	locks   string // a node for each name that is held or waited for; its data are the gates
-	tokens  string // the counters
+	tokens  string // the base of the tokens
 	done    string // what sessions released last
 	clients string // what clients have reported; made when the first one does
 }
@@ -41,16 +37,6 @@ func checkPrefix(prefix string) error {
 
 // lock is the node of a name.
 func (p places) lock(name string) string { return p.locks + "/" + encode(name) }
-
-// counter is the node of a bucket's counter.
-func (p places) counter(bucket int) string { return fmt.Sprintf("%s/%02x", p.tokens, bucket) }
-
-// bucketOf is the bucket of a name.
-func bucketOf(name string) int {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(name)) // never fails
-	return int(h.Sum32() % buckets)
-}
 
 // client is the node of a client's report. No text is encoded with the two characters in the
 // middle.

@@ -1,9 +1,12 @@
 package zookeeper
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/fencelock/fencelock/backend"
 )
@@ -58,7 +61,6 @@ func TestLineOrdersWaitersOverTheEndOfTheNumbers(t *testing.T) {
 
 // What a claim's nodes are called is read as what they are.
 func TestNodesOfAClaim(t *testing.T) {
-	const most = 1<<53 - 1
 	nonce := strings.Repeat("0", nonceLen)
 	for _, r := range []backend.Request{
 		{Nonce: nonce},
@@ -67,10 +69,10 @@ func TestNodesOfAClaim(t *testing.T) {
 		{Nonce: nonce, Mode: backend.Permit, Limit: backend.MostPermits},
 	} {
 		p := &place{r: &r, lock: "/locks/x"}
-		hold := p.holder(most, max(r.Limit-1, 0))
+		hold := p.holder(max(r.Limit-1, 0))
 		h, ok := parse(strings.TrimPrefix(hold, p.lock+"/"))
 		if !ok || h.waits || h.nonce != nonce || h.ask.Mode != r.Mode || h.ask.Limit != r.Limit ||
-			h.slot != max(r.Limit-1, 0) || h.token != most && r.Mode != backend.Exclusive {
+			h.slot != max(r.Limit-1, 0) {
 			t.Errorf("%v: the hold %q is read as %+v, %v", r.Mode, hold, h, ok)
 		}
 		w, ok := parse(p.waiter() + "-2147483648")
@@ -87,21 +89,28 @@ func TestNodesOfAClaim(t *testing.T) {
 }
 
 func TestRecord(t *testing.T) {
+	stat := &zk.Stat{Czxid: 3<<32 + 5}
+	made := stride * stat.Czxid
 	for _, r := range []record{
-		{Token: 1, Version: 2, Last: 1, Owner: "host:1"},
-		{Token: 1 << 52, Version: -5, Last: 1<<52 + 500, Owner: "two\nlines"},
-		{Token: 7, Last: 7},
-		{Token: 7, Last: 8, Both: "moving house/1 both:\n", Owner: "<host:1>"},
+		{Base: 1 - made, Token: 1, Owner: "host:1"},
+		{Base: 1<<52 - made, Token: 1 << 52, Owner: "two\nlines"},
+		{Base: 9, Token: 7},
+		{Base: 7 - made, Token: 7, Both: "moving house/1 both:\n", Owner: "<host:1>"},
 	} {
-		if got, ok := readRecord(encoded(r)); !ok || got != r {
+		if got, ok := readRecord(node{encoded(r), stat}); !ok || got != r {
 			t.Errorf("got %+v, %v, want %+v", got, ok, r)
+		}
+		drawn := r
+		drawn.Token = 0
+		if got, ok := readRecord(node{encoded(drawn), stat}); r.Base < 0 && (!ok || got != r) {
+			t.Errorf("a token of its own: got %+v, %v, want %+v", got, ok, r)
 		}
 	}
 	for _, bad := range []string{
-		"", "x", "1", "null", "[]", "{}", `{"token":0,"last":1}`, `{"token":-1,"last":1}`, `{"token":2,"last":1}`,
-		`{"token":"1","last":1}`, `{"token":1,"last":1,"version":2147483648}`, `{"token":1,"last":1} 2`, "5 3\nowner",
+		"", "x", "1", "null", "[]", "{}", `{"token":0}`, `{"token":-1}`, `{"base":"1"}`,
+		fmt.Sprintf(`{"base":%d}`, -made), fmt.Sprintf(`{"base":%d}`, int64(maxToken)-made+1), "5 3\nowner",
 	} {
-		if got, ok := readRecord([]byte(bad)); ok {
+		if got, ok := readRecord(node{[]byte(bad), stat}); ok {
 			t.Errorf("%q: got %+v, want none", bad, got)
 		}
 	}

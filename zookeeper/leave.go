@@ -77,7 +77,7 @@ func (p *place) prepareRelease(ctx context.Context) (*unit, error) {
 		u.guess = alone
 		u.ops = append(u.ops, &zk.DeleteRequest{Path: p.lock, Version: -1})
 	case p.r.Mode == backend.Exclusive: // in a group the data are that of its era
-		data := encoded(passing{Nonce: p.c.Nonce, Version: p.counter.version, Last: p.counter.last})
+		data := encoded(passing{Nonce: p.c.Nonce})
 		u.ops = append(u.ops, &zk.SetDataRequest{Path: p.lock, Data: data, Version: -1})
 	}
 	return u, nil

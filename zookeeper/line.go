@@ -9,8 +9,8 @@ import (
 )
 
 // What begins the name of a node under a lock's node: of holders, and of waiters. The nonce follows, and then
-// numbers: of a reader its token; of a permit its token, limit and slot; of a waiter for a permit the limit;
-// and of a waiter at last the number that ZooKeeper gave it.
+// numbers: of a permit its limit and slot; of a waiter for a permit the limit; and of a waiter at last the number
+// that ZooKeeper gave it.
 const (
 	heldMark = "held-"
 	readMark = "read-"
@@ -29,9 +29,8 @@ type entry struct {
 	nonce  string
 	ask    *backend.Request // its Mode and Limit
 	waits  bool
-	number int32         // of a waiter
-	token  backend.Token // of a reader or a permit that holds
-	slot   int           // of such a permit
+	number int32 // of a waiter
+	slot   int   // of a permit that holds
 }
 
 // parse reads the name of a node; false: it is not ours.
@@ -43,15 +42,15 @@ func parse(node string) (e entry, ok bool) {
 	}
 	e.node, e.nonce, e.ask = node, rest[:nonceLen], &backend.Request{}
 	rest = rest[nonceLen:]
-	var token, limit, slot, number int64
+	var limit, slot, number int64
 	switch mark {
 	case heldMark:
 		return e, rest == ""
 	case readMark:
-		e.ask.Mode, ok = backend.Reader, numbers(rest, &token) && token > 0 && token <= maxToken
+		e.ask.Mode = backend.Reader
+		return e, rest == ""
 	case permMark:
-		e.ask.Mode, ok = backend.Permit, numbers(rest, &token, &limit, &slot) && token > 0 && token <= maxToken &&
-			slot >= 0 && slot < limit
+		e.ask.Mode, ok = backend.Permit, numbers(rest, &limit, &slot) && slot >= 0 && slot < limit
 	case waitMark:
 		e.waits, ok = true, numbers(rest, &number)
 	case waitReadMark:
@@ -59,7 +58,7 @@ func parse(node string) (e entry, ok bool) {
 	case waitPermMark:
 		e.waits, e.ask.Mode, ok = true, backend.Permit, numbers(rest, &limit, &number) && limit > 0
 	}
-	e.token, e.slot, e.number, e.ask.Limit = token, int(slot), int32(number), int(limit)
+	e.slot, e.number, e.ask.Limit = int(slot), int32(number), int(limit)
 	return e, ok && limit <= backend.MostPermits && int64(int32(number)) == number
 }
 
@@ -85,7 +84,7 @@ type line struct {
 	holds   []entry // all of one mode; one at the most if that is backend.Exclusive
 	waiters []entry // in order
 	strange string  // a node that is not ours, if there is one
-	written bool    // the lock's node has had data
+	version int32   // of the data of the lock's node; 0: none were written
 }
 
 // readLine reads the children of a lock's node.
@@ -158,16 +157,6 @@ func (l line) soon(r *backend.Request, at int) bool {
 // due reports whether the first in the queue may hold, and has not taken the lock yet.
 func (l line) due() bool { return len(l.waiters) > 0 && l.admits(l.waiters[0].ask) }
 
-// newest is the holder with the greatest token, of those that have one in their names.
-func (l line) newest() (h entry) {
-	for _, o := range l.holds {
-		if o.token > h.token {
-			h = o
-		}
-	}
-	return h
-}
-
 // slot is the least that no permit has.
 func (l line) slot() (slot int) {
 	for slices.ContainsFunc(l.holds, func(h entry) bool { return h.slot == slot }) {
@@ -178,28 +167,34 @@ func (l line) slot() (slot int) {
 
 // turn is how a claim becomes a holder.
 type turn struct {
-	beside string        // the node of a reader beside whom it reads; and
-	era    backend.Token // with what token; 0: a new one
-	slot   int           // of a permit
+	beside  string        // the node of a reader beside whom it reads; and
+	version int32         // of the lock's node, which tells of a later era; and
+	era     backend.Token // with what token; 0: one of its own
+	slot    int           // of a permit
 }
 
-// turn is the turn of a claim at a place in the queue; nil if it has to wait. told is the era that the lock's node
-// tells of: somebody with a floor may have left, and those from before it not.
-func (l line) turn(r *backend.Request, at int, told backend.Token) *turn {
+// turn is the turn of a claim at a place in the queue; nil if it has to wait. The era of those whom it joins is in
+// their nodes.
+func (l line) turn(r *backend.Request, at int) *turn {
 	if l.blocked(r, at) != "" || !l.admits(r) {
 		return nil
 	}
 	t := &turn{}
-	switch one := l.newest(); {
+	switch {
 	case r.Mode == backend.Permit:
 		t.slot = l.slot()
 	case r.Mode == backend.Reader && len(l.holds) > 0:
-		t.beside = one.node
-		if t.era = max(one.token, told); r.Floor >= t.era {
-			t.era = 0
-		}
+		t.beside, t.version = l.holds[0].node, l.version
 	}
 	return t
+}
+
+// joins gives a reader the token of the one beside whom it reads, or what the lock's node tells of: somebody with a
+// floor may have left, and those from before it not. If neither is above the reader's floor it has one of its own.
+func (t *turn) joins(r *backend.Request, one, told backend.Token) {
+	if t.era = max(one, told); r.Floor >= t.era {
+		t.era = 0
+	}
 }
 
 // blocked is the node that keeps a claim from its turn at a place in the queue, whoever holds; empty if none does.

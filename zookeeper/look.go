@@ -106,43 +106,37 @@ func (s *session) inspect(ctx context.Context, name string) (backend.Info, error
 		}
 		i.Held = true
 		if i.Mode = l.holds[0].ask.Mode; i.Mode != backend.Exclusive {
-			i.Token = l.newest().token
 			if err := s.describe(ctx, lock, l, &i); err != nil || i.Holders > 0 {
 				return i, err
 			}
 			continue // they went in between
 		}
-		n, err := get(ctx, s, lock+"/"+l.holds[0].node)
-		if errors.Is(err, zk.ErrNoNode) {
+		h := s.show(ctx, lock, l.holds)[0]
+		if h.err == nil && !h.there {
 			continue // it went in between
 		}
-		if err != nil {
-			return i, err
-		}
-		i.Leaked = n.stat.EphemeralOwner == 0
-		r, _ := readRecord(n.data)
-		i.Token, i.Owner, i.Both = r.Token, r.Owner, r.Both
-		return i, nil
+		i.Leaked, i.Token, i.Owner, i.Both = h.leaked, h.Token, h.Owner, h.Both
+		return i, h.err
 	}
 }
 
 // describe describes the holds of a group. None takes part in a migration: package migrate has no such modes.
 func (s *session) describe(ctx context.Context, lock string, l line, i *backend.Info) error {
-	first := l.holds[:min(len(l.holds), backend.MostHolds)]
-	nodes, errs := make([]node, len(first)), make([]error, len(first))
-	abreast(len(first), func(n int) { nodes[n], errs[n] = get(ctx, s, lock+"/"+first[n].node) })
-	for n, h := range first {
-		if errors.Is(errs[n], zk.ErrNoNode) {
+	for _, h := range s.show(ctx, lock, l.holds) {
+		if h.err != nil {
+			return h.err
+		}
+		if !h.there {
 			continue
 		}
-		if errs[n] != nil {
-			return errs[n]
+		i.Holders++
+		i.Leaked = i.Leaked || h.leaked
+		i.Token = max(i.Token, h.Token)
+		if len(i.Holds) < backend.MostHolds {
+			i.Holds = append(i.Holds, backend.Held{ID: h.nonce, Owner: h.Owner, Token: h.Token, Slot: h.slot})
 		}
-		r, _ := readRecord(nodes[n].data)
-		i.Leaked = i.Leaked || nodes[n].stat.EphemeralOwner == 0
-		i.Holds = append(i.Holds, backend.Held{ID: h.nonce, Owner: r.Owner, Token: h.token, Slot: h.slot})
 	}
-	if i.Holders = len(i.Holds) + len(l.holds) - len(first); i.Holders == 1 {
+	if i.Holders == 1 {
 		i.Owner = i.Holds[0].Owner
 	}
 	return nil

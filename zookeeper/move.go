@@ -282,9 +282,13 @@ func (s *session) reports(ctx context.Context, most int) ([]backend.Record, erro
 		rand.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
 		nodes = nodes[:most]
 	}
-	now, err := s.time(ctx)
-	if err != nil {
-		return nil, err
+	now, known := s.st.clock.now()
+	if !known {
+		stat, err := s.touch(ctx)
+		if err != nil {
+			return nil, err
+		}
+		now = stat.Mtime * 1000
 	}
 	all, errs := make([]backend.Record, len(nodes)), make([]error, len(nodes))
 	abreast(len(nodes), func(i int) { all[i], errs[i] = s.readReport(ctx, nodes[i], now) })
@@ -319,46 +323,23 @@ func (s *session) readReport(
 	return r, s.removeAs(ctx, path, n.stat.Version) // what was reported anew just now stays
 }
 
-// Source implements backend.Mover: the greatest of the counters.
+// Source implements backend.Mover: the greatest number that was granted, reserved or raised to.
 func (st *store) Source(ctx context.Context) (backend.Token, error) {
 	s, err := st.any(ctx)
+	if err == nil {
+		err = s.sync(ctx)
+	}
 	if err != nil {
 		return 0, err
 	}
-	if err := s.sync(ctx); err != nil {
+	w, err := s.readBase(ctx)
+	if err != nil || w.last == "" {
 		return 0, err
 	}
-	if err := st.eachBucket(func(b *bucket) error {
-		err := b.read(ctx, s)
-		if errors.Is(err, zk.ErrNoNode) { // no name has used it
-			err = nil
-		}
-		return err
-	}); err != nil {
-		return 0, err
-	}
-	var most backend.Token
-	for _, b := range st.buckets {
-		most = max(most, b.state().last)
-	}
-	return most, nil
+	return w.most(), nil
 }
 
-// eachBucket calls do for every counter, several at once.
-func (st *store) eachBucket(do func(*bucket) error) error {
-	errs := make([]error, len(st.buckets))
-	abreast(len(st.buckets), func(i int) { errs[i] = do(st.buckets[i]) })
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Raise implements backend.Mover. For all names it raises the counter of every bucket, also those
-// that no name has used; for a holder it is one multi, unless others draw tokens of the same
-// counter meanwhile.
+// Raise implements backend.Mover: for all names and for a holder's it is one multi.
 func (st *store) Raise(ctx context.Context, floor backend.Token, held *backend.Claim) error {
 	if floor < 0 || floor >= maxToken {
 		return backend.Invalid("the floor %d: want 0 to 2^53-2", floor)
@@ -368,44 +349,40 @@ func (st *store) Raise(ctx context.Context, floor backend.Token, held *backend.C
 		if err != nil {
 			return err
 		}
-		return st.eachBucket(func(b *bucket) error { return b.raise(ctx, s, floor) })
+		return st.base.raise(ctx, s, floor)
 	}
 	p := st.find(held)
 	if p == nil || !p.isGranted() || p.lapsed() {
 		return backend.ErrLost
 	}
 	same := &zk.CheckVersionRequest{Path: p.held, Version: -1}
-	return ended(st.bucket(held.Name).raise(ctx, p.s, floor, same))
+	return ended(st.base.raise(ctx, p.s, floor, same))
 }
 
-// raise makes every later token of a bucket greater than floor, if a node that is to be there is.
-func (b *bucket) raise(ctx context.Context, s *session, floor backend.Token, there ...any) error {
+// raise makes every later token greater than floor, if a node that is to be there is.
+func (b *base) raise(ctx context.Context, s *session, floor backend.Token, there ...any) error {
 	for {
-		if len(there) == 0 {
-			b.forget()
-		}
-		if err := b.load(ctx, s); err != nil {
+		if err := b.load(ctx, s, floor); err != nil {
 			return err
 		}
-		now := b.state()
-		us, err := s.time(ctx)
-		if err == nil {
-			err = backend.CheckFloor(floor, max(now.last, us))
+		o := b.state()
+		if !o.known {
+			continue
 		}
+		us, _ := s.st.clock.now()
+		raised, err := o.exceed(floor, us)
 		if err != nil {
 			return err
 		}
-		t := max(now.last, floor)
-		i, err := s.multi(ctx, append(there, now.set(b.path, t)...)...)
-		if err == nil {
-			b.set(draws{version: now.following(), last: t, next: t + 1})
-			return nil
-		}
-		b.forget()
+		i, err := s.multi(ctx, append(there, o.keep(s.st.at, raised)...)...)
 		switch {
+		case err == nil:
+			b.saw(o, 0, raised, floor)
+			return nil
 		case i >= 0 && i < len(there) && errors.Is(err, zk.ErrNoNode):
 			return backend.ErrLost
 		case errors.Is(err, zk.ErrBadVersion), errors.Is(err, zk.ErrNoNode):
+			b.outdated(o)
 		default:
 			return err
 		}

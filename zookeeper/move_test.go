@@ -369,7 +369,7 @@ func TestLostRepliesOfGates(t *testing.T) {
 		if again.Token != h.Token {
 			t.Errorf("sent again: token %d, then %d", h.Token, again.Token)
 		}
-		p.LoseReplyTo(1, about(at("x")+"/held-", "/tokens/"))
+		p.LoseReplyTo(1, about(at("x")+"/held-", "/tokens"))
 		before := p.Counts().LostReplies
 		must(t, d.RaiseHeld(t.Context(), again, h.Token+1e9))
 		if n := p.Counts().LostReplies - before; n != 1 {

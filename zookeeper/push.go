@@ -153,18 +153,15 @@ func (p *place) follow(ctx context.Context, gone string) error {
 }
 
 // passedOn returns nil if the last release that was written to be read here was that of a holder;
-// otherwise errMoved, or why it is not known. What a release says of the counter is what our own
-// grant will find.
+// otherwise errMoved, or why it is not known.
 func (p *place) passedOn(ctx context.Context, nonce string) error {
 	n, err := get(ctx, p.s, p.lock)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
 		return err
 	}
-	last := readPassing(n.data)
-	if last.Nonce != nonce {
+	if last, _ := readPassing(n); last.Nonce != nonce {
 		return errMoved
 	}
-	p.st.bucket(p.c.Name).hint(last.Version, last.Last)
 	return nil
 }
 
@@ -176,7 +173,7 @@ func (p *place) watchNode(ctx context.Context, name string) error {
 	}
 	p.unwatch()
 	c, ended := p.c, news{stand: p.stands, gone: name}
-	w, data, err := p.s.watchEnd(ctx, path, func(gone bool) {
+	w, err := p.s.watchEnd(ctx, path, func(gone bool) {
 		if gone {
 			p.news.Store(&ended)
 		}
@@ -189,10 +186,6 @@ func (p *place) watchNode(ctx context.Context, name string) error {
 		return err
 	}
 	p.watched, p.watch = path, w
-	e, _ := parse(name)
-	if r, ok := readRecord(data); ok && !e.waits {
-		p.st.bucket(p.c.Name).hint(r.Version, r.Last) // what our own grant will find
-	}
 	return nil
 }
 
@@ -212,17 +205,16 @@ type watch struct{ f func(gone bool) }
 type post struct {
 	ws    map[*watch]struct{}
 	armed bool
-	data  []byte // the node's, when it was armed
 }
 
 // expect adds a watch for a path. It must be there before the request that arms it; armed: none is
 // needed.
-func (s *session) expect(path string, f func(gone bool)) (w *watch, armed bool, data []byte) {
+func (s *session) expect(path string, f func(gone bool)) (w *watch, armed bool) {
 	w = &watch{f}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.posts == nil {
-		return w, false, nil // over, as the next request finds
+		return w, false // over, as the next request finds
 	}
 	p := s.posts[path]
 	if p == nil {
@@ -230,16 +222,16 @@ func (s *session) expect(path string, f func(gone bool)) (w *watch, armed bool, 
 		s.posts[path] = p
 	}
 	p.ws[w] = struct{}{}
-	return w, p.armed, p.data
+	return w, p.armed
 }
 
 // armed notes that the server tells of the end of a node. If it has told already, nobody is left to
 // hear of it.
-func (s *session) armed(path string, data []byte) {
+func (s *session) armed(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.posts[path]; p != nil {
-		p.armed, p.data = true, data
+		p.armed = true
 	}
 }
 
@@ -308,28 +300,25 @@ func (s *session) fire(e zk.Event) {
 	}
 }
 
-// watchEnd makes f hear of the end of a node. It returns the node's data; zk.ErrNoNode if it has
-// gone.
-func (s *session) watchEnd(
-	ctx context.Context, path string, f func(gone bool),
-) (*watch, []byte, error) {
-	w, armed, data := s.expect(path, f)
+// watchEnd makes f hear of the end of a node; zk.ErrNoNode if it has gone.
+func (s *session) watchEnd(ctx context.Context, path string, f func(gone bool)) (*watch, error) {
+	w, armed := s.expect(path, f)
 	if armed {
-		return w, data, nil
+		return w, nil
 	}
-	data, err := call(ctx, s, func(c *zk.Conn) ([]byte, error) {
-		data, _, _, err := c.GetW(path)
+	_, err := call(ctx, s, func(c *zk.Conn) (struct{}, error) {
+		_, _, _, err := c.GetW(path)
 		if err == nil {
-			s.armed(path, data)
+			s.armed(path)
 		}
-		return data, err
+		return struct{}{}, err
 	})
 	if errors.Is(err, zk.ErrNoNode) {
 		s.unarmed(path)
 	}
 	if err != nil {
 		s.ignore(path, w)
-		return nil, nil, err
+		return nil, err
 	}
-	return w, data, nil
+	return w, nil
 }

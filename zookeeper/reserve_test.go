@@ -1,12 +1,9 @@
 package zookeeper_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -171,19 +168,18 @@ func TestReservedTokensOfARepeatedRequest(t *testing.T) {
 	}
 }
 
-// Processes and sessions that draw from one counter at once, for many names, never have a number in common.
-func TestOneCounterForManyNames(t *testing.T) {
+// Processes and sessions that are granted many names at once have, for each, numbers that nobody had before.
+func TestReservedTokensOfManyNames(t *testing.T) {
 	t.Parallel()
 	z := single(t)
 	ds := []caller{driver(t, z.URL()), driver(t, z.URL())}
-	names := sameCounter(12)
 	var mu sync.Mutex
-	var all []*core.Hold
-	last := map[string]backend.Token{}
+	reserved, last := 0, map[string]backend.Token{}
 	var wg sync.WaitGroup
 	for i, d := range ds {
-		for j, name := range names {
+		for j := range 12 {
 			wg.Go(func() {
+				name := fmt.Sprint("name-", j)
 				for k := range 12 {
 					r := reserving(name)
 					r.Reserve, r.Wait = (k+j)%3*31, true
@@ -195,15 +191,14 @@ func TestOneCounterForManyNames(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					h := &core.Hold{Request: r, Grant: g}
 					mu.Lock()
-					all = append(all, h)
 					if g.Token <= last[name] {
 						t.Errorf("%s: got token %d after %d", name, g.Token, last[name])
 					}
 					last[name] = g.Token + backend.Token(g.Reserved)
+					reserved += g.Reserved
 					mu.Unlock()
-					if err := d.Release(t.Context(), h); err != nil {
+					if err := d.Release(t.Context(), &core.Hold{Request: r, Grant: g}); err != nil {
 						t.Error(err)
 					}
 				}
@@ -211,46 +206,38 @@ func TestOneCounterForManyNames(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	slices.SortFunc(all, func(a, b *core.Hold) int { return cmp.Compare(a.Token, b.Token) })
-	reserved := 0
-	for i, h := range all[1:] {
-		if before := all[i]; h.Token <= before.Token+backend.Token(before.Reserved) {
-			t.Errorf("%s has %d, %s had %d and %d in reserve",
-				h.Name, h.Token, before.Name, before.Token, before.Reserved)
-		}
-		reserved += h.Reserved
-	}
 	if reserved == 0 {
 		t.Error("no token was reserved")
 	}
 }
 
-// Who finds that another process has drawn from the counter meanwhile, for another name, reads it and asks again.
-func TestCounterOfOthersCostsARead(t *testing.T) {
+// What other processes are granted costs nothing, and what they raise two reads and a request that is refused.
+func TestRequestsBesideOthers(t *testing.T) {
 	t.Parallel()
 	z := single(t)
 	p, url := proxied(t, z.Servers()[0])
 	d, other := driver(t, url), driver(t, z.URL())
-	names := sameCounter(3)
-	must(t, d.Release(t.Context(), hold(t, d, reserving(names[0]))))
-	must(t, other.Release(t.Context(), hold(t, other, reserving(names[1]))))
-	before := p.Counts().Requests
-	h := hold(t, d, reserving(names[2]))
-	if n := p.Counts().Requests - before; n != 3 {
-		t.Errorf("%d requests, want 3: one that is refused, the counter, and one that is done", n)
-	}
-	must(t, d.Release(t.Context(), h))
-}
-
-// sameCounter returns names that draw from one counter.
-func sameCounter(n int) (names []string) {
-	for i := 0; len(names) < n; i++ {
-		h := fnv.New32a()
-		name := fmt.Sprint("name-", i)
-		_, _ = h.Write([]byte(name))
-		if h.Sum32()%256 == 7 {
-			names = append(names, name)
+	must(t, d.Release(t.Context(), hold(t, d, reserving("a"))))
+	last, err := other.Source(t.Context())
+	must(t, err)
+	for _, one := range []struct {
+		what     string
+		do       func()
+		above    backend.Token
+		requests int64
+	}{
+		{"a grant", func() { must(t, other.Release(t.Context(), hold(t, other, reserving("b")))) }, last, 1},
+		{"a raise", func() { must(t, other.Raise(t.Context(), last+1e6)) }, last + 1e6, 4},
+	} {
+		one.do()
+		before := p.Counts().Requests
+		h := hold(t, d, reserving("c"))
+		if n := p.Counts().Requests - before; n != one.requests {
+			t.Errorf("after %s: %d requests, want %d", one.what, n, one.requests)
 		}
+		if h.Token <= one.above {
+			t.Errorf("after %s: got token %d, want more than %d", one.what, h.Token, one.above)
+		}
+		must(t, d.Release(t.Context(), h))
 	}
-	return names
 }

@@ -22,8 +22,8 @@ import (
 //   - while the first in the queue is there nobody becomes a holder, except beside readers. What it saw of
 //     holders only shrinks: if it was admitted it stays so, a slot that was free stays free, and where no
 //     reader held it alone begins an era;
-//   - a reader that joins has the token of one that holds in that very step. So all that hold at once have
-//     the same, and no writer came since that was drawn.
+//   - a reader that joins has the token of one that holds in that very step, or the one that a reader with a floor has
+//     left last. So all that hold at once have the same, but for floors, and no writer came since that was drawn.
 
 // waiter is how the name of our node in the queue begins.
 func (p *place) waiter() string {
@@ -37,12 +37,12 @@ func (p *place) waiter() string {
 }
 
 // holder is the path of the node that makes the claim a hold.
-func (p *place) holder(token backend.Token, slot int) string {
+func (p *place) holder(slot int) string {
 	switch p.r.Mode {
 	case backend.Reader:
-		return fmt.Sprintf("%s/%s%s-%d", p.lock, readMark, p.r.Nonce, token)
+		return p.lock + "/" + readMark + p.r.Nonce
 	case backend.Permit:
-		return fmt.Sprintf("%s/%s%s-%d-%d-%d", p.lock, permMark, p.r.Nonce, token, p.r.Limit, slot)
+		return fmt.Sprintf("%s/%s%s-%d-%d", p.lock, permMark, p.r.Nonce, p.r.Limit, slot)
 	}
 	return p.lock + "/" + heldMark + p.r.Nonce
 }
@@ -76,15 +76,33 @@ func (p *place) see(
 	return l, at, p.judge(ctx, l, at)
 }
 
-// judge notes whether the lock is ours to take, at a place in the queue, and what comes with that.
+// judge notes whether the lock is ours to take, at a place in the queue, and what comes with that. errMoved: whom it
+// was to join has gone.
 func (p *place) judge(ctx context.Context, l line, at int) error {
-	t := l.turn(p.r, at, 0)
-	if t != nil && t.beside != "" && l.written { // somebody with a floor may have left its era there
-		n, err := get(ctx, p.s, p.lock)
-		if err != nil && !errors.Is(err, zk.ErrNoNode) {
+	t := l.turn(p.r, at)
+	if t != nil && t.beside != "" {
+		n, err := get(ctx, p.s, p.lock+"/"+t.beside)
+		if errors.Is(err, zk.ErrNoNode) {
+			return errMoved
+		}
+		if err != nil {
 			return err
 		}
-		t = l.turn(p.r, at, readPassing(n.data).Era)
+		r, ok := readRecord(n)
+		if !ok {
+			return backend.Invalid("the node %s/%s was made by another program: nothing but locks may be there",
+				p.lock, t.beside)
+		}
+		told := backend.Token(0)
+		if l.version != 0 {
+			if n, err = get(ctx, p.s, p.lock); err != nil && !errors.Is(err, zk.ErrNoNode) {
+				return err
+			}
+			if err == nil {
+				_, told = readPassing(n)
+			}
+		}
+		t.joins(p.r, r.Token, told)
 	}
 	p.turn = t
 	return nil
@@ -139,7 +157,7 @@ func (p *place) watchLine(ctx context.Context) error {
 	}
 	p.unwatch()
 	c, s := p.c, p.s
-	w, armed, _ := s.expect(p.lock, func(bool) { c.Wake(0) })
+	w, armed := s.expect(p.lock, func(bool) { c.Wake(0) })
 	list := s.line
 	if !armed {
 		list = s.lineWatched
@@ -204,15 +222,22 @@ func (p *place) step(ctx context.Context) error {
 
 // breakAll ends all holds of a group, also those of readers who have joined these meanwhile.
 func (s *session) breakAll(ctx context.Context, lock string, l line) error {
-	for last := l.newest().token; ; {
-		holds := slices.DeleteFunc(l.holds, func(h entry) bool {
-			return h.ask.Mode == backend.Exclusive || h.token > last // granted since
-		})
-		if len(holds) == 0 {
+	shown := s.show(ctx, lock, l.holds)
+	last := backend.Token(0)
+	for _, h := range shown {
+		last = max(last, h.Token)
+	}
+	for {
+		old := slices.DeleteFunc(shown, func(h shownHold) bool { return h.Token > last }) // granted since
+		if len(old) == 0 {
 			return s.erase(ctx, lock, nil)
 		}
-		errs := make([]error, len(holds))
-		abreast(len(holds), func(i int) { errs[i] = s.remove(ctx, lock+"/"+holds[i].node) })
+		errs := make([]error, len(old))
+		abreast(len(old), func(i int) {
+			if errs[i] = old[i].err; errs[i] == nil {
+				errs[i] = s.remove(ctx, lock+"/"+old[i].node)
+			}
+		})
 		err := errors.Join(errs...)
 		if err == nil {
 			l, err = s.line(ctx, lock)
@@ -223,5 +248,32 @@ func (s *session) breakAll(ctx context.Context, lock string, l line) error {
 		if err != nil {
 			return err
 		}
+		shown = s.show(ctx, lock, l.holds)
 	}
+}
+
+// shownHold is a hold, and what its node shows. Of one that is no record, or has gone, that is nothing.
+type shownHold struct {
+	entry
+	record
+	there  bool
+	leaked bool // it is of no session
+	err    error
+}
+
+// show reads the nodes of holds.
+func (s *session) show(ctx context.Context, lock string, holds []entry) []shownHold {
+	all := make([]shownHold, len(holds))
+	abreast(len(holds), func(i int) {
+		n, err := get(ctx, s, lock+"/"+holds[i].node)
+		h := &all[i]
+		switch h.entry = holds[i]; {
+		case err == nil:
+			h.record, _ = readRecord(n)
+			h.there, h.leaked = true, n.stat.EphemeralOwner == 0
+		case !errors.Is(err, zk.ErrNoNode):
+			h.err = err
+		}
+	})
+	return all
 }

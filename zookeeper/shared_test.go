@@ -257,6 +257,27 @@ func TestReaderWithAFloor(t *testing.T) {
 	awaitClean(t, c, 2*time.Second)
 }
 
+// One with a floor begins to read while another one is about to join those from before it: that one looks again.
+func TestReaderJoinsAfterAFloor(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	slow, g := openGated(t, z)
+	first := get(t, open(t, z.URL()).RWMutex("x").RLock)
+	held, release := g.hold(joins)
+	t.Cleanup(release)
+	late := begin(t, slow.RWMutex("x").RLock)
+	<-held
+	second := get(t, open(t, z.URL()).RWMutex("x", fencelock.WithFloor(first.Token())).RLock)
+	release()
+	third := late.granted(t, 5*time.Second)
+	if third.Token() != second.Token() || second.Token() <= first.Token() {
+		t.Errorf("tokens: got %d, and then %d, beside %d", second.Token(), third.Token(), first.Token())
+	}
+	for _, le := range []*fencelock.Lease{first, second, third} {
+		unlock(t, le)
+	}
+}
+
 // The reply to a grant is lost: it is found again, with its token and slot, and is one hold.
 func TestLostReplyOfAGroup(t *testing.T) {
 	t.Parallel()

@@ -46,16 +46,3 @@ func TestSightsOfManyNames(t *testing.T) {
 		}
 	}
 }
-
-// What another program put into a node, in place of a number that is left, says nothing of the counter.
-func TestHintAboveAllTokens(t *testing.T) {
-	t.Parallel()
-	b := newBucket("/x")
-	b.hint(1, maxToken+1)
-	if b.state().known {
-		t.Errorf("got %+v of a node with more than the last token, want nothing", b.state())
-	}
-	if b.hint(1, maxToken); b.state().last != maxToken {
-		t.Errorf("got %+v of a node with the last token", b.state())
-	}
-}

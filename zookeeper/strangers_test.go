@@ -1,6 +1,8 @@
 package zookeeper_test
 
 import (
+	"fmt"
+	"path"
 	"strings"
 	"testing"
 	"time"
@@ -62,32 +64,37 @@ func TestBreakBesideAStrangeTree(t *testing.T) {
 	unlock(t, le)
 }
 
-// A counter that another program set to more than a token may be grants nothing.
-func TestCounterAboveAllTokens(t *testing.T) {
+// A base that another program set so that tokens are more than they may be grants nothing.
+func TestBaseAboveAllTokens(t *testing.T) {
 	t.Parallel()
+	const most = 1<<53 - 1
 	z := single(t)
 	c := foreign(t, z.Addrs()...)
-	name := sameCounter(1)[0] // of the bucket 7
-	before := lock(t, open(t, z.URL()).Mutex(name))
+	before := lock(t, open(t, z.URL()).Mutex("x"))
 	unlock(t, before)
-	for last, why := range map[string]string{
-		"9007199254740991":    "no token is left", // the greatest one
-		"9007199254740992":    "does not hold a token",
-		"9223372036854775806": "does not hold a token",
-		"9223372036854775807": "does not hold a token",
+	_, stat, err := c.Get(last(t, c))
+	must(t, err)
+	now := 256 * stat.Mzxid // what the next token has more than the base, and a little
+	for _, one := range []struct {
+		base int64
+		why  string
+	}{
+		{most - now - 256*5, "no token is left"},
+		{most, "does not hold what makes tokens"},
+		{1<<63 - 1, "does not hold what makes tokens"},
+		{-100 * now, "does not hold what makes tokens"},
 	} {
-		_, err := c.Set(root+"/tokens/07", []byte(last), -1)
+		_, err := c.Set(root+"/tokens", fmt.Appendf(nil, "%d %s", one.base, path.Base(last(t, c))), -1)
 		must(t, err)
 		d := driver(t, z.URL())
-		g, err := d.Acquire(t.Context(), request(name))
-		want(t, "with the counter at "+last, err, backend.ErrInvalid)
-		if err == nil {
+		g, err := d.Acquire(t.Context(), request("x"))
+		if want(t, fmt.Sprint("with the base ", one.base), err, backend.ErrInvalid); err == nil {
 			t.Errorf("got token %d after %d", g.Token, before.Token())
-		} else if !strings.Contains(err.Error(), why) {
-			t.Errorf("with the counter at %s: got %q, want %q", last, err, why)
+		} else if !strings.Contains(err.Error(), one.why) {
+			t.Errorf("with the base %d: got %q, want %q", one.base, err, one.why)
 		}
-		_, err = open(t, z.URL()).Mutex(name).TryLock(t.Context())
-		want(t, "TryLock with the counter at "+last, err, fencelock.ErrInvalid)
+		_, err = open(t, z.URL()).Mutex("x").TryLock(t.Context())
+		want(t, fmt.Sprint("TryLock with the base ", one.base), err, fencelock.ErrInvalid)
 	}
 }
 

@@ -4,9 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"path"
-	"slices"
+	"fmt"
+	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,230 +16,276 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// maxToken is below 2^53; maxClock keeps a clock that is far off from using up the numbers.
 const (
+	// maxToken is below 2^53; maxClock keeps a clock that is far off from using up the numbers.
 	maxToken = 1<<53 - 1
 	maxClock = 1 << 52
-	// maxAhead, in µs, is how far a counter may be ahead of the clock for numbers in stock, and
-	// inStock how many these are.
-	maxAhead = 3000
-	inStock  = 500
+	// stride is how many numbers each transaction of the ensemble has: one for what it grants, and the others for
+	// those that are reserved with it.
+	stride = 256
+	// floorAhead, in µs, is how far ahead of the clock a floor puts the numbers, so that the next floors, of a
+	// source that follows the clock, need not.
+	floorAhead = 100_000
+	// anchorEvery is for how long the base counts as just anchored.
+	anchorEvery = time.Second
 )
 
-// bucket is the counter of the names of one bucket: a node whose data is a number that no token
-// exceeds. A client draws the numbers above it by setting it, on the condition that its version is
-// the one that the client has seen, and some more than one: those it may draw as long as that
-// version stands. So a token is known before the request is sent, stands in the holder's node, and
-// is part of the grant.
-type bucket struct {
-	path  string
-	taken chan struct{} // of size 1: the one multi of this process that draws from it now
-
+// base makes numbers of transactions. The servers count these, in order, in the zxid, and a token is a number that
+// all processes know, the base, plus the stride times the zxid of the multi that made the holder's node. So nobody
+// waits for the draws of others, and who reads the node knows the token from its data and the zxid of its creation.
+// Every such multi checks the version of the base's node. That changes when the numbers are to be greater: for a
+// floor, when a process has come to the servers, and after an election, in which the zxid jumps by 2^32 and the base
+// falls by nearly as much. The multi also sets a second node: the answer tells the zxid, and the node that of the
+// last grant. Its name is in the data of the first, and another one where somebody has deleted them: versions begin
+// again then.
+type base struct {
 	mu  sync.Mutex
-	now draws
+	now origin
 }
 
-func newBucket(path string) *bucket { return &bucket{path: path, taken: make(chan struct{}, 1)} }
-
-// draws is what a process knows of a counter.
-type draws struct {
+// origin is what a process knows of the base.
+type origin struct {
 	known   bool
-	version int32
-	last    backend.Token // its value
-	next    backend.Token // from here to last the numbers are ours
+	version int32 // of its node
+	last    string
+	add     backend.Token
+	seen    int64         // the newest zxid that the process knows of; 0: it has not come to the servers yet
+	since   int           // how often all was forgotten, but for
+	most    backend.Token // the greatest number that the process was granted, or has raised to
 }
 
-// load asks the server for the counter if it is not known, and makes it if it is missing.
-func (b *bucket) load(ctx context.Context, s *session) error {
-	if b.state().known {
-		return nil
-	}
-	_, err := together(ctx, s, b.path, false, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, b.find(ctx, s)
-	})
-	return err
-}
+// token is that of a transaction.
+func (o origin) token(zxid int64) backend.Token { return o.add + stride*zxid }
 
-// find is read, and makes the counters if this one is missing.
-func (b *bucket) find(ctx context.Context, s *session) error {
-	for {
-		err := b.read(ctx, s)
-		if !errors.Is(err, zk.ErrNoNode) {
-			return err
-		}
-		_, err = together(ctx, s, "counters", false, s.makeCounters)
-		if err != nil && !errors.Is(err, zk.ErrNodeExists) {
-			return err
-		}
-		if err == nil && b.state().known {
-			return nil
-		}
-	}
-}
+// epoch is what an election counts up.
+func epoch(zxid int64) int64 { return zxid >> 32 }
 
-// makeCounters makes all counters that are missing, in one request: names are spread over them, so
-// where one is missing others are about to be.
-func (s *session) makeCounters(ctx context.Context) (made struct{}, err error) {
-	var there []string
-	if err := s.ensured(ctx, func() (err error) {
-		there, err = s.children(ctx, s.st.at.tokens)
-		return err
-	}); err != nil {
-		return made, err
-	}
-	var missing []*bucket
-	var ops []any
-	for _, b := range s.st.buckets {
-		if !slices.Contains(there, path.Base(b.path)) {
-			missing = append(missing, b)
-			ops = append(ops, &zk.CreateRequest{Path: b.path, Data: number(0), Acl: s.st.acl})
-		}
-	}
-	if len(ops) == 0 {
-		return made, nil
-	}
-	if _, err := s.multi(ctx, ops...); err != nil {
-		return made, err
-	}
-	for _, b := range missing {
-		b.set(draws{next: 1}) // as it was made
-	}
-	return made, nil
-}
-
-func (b *bucket) read(ctx context.Context, s *session) error {
-	n, err := get(ctx, s, b.path)
-	if err != nil {
-		return err
-	}
-	last, err := strconv.ParseInt(string(n.data), 10, 64)
-	if err != nil || last < 0 || last > maxToken {
-		return backend.Invalid("the node %s does not hold a token but something that another "+
-			"program put there", b.path)
-	}
-	b.set(draws{version: n.stat.Version, last: last, next: last + 1})
-	return nil
-}
-
-// state returns what is known of the counter.
-func (b *bucket) state() draws {
+func (b *base) state() origin {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.now
 }
 
-// set takes in what the server has. The value never falls here: the server may have lost its data.
-func (b *bucket) set(d draws) {
+// forget makes the next grant ask the servers, who may have lost something since.
+func (b *base) forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if d.last < b.now.last {
-		d.last, d.next = b.now.last, b.now.last+1
-	}
-	d.known = true
-	b.now = d
+	b.now = origin{since: b.now.since + 1, most: b.now.most}
 }
 
-// drawn takes in what a multi has made of the counter, unless something newer is known.
-func (b *bucket) drawn(d draws) {
+// outdated notes that the node is not of a version any more.
+func (b *base) outdated(o origin) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if d.last >= b.now.last {
-		b.now = d
+	if b.now.since == o.since && b.now.version == o.version && b.now.last == o.last {
+		b.now.known = false
 	}
 }
 
-// hint takes in what a holder's node says: it may be newer than what is known.
-func (b *bucket) hint(version int32, last backend.Token) {
+// learn takes in what the servers have, unless all was forgotten since it was asked for.
+func (b *base) learn(o origin) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if last > b.now.last && last <= maxToken {
-		b.now = draws{known: true, version: version, last: last, next: last + 1}
+	if o.since == b.now.since {
+		o.known, o.seen, o.most = true, max(o.seen, b.now.seen), max(o.most, b.now.most)
+		b.now = o
 	}
 }
 
-// forget makes the next grant ask the server.
-func (b *bucket) forget() {
+// saw takes in a transaction that was done with a base, what it may have made of that, and the greatest number that
+// came of it.
+func (b *base) saw(o origin, zxid int64, raised bool, most backend.Token) {
+	if o.seen, o.most = max(o.seen, zxid), max(o.most, most); raised {
+		o.version = following(o.version)
+		b.learn(o)
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.now.known = false
-}
-
-// pot is what the grants of one multi draw from one counter, which is set once for all of them, or
-// not at all if there are numbers enough.
-type pot struct {
-	draws
-	bucket *bucket
-	sets   bool
-}
-
-// draw returns the token of a grant, and how many of those that it wants reserved follow it. The
-// counter follows the clock, and is put ahead of it for numbers in stock by no more than maxAhead.
-func (p *pot) draw(r *backend.Request, clock int64) (backend.Token, int, error) {
-	reserve := backend.Token(max(r.Reserve, 0))
-	if r.Mode == backend.Reader { // they have one number, and not several
-		reserve = 0
+	if b.now.most = max(o.most, b.now.most); o.since == b.now.since {
+		b.now.seen = max(o.seen, b.now.seen)
 	}
-	t := max(p.next, r.Floor+1)
-	if t+reserve > p.last {
-		if clock > maxClock {
-			clock = 0
-		}
-		if err := backend.CheckFloor(r.Floor, max(p.last, clock)); err != nil {
-			return 0, 0, err
-		}
-		t = max(p.last+1, r.Floor+1, clock)
-		if t > maxToken {
-			return 0, 0, backend.Invalid("no token is left for this name: the last one is %d, "+
-				"and 2^53-1 is the greatest", max(p.last, r.Floor))
-		}
-		most := max(0, min(clock+maxAhead, maxToken)-t)
-		reserve = min(reserve, most)
-		p.sets, p.last = true, t+max(reserve, min(inStock, most))
-	}
-	p.next = t + reserve + 1
-	return t, int(reserve), nil
 }
 
-// ops are the operations that make what was drawn the process's own.
-func (p *pot) ops() []any {
-	switch {
-	case !p.known:
+// load asks the servers for the base if it is not known, or where a floor is not below the next token as far as is
+// known: others may have raised it, or done much, since.
+func (b *base) load(ctx context.Context, s *session, floor backend.Token) error {
+	switch o := b.state(); {
+	case o.known && floor < o.token(o.seen+1):
 		return nil
-	case p.sets:
-		return p.set(p.bucket.path, p.last)
+	case o.known:
+		stat, err := s.touch(ctx)
+		if err != nil {
+			return err
+		}
+		b.saw(o, stat.Mzxid, false, 0)
+		b.outdated(o)
 	}
-	return []any{&zk.CheckVersionRequest{Path: p.bucket.path, Version: p.version}}
+	_, err := together(ctx, s, "base", false, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, b.find(ctx, s)
+	})
+	return err
 }
 
-// after is what is known once that is done.
-func (p *pot) after() draws {
-	d := p.draws
-	if p.sets {
-		d.version = d.following()
+// find reads the base, and anchors it if the process has just come to the servers.
+func (b *base) find(ctx context.Context, s *session) error {
+	for {
+		o, clock := b.state(), int64(0)
+		if o.seen == 0 {
+			if err := s.ensured(ctx, func() error {
+				stat, err := s.touch(ctx)
+				if err == nil {
+					o.seen, clock = stat.Mzxid, stat.Mtime*1000
+				}
+				return err
+			}); err != nil {
+				return err
+			}
+		}
+		w, err := s.readBase(ctx)
+		if err != nil {
+			return err
+		}
+		if w.last == "" && clock == 0 { // deleted since it was connected to
+			b.forget()
+			continue
+		}
+		var guard bool
+		o.version, o.last = w.version, w.last
+		if o.add, guard = w.anchor(o, clock); o.add == w.add && w.last != "" {
+			b.learn(o)
+			return nil
+		}
+		var ops []any
+		if w.last == "" {
+			o.last = fmt.Sprintf("last-%016x", rand.Uint64())
+			ops = append(ops, &zk.CreateRequest{Path: s.st.at.tokens + "/" + o.last, Acl: s.st.acl})
+		} else if guard {
+			ops = append(ops, &zk.CheckVersionRequest{Path: s.st.at.tokens + "/" + o.last, Version: w.granted})
+		}
+		if b.state().since != o.since {
+			continue
+		}
+		if _, err = s.multi(ctx, append(o.set(s.st.at), ops...)...); err == nil {
+			o.version = following(o.version)
+			b.learn(o)
+			return nil
+		}
+		if !errors.Is(err, zk.ErrBadVersion) && !errors.Is(err, zk.ErrNoNode) {
+			return err
+		}
 	}
-	return d
 }
 
-// wrapping is the last version of a counter but one. Versions are counted in 32 bits and wrap; -1,
-// the one before 0, would stand for any, and compare with nothing.
-const wrapping = -2
-
-// set are the operations that set a counter which has not changed since. Nobody ever sees it at the
-// version -1.
-func (d draws) set(path string, last backend.Token) []any {
-	ops := []any{&zk.SetDataRequest{Path: path, Data: number(last), Version: d.version}}
-	if d.version == wrapping {
-		ops = append(ops, &zk.SetDataRequest{Path: path, Data: number(last), Version: -1})
+// set are the operations that set the base, unless somebody else did since. Versions are counted in 32 bits and wrap;
+// nobody ever sees -1, which would stand for any.
+func (o origin) set(at places) []any {
+	data := fmt.Appendf(nil, "%d %s", o.add, o.last)
+	ops := []any{&zk.SetDataRequest{Path: at.tokens, Data: data, Version: o.version}}
+	if o.version == -2 {
+		ops = append(ops, &zk.SetDataRequest{Path: at.tokens, Data: data, Version: -1})
 	}
 	return ops
 }
 
-// following is the version of a counter that was set.
-func (d draws) following() int32 {
-	if d.version == wrapping {
+// keep are the operations that make sure of the base, which was raised or not.
+func (o origin) keep(at places, raised bool) []any {
+	if raised {
+		return o.set(at)
+	}
+	return []any{&zk.CheckVersionRequest{Path: at.tokens, Version: o.version}}
+}
+
+// following is the version of the base's node once it was set.
+func following(version int32) int32 {
+	if version == -2 {
 		return 0
 	}
-	return d.version + 1
+	return version + 1
+}
+
+// written is what the two nodes have.
+type written struct {
+	add      backend.Token
+	version  int32
+	at, time int64  // the zxid, and by the clock in µs when
+	last     string // the second node; empty: nobody has written a base
+	newest   int64  // the zxid of the last grant
+	granted  int32  // that node's version
+}
+
+func (s *session) readBase(ctx context.Context) (w written, err error) {
+	var n node
+	if err := s.ensured(ctx, func() (err error) {
+		n, err = get(ctx, s, s.st.at.tokens)
+		return err
+	}); err != nil || len(n.data) == 0 {
+		return written{}, err
+	}
+	w = written{version: n.stat.Version, at: n.stat.Mzxid, time: n.stat.Mtime * 1000}
+	add, last, _ := strings.Cut(string(n.data), " ")
+	w.add, err = strconv.ParseInt(add, 10, 64)
+	if err != nil || !isToken(w.add+stride*w.at) || !strings.HasPrefix(last, "last-") {
+		return w, backend.Invalid("the node %s does not hold what makes tokens but something that another "+
+			"program put there", s.st.at.tokens)
+	}
+	w.last = last
+	path := s.st.at.tokens + "/" + last
+	n, err = get(ctx, s, path)
+	if errors.Is(err, zk.ErrNoNode) { // deleted by hand: a new one is as new as the last grant
+		if err = s.ensurePath(ctx, path); err == nil {
+			n, err = get(ctx, s, path)
+		}
+	}
+	if err == nil {
+		w.newest, w.granted = n.stat.Mzxid, n.stat.Version
+	}
+	return w, err
+}
+
+// most is the greatest number that was granted or reserved, or that a later one is to exceed.
+func (w written) most() backend.Token { return w.add + stride*max(w.at, w.newest) + stride - 1 }
+
+func isToken(t backend.Token) bool { return t > 0 && t <= maxToken }
+
+// anchor returns what the base is to be for all transactions after the one that a process has seen, at the clock, in
+// µs: so that their tokens are above all that were, and not behind the clock, for the servers may have lost those.
+// guard: there must have been no grant meanwhile.
+func (w written) anchor(o origin, clock int64) (add backend.Token, guard bool) {
+	if clock > maxClock {
+		clock = 0
+	}
+	add = w.add
+	least := max(clock, 1) - stride*o.seen
+	switch age := clock - w.time; {
+	case w.last == "":
+		add = least
+	case w.at > o.seen && age <= 0: // by others, since
+	case epoch(w.at) != epoch(o.seen):
+		add, guard = max(least, w.most()+1-stride*o.seen), true
+	case age < 0 || age >= anchorEvery.Microseconds():
+		add = max(add, least)
+	}
+	return max(add, o.most+1-stride*(o.seen+1)), guard
+}
+
+// exceed puts the base so that the next token exceeds a floor, and reports whether it has to.
+func (o *origin) exceed(floor backend.Token, clock int64) (raised bool, err error) {
+	next := o.token(o.seen + 1)
+	want := max(next, floor+1)
+	if raised = want > next; raised {
+		if err := backend.CheckFloor(floor, max(next, clock)); err != nil {
+			return false, err
+		}
+		if ahead := clock + floorAhead; clock <= maxClock {
+			want = max(want, ahead)
+		}
+	}
+	if want > maxToken-stride {
+		return false, backend.Invalid("no token is left: the next one is %d, and 2^53-1 is the greatest", want)
+	}
+	o.add += want - next
+	return raised, nil
 }
 
 // clock estimates the clock of the servers, in microseconds, from their answers: it is never ahead
@@ -272,56 +319,44 @@ func (c *clock) now() (us int64, known bool) {
 	return c.said + since.Microseconds(), since < time.Hour
 }
 
-// time returns the servers' clock in microseconds. It asks only if it has not heard of it for long.
-func (s *session) time(ctx context.Context) (int64, error) {
-	if us, known := s.st.clock.now(); known {
-		return us, nil
-	}
-	err := s.ensured(ctx, func() error { return s.touch(ctx) })
-	us, _ := s.st.clock.now()
-	return us, err
-}
-
-// record is what a holder's node has, as JSON. Who waits for the node's end learns what the
-// holder's grant has made of the counter.
+// record is what a holder's node has, as JSON. Its token is that of the transaction that made it, with the base that
+// it had; of a reader that joined others it is theirs.
 type record struct {
-	Token   backend.Token `json:"token"`
-	Version int32         `json:"version"`        // that the counter has with it
-	Last    backend.Token `json:"last"`           // the counter's value
-	Both    string        `json:"both,omitempty"` // the migration of a holder in backend.PhaseBoth
-	Owner   string        `json:"owner"`
+	Base  backend.Token `json:"base"` // 0: none
+	Token backend.Token `json:"token,omitempty"`
+	Both  string        `json:"both,omitempty"` // the migration of a holder in backend.PhaseBoth
+	Owner string        `json:"owner"`
 }
 
-// holding is the record of a request that is granted.
-func holding(r *backend.Request, t backend.Token, counter draws) record {
-	rec := record{Token: t, Version: counter.version, Last: counter.last, Owner: r.Owner}
-	if r.Phase == backend.PhaseBoth {
-		rec.Both = r.Move
+// readRecord reads the record of a node, with its token; what is none is empty.
+func readRecord(n node) (r record, ok bool) {
+	err := json.Unmarshal(n.data, &r)
+	if r.Token == 0 && r.Base != 0 {
+		r.Token = origin{add: r.Base}.token(n.stat.Czxid)
 	}
-	return rec
-}
-
-func readRecord(data []byte) (r record, ok bool) {
-	err := json.Unmarshal(data, &r)
-	return r, err == nil && r.Token > 0 && r.Last >= r.Token
+	if err != nil || !isToken(r.Token) {
+		return record{}, false
+	}
+	return r, true
 }
 
 // passing is what a lock's node has, as JSON. A release leaves there for the next in the queue whose it
-// was, and what is known of the counter; a reader that draws a number beside others, for its floor,
-// leaves that number for all who join later.
+// was; a reader that has a token of its own beside others, for its floor, leaves the base of that for all who join
+// later.
 type passing struct {
-	Nonce   string        `json:"nonce,omitempty"`
-	Version int32         `json:"version,omitempty"`
-	Last    backend.Token `json:"last,omitempty"`
-	Era     backend.Token `json:"era,omitempty"`
+	Nonce string         `json:"nonce,omitempty"`
+	Base  *backend.Token `json:"base,omitempty"`
 }
 
-// readPassing reads one; what is none says nothing.
-func readPassing(data []byte) (p passing) {
-	if json.Unmarshal(data, &p) != nil {
-		return passing{}
+// readPassing reads one; what is none says nothing. era is 0 if no reader has left one.
+func readPassing(n node) (p passing, era backend.Token) {
+	if json.Unmarshal(n.data, &p) != nil {
+		return passing{}, 0
 	}
-	return p
+	if p.Base != nil {
+		era = origin{add: *p.Base}.token(n.stat.Mzxid)
+	}
+	return p, era
 }
 
 // encoded is a record or a passing as a node has it.
@@ -329,5 +364,3 @@ func encoded(v any) []byte {
 	data, _ := json.Marshal(v) // of strings and numbers: never fails
 	return data
 }
-
-func number(t backend.Token) []byte { return strconv.AppendInt(nil, t, 10) }

@@ -166,8 +166,8 @@ func TestTryBehindTheNextHolder(t *testing.T) {
 		name, waits, holds string
 		try                locks
 	}{
-		{"r", "/waitread-" + nonce + "-", "/read-" + nonce + "-5", l.RWMutex("r").TryRLock},
-		{"p", "/waitperm-" + nonce + "-20-", "/perm-" + nonce + "-5-20-0", l.Semaphore("p", 20).TryAcquire},
+		{"r", "/waitread-" + nonce + "-", "/read-" + nonce, l.RWMutex("r").TryRLock},
+		{"p", "/waitperm-" + nonce + "-20-", "/perm-" + nonce + "-20-0", l.Semaphore("p", 20).TryAcquire},
 	} {
 		_, err := c.CreateContainer(at(way.name), nil, zk.FlagContainer, acl)
 		must(t, err)
@@ -191,7 +191,7 @@ func TestTryBehindTheNextHolder(t *testing.T) {
 		holds := at(way.name) + way.holds
 		_, err = c.Multi(
 			&zk.DeleteRequest{Path: place, Version: -1},
-			&zk.CreateRequest{Path: holds, Acl: acl, Flags: zk.FlagEphemeral},
+			&zk.CreateRequest{Path: holds, Data: []byte(`{"token":5}`), Acl: acl, Flags: zk.FlagEphemeral},
 		)
 		must(t, err)
 		release()

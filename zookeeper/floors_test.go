@@ -1,0 +1,109 @@
+package zookeeper_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/fencelock/fencelock/backend"
+)
+
+// base is how often the base of the tokens has changed.
+func base(t *testing.T, c *zk.Conn) int32 {
+	t.Helper()
+	_, stat, err := c.Get(root + "/tokens")
+	must(t, err)
+	return stat.Version
+}
+
+// A floor that is below the tokens changes nothing, whatever others have done since the process was granted one.
+func TestFloorsBelowTheTokens(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	d, other := driver(t, z.URL()), driver(t, z.URL())
+	for _, one := range []caller{d, other} {
+		must(t, one.Release(t.Context(), hold(t, one, request("warm"))))
+	}
+	held := hold(t, d, request("held"))
+	before := base(t, c)
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			for range 50 {
+				if _, err := c.Set(root+"/done", nil, -1); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	newest := hold(t, other, request("x"))
+	must(t, other.Release(t.Context(), newest))
+	r := request("x")
+	r.Floor = newest.Token - 1
+	h := hold(t, d, r)
+	if far := h.Token - newest.Token; far <= 0 || far > 100*256 {
+		t.Errorf("with a floor of %d: got token %d after %d", r.Floor, h.Token, newest.Token)
+	}
+	must(t, d.RaiseHeld(t.Context(), held, newest.Token))
+	must(t, d.Raise(t.Context(), newest.Token))
+	if n := base(t, c) - before; n != 0 {
+		t.Errorf("the base has changed %d times, want 0", n)
+	}
+}
+
+// A floor that others have reached is not too high, though the process has not heard of that.
+func TestFloorThatOthersHaveReached(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	d, other := driver(t, z.URL()), driver(t, z.URL())
+	for _, one := range []caller{d, other} {
+		must(t, one.Release(t.Context(), hold(t, one, request("x"))))
+	}
+	far := backend.Token(0)
+	for range 3 {
+		last, err := other.Source(t.Context())
+		must(t, err)
+		far = last + backend.FloorAhead*5/6
+		must(t, other.Raise(t.Context(), far))
+	}
+	r := request("x")
+	r.Floor = far
+	if h := hold(t, d, r); h.Token <= far {
+		t.Errorf("with a floor of %d: got token %d", far, h.Token)
+	}
+}
+
+// Somebody deletes all nodes, and the tokens are above the clock: a process goes on above what it was granted itself.
+func TestTokensAfterADeletion(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	d := driver(t, z.URL())
+	r := request("x")
+	r.Floor = time.Now().UnixMicro() + backend.FloorAhead/2
+	for range 2 {
+		h := hold(t, d, r)
+		must(t, d.Release(t.Context(), h))
+		var wipe func(path string)
+		wipe = func(path string) {
+			children, _, err := c.Children(path)
+			must(t, err)
+			for _, child := range children {
+				wipe(path + "/" + child)
+			}
+			must(t, c.Delete(path, -1))
+		}
+		wipe(root)
+		r = request("x")
+		next := hold(t, d, r)
+		if next.Token <= h.Token {
+			t.Errorf("token: got %d after %d", next.Token, h.Token)
+		}
+		must(t, d.Release(t.Context(), next))
+		r = request("x")
+	}
+}
