@@ -77,6 +77,25 @@ func TestFloorThatOthersHaveReached(t *testing.T) {
 	}
 }
 
+// Somebody empties the node of the base: it is written anew.
+func TestEmptiedBase(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	d := driver(t, z.URL())
+	last := backend.Token(0)
+	for _, one := range []caller{d, d, driver(t, z.URL())} {
+		h := hold(t, one, request("x"))
+		if h.Token <= last {
+			t.Errorf("token: got %d after %d", h.Token, last)
+		}
+		last = h.Token
+		must(t, one.Release(t.Context(), h))
+		_, err := c.Set(root+"/tokens", nil, -1)
+		must(t, err)
+	}
+}
+
 // Somebody deletes all nodes, and the tokens are above the clock: a process goes on above what it was granted itself.
 func TestTokensAfterADeletion(t *testing.T) {
 	t.Parallel()

@@ -110,21 +110,31 @@ func (b *base) saw(o origin, zxid int64, raised bool, most backend.Token) {
 // load asks the servers for the base if it is not known, or where a floor is not below the next token as far as is
 // known: others may have raised it, or done much, since.
 func (b *base) load(ctx context.Context, s *session, floor backend.Token) error {
-	switch o := b.state(); {
-	case o.known && floor < o.token(o.seen+1):
-		return nil
-	case o.known:
-		stat, err := s.touch(ctx)
+	o := b.state()
+	if o.known {
+		if floor < o.token(o.seen+1) {
+			return nil
+		}
+		stat, err := s.write(ctx)
 		if err != nil {
 			return err
 		}
 		b.saw(o, stat.Mzxid, false, 0)
 		b.outdated(o)
 	}
-	_, err := together(ctx, s, "base", false, func(ctx context.Context) (struct{}, error) {
+	_, err := together(ctx, s, "base", o.known, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, b.find(ctx, s)
 	})
 	return err
+}
+
+// write is touch, and makes what is missing.
+func (s *session) write(ctx context.Context) (stat *zk.Stat, err error) {
+	err = s.ensured(ctx, func() (err error) {
+		stat, err = s.touch(ctx)
+		return err
+	})
+	return stat, err
 }
 
 // find reads the base, and anchors it if the process has just come to the servers.
@@ -132,15 +142,11 @@ func (b *base) find(ctx context.Context, s *session) error {
 	for {
 		o, clock := b.state(), int64(0)
 		if o.seen == 0 {
-			if err := s.ensured(ctx, func() error {
-				stat, err := s.touch(ctx)
-				if err == nil {
-					o.seen, clock = stat.Mzxid, stat.Mtime*1000
-				}
-				return err
-			}); err != nil {
+			stat, err := s.write(ctx)
+			if err != nil {
 				return err
 			}
+			o.seen, clock = stat.Mzxid, stat.Mtime*1000
 		}
 		w, err := s.readBase(ctx)
 		if err != nil {
@@ -219,10 +225,13 @@ func (s *session) readBase(ctx context.Context) (w written, err error) {
 	if err := s.ensured(ctx, func() (err error) {
 		n, err = get(ctx, s, s.st.at.tokens)
 		return err
-	}); err != nil || len(n.data) == 0 {
-		return written{}, err
+	}); err != nil {
+		return w, err
 	}
 	w = written{version: n.stat.Version, at: n.stat.Mzxid, time: n.stat.Mtime * 1000}
+	if len(n.data) == 0 {
+		return w, nil
+	}
 	add, last, _ := strings.Cut(string(n.data), " ")
 	w.add, err = strconv.ParseInt(add, 10, 64)
 	if err != nil || !isToken(w.add+stride*w.at) || !strings.HasPrefix(last, "last-") {
@@ -271,15 +280,16 @@ func (w written) anchor(o origin, clock int64) (add backend.Token, guard bool) {
 
 // exceed puts the base so that the next token exceeds a floor, and reports whether it has to.
 func (o *origin) exceed(floor backend.Token, clock int64) (raised bool, err error) {
+	if clock > maxClock {
+		clock = 0
+	}
 	next := o.token(o.seen + 1)
 	want := max(next, floor+1)
 	if raised = want > next; raised {
 		if err := backend.CheckFloor(floor, max(next, clock)); err != nil {
 			return false, err
 		}
-		if ahead := clock + floorAhead; clock <= maxClock {
-			want = max(want, ahead)
-		}
+		want = max(want, clock+floorAhead)
 	}
 	if want > maxToken-stride {
 		return false, backend.Invalid("no token is left: the next one is %d, and 2^53-1 is the greatest", want)
