@@ -484,6 +484,7 @@ func (p *place) recover(ctx context.Context) error {
 			if !ok || !ours {
 				return errEnded // left by a session of ours that is over: it goes by itself
 			}
+			p.st.base.saw(p.st.base.state(), 0, false, r.Token+stride-1)
 			// The time is confirmed next.
 			p.granted(path, backend.Grant{Token: r.Token, Slot: e.slot, Asked: backend.Now()})
 			return nil

@@ -173,21 +173,24 @@
 // Every multi that grants checks the version of the base's node, so nobody grants with a base that is out of date: it
 // is refused, reads the base, and asks again. The base changes, on the condition that nobody else changed it,
 //
-//   - when a process comes to a server, at first or after a broken connection, and nobody changed it in the last
-//     second: the base becomes what brings the next token to the servers' clock in µs, unless it is there already.
-//     For the servers may have lost their data, or have been set back;
+//   - when a process comes to a server, at first, after a broken connection or the end of a session, and nobody
+//     changed it in the last second: the base becomes what brings the next token to the servers' clock in µs, unless
+//     it is there already. For the servers may have lost their data, or have been set back;
 //   - after an election, in which the zxid jumps by 2^32: the base falls, so that the next token is the clock, or
-//     above the last that was granted, which the zxid of tokens/last-… tells, if that is greater. The condition is
-//     that there was no grant meanwhile. Nobody grants before, for an election breaks all connections;
+//     above the last that was granted or raised to, of which the zxid of tokens/last-… tells, if that is greater. The
+//     condition is that there was no grant meanwhile. An election breaks all connections, so nobody grants before,
+//     but for what is said below;
 //   - for a floor, and for what a migration raises the tokens to, if those that follow would not exceed it: to that,
 //     or to a tenth of a second above the clock, so that the next floors of a source that is not further ahead need
 //     no change.
 //
 // In every order of these steps tokens rise, which a test of this package shows. After a loss of data, or a return to
 // an older state, they do if the leader's clock is ahead of them, as it is unless floors put them above it, or the
-// ensemble wrote more than 3,900 transactions a second for long, or a request that was about to leave when an
-// election broke its connection left on the next one: that puts them twelve days ahead. A request that leaves so
-// after a loss of data may have a token as of before. A process remembers what it was granted itself.
+// ensemble wrote more than 3,900 transactions a second for long. A process remembers what it was granted itself.
+//
+// One request is not held up by an election or a loss of data: that which was about to leave when its connection
+// broke, and leaves on the next. After an election it puts the tokens twelve days ahead of the clock; after a loss of
+// data it may have a token as of before.
 //
 // # Gates
 //

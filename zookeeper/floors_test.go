@@ -48,8 +48,12 @@ func TestFloorsBelowTheTokens(t *testing.T) {
 	if far := h.Token - newest.Token; far <= 0 || far > 100*256 {
 		t.Errorf("with a floor of %d: got token %d after %d", r.Floor, h.Token, newest.Token)
 	}
+	last := granted(t, c)
 	must(t, d.RaiseHeld(t.Context(), held, newest.Token))
 	must(t, d.Raise(t.Context(), newest.Token))
+	if n := granted(t, c) - last; n != 2 { // after an election that zxid is what the tokens are to exceed
+		t.Errorf("%d raises were noted, want 2", n)
+	}
 	if n := base(t, c) - before; n != 0 {
 		t.Errorf("the base has changed %d times, want 0", n)
 	}

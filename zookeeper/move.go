@@ -374,7 +374,9 @@ func (b *base) raise(ctx context.Context, s *session, floor backend.Token, there
 		if err != nil {
 			return err
 		}
-		i, err := s.multi(ctx, append(there, o.keep(s.st.at, raised)...)...)
+		// The second node tells an election's anchor that numbers up to this zxid are not to be granted.
+		ops := append(o.keep(s.st.at, raised), &zk.SetDataRequest{Path: s.st.at.tokens + "/" + o.last, Version: -1})
+		i, err := s.multi(ctx, slices.Concat(there, ops)...)
 		switch {
 		case err == nil:
 			b.saw(o, 0, raised, floor)

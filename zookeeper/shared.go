@@ -209,6 +209,8 @@ func (p *place) step(ctx context.Context) error {
 			moved = 8
 		case !errors.Is(err, errMoved):
 			return err
+		case p.wait != "": // whom it was to join has gone
+			moved++
 		}
 	}
 	if p.wait != "" {
@@ -228,7 +230,9 @@ func (s *session) breakAll(ctx context.Context, lock string, l line) error {
 		last = max(last, h.Token)
 	}
 	for {
-		old := slices.DeleteFunc(shown, func(h shownHold) bool { return h.Token > last }) // granted since
+		old := slices.DeleteFunc(shown, func(h shownHold) bool {
+			return h.Token > last || h.err == nil && !h.there // granted since, or gone
+		})
 		if len(old) == 0 {
 			return s.erase(ctx, lock, nil)
 		}

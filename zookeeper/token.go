@@ -82,50 +82,58 @@ func (b *base) outdated(o origin) {
 	}
 }
 
-// learn takes in what the servers have, unless all was forgotten since it was asked for.
+// learn takes in what the servers have, unless all was forgotten since it was asked for, or something newer is known.
 func (b *base) learn(o origin) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if o.since == b.now.since {
-		o.known, o.seen, o.most = true, max(o.seen, b.now.seen), max(o.most, b.now.most)
-		b.now = o
+	if o.since != b.now.since {
+		return
 	}
+	o.known, o.seen, o.most = true, max(o.seen, b.now.seen), max(o.most, b.now.most)
+	if b.now.known && b.now.last == o.last && o.version-b.now.version < 0 {
+		b.now.seen, b.now.most = o.seen, o.most
+		return
+	}
+	b.now = o
 }
 
 // saw takes in a transaction that was done with a base, what it may have made of that, and the greatest number that
 // came of it.
 func (b *base) saw(o origin, zxid int64, raised bool, most backend.Token) {
-	if o.seen, o.most = max(o.seen, zxid), max(o.most, most); raised {
+	o.seen = max(o.seen, zxid)
+	b.mu.Lock()
+	if b.now.most = max(most, b.now.most); o.since == b.now.since {
+		b.now.seen = max(o.seen, b.now.seen)
+	}
+	b.mu.Unlock()
+	if raised {
 		o.version = following(o.version)
 		b.learn(o)
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.now.most = max(o.most, b.now.most); o.since == b.now.since {
-		b.now.seen = max(o.seen, b.now.seen)
 	}
 }
 
 // load asks the servers for the base if it is not known, or where a floor is not below the next token as far as is
 // known: others may have raised it, or done much, since.
 func (b *base) load(ctx context.Context, s *session, floor backend.Token) error {
-	o := b.state()
-	if o.known {
-		if floor < o.token(o.seen+1) {
+	for {
+		o := b.state()
+		if o.known && floor < o.token(o.seen+1) {
 			return nil
 		}
-		stat, err := s.write(ctx)
-		if err != nil {
+		if o.known {
+			stat, err := s.write(ctx)
+			if err != nil {
+				return err
+			}
+			b.saw(o, stat.Mzxid, false, 0)
+		}
+		_, err := together(ctx, s, "base", o.known, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, b.find(ctx, s)
+		})
+		if err != nil || o.known {
 			return err
 		}
-		b.saw(o, stat.Mzxid, false, 0)
-		b.outdated(o)
 	}
-	_, err := together(ctx, s, "base", o.known, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, b.find(ctx, s)
-	})
-	return err
 }
 
 // write is touch, and makes what is missing.
@@ -245,6 +253,9 @@ func (s *session) readBase(ctx context.Context) (w written, err error) {
 		if err = s.ensurePath(ctx, path); err == nil {
 			n, err = get(ctx, s, path)
 		}
+	}
+	if errors.Is(err, zk.ErrNoNode) { // and again
+		err = errBase
 	}
 	if err == nil {
 		w.newest, w.granted = n.stat.Mzxid, n.stat.Version
