@@ -484,13 +484,8 @@ func TestLateNewsOfAnotherQueue(t *testing.T) {
 	d, err := backend.Open(t.Context(), url, nil)
 	must(t, err)
 	t.Cleanup(func() { must(t, d.Close()) })
-	w := &backend.Claim{
-		Request: &backend.Request{
-			Name: "x", Nonce: strings.Repeat("7", 32), Owner: "o", TTL: 30 * time.Second, Wait: true, Auto: true,
-			Lost: func(error) {},
-		},
-		Waker: deaf{},
-	}
+	w := &backend.Claim{Request: request("x"), Waker: deaf{}}
+	w.Wait = true
 	look := func() error { return d.Enter(within(t, 10*time.Second), w) }
 	held := func() {
 		t.Helper()

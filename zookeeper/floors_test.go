@@ -13,9 +13,40 @@ import (
 // base is how often the base of the tokens has changed.
 func base(t *testing.T, c *zk.Conn) int32 {
 	t.Helper()
-	_, stat, err := c.Get(root + "/tokens")
-	must(t, err)
-	return stat.Version
+	return writes(t, c, root+"/tokens")
+}
+
+// The base changes once in a second for processes that start, and once in a tenth for floors that follow the clock.
+func TestBaseChangesSeldom(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	d := driver(t, z.URL())
+	must(t, d.Release(t.Context(), hold(t, d, request("warm"))))
+	for _, one := range []struct {
+		what  string
+		every time.Duration
+		do    func()
+	}{
+		{"starts", time.Second, func() {
+			d := driver(t, z.URL())
+			must(t, d.Release(t.Context(), hold(t, d, request("x"))))
+		}},
+		{"floors", 100 * time.Millisecond, func() {
+			r := request("x")
+			r.Floor = time.Now().UnixMicro()
+			must(t, d.Release(t.Context(), hold(t, d, r)))
+		}},
+	} {
+		before, began := base(t, c), time.Now()
+		for range 20 {
+			one.do()
+		}
+		most := 2 + int32(time.Since(began)/one.every)
+		if n := base(t, c) - before; n > most {
+			t.Errorf("20 %s: the base has changed %d times, want at most %d", one.what, n, most)
+		}
+	}
 }
 
 // A floor that is below the tokens changes nothing, whatever others have done since the process was granted one.
@@ -121,8 +152,7 @@ func TestTokensAfterADeletion(t *testing.T) {
 			must(t, c.Delete(path, -1))
 		}
 		wipe(root)
-		r = request("x")
-		next := hold(t, d, r)
+		next := hold(t, d, request("x"))
 		if next.Token <= h.Token {
 			t.Errorf("token: got %d after %d", next.Token, h.Token)
 		}

@@ -39,14 +39,20 @@ func last(t *testing.T, c *zk.Conn) string {
 	return root + "/tokens/" + children[0]
 }
 
-// granted is how often something was granted.
-func granted(t *testing.T, c *zk.Conn) int32 {
+// writes is how often a node was written.
+func writes(t *testing.T, c *zk.Conn, path string) int32 {
 	t.Helper()
 	_, err := c.Sync("/")
 	must(t, err)
-	_, stat, err := c.Get(last(t, c))
+	_, stat, err := c.Get(path)
 	must(t, err)
 	return stat.Version
+}
+
+// granted is how often something was granted.
+func granted(t *testing.T, c *zk.Conn) int32 {
+	t.Helper()
+	return writes(t, c, last(t, c))
 }
 
 func TestLostReplyOfAcquire(t *testing.T) {

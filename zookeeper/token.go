@@ -177,7 +177,7 @@ func (b *base) find(ctx context.Context, s *session) error {
 		} else if guard {
 			ops = append(ops, &zk.CheckVersionRequest{Path: s.st.at.tokens + "/" + o.last, Version: w.granted})
 		}
-		if b.state().since != o.since {
+		if b.state().since != o.since { // the connection broke: what was read may be of before an election
 			continue
 		}
 		if _, err = s.multi(ctx, append(o.set(s.st.at), ops...)...); err == nil {
