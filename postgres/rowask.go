@@ -18,6 +18,9 @@ const (
 	tagHead = "fl "
 	// tagMost is how long the server lets an application_name be.
 	tagMost = 63
+	// freshest is how old the request of a wait may be for its answer to grant by it, before it is confirmed: a hold that
+	// is over soon does without. The rest of the claim is what its holder has for that.
+	freshest = claim / 2
 )
 
 // timeout is the server's lease of a session.
@@ -174,7 +177,7 @@ func (s *session) queue(c *backend.Claim, begin string) error {
 	}
 	s.stand(waiting)
 	sql, flight := begin+s.taking(c, true, min(claim, s.timeout())), make(chan taken, 1)
-	s.flight = flight
+	s.flight, s.asked = flight, backend.Now()
 	s.row.flying.Go(func() {
 		res, err := s.exec(context.Background(), sql)
 		if s.ctx.Err() != nil {
@@ -231,13 +234,32 @@ func (s *session) asleep(ctx context.Context, c *backend.Claim) error {
 		}
 	case a.word(0) != "held":
 		return s.refused(ctx, unexpected(strings.Join(a, " ")))
+	case c.Auto && c.Move == "" && s.asked.Elapsed() <= min(freshest, c.TTL/2):
+		s.unconfirmed = s.confirming()
+		if err := s.grant(ctx, c, s.asked); err != nil {
+			return err
+		}
+		c.Grant.Short = min(claim, s.timeout())
+		return nil
 	}
 	asked := backend.Now()
-	if _, err := s.exec(lasting, s.unwait+s.rename+"SET LOCAL idle_in_transaction_session_timeout="+
-		strconv.FormatInt(millis(s.timeout()), 10)); err != nil {
+	if _, err := s.exec(lasting, s.confirming()); err != nil {
 		return s.refused(ctx, err)
 	}
 	return s.grant(ctx, c, asked)
+}
+
+// confirming makes a grant that was waited for last for the full time.
+func (s *session) confirming() string {
+	return s.unwait + s.rename + "SET LOCAL idle_in_transaction_session_timeout=" +
+		strconv.FormatInt(millis(s.timeout()), 10) + ";"
+}
+
+// confirm is confirming for a grant that was not confirmed yet.
+func (s *session) confirm() string {
+	sql := s.unconfirmed
+	s.unconfirmed = ""
+	return sql
 }
 
 // reply is the server's to an acquisition, in words.

@@ -59,13 +59,16 @@ type session struct {
 	closed bool  // the connection is being closed
 	timer  *time.Timer
 
-	flight chan taken    // gets the answer to a wait that is under way; Ask's
-	unwait string        // ends what is set for a wait; Ask's
-	rename string        // shows a token that was drawn by another connection; Ask's
-	ended  chan struct{} // closed when the COMMIT has ended; Leave's
+	flight chan taken      // gets the answer to a wait that is under way; Ask's
+	asked  backend.Instant // when its request was sent; Ask's
+	unwait string          // ends what is set for a wait; Ask's
+	rename string          // shows a token that was drawn by another connection; Ask's
+	ended  chan struct{}   // closed when the COMMIT has ended; Leave's
 
-	id    string // the transaction's, see identity: to tell it from another, and to learn what became of a COMMIT
-	xid   string // mode advisory: the number of one that was written in, before its COMMIT is sent; mu guards it
+	id          string // the transaction's, see identity: to tell it from another, and to learn what became of a COMMIT
+	xid         string // mode advisory: the number of one that was written in, before its COMMIT is sent; mu guards it
+	unconfirmed string // what is still to be sent of a grant that is for a moment; the turn guards it
+
 	named string // the application_name of the transaction; the turn guards it
 	token backend.Token
 	tx    tx // what the holder writes
@@ -336,11 +339,11 @@ func (s *session) renew(ctx context.Context) error {
 // the one that was granted the lock: a holder's COMMIT AND CHAIN ends that, and begins one that
 // looks like it. The caller has the turn.
 func (s *session) identify() error {
-	res, err := s.exec(s.ctx, "SELECT "+s.identity())
+	res, err := s.exec(s.ctx, s.confirm()+"SELECT "+s.identity())
 	if lost := s.open(err); lost != nil {
 		return lost
 	}
-	if len(res) != 1 || len(res[0].Rows) != 1 || string(res[0].Rows[0][0]) != s.id {
+	if n := len(res) - 1; n < 0 || len(res[n].Rows) != 1 || string(res[n].Rows[0][0]) != s.id {
 		s.end(lossOf(nil))
 		return s.heldOr(backend.ErrLost)
 	}
