@@ -135,6 +135,70 @@ func rowOwners(t *testing.T, s *servers.PostgresServer) {
 	unlock(t, lock(t, l.Mutex("z")))
 }
 
+// Who has waited for a moment only has the lock before that is confirmed, and the settings of its wait end with that or
+// with its first statement. After a longer wait, or where nobody renews, the confirmation comes first.
+func rowShortWait(t *testing.T, s *servers.PostgresServer) {
+	const limits = "&statement_timeout=7s&lock_timeout=6s"
+	direct := open(t, at(s.Addr(), postgres.Row))
+	for i, tt := range []struct {
+		what  string
+		waits time.Duration
+		early bool
+		opts  []fencelock.Option
+	}{
+		{"short", 0, true, nil},
+		{"long", 1100 * time.Millisecond, false, nil},
+		{"renewed by hand", 0, false, []fencelock.Option{fencelock.WithManualRenew()}},
+		{"with a short TTL", 300 * time.Millisecond, false, []fencelock.Option{fencelock.WithTTL(500 * time.Millisecond)}},
+	} {
+		proxy := proxied(t, s)
+		l := open(t, at(proxy.Addr(), postgres.Row)+limits, tt.opts...)
+		name := fmt.Sprint("short", i)
+		le := lock(t, direct.Mutex(name))
+		wait := queue(t, l, name, 1)
+		<-time.After(tt.waits)
+		proxy.Set(faultproxy.Mode{HoldRequests: true})
+		unlock(t, le)
+		early, most := false, 200*time.Millisecond
+		if tt.early {
+			most = claimed / 2
+		}
+		select {
+		case <-wait.done:
+			early = true
+		case <-time.After(most):
+		}
+		if early != tt.early {
+			t.Errorf("%s: granted before a confirmation: %v, want %v", tt.what, early, tt.early)
+		}
+		proxy.Set(faultproxy.Mode{})
+		next := wait.granted(t, 5*time.Second)
+		if tt.early {
+			await(t, time.Second, "the full lease", func() bool { return time.Until(next.Deadline()) > 20*time.Second })
+			<-time.After(claimed + 200*time.Millisecond) // so long the server keeps what nobody confirms
+		}
+		must(t, next.Unlock(t.Context()))
+	}
+	for range 5 { // mostly before the engine has confirmed it
+		l := open(t, at(s.Addr(), postgres.Row)+limits)
+		le := lock(t, direct.Mutex("tx"))
+		wait := queue(t, l, "tx", 1)
+		unlock(t, le)
+		next := wait.granted(t, 5*time.Second)
+		var statement, lock, idle string
+		must(t, txOf(t, next).QueryRow(t.Context(), "SELECT current_setting('statement_timeout'), "+
+			"current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout')").
+			Scan(&statement, &lock, &idle))
+		if statement != "7s" || lock != "6s" || idle != "30s" {
+			t.Errorf("got the timeouts %s, %s and %s, want 7s, 6s and 30s", statement, lock, idle)
+		}
+		unlock(t, next)
+	}
+}
+
+// claimed is how long a grant is kept that its waiter does not confirm.
+const claimed = 2 * time.Second
+
 func rowLostReplies(t *testing.T, s *servers.PostgresServer, mode postgres.Mode) {
 	p := pool(t, s, "")
 	proxy := proxied(t, s)
@@ -164,7 +228,8 @@ func rowLostReplies(t *testing.T, s *servers.PostgresServer, mode postgres.Mode)
 		}
 		unlock(t, le)
 	}
-	// The grant of a waiter, and its confirmation.
+	// The grant of a waiter, and its confirmation: of one whom the engine does not renew it comes first.
+	l = open(t, at(proxy.Addr(), mode), fencelock.WithTTL(time.Minute), fencelock.WithManualRenew())
 	for _, of := range []string{"true) t;", "SET LOCAL idle_in_transaction_session_timeout"} {
 		direct := open(t, at(s.Addr(), mode))
 		le := lock(t, direct.Mutex("w"))

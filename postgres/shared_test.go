@@ -21,6 +21,7 @@ func TestOnOneServer(t *testing.T) {
 		{"RowPoolUsedUp", rowPoolUsedUp},
 		{"RowOwners", rowOwners},
 		{"RowLostReplies", inTx(rowLostReplies)},
+		{"RowShortWait", rowShortWait},
 		{"RowDoors", rowDoors},
 		{"LeaseLostReplies", leaseLostReplies},
 		{"PushGoesToOneProcess", pushGoesToOneProcess},
