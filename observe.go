@@ -155,11 +155,12 @@ func (os observers) Begin(ctx context.Context, e Event) context.Context {
 	return ctx
 }
 
-// Observe gives each the context that all of them made.
+// Observe gives each the context that all of them made. One that panics keeps the event from no other.
 func (os observers) Observe(ctx context.Context, e Event) {
-	for _, o := range os {
-		o.Observe(ctx, e)
+	if len(os) > 1 {
+		defer os[1:].Observe(ctx, e)
 	}
+	os[0].Observe(ctx, e)
 }
 
 // begin tells the observer of the start of a call, and returns the context to go on with.

@@ -557,3 +557,23 @@ func TestJoinedSaysHowLongItTook(t *testing.T) {
 		unlock(t, le)
 	})
 }
+
+// An observer that panics keeps no event from the next one.
+func TestObserverPanicsBesideAnother(t *testing.T) {
+	t.Parallel()
+	var seen []fencelock.EventKind
+	l := openLoose(t, newFake(t), fencelock.WithObserver(observe(func(_ context.Context, e fencelock.Event) {
+		if e.Kind == fencelock.Acquired {
+			panic("observer")
+		}
+	})), fencelock.WithObserver(observe(func(_ context.Context, e fencelock.Event) { seen = append(seen, e.Kind) })))
+	if !recovered(func() { _, _ = l.Mutex("x").Lock(t.Context()) }) {
+		t.Error("the panic has not come to who locks")
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if len(seen) == 0 || seen[0] != fencelock.Acquired {
+		t.Errorf("the second observer saw %v, want %v first", seen, fencelock.Acquired)
+	}
+}

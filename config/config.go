@@ -59,6 +59,7 @@ type Backend struct {
 	Known bool
 
 	url    func() string // a function, so that no %+v shows a password
+	timed  bool          // of a migration: the file gives its TTL
 	at     pos
 	traits pos // what a message about Traits points at
 }

@@ -159,10 +159,17 @@ func (d *document) pairs(n *yaml.Node, what string, do func(key text, value *yam
 func (d *document) fields(n *yaml.Node, what string, required int, known ...string) map[string]*yaml.Node {
 	fields := map[string]*yaml.Node{}
 	before := len(d.problems)
+	split := false // YAML splits a URL without quotes at each comma, and a password with it
+	for i := 0; i < len(n.Content); i += 2 {
+		split = split || strings.ContainsAny(n.Content[i].Value, "@/")
+	}
 	ok := d.pairs(n, what, func(key text, value *yaml.Node) {
 		if !slices.Contains(known, key.value) {
-			d.problems.add(key.at, "%s: unknown key %s: known are %s",
-				what, quote(key.value), strings.Join(known, ", "))
+			shown := quote(key.value)
+			if split {
+				shown = "(of a URL without quotes?)"
+			}
+			d.problems.add(key.at, "%s: unknown key %s: known are %s", what, shown, strings.Join(known, ", "))
 			return
 		}
 		fields[key.value] = value

@@ -122,7 +122,7 @@ func (l *loader) migration(b *Backend, n *yaml.Node) {
 		return
 	}
 	b.Traits, b.Known = movingTraits(b.Migrate.Phase, from.Traits, to.Traits), from.Known && to.Known
-	if b.TTL == 0 {
+	if b.timed = b.TTL != 0; !b.timed {
 		b.TTL = movingTTL(b.Migrate.Phase, from, to)
 	}
 	l.checkTTL(b)
@@ -257,12 +257,21 @@ func (l *loader) warn() {
 // warnOfPhases tells now of a phase to come in which a rule would not load.
 func (l *loader) warnOfPhases(ws *problems, r *Rule) {
 	m := r.Backend.Migrate
-	legs := map[string]backend.Traits{}
+	legs := map[string]*Backend{}
 	for _, b := range l.c.backends {
-		legs[b.Name] = b.Traits
+		legs[b.Name] = b
 	}
 	for _, phase := range phases() {
-		t := movingTraits(phase, legs[m.From], legs[m.To])
+		t := movingTraits(phase, legs[m.From].Traits, legs[m.To].Traits)
+		then := Backend{TTL: r.Backend.TTL}
+		if !r.Backend.timed {
+			then.TTL = movingTTL(phase, legs[m.From], legs[m.To])
+		}
+		if ttl := then.LeaseTTL(); ttl < t.MinTTL {
+			ws.add(pos{r.Line, r.Column}, "rule %s: in phase %s a ttl of %v would be too short for backend %s, which needs %v "+
+				"then, and the file would not load", r.shown, phase, ttl, quote(r.Backend.Name), t.MinTTL)
+			return
+		}
 		if miss := r.Need.Missing(t); len(miss) > 0 {
 			ws.add(pos{r.Line, r.Column},
 				"rule %s: in phase %s backend %s would not carry %s any more: %s is "+

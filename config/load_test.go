@@ -168,6 +168,16 @@ func TestWarnsOfPhasesToCome(t *testing.T) {
 	if _, err := load(file("both", "consensus")); err == nil {
 		t.Error("phase both loads")
 	}
+	short := func(phase string) string {
+		return strings.Replace(inPhase(phase, "{match: x, scenario: inventory, backend: m}"), "m: {", "m: {ttl: 500ms, ", 1)
+	}
+	ws = mustLoad(t, short("from")).Warnings()
+	if len(ws) == 0 || !strings.Contains(ws[0].What, "in phase both a ttl of 500ms would be too short") {
+		t.Errorf("with a short TTL: got %v, want a warning about phase both", ws)
+	}
+	if _, err := load(short("both")); err == nil {
+		t.Error("a short TTL loads in phase both")
+	}
 }
 
 // rules is a file with these rules over a redis called a, an etcd called e and a migration m between them.
@@ -184,6 +194,19 @@ func inPhase(phase, rule string) string {
 // oneBackend is a file with this backend, called b, in line 2.
 func oneBackend(text string) string {
 	return "backends:\n  b: " + text + "\nlocks:\n  - {match: \"*\", scenario: deduplication, backend: b}\n"
+}
+
+// A URL without quotes, which YAML splits at the commas of its password.
+func TestPiecesOfAPassword(t *testing.T) {
+	_, err := load(oneBackend("{url: redis://app:first,Second,Third@10.0.0.5:6379/0}"))
+	if err == nil || !strings.Contains(err.Error(), "of a URL without quotes?") {
+		t.Errorf("got %v, want it to name the URL", err)
+	}
+	for _, piece := range []string{"first", "Second", "Third"} {
+		if err != nil && strings.Contains(err.Error(), piece) {
+			t.Errorf("got %v, want no %q in it", err, piece)
+		}
+	}
 }
 
 func TestLoadRefuses(t *testing.T) {

@@ -30,14 +30,11 @@ func (m *Memory) Check(ctx context.Context, resource string, t Token) error {
 	return m.Do(ctx, resource, t, func() error { return nil })
 }
 
-// Do implements Doer. A token further ahead of this machine's clock in µs than [backend.FloorAhead] is ErrInvalid: no
-// store grants it, and once remembered it would keep every holder out for good.
+// Do implements Doer. A token further ahead of this machine's clock in µs, and of what was seen, than
+// [backend.FloorAhead] is ErrInvalid: once remembered it would keep every holder out for good.
 func (m *Memory) Do(ctx context.Context, resource string, t Token, access func() error) error {
 	if t <= 0 {
 		return backend.Invalid("token %d: want a positive one", t)
-	}
-	if now := time.Now().UnixMicro(); t > now+backend.FloorAhead {
-		return backend.Invalid("token %d: want at most an hour above this machine's clock in µs, which is %d", t, now)
 	}
 	s := m.of(resource)
 	select {
@@ -52,6 +49,10 @@ func (m *Memory) Do(ctx context.Context, resource string, t Token, access func()
 	defer func() { s.turn <- struct{}{} }()
 	if t < s.max {
 		return &backend.StaleError{Max: s.max}
+	}
+	if now := max(time.Now().UnixMicro(), s.max); t > now+backend.FloorAhead {
+		return backend.Invalid("token %d: want at most an hour (in µs) above this machine's clock and every token "+
+			"that was seen, which is %d", t, now)
 	}
 	s.max = t
 	return access()

@@ -21,8 +21,7 @@ function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
       -- make room by their end, and a waiter that has died by that.
       tally(value)
       if held ~= 'x' then
-        serve(pub, nonce, claim)
-        if held == '' then n = draw(floor) else value = call('GET', LOCK) end
+        if serve(pub, nonce, claim) and held == '' then n = draw(floor) else value = call('GET', LOCK) or '' end
       end
     end
   end

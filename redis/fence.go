@@ -25,7 +25,7 @@ var checkTokenScript = NewFencedScript("return 1")
 // CheckToken refuses a stale fencing token: it returns nil if t is at least as great as every token
 // that was checked for the resource before, and remembers it; a *backend.StaleError, which matches
 // ErrStale, if it is lower; ErrInvalid for a token that is not positive or more than an hour above
-// the server's clock in µs, or a foreign value under the guard's key; and otherwise the client's
+// the server's clock in µs and what was seen, or a foreign value under the guard's key; and otherwise the client's
 // error.
 //
 // The check is atomic in itself, not with commands that follow: a holder may be overtaken in
@@ -103,7 +103,8 @@ func guarded(err error) error {
 	if rest, ok := strings.CutPrefix(text, "FLAHEAD "); ok {
 		now, _, _ := strings.Cut(rest, " ")
 		return backend.Invalid(
-			"the token is more than an hour ahead of the server's clock in µs, which is %s: no grant has such a number",
+			"the token is more than an hour (in µs) ahead of the server's clock and of every token that was seen: "+
+				"want at most an hour above %s",
 			now,
 		)
 	}

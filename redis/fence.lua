@@ -2,20 +2,20 @@
 -- KEYS[1]  the guard's number of the resource   ARGV[1]  the token
 -- What follows sees its own KEYS and ARGV, from 1, and runs only if the token is not stale.
 do
-  local seen = redis.pcall('GET', KEYS[1])
+  local key, t = table.remove(KEYS, 1), table.remove(ARGV, 1)
+  local seen = redis.pcall('GET', key)
   if type(seen) == 'table' or (seen and not string.match(seen, '^%d+$')) then
     return redis.error_reply('FLFOREIGN the guard\'s key holds something else')
   end
   -- Decimal numbers without leading zeros, compared as text: exact beyond 2^53 too.
-  local t, s = ARGV[1], seen or '0'
+  local s = seen or '0'
   if #t < #s or (#t == #s and t < s) then return redis.error_reply('FLSTALE ' .. s) end
   if t ~= s then
     -- One bad number would shut every later holder out: an hour (backend.FloorAhead) above the
-    -- clock is the most.
+    -- clock is the most, or above what was seen, for tokens stay above a clock that was set back.
     local now = redis.call('TIME')
-    local us = now[1] * 1000000 + now[2]
+    local us = math.max(now[1] * 1000000 + now[2], tonumber(s))
     if tonumber(t) > us + 3600000000 then return redis.error_reply('FLAHEAD ' .. string.format('%.0f', us)) end
-    redis.call('SET', KEYS[1], t)
+    redis.call('SET', key, t)
   end
 end
-local KEYS, ARGV = {unpack(KEYS, 2)}, {unpack(ARGV, 2)}

@@ -44,6 +44,10 @@ func TestCheckToken(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", tt.what, err, tt.want)
 		}
 	}
+	// The server's clock was ahead, and was set back: tokens go on from there.
+	ahead := fencelock.Token(time.Now().Add(3 * time.Hour).UnixMicro())
+	must(t, c.Set(t.Context(), "fl\x00fence:back", int64(ahead), 0).Err())
+	must(t, redis.CheckToken(t.Context(), c, "back", ahead+1))
 	var stale *fencelock.StaleError
 	if err := redis.CheckToken(t.Context(), c, "a", 1); !errors.As(err, &stale) || stale.Max != 10 {
 		t.Errorf("got %v, want a StaleError with Max 10", err)
@@ -106,6 +110,14 @@ func TestFencedScript(t *testing.T) {
 	}
 	if v := c.Get(t.Context(), "k").Val(); v != "v5" {
 		t.Errorf("after a stale write: got %q, want v5", v)
+	}
+	many := redis.NewFencedScript("return {#KEYS, #ARGV, ARGV[20000]}")
+	args := make([]any, 20000)
+	for i := range args {
+		args[i] = i
+	}
+	if got, err := many.Run(t.Context(), c, "doc", 5, nil, args...); err != nil || fmt.Sprint(got) != "[0 20000 19999]" {
+		t.Errorf("20,000 arguments: got %v, %v", got, err)
 	}
 	// Since Redis 7 a script may begin with its flags.
 	flagged := redis.NewFencedScript("#!lua flags=allow-oom\nreturn redis.call('GET', KEYS[1])")

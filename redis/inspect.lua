@@ -1,13 +1,16 @@
 -- Describes a lock. Follows shape.lua.
 -- KEYS  1 lock  2 queue  3 waiters  4 HOLDS  5 PARTS of holds.lua   ARGV  1 as in shape.lua
--- Reply {value or "", 1 if it is there, pttl, live waiters, 1 if it is shaped like a lock}, and of a
+-- Reply {error} if the key is of another type and no lock, else
+--   {value or "", 1 if it is there, pttl, live waiters, 1 if it is shaped like a lock}, and of a
 --   group {holds, greatest token, owner, 1 if none is confirmed, those that end first}: the owner with its
 --   mark, or of several the mark that all have; of each hold {nonce, token, slot, owner, pttl}
 local what = shape(KEYS[1], ARGV[1])
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then
-  if what ~= 'lock' then return value end
+  if what ~= 'lock' then return {value.err} end
   value = ''
+elseif value and (what ~= 'lock' or #value > 4096) then
+  value = '' -- none of ours is so long
 end
 local t = redis.call('TIME')
 local ms = t[1] * 1000 + math.floor(t[2] / 1000)

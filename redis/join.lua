@@ -7,6 +7,12 @@ local function join(nonce, ticket, pttl, foreign, most, slack, process, said, ow
     if call('ZADD', QUEUE, 'NX', ticket, nonce) == 0 then ticket = num(tonumber(call('ZSCORE', QUEUE, nonce))) end
   else
     dropped = call('ZADD', QUEUE, 'NX', ticket, nonce)
+    local line = call('ZRANGE', QUEUE, 1, 64)
+    for i = 1, #line, 16 do -- of those behind the first one the dead go, a few at a time
+      local h = line[(us + i) % #line + 1]
+      local till = string.match(call('HGET', WAITERS, h) or '', '^(%d+) ')
+      if not till or tonumber(till) < ms - 60000 then drop(h) end
+    end
   end
   local look = pttl
   if look < 0 or look > most then look = most end

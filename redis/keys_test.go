@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -12,7 +13,9 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/redis"
 )
 
 func TestLockKeyIsPrefixAndName(t *testing.T) {
@@ -301,4 +304,65 @@ func TestReleasedNamesLeaveConstantState(t *testing.T) {
 	if len(counters) > names+1 {
 		t.Errorf("got %d counters of %d names, want one for each slot at the most", len(counters), names)
 	}
+}
+
+// A key of ours beside a lock that is of another type hides no holder: a list is an error then.
+func TestListBesideForeignTypes(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c, l := foreign(t, s), open(t, s.URL())
+	le := lock(t, l.Mutex("x"))
+	must(t, c.Set(t.Context(), redis.OursOf(key("x"))+"m"+key("x"), "foreign", 0).Err())
+	list := func() (err error) {
+		for _, err = range l.List(t.Context(), "") {
+		}
+		return err
+	}
+	want(t, "List", list(), fencelock.ErrInvalid)
+	for _, err := range closing(t, s.URL()).Look(t.Context(), backend.Range{Strict: true}) {
+		want(t, "a strict look", err, fencelock.ErrInvalid)
+	}
+	must(t, c.Del(t.Context(), redis.OursOf(key("x"))+"m"+key("x")).Err())
+	must(t, list())
+	unlock(t, le)
+}
+
+// An application's own strings under an empty prefix are not sent to who lists locks, nor read to their end.
+func TestListBesideLargeStrings(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c, l := foreign(t, s), open(t, s.URL()+"?prefix=")
+	le := lock(t, l.Mutex("x"))
+	for i := range 100 {
+		must(t, c.Set(t.Context(), fmt.Sprint("big", i), strings.Repeat("x", 1<<20), 0).Err())
+	}
+	must(t, c.ConfigResetStat(t.Context()).Err())
+	n := 0
+	for info, err := range l.List(t.Context(), "") {
+		must(t, err)
+		if n++; info.Name != "x" {
+			t.Errorf("List: got %+v", info)
+		}
+	}
+	if n != 1 {
+		t.Errorf("List: got %d locks, want 1", n)
+	}
+	stats := c.InfoMap(t.Context(), "stats", "commandstats").Val()
+	if sent, _ := strconv.Atoi(stats["Stats"]["total_net_output_bytes"]); sent > 1<<20 {
+		t.Errorf("the server has sent %d bytes", sent)
+	}
+	var took int
+	for of, what := range stats["Commandstats"] {
+		if of == "cmdstat_evalsha" || of == "cmdstat_eval" {
+			_, usec, _ := strings.Cut(what, "usec=")
+			usec, _, _ = strings.Cut(usec, ",")
+			n, err := strconv.Atoi(usec)
+			must(t, err)
+			took += n
+		}
+	}
+	if took > 1e6 { // to read 100 MB by a pattern takes longer
+		t.Errorf("scripts took %d µs", took)
+	}
+	unlock(t, le)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"iter"
 	"math"
 	"slices"
@@ -34,6 +35,7 @@ func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Inf
 			reply, err = s.run(ctx, inspectScript, keysOf(s.prefix+r.Name).inspect(), s.plain())
 			if err == nil {
 				i, _, err = info(r.Name, reply)
+				err = s.meaning(err)
 			}
 			if err == nil {
 				more = yield(i, nil)
@@ -58,10 +60,14 @@ func (s *store) plain() string {
 	return "0"
 }
 
-// info reads {value, there, pttl, waiters, shaped like a lock}, and of a group what members reads. other: it
-// is no lock, as far as one can see, but an application's data.
+// info reads {value, there, pttl, waiters, shaped like a lock}, and of a group what members reads, or the error of a
+// key of another type. other: it is no lock, as far as one can see, but an application's data.
 func info(name string, reply any) (i backend.Info, other bool, err error) {
 	res, _ := reply.([]any)
+	if len(res) == 1 {
+		text, _ := res[0].(string)
+		return backend.Info{}, true, scriptError(strings.TrimPrefix(text, "-"))
+	}
 	if len(res) != 5 && len(res) != 6 {
 		return backend.Info{}, false, redisnode.Unexpected(reply)
 	}
@@ -248,7 +254,8 @@ func (s *store) scan(ctx context.Context, master goredis.Cmdable, match string, 
 	}
 }
 
-// inspect describes many names in one pipeline. A key of another type is no lock and is left out.
+// inspect describes many names in one pipeline. A key of another type is no lock and is left out; one of ours beside a
+// lock that is of another type is an error.
 func (s *store) inspect(ctx context.Context, names []string, each func(i backend.Info, other bool)) error {
 	if len(names) == 0 {
 		return nil
@@ -258,14 +265,14 @@ func (s *store) inspect(ctx context.Context, names []string, each func(i backend
 	}, func(name string, c *goredis.Cmd) error {
 		reply, err := c.Result()
 		if err != nil {
-			if strings.HasPrefix(err.Error(), "WRONGTYPE") {
-				return nil
-			}
-			return err
+			return fmt.Errorf("%q: %w", name, err)
 		}
 		i, other, err := info(name, reply)
-		if err == nil {
+		switch {
+		case err == nil:
 			each(i, other)
+		case other:
+			return nil
 		}
 		return err
 	})

@@ -9,9 +9,12 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/redis"
 )
 
 func TestGrantByReleaseIsAClaimUntilConfirmed(t *testing.T) {
@@ -83,6 +86,63 @@ func TestKilledWaiterIsSkipped(t *testing.T) {
 		t.Errorf("the waiter without a connection has given up before 5 s: %v", dead.err)
 	}
 	p.Set(faultproxy.Mode{})
+}
+
+// deadWaiters puts waiters into a queue who died two minutes ago, behind those that are there or in front of them.
+func deadWaiters(t *testing.T, c goredis.Cmdable, name string, n int, inFront bool) {
+	t.Helper()
+	ours := redis.OursOf(key(name))
+	queue, waiters := ours+"q"+key(name), ours+"m"+key(name)
+	till := time.Now().Add(-2 * time.Minute).UnixMilli()
+	ticket := float64(time.Now().Add(time.Minute).UnixMicro())
+	if inFront {
+		ticket = 1
+	}
+	_, err := c.Pipelined(t.Context(), func(p goredis.Pipeliner) error {
+		for i := range n {
+			nonce := fmt.Sprintf("%032x", i)
+			p.ZAdd(t.Context(), queue, goredis.Z{Score: ticket, Member: nonce})
+			p.HSet(t.Context(), waiters, nonce, fmt.Sprintf("%d process - owner", till))
+		}
+		return nil
+	})
+	must(t, err)
+}
+
+// Places of the dead behind one who waits go while the lock is held.
+func TestTheDeadBehindOneWhoWaits(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	le := lock(t, open(t, s.URL()).Mutex("x"))
+	wait := queue(t, c, open(t, s.URL()), "x", 1)
+	deadWaiters(t, c, "x", 1, false)
+	await(t, 5*time.Second, "the dead are out of the queue", func() bool { return queued(t, c, "x") == 1 })
+	unlock(t, le)
+	unlock(t, wait.granted(t, time.Second))
+}
+
+// One call drops 1,000 dead at the most, and nobody overtakes those who wait behind them.
+func TestManyDeadInFront(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	l := open(t, s.URL())
+	le := lock(t, l.Mutex("x"))
+	wait := queue(t, c, open(t, s.URL()), "x", 1)
+	deadWaiters(t, c, "x", 2500, true)
+	unlock(t, le)
+	if n := queued(t, c, "x"); n < 1000 {
+		t.Errorf("%d are in the queue after one call, want at least 1,000 left", n)
+	}
+	for range 3 { // each drops some
+		if le, err := l.Mutex("x").TryLock(t.Context()); err == nil {
+			t.Error("one that came later has the lock first")
+			unlock(t, le)
+		}
+	}
+	unlock(t, wait.granted(t, 5*time.Second))
+	awaitClean(t, c, time.Second)
 }
 
 func TestVanishedWaiterCostsOneClaim(t *testing.T) {

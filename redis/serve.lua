@@ -15,11 +15,11 @@ end
 -- waiter has said by which of its asks it takes that, and the gates are those that it was judged by
 -- then, it holds the lock from now on, and hears so. Otherwise it must send its acquire again, which the
 -- gates may refuse: until then what it has is a claim. The last of 16 in one call has such a claim, and
--- its acquire goes on. The dead are dropped at the head, also where it is not their turn, for those
--- behind them may have the lock. The waiter that stays the first looks by itself before the time of a
+-- its acquire goes on. The dead are dropped at the head, 1,000 in one call, also where it is not their turn,
+-- for those behind them may have the lock. The waiter that stays the first looks by itself before the time of a
 -- claim is over. Stops at the waiter self, who takes the lock himself, and returns whether it is his turn.
 local function serve(pub, self, claim)
-  local given = 0
+  local given, dead = 0, 0
   while true do
     local h = call('ZRANGE', QUEUE, 0, 0)[1]
     if not h or h == self then return true end
@@ -31,6 +31,8 @@ local function serve(pub, self, claim)
     end
     if not to then
       drop(h)
+      dead = dead + 1
+      if dead == 1000 then return false end
     elseif given == 16 or held ~= '' and not (mode and admits(mode, limit)) then
       if held == 'x' or heard(pub, to) then return false end
       drop(h)

@@ -9,10 +9,12 @@ local function shape(key, plain)
     if plain ~= '1' then return 'lock' end
     if string.match(v, '^shared:[rp]:%d+$') then return 'lock' end
     if string.match(v, '^%x+:%d+:') and string.sub(v, 33, 33) == ':' then return 'lock' end
-    local random = #v >= 16 and string.match(v, '^[%w+/=_-]+$')
-      or #v >= 22 and string.match(string.sub(v, 1, 22), '^[%w_-]+$')
+    local size = #v
+    v = string.sub(v, 1, 4096) -- to look at more of a large one takes long
+    local random = size >= 16 and string.match(v, '^[%w+/=_-]+$')
+      or size >= 22 and string.match(string.sub(v, 1, 22), '^[%w_-]+$')
     if random and string.match(v, '%d') and string.match(v, '%a') then return 'lock' end
-    return 'a string of ' .. #v .. ' bytes'
+    return 'a string of ' .. size .. ' bytes'
   end
   if string.sub(v.err, 1, 9) ~= 'WRONGTYPE' and not string.find(v.err, '-WRONGTYPE', 1, true) then error(v) end
   local kind = redis.pcall('TYPE', key).ok or 'value of another type' -- to a user without the rights to look closer

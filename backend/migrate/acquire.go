@@ -191,17 +191,15 @@ func acquireSecond(ctx context.Context, first, second *leg) error {
 	defer cancel()
 	var kept sync.WaitGroup
 	kept.Go(func() { first.keep(waiting) })
-	stop := make(chan struct{})
 	kept.Go(func() {
 		select {
 		case <-first.gone:
 			cancel()
-		case <-stop:
+		case <-waiting.Done():
 		}
 	})
 	err := second.acquire(waiting)
-	close(stop)
-	cancel()
+	cancel() // where that panics, the deferred one ends both
 	kept.Wait()
 	if first.isGone() && ctx.Err() == nil {
 		return errLostLeg

@@ -287,7 +287,7 @@ func (d *member) List(ctx context.Context, prefix string) iter.Seq2[backend.Info
 
 // Break implements core.Caller. In phase both it frees the lock in both stores. The holder hears of
 // the first and gives up the other itself: whoever has it there by then is left alone, and only a
-// holder that has not heard for as long as the first store's Traits.Revoked is broken there too.
+// holder that has not heard for as long as Traits.Revoked is broken there too.
 func (d *member) Break(ctx context.Context, name string) error {
 	sides := d.sides()
 	if len(sides) == 1 {
@@ -299,16 +299,19 @@ func (d *member) Break(ctx context.Context, name string) error {
 	if err != nil || unknown != nil || before.Token == 0 {
 		return errors.Join(err, new.Break(ctx, name))
 	}
-	deaf := time.NewTimer(old.Traits().Revoked)
+	deaf := time.NewTimer(d.traits.Revoked)
 	defer deaf.Stop()
-	for {
+	for last := false; ; {
 		now, err := new.Inspect(ctx, name)
-		if err == nil && now.Token != before.Token {
+		switch {
+		case err == nil && now.Token != before.Token:
 			return nil
+		case last:
+			return new.Break(ctx, name)
 		}
 		select {
 		case <-deaf.C:
-			return new.Break(ctx, name)
+			last = true
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(lookAgain):

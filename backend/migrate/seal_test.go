@@ -342,6 +342,21 @@ func TestLateClosing(t *testing.T) {
 	})
 }
 
+// TestOneStoreTwice: two stores that are one are refused before a gate closes it.
+func TestOneStoreTwice(t *testing.T) {
+	bubble(t, func(w world) {
+		for _, phase := range []backend.Phase{backend.PhaseFrom, backend.PhaseBoth, backend.PhaseTo} {
+			o := w.options(phase)
+			o.To = client(w.old)
+			ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+			_, err := migrate.New(ctx, o)
+			cancel()
+			w.want("phase "+string(phase), err, backend.ErrInvalid)
+		}
+		w.cycle(client(w.old), "x")
+	})
+}
+
 // TestCancel: a migration that was given up leaves both stores as if it had not been.
 func TestCancel(t *testing.T) {
 	bubble(t, func(w world) {

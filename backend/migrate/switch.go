@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,7 +46,7 @@ func PairOf(move string, scope backend.Scope, from, to backend.Driver) (p Pair, 
 func (p Pair) Prepare(ctx context.Context) error { return p.prepare(ctx, true) }
 
 func (p Pair) prepare(ctx context.Context, again bool) error {
-	for {
+	for apart := false; ; {
 		from, to, err := p.both(ctx)
 		switch {
 		case err != nil:
@@ -54,6 +55,8 @@ func (p Pair) prepare(ctx context.Context, again bool) error {
 			return p.isCancelled()
 		case to.Epoch == 0 && from.finished():
 			return nil // the new store has lost its gate with its data: it is everybody's
+		case to.Epoch == 0 && from.Epoch == 0 && !apart:
+			apart, err = true, p.apart(ctx)
 		case to.Epoch == 0 || to.cancelled() || to.Torn && from.lets(true):
 			err = p.set(ctx, p.to, p.fresh(backend.GateBoth, to.Epoch), to.expected())
 		case from.lacks() && to.lets(false), // the old store has lost its data: it stays behind
@@ -66,13 +69,42 @@ func (p Pair) prepare(ctx context.Context, again bool) error {
 		default:
 			return nil
 		}
-		switch {
-		case err != nil && !errors.Is(err, backend.ErrGateMoved):
+		if err = moved(ctx, err); err != nil {
 			return err
-		case ctx.Err() != nil:
-			return ctx.Err()
 		}
 	}
+}
+
+// moved returns err unless that is ErrGateMoved, of which it waits a moment: then the step is tried again.
+func moved(ctx context.Context, err error) error {
+	if errors.Is(err, backend.ErrGateMoved) {
+		select {
+		case <-time.After(drainFirst):
+		case <-ctx.Done():
+		}
+		err = nil
+	}
+	return cmp.Or(err, ctx.Err())
+}
+
+// apart returns ErrInvalid if both stores are one, in which every switch would undo itself: what is reported in the new
+// one is known in the old one then.
+func (p Pair) apart(ctx context.Context) error {
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	c := backend.Client{ID: core.Nonce(), Move: p.Move, Phase: backend.PhaseBoth, Since: now, Reported: now}
+	if err := p.to.Report(ctx, c, time.Second); err != nil {
+		return err
+	}
+	all, err := p.from.Clients(ctx, p.Move)
+	for _, one := range all {
+		if one.ID == c.ID {
+			err = backend.Invalid("migration %q: the old and the new store are one: give one another prefix or server", p.Move)
+		}
+	}
+	if gone := p.to.Withdraw(ctx, c); err == nil {
+		err = gone
+	}
+	return err
 }
 
 // Open switches: it opens the new store (PhaseTo) or the old one (PhaseFrom) to clients of that
@@ -114,7 +146,7 @@ func (p Pair) open(ctx context.Context, phase backend.Phase, by who) (err error)
 			err = leftAs(err, p.undo(ctx, opening, closing, t, missing))
 		}
 	}()
-	for {
+	for apart := false; ; {
 		g, err := p.gate(work, opening)
 		if err != nil || g.lets(phase == backend.PhaseFrom) {
 			return err
@@ -133,6 +165,12 @@ func (p Pair) open(ctx context.Context, phase backend.Phase, by who) (err error)
 				return err
 			}
 		}
+		if !apart {
+			if err := p.apart(work); err != nil {
+				return err
+			}
+			apart = true
+		}
 		// closed, and of an epoch that does not come back when the store loses its data meanwhile
 		if g.Torn || g.Epoch == 0 {
 			err = p.set(work, opening, g.over(backend.GateBoth, g.sealed), g.expected())
@@ -142,11 +180,8 @@ func (p Pair) open(ctx context.Context, phase backend.Phase, by who) (err error)
 			t.shut = other.over(backend.GateBoth, other.sealed && (!back || other.cancelled()))
 			err = p.turn(work, opening, closing, &t, g.over(backend.GateOpen, g.sealed && !back), g.Epoch)
 		}
-		switch {
-		case err != nil && !errors.Is(err, backend.ErrGateMoved):
+		if err = moved(work, err); err != nil {
 			return err
-		case work.Err() != nil:
-			return work.Err()
 		}
 	}
 }
@@ -253,7 +288,11 @@ func (p Pair) drain(ctx context.Context, s core.Gater) error {
 				err = ctx.Err()
 			}
 		}
-		if left == nil {
+		switch {
+		case left == nil && ctx.Err() != nil:
+			return fmt.Errorf("the other store was not searched for holders in time, which takes long where it has many "+
+				"keys: fencelock migrate advance --wait gives it more: %w", err)
+		case left == nil:
 			return err
 		}
 		return fmt.Errorf("%w (%w)",

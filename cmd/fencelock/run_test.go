@@ -329,9 +329,9 @@ func TestRunSlot(t *testing.T) {
 	if e.Mode != fencelock.Permit || e.Slot == nil || *e.Slot != 0 {
 		t.Errorf("got %+v, want a permit with slot 0", e)
 	}
-	for flags, want := range map[string]string{"--permits=3": "slot 1", "--permits=1": ""} {
+	for flags, want := range map[string]string{"--permits=3": "slot 1", "--permits=1": "slot 0", "--wait=5s": ""} {
 		name := "n"
-		if want == "" {
+		if want != "slot 1" {
 			name = "other"
 		}
 		got := invoke(t, on(store), "run", flags, name, "--",

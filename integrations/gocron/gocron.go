@@ -9,6 +9,8 @@ package gocron
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -40,6 +42,10 @@ func NewLocker(locks *fencelock.Locker, prefix string, opts ...fencelock.Option)
 // fencelock.ErrLocked if another has the lock, with ErrUnavailable if the store is out. gocron drops
 // the error of Unlock: the lock is free after the TTL then, and an Observer of the Locker sees it.
 func (l *Locker) Lock(ctx context.Context, job string) (gocron.Lock, error) {
+	if strings.Contains(job, ".(*Locker).Task.") { // gocron's own name of the function that Task returns
+		return nil, fmt.Errorf("%w: the job has no name of its own: give it that of its Task by gocron.WithName",
+			fencelock.ErrInvalid)
+	}
 	lease, err := l.locks.Mutex(l.prefix+job, l.opts...).TryLock(ctx)
 	if err != nil {
 		return nil, err
@@ -67,7 +73,7 @@ func (h held) Unlock(ctx context.Context) error {
 	return h.lease.Unlock(ctx)
 }
 
-// Task returns the function of a job of this name, for gocron.NewTask. It calls fn with the lease of
+// Task returns the function of a job of this name, which gocron.WithName gives it too, for gocron.NewTask. It calls fn with the lease of
 // the run and a ctx that ends with the lease and with gocron's. Its error, which
 // gocron.AfterJobRunsWithError sees, is fn's, or else fencelock.ErrLost where the lease was lost.
 func (l *Locker) Task(job string, fn func(context.Context, *fencelock.Lease) error) func(context.Context) error {
@@ -76,6 +82,9 @@ func (l *Locker) Task(job string, fn func(context.Context, *fencelock.Lease) err
 		lease := l.runs[job]
 		delete(l.runs, job) // for one run only
 		l.mu.Unlock()
+		if lease == nil {
+			return fmt.Errorf("%w: is %q the job's name by gocron.WithName?", errNotHeld, job)
+		}
 		return run(ctx, lease, fn)
 	}
 }

@@ -116,6 +116,30 @@ func TestLocker(t *testing.T) {
 	}
 }
 
+// A job without a name of its own has gocron's, by which its Task finds no lease.
+func TestUnnamedJob(t *testing.T) {
+	l := fencegocron.NewLocker(locktest.New(t).Locker(t), "jobs/")
+	s, err := gocron.NewScheduler(gocron.WithDistributedLocker(l))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Shutdown() })
+	skipped := make(chan error, 1)
+	run := l.Task("report", func(context.Context, *fencelock.Lease) error { return nil })
+	j, err := s.NewJob(gocron.DurationJob(time.Hour), gocron.NewTask(run), gocron.WithEventListeners(
+		gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) { skipped <- err })))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	if err := j.RunNow(); err != nil {
+		t.Fatal(err)
+	}
+	if err := next(t, skipped); !errors.Is(err, fencelock.ErrInvalid) {
+		t.Errorf("got %v, want ErrInvalid", err)
+	}
+}
+
 // A job that is quicker than the difference of two ticks.
 func TestMinHold(t *testing.T) {
 	store := locktest.New(t)

@@ -141,7 +141,7 @@ func once(msg string) string {
 }
 
 // credentials are what stands between the scheme and the host of a URL.
-var credentials = regexp.MustCompile(`://\S*@`)
+var credentials = regexp.MustCompile(`:/+\S*@`)
 
 // Scrub hides the credentials of a URL that was typed where none belongs and so is quoted in a
 // message. The library's own messages never show them.

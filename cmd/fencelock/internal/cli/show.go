@@ -96,8 +96,9 @@ func Expiry(i fencelock.Info) string {
 // Waiters is the column of its waiters.
 func Waiters(i fencelock.Info) string { return orDash(i.Waiters >= 0, strconv.Itoa(i.Waiters)) }
 
-// listPatience is for how long a list may bring nothing.
-const listPatience = 5 * time.Second
+// listPatience is for how long a list may bring nothing. To find that a server with many other keys has no lock takes
+// a second for some million of them.
+const listPatience = 15 * time.Second
 
 // List returns what the store lists, sorted by name.
 func List(ctx context.Context, locks *fencelock.Locker, prefix string) ([]fencelock.Info, error) {

@@ -148,8 +148,10 @@ client's next lock); 69 if a store does not answer, or locks are still held afte
 			return connected(a, func(ctx context.Context, m migration) error {
 				ctx, cancel := context.WithTimeout(ctx, wait.D)
 				defer cancel()
-				if err := m.stores.Prepare(ctx); err != nil {
-					return err
+				if next == backend.PhaseFrom { // one that was cancelled begins again
+					if err := m.stores.Prepare(ctx); err != nil {
+						return err
+					}
 				}
 				open, opened, closed := m.stores.Open, m.to, m.from
 				if force {

@@ -217,7 +217,7 @@ func run(cmd *cobra.Command, a *cli.App, f *flags, args []string) error {
 		a: a, lease: lease, killAfter: f.killAfter.D, maxHold: f.maxHold.D, granted: granted,
 		events: ev, renewals: &f.renewals,
 	}
-	code, err := h.run(command(a, path, argv, lease), sigs)
+	code, err := h.run(command(a, path, argv, lease, cmd.Flags().Changed("permits")), sigs)
 	return h.finish(code, err)
 }
 
@@ -266,10 +266,10 @@ func acquire(
 	return locks, lease, cli.Interrupted(ctx, err)
 }
 
-// command is what is to run under the lease.
-func command(a *cli.App, path string, argv []string, lease *fencelock.Lease) *exec.Cmd {
+// command is what is to run under the lease. It is told its slot if permits were asked for, of one as well.
+func command(a *cli.App, path string, argv []string, lease *fencelock.Lease, slotted bool) *exec.Cmd {
 	env := append(os.Environ(), fmt.Sprintf("FENCING_TOKEN=%d", lease.Token()), "FENCELOCK_NAME="+lease.Name())
-	if lease.Mode() == fencelock.Permit {
+	if slotted {
 		env = append(env, fmt.Sprintf("FENCELOCK_SLOT=%d", lease.Slot()))
 	}
 	return &exec.Cmd{Path: path, Args: argv, Stdin: a.In, Stdout: a.Out, Stderr: a.Err, Env: env}

@@ -15,7 +15,7 @@ import (
 )
 
 // lookMost bounds one look, unless the interval is longer: then the store is taken to be out.
-const lookMost = 10 * time.Second
+const lookMost = 20 * time.Second
 
 // A Look is what the store said at one time.
 type Look struct {
