@@ -214,6 +214,9 @@ func TestPostgresRoles(t *testing.T) {
 	finds(t, examine(t, as(s, "app")))
 	use(t, as(s, "app"))
 	finds(t, examine(t, as(s, "few")), "postgres-connections")
+	await(t, "the server has ended that session", func() bool {
+		return sql(t, s, "SELECT count(*)::text FROM pg_stat_activity WHERE usename = 'few'") == "0"
+	})
 	has(t, examine(t, as(s, "few")), "postgres-connections", "room for 5")
 	sql(t, s, "REVOKE DELETE ON fencelock_queue FROM app")
 	has(t, examine(t, as(s, "app")), "postgres-rights", "DELETE on fencelock_queue")
