@@ -268,8 +268,9 @@ func (l *loader) warnOfPhases(ws *problems, r *Rule) {
 			then.TTL = movingTTL(phase, legs[m.From], legs[m.To])
 		}
 		if ttl := then.LeaseTTL(); ttl < t.MinTTL {
-			ws.add(pos{r.Line, r.Column}, "rule %s: in phase %s a ttl of %v would be too short for backend %s, which needs %v "+
-				"then, and the file would not load", r.shown, phase, ttl, quote(r.Backend.Name), t.MinTTL)
+			ws.add(pos{r.Line, r.Column},
+				"rule %s: in phase %s a ttl of %v would be too short for backend %s, which needs %v then, and the "+
+					"file would not load", r.shown, phase, ttl, quote(r.Backend.Name), t.MinTTL)
 			return
 		}
 		if miss := r.Need.Missing(t); len(miss) > 0 {

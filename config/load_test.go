@@ -169,7 +169,8 @@ func TestWarnsOfPhasesToCome(t *testing.T) {
 		t.Error("phase both loads")
 	}
 	short := func(phase string) string {
-		return strings.Replace(inPhase(phase, "{match: x, scenario: inventory, backend: m}"), "m: {", "m: {ttl: 500ms, ", 1)
+		file := inPhase(phase, "{match: x, scenario: inventory, backend: m}")
+		return strings.Replace(file, "m: {", "m: {ttl: 500ms, ", 1)
 	}
 	ws = mustLoad(t, short("from")).Warnings()
 	if len(ws) == 0 || !strings.Contains(ws[0].What, "in phase both a ttl of 500ms would be too short") {

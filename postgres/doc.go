@@ -47,7 +47,8 @@
 //
 // Waiters queue in the server, at an advisory lock (the row's door), for that queue is strictly
 // first come, first served, which that of row locks is not. A waiter that was granted the lock has
-// it for 2 s, until its confirmation sets the TTL. client_connection_check_interval, set for its
+// it for 2 s, until its confirmation sets the TTL: before Lock returns, or, where it waited for less
+// than a second, 10 ms after that. client_connection_check_interval, set for its
 // transaction, takes a dead waiter out within half a second; a host that vanished without a word
 // costs those 2 s. While it waits, a process asks every 2 s whether the server is there, once for
 // all its waiters.

@@ -149,7 +149,7 @@ func rowShortWait(t *testing.T, s *servers.PostgresServer) {
 		{"short", 0, true, nil},
 		{"long", 1100 * time.Millisecond, false, nil},
 		{"renewed by hand", 0, false, []fencelock.Option{fencelock.WithManualRenew()}},
-		{"with a short TTL", 300 * time.Millisecond, false, []fencelock.Option{fencelock.WithTTL(500 * time.Millisecond)}},
+		{"short TTL", 300 * time.Millisecond, false, []fencelock.Option{fencelock.WithTTL(500 * time.Millisecond)}},
 	} {
 		proxy := proxied(t, s)
 		l := open(t, at(proxy.Addr(), postgres.Row)+limits, tt.opts...)

@@ -18,8 +18,8 @@ const (
 	tagHead = "fl "
 	// tagMost is how long the server lets an application_name be.
 	tagMost = 63
-	// freshest is how old the request of a wait may be for its answer to grant by it, before it is confirmed: a hold that
-	// is over soon does without. The rest of the claim is what its holder has for that.
+	// freshest is how old the request of a wait may be for its answer to grant by it, before it is confirmed: a hold
+	// that is over soon does without. The rest of the claim is what its holder has for that.
 	freshest = claim / 2
 )
 

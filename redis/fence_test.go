@@ -116,7 +116,8 @@ func TestFencedScript(t *testing.T) {
 	for i := range args {
 		args[i] = i
 	}
-	if got, err := many.Run(t.Context(), c, "doc", 5, nil, args...); err != nil || fmt.Sprint(got) != "[0 20000 19999]" {
+	got, err = many.Run(t.Context(), c, "doc", 5, nil, args...)
+	if err != nil || fmt.Sprint(got) != "[0 20000 19999]" {
 		t.Errorf("20,000 arguments: got %v, %v", got, err)
 	}
 	// Since Redis 7 a script may begin with its flags.

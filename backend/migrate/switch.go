@@ -98,7 +98,8 @@ func (p Pair) apart(ctx context.Context) error {
 	all, err := p.from.Clients(ctx, p.Move)
 	for _, one := range all {
 		if one.ID == c.ID {
-			err = backend.Invalid("migration %q: the old and the new store are one: give one another prefix or server", p.Move)
+			err = backend.Invalid("migration %q: the old and the new store are one: give one another prefix or server",
+				p.Move)
 		}
 	}
 	if gone := p.to.Withdraw(ctx, c); err == nil {
@@ -290,8 +291,8 @@ func (p Pair) drain(ctx context.Context, s core.Gater) error {
 		}
 		switch {
 		case left == nil && ctx.Err() != nil:
-			return fmt.Errorf("the other store was not searched for holders in time, which takes long where it has many "+
-				"keys: fencelock migrate advance --wait gives it more: %w", err)
+			return fmt.Errorf("the other store was not searched for holders in time, which takes long where it "+
+				"has many keys: fencelock migrate advance --wait gives it more: %w", err)
 		case left == nil:
 			return err
 		}

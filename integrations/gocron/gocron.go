@@ -73,8 +73,8 @@ func (h held) Unlock(ctx context.Context) error {
 	return h.lease.Unlock(ctx)
 }
 
-// Task returns the function of a job of this name, which gocron.WithName gives it too, for gocron.NewTask. It calls fn with the lease of
-// the run and a ctx that ends with the lease and with gocron's. Its error, which
+// Task returns the function of a job, for gocron.NewTask; gocron.WithName gives the job the same name. It calls fn with
+// the lease of the run and a ctx that ends with the lease and with gocron's. Its error, which
 // gocron.AfterJobRunsWithError sees, is fn's, or else fencelock.ErrLost where the lease was lost.
 func (l *Locker) Task(job string, fn func(context.Context, *fencelock.Lease) error) func(context.Context) error {
 	return func(ctx context.Context) error {
