@@ -57,6 +57,7 @@ func (le *Lease) Handle() any {
 		return nil
 	case first:
 		h.l.disinherit(h)
+		h.l.schedule.soon(h)
 	}
 	return h.handle()
 }

@@ -234,6 +234,21 @@ func (s *schedule) next(h *hold, now backend.Instant, failed bool) bool {
 	return true
 }
 
+// soon renews a hold with a short grant now: what its holder does by the handle may wait for that.
+func (s *schedule) soon(h *hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.Short == 0 || h.due.index == 0 {
+		return
+	}
+	h.due.at = time.Now()
+	h.renewal = h.due.at
+	heap.Fix(&s.holds, h.due.index-1)
+	s.arm()
+}
+
 // remove takes h out.
 func (s *schedule) remove(h *hold) {
 	s.mu.Lock()

@@ -235,7 +235,7 @@ func (s *session) asleep(ctx context.Context, c *backend.Claim) error {
 	case a.word(0) != "held":
 		return s.refused(ctx, unexpected(strings.Join(a, " ")))
 	case c.Auto && c.Move == "" && s.asked.Elapsed() <= min(freshest, c.TTL/2):
-		s.unconfirmed = s.confirming()
+		s.unconfirmed, s.settles = s.confirming(), make(chan struct{})
 		if err := s.grant(ctx, c, s.asked); err != nil {
 			return err
 		}
@@ -255,11 +255,20 @@ func (s *session) confirming() string {
 		strconv.FormatInt(millis(s.timeout()), 10) + ";"
 }
 
-// confirm is confirming for a grant that was not confirmed yet.
-func (s *session) confirm() string {
-	sql := s.unconfirmed
-	s.unconfirmed = ""
-	return sql
+// settled waits until the grant is confirmed, which the engine sees to at once for who asks for the transaction: a
+// statement that takes long would hold the confirmation up.
+func (s *session) settled(ctx context.Context) error {
+	if s.settles == nil {
+		return nil
+	}
+	select {
+	case <-s.settles:
+		return nil
+	case <-s.ctx.Done():
+		return s.heldOr(backend.ErrLost)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // reply is the server's to an acquisition, in words.

@@ -65,9 +65,11 @@ type session struct {
 	rename string          // shows a token that was drawn by another connection; Ask's
 	ended  chan struct{}   // closed when the COMMIT has ended; Leave's
 
-	id          string // the transaction's, see identity: to tell it from another, and to learn what became of a COMMIT
-	xid         string // mode advisory: the number of one that was written in, before its COMMIT is sent; mu guards it
-	unconfirmed string // what is still to be sent of a grant that is for a moment; the turn guards it
+	id  string // the transaction's, see identity: to tell it from another, and to learn what became of a COMMIT
+	xid string // mode advisory: the number of one that was written in, before its COMMIT is sent; mu guards it
+
+	unconfirmed string        // what is still to be sent of a grant that is for a moment; the turn guards it
+	settles     chan struct{} // closed when that was done; nil: the grant was confirmed
 
 	named string // the application_name of the transaction; the turn guards it
 	token backend.Token
@@ -339,7 +341,7 @@ func (s *session) renew(ctx context.Context) error {
 // the one that was granted the lock: a holder's COMMIT AND CHAIN ends that, and begins one that
 // looks like it. The caller has the turn.
 func (s *session) identify() error {
-	res, err := s.exec(s.ctx, s.confirm()+"SELECT "+s.identity())
+	res, err := s.exec(s.ctx, s.unconfirmed+"SELECT "+s.identity())
 	if lost := s.open(err); lost != nil {
 		return lost
 	}
@@ -348,6 +350,10 @@ func (s *session) identify() error {
 		return s.heldOr(backend.ErrLost)
 	}
 	s.named = s.pg.PgConn().ParameterStatus(applicationName)
+	if s.unconfirmed != "" {
+		s.unconfirmed = ""
+		close(s.settles)
+	}
 	return nil
 }
 

@@ -225,6 +225,9 @@ func (t *leaseTx) enter(ctx context.Context) error {
 	if err := t.live(); err != nil {
 		return err
 	}
+	if err := t.s.settled(ctx); err != nil {
+		return err
+	}
 	if err := t.s.take(ctx); err != nil {
 		return err
 	}
@@ -250,7 +253,7 @@ func (t *leaseTx) enter(ctx context.Context) error {
 // reads nothing for so long. One savepoint is behind all that, for a statement that fails.
 func (s *session) writable() string {
 	ms := strconv.FormatInt(millis(s.timeout()), 10)
-	return s.confirm() + "SET LOCAL client_connection_check_interval=500;SET LOCAL tcp_user_timeout=" + ms + ";" +
+	return "SET LOCAL client_connection_check_interval=500;SET LOCAL tcp_user_timeout=" + ms + ";" +
 		"SELECT set_config('statement_timeout','" + ms + "',true)" +
 		" WHERE current_setting('statement_timeout')::interval NOT BETWEEN '1 ms' AND '" + ms + " ms';" +
 		"SAVEPOINT " + savepoint

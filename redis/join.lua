@@ -11,7 +11,7 @@ local function join(nonce, ticket, pttl, foreign, most, slack, process, said, ow
     for i = 1, #line, 16 do -- of those behind the first one the dead go, a few at a time
       local h = line[(us + i) % #line + 1]
       local till = string.match(call('HGET', WAITERS, h) or '', '^(%d+) ')
-      if not till or tonumber(till) < ms - 60000 then drop(h) end
+      if h ~= nonce and (not till or tonumber(till) < ms - 60000) then drop(h) end
     end
   end
   local look = pttl

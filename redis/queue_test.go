@@ -122,6 +122,31 @@ func TestTheDeadBehindOneWhoWaits(t *testing.T) {
 	unlock(t, wait.granted(t, time.Second))
 }
 
+// A queue that was lost is whole again after one look of each who waits.
+func TestLostQueueIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	le := lock(t, open(t, s.URL()).Mutex("x"))
+	var waits []*pending
+	for i := range 3 {
+		waits = append(waits, queue(t, c, open(t, s.URL()), "x", int64(i)+1))
+	}
+	ours := redis.OursOf(key("x"))
+	must(t, c.Del(t.Context(), ours+"q"+key("x"), ours+"m"+key("x")).Err())
+	await(t, 4*time.Second, "all three are back", func() bool { return queued(t, c, "x") == 3 })
+	for range 20 { // and stay
+		if n := queued(t, c, "x"); n != 3 {
+			t.Fatalf("%d are in the queue, want 3", n)
+		}
+		<-time.After(100 * time.Millisecond)
+	}
+	unlock(t, le)
+	for _, w := range waits {
+		unlock(t, w.granted(t, 2*time.Second))
+	}
+}
+
 // One call drops 1,000 dead at the most, and nobody overtakes those who wait behind them.
 func TestManyDeadInFront(t *testing.T) {
 	t.Parallel()

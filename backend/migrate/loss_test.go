@@ -74,6 +74,11 @@ func TestLostGate(t *testing.T) {
 		}
 		w.tryFails(client(fresh), "x", backend.ErrUnsupported)
 		w.cycle(client(fresh), "stays/x")
+
+		// And by an operator, though the new store is open.
+		fresh = newStore(w.T)
+		w.want("open again", w.pairOf("m", fresh, w.new).Open(w.Context(), backend.PhaseTo), nil)
+		w.tryFails(client(fresh), "x", backend.ErrUnsupported)
 	})
 }
 

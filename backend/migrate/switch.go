@@ -139,6 +139,11 @@ func (p Pair) open(ctx context.Context, phase backend.Phase, by who) (err error)
 		opening, closing, away = p.from, p.to, backend.PhaseTo
 		missing = backend.GateBoth
 	}
+	if by != starting && phase == backend.PhaseTo { // what either has lost is mended, also where the new one is open
+		if err := p.prepare(ctx, false); err != nil {
+			return err
+		}
+	}
 	work, cancel := forUndo(ctx)
 	defer cancel()
 	var t turned
@@ -290,9 +295,9 @@ func (p Pair) drain(ctx context.Context, s core.Gater) error {
 			}
 		}
 		switch {
-		case left == nil && ctx.Err() != nil:
-			return fmt.Errorf("the other store was not searched for holders in time, which takes long where it "+
-				"has many keys: fencelock migrate advance --wait gives it more: %w", err)
+		case left == nil && errors.Is(err, context.DeadlineExceeded):
+			return fmt.Errorf("the other store was not searched for holders in time: it does not answer, or has very "+
+				"many keys, for which fencelock migrate advance --wait gives it more time: %w", err)
 		case left == nil:
 			return err
 		}

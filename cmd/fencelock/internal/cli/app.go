@@ -140,8 +140,19 @@ func once(msg string) string {
 	return strings.Join(lines, "\n")
 }
 
-// credentials are what stands between the scheme and the host of a URL.
-var credentials = regexp.MustCompile(`:/+\S*@`)
+// credentials are what stands between the scheme and the host of a URL, and of one that was typed as a name.
+var (
+	credentials = regexp.MustCompile(`:/+\S*@`)
+	asName      = regexp.MustCompile(`^[a-z+]+:/+[^/\s]*@`)
+)
+
+// Name is a lock's name, safe to print. What looks like the credentials of a URL is hidden in it.
+func Name(name string) string {
+	if asName.MatchString(name) {
+		return Scrub(Safe(name))
+	}
+	return Safe(name)
+}
 
 // Scrub hides the credentials of a URL that was typed where none belongs and so is quoted in a
 // message. The library's own messages never show them.

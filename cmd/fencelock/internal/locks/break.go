@@ -105,11 +105,11 @@ func (b *breaking) free(ctx context.Context, locks *fencelock.Locker) error {
 		b.a.Print(Broken{name, info.Held, info.Owner, info.Token, b.hold})
 	case info.Held:
 		fmt.Fprintf(b.a.Out, "broke %s: it was held by %s, token %s\n",
-			cli.Scrub(cli.Safe(name)), cli.Owner(info), cli.Token(info))
+			cli.Name(name), cli.Owner(info), cli.Token(info))
 	case b.hold != "":
-		fmt.Fprintf(b.a.Out, "%s is held by no %s any more\n", cli.Scrub(cli.Safe(name)), b.hold)
+		fmt.Fprintf(b.a.Out, "%s is held by no %s any more\n", cli.Name(name), b.hold)
 	default:
-		fmt.Fprintf(b.a.Out, "%s was free already\n", cli.Scrub(cli.Safe(name)))
+		fmt.Fprintf(b.a.Out, "%s was free already\n", cli.Name(name))
 	}
 	return nil
 }
@@ -161,7 +161,7 @@ func (b *breaking) one(i *fencelock.Info) {
 // confirm asks on the terminal, and returns nil for a yes.
 func (b *breaking) confirm(ctx context.Context, i fencelock.Info) error {
 	fmt.Fprintf(b.a.Err, "%s is held by %s, token %s, and expires in %s.\n%s\nBreak it? [y/N] ",
-		cli.Scrub(cli.Safe(i.Name)), cli.Owner(i), cli.Token(i), cli.Expiry(i), Breaking)
+		cli.Name(i.Name), cli.Owner(i), cli.Token(i), cli.Expiry(i), Breaking)
 	answer := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(b.a.In).ReadString('\n')

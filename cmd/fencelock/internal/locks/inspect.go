@@ -65,7 +65,7 @@ func show(a *cli.App, i fencelock.Info) {
 		state = "held"
 	}
 	for _, line := range [][2]string{
-		{"name:", cli.Scrub(cli.Safe(i.Name))},
+		{"name:", cli.Name(i.Name)},
 		{"state:", state},
 		{"owner:", cli.Owner(i)},
 		{"token:", cli.Token(i)},

@@ -217,7 +217,7 @@ func run(cmd *cobra.Command, a *cli.App, f *flags, args []string) error {
 		a: a, lease: lease, killAfter: f.killAfter.D, maxHold: f.maxHold.D, granted: granted,
 		events: ev, renewals: &f.renewals,
 	}
-	code, err := h.run(command(a, path, argv, lease, cmd.Flags().Changed("permits")), sigs)
+	code, err := h.run(command(a, path, argv, lease, !f.shared && cmd.Flags().Changed("permits")), sigs)
 	return h.finish(code, err)
 }
 
