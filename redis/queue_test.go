@@ -134,13 +134,18 @@ func TestLostQueueIsMadeAgain(t *testing.T) {
 	}
 	ours := redis.OursOf(key("x"))
 	must(t, c.Del(t.Context(), ours+"q"+key("x"), ours+"m"+key("x")).Err())
-	await(t, 4*time.Second, "all three are back", func() bool { return queued(t, c, "x") == 3 })
-	for range 20 { // and stay
-		if n := queued(t, c, "x"); n != 3 {
-			t.Fatalf("%d are in the queue, want 3", n)
+	await(t, 10*time.Second, "all three are back", func() bool {
+		var places, known *goredis.IntCmd
+		_, err := c.TxPipelined(t.Context(), func(p goredis.Pipeliner) error {
+			places, known = p.ZCard(t.Context(), ours+"q"+key("x")), p.HLen(t.Context(), ours+"m"+key("x"))
+			return nil
+		})
+		must(t, err)
+		if places.Val() != known.Val() {
+			t.Errorf("%d of %d who have looked have a place", places.Val(), known.Val())
 		}
-		<-time.After(100 * time.Millisecond)
-	}
+		return places.Val() == 3
+	})
 	unlock(t, le)
 	for _, w := range waits {
 		unlock(t, w.granted(t, 2*time.Second))
