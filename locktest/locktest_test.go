@@ -276,7 +276,7 @@ func TestOutageIsEndedOrReplaced(t *testing.T) {
 	if !errors.Is(err, fencelock.ErrUnavailable) {
 		t.Errorf("got %v, want ErrUnavailable", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // longer than it takes to ask the store
 	defer cancel()
 	_, err = locks.Mutex(name).Lock(ctx)
 	if !errors.Is(err, fencelock.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {

@@ -38,14 +38,16 @@ func TestFailedTryWritesNothing(t *testing.T) {
 		return one[string](t, p, "SELECT pg_current_wal_insert_lsn() || ' ' || xmin || ' ' || xmax || "+
 			"' ' || ctid FROM fencelock_lease WHERE name = 'fencelock:x'")
 	}
-	_, err := b.Mutex("x").TryLock(t.Context()) // the first use of the functions may prune the catalogue's pages
-	want(t, "TryLock", err, fencelock.ErrLocked)
-	before := state()
-	for range 100 {
-		_, err := b.Mutex("x").TryLock(t.Context())
-		want(t, "TryLock", err, fencelock.ErrLocked)
+	before, after := "", state()
+	for i := 0; i < 5 && before != after; i++ { // the first uses of the functions may prune pages of the catalogue
+		before = after
+		for range 100 {
+			_, err := b.Mutex("x").TryLock(t.Context())
+			want(t, "TryLock", err, fencelock.ErrLocked)
+		}
+		after = state()
 	}
-	if after := state(); after != before {
+	if after != before {
 		t.Errorf("100 failed tries: the log and the row were at %s, are at %s", before, after)
 	}
 	unlock(t, le)
