@@ -717,6 +717,14 @@ func TestShortGrant(t *testing.T) {
 		time.Sleep(10 * ttl)
 		wantHeld(t, "after ten TTLs", le)
 		unlock(t, le)
+
+		le, before := lock(t, l.Mutex("n")), d.count("renew")
+		le.Handle()
+		synctest.Wait()
+		if n := d.count("renew") - before; n != 1 {
+			t.Errorf("for the handle: %d renewals at once, want 1", n)
+		}
+		unlock(t, le)
 	})
 }
 

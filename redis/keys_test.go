@@ -319,9 +319,10 @@ func TestListBesideForeignTypes(t *testing.T) {
 		return err
 	}
 	want(t, "List", list(), fencelock.ErrInvalid)
-	for _, err := range closing(t, s.URL()).Look(t.Context(), backend.Range{Strict: true}) {
-		want(t, "a strict look", err, fencelock.ErrInvalid)
+	var strict error
+	for _, strict = range closing(t, s.URL()).Look(t.Context(), backend.Range{Strict: true}) {
 	}
+	want(t, "a strict look", strict, fencelock.ErrInvalid)
 	must(t, c.Del(t.Context(), redis.OursOf(key("x"))+"m"+key("x")).Err())
 	must(t, list())
 	unlock(t, le)

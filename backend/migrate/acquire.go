@@ -199,7 +199,7 @@ func acquireSecond(ctx context.Context, first, second *leg) error {
 		}
 	})
 	err := second.acquire(waiting)
-	cancel() // where that panics, the deferred one ends both
+	cancel() // after a panic the deferred one does it
 	kept.Wait()
 	if first.isGone() && ctx.Err() == nil {
 		return errLostLeg

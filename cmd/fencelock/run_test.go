@@ -329,13 +329,16 @@ func TestRunSlot(t *testing.T) {
 	if e.Mode != fencelock.Permit || e.Slot == nil || *e.Slot != 0 {
 		t.Errorf("got %+v, want a permit with slot 0", e)
 	}
-	for flags, want := range map[string]string{"--permits=3": "slot 1", "--permits=1": "slot 0", "--wait=5s": ""} {
+	for flags, want := range map[string]string{
+		"--permits=3": "slot 1", "--permits=1": "slot 0", "--wait=5s": "", "--shared --permits=1": "",
+	} {
 		name := "n"
 		if want != "slot 1" {
 			name = "other"
 		}
-		got := invoke(t, on(store), "run", flags, name, "--",
-			"sh", "-c", `echo "${FENCELOCK_SLOT:+slot $FENCELOCK_SLOT}"`)
+		args := append([]string{"run"}, strings.Fields(flags)...)
+		got := invoke(t, on(store), append(args, name, "--",
+			"sh", "-c", `echo "${FENCELOCK_SLOT:+slot $FENCELOCK_SLOT}"`)...)
 		if got.code != 0 || strings.TrimSpace(got.out) != want {
 			t.Errorf("%s: got code %d and %q, %q; want %q", flags, got.code, got.out, got.err, want)
 		}

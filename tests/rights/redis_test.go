@@ -100,6 +100,10 @@ func TestRedis(t *testing.T) {
 		"+hlen":   "it is asked for where a key holds a hash",
 		"+hkeys":  "it is asked for where a key holds a hash",
 	})
+	t.Run("another database, and a client's name", func(t *testing.T) {
+		setUser(t, clients(t, s.Addr()), "more", append(rules(t, "# Redis", "more"), "+select", "+client|setname"))
+		works(t, fmt.Sprintf("redis://more:p@%s/1?client_name=n&prefix=more:", s.Addr()), locking, moving)
+	})
 }
 
 func TestRedlock(t *testing.T) {

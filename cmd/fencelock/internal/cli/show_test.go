@@ -66,6 +66,23 @@ func TestListOfASilentServer(t *testing.T) {
 	}
 }
 
+// A URL that was typed as a name is shown without its password; other names as they are.
+func TestNameHasNoSecret(t *testing.T) {
+	for name, want := range map[string]string{
+		"redis://u:s3cret@h:6379/0":  "redis://…@h:6379/0",
+		"redis:/u:s3cret@h:6379/0":   "redis://…@h:6379/0",
+		"user@example.com":           "user@example.com",
+		"s3://bucket/user@1/orders":  "s3://bucket/user@1/orders",
+		"s3:/bucket/user@1/orders":   "s3:/bucket/user@1/orders",
+		"https://example.com/a page": "https://example.com/a page",
+		"mail:\"a\"@example.com":     `"mail:\"a\"@example.com"`,
+	} {
+		if got := Name(name); got != want {
+			t.Errorf("%q: got %s, want %s", name, got, want)
+		}
+	}
+}
+
 func TestWhereHasNoSecret(t *testing.T) {
 	for raw, want := range map[string]string{
 		"redis://user:s3cret@10.0.0.5:6379/0?ttl=5s":  "redis://10.0.0.5:6379/0",
