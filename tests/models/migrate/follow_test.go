@@ -172,7 +172,8 @@ func (tr *trace) followRaise(o *op) {
 	}
 }
 
-// followRead is a look of switch p at a gate. A start looks once before the switch, which may not be needed.
+// followRead is a look of switch p at a gate. A start looks once before the switch, which may not be needed; an
+// operator who opens the new store looks for lost gates first, until there are none.
 func (tr *trace) followRead(p *program, k int) {
 	first := k == p.goal && !p.looked
 	p.looked = p.looked || first
@@ -184,6 +185,8 @@ func (tr *trace) followRead(p *program, k int) {
 		w := &s.switchers[p.j]
 		opens := int(w.opens) == k
 		switch {
+		case w.at == 0 && k == new && k == p.goal && p.slot < 0:
+			return append(tr.after(s, begins), s)
 		case w.at == 0 && k == p.goal && !first:
 			return tr.orStay(s, begins)
 		case w.at == 0 && k != p.goal && p.doing.stopped(): // it had opened its store when it was stopped
