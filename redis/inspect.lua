@@ -4,8 +4,7 @@
 --   {value or "", 1 if it is there, pttl, live waiters, 1 if it is shaped like a lock}, and of a
 --   group {holds, greatest token, owner, 1 if none is confirmed, those that end first}: the owner with its
 --   mark, or of several the mark that all have; of each hold {nonce, token, slot, owner, pttl}
-local what = shape(KEYS[1], ARGV[1])
-local value = redis.pcall('GET', KEYS[1])
+local what, value = shape(KEYS[1], ARGV[1])
 if type(value) == 'table' then
   if what ~= 'lock' then return {value.err} end
   value = ''
