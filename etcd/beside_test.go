@@ -20,30 +20,10 @@ import (
 	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
-// locks is Lock, RLock or Acquire.
-type locks func(context.Context) (*fencelock.Lease, error)
-
-// get takes what is free.
-func get(t *testing.T, lock locks) *fencelock.Lease {
-	t.Helper()
-	le, err := lock(within(t, 10*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return le
-}
-
 // line begins to wait, and returns when n entries are in the queue.
 func (r *rig) line(t *testing.T, name string, lock locks, n int) *pending {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	p := &pending{cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(p.done)
-		p.lease, p.err = lock(ctx)
-		p.at = time.Now()
-	}()
-	t.Cleanup(func() { p.cancel(); <-p.done })
+	p := begin(t, lock)
 	await(t, 10*time.Second, fmt.Sprintf("%d in the queue of %q", n, name), func() bool {
 		return len(r.queue(t, name)) == n
 	})
@@ -99,7 +79,7 @@ func recipeBesideReaders(t *testing.T, r *rig) {
 		want(t, "a try beside the recipe", err, fencelock.ErrLocked)
 		wait := r.line(t, "x", kind.one, 2)
 		must(t, m.Unlock(t.Context()))
-		unlock(t, wait.granted(t, 2*time.Second))
+		unlock(t, wait.Granted(t, 2*time.Second))
 	}
 	r.awaitFree(t, "x", time.Second)
 }
@@ -111,9 +91,9 @@ func foundersAtOnce(t *testing.T, r *rig) {
 	first := r.line(t, "x", slow.RWMutex("x").RLock, 2)
 	second := r.line(t, "x", open(t, r.url()).RWMutex("x").RLock, 3)
 	raced := false
-	set(1, func() { <-second.done; raced = true })
+	set(1, func() { <-second.Done; raced = true })
 	unlock(t, writer)
-	two, one := second.granted(t, 5*time.Second), first.granted(t, 5*time.Second)
+	two, one := second.Granted(t, 5*time.Second), first.Granted(t, 5*time.Second)
 	if !raced || one.Token() != two.Token() {
 		t.Errorf("two that read at once, and raced (%v), have the tokens %d and %d", raced, one.Token(), two.Token())
 	}
@@ -184,19 +164,19 @@ func secondPermitFirst(t *testing.T, r *rig) {
 	})
 	set(1, func() {
 		close(chosen)
-		<-second.done
-		if second.err == nil {
-			_ = second.lease.Unlock(context.WithoutCancel(t.Context()))
+		<-second.Done
+		if second.Err == nil {
+			_ = second.Lease.Unlock(context.WithoutCancel(t.Context()))
 		}
 	})
 	unlock(t, writer)
-	one := first.granted(t, 5*time.Second)
-	must(t, second.err)
-	if one.Slot() != 0 || second.lease.Slot() != 0 {
-		t.Errorf("got slots %d and %d, want 0 and 0", second.lease.Slot(), one.Slot())
+	one := first.Granted(t, 5*time.Second)
+	must(t, second.Err)
+	if one.Slot() != 0 || second.Lease.Slot() != 0 {
+		t.Errorf("got slots %d and %d, want 0 and 0", second.Lease.Slot(), one.Slot())
 	}
-	rising(t, "of the second, granted first", writer.Token(), second.lease.Token())
-	rising(t, "of the first, granted second", second.lease.Token(), one.Token())
+	rising(t, "of the second, granted first", writer.Token(), second.Lease.Token())
+	rising(t, "of the first, granted second", second.Lease.Token(), one.Token())
 	unlock(t, one)
 }
 
@@ -227,15 +207,15 @@ func turns(
 	setEarly(1, func() { <-goes })
 	setLate(1, func() {
 		close(goes)
-		if <-first.done; first.err == nil {
-			between(first.lease)
+		if <-first.Done; first.Err == nil {
+			between(first.Lease)
 		}
 	})
 	unlock(t, writer)
-	two = second.granted(t, 5*time.Second)
-	must(t, first.err)
-	rising(t, "of the first", writer.Token(), first.lease.Token())
-	return writer, first.lease, two
+	two = second.Granted(t, 5*time.Second)
+	must(t, first.Err)
+	rising(t, "of the first", writer.Token(), first.Lease.Token())
+	return writer, first.Lease, two
 }
 
 // readersByOneList: both have one token.
@@ -296,14 +276,14 @@ func lastPermitFirst(t *testing.T, r *rig) {
 	ways[0].Set(faultproxy.BlackHole)
 	ways[1].Set(faultproxy.BlackHole)
 	unlock(t, writer)
-	waits[2].granted(t, 5*time.Second)
+	waits[2].Granted(t, 5*time.Second)
 	rising(t, "of the last", writer.Token(), holds[2].Grant.Token)
-	waits[1].cancel()
-	<-waits[1].done
+	waits[1].Cancel()
+	<-waits[1].Done
 	ways[1].Set(faultproxy.Mode{})
 	must(t, drivers[1].Abandon(t.Context(), holds[1].Request))
 	ways[0].Set(faultproxy.Mode{})
-	waits[0].granted(t, 5*time.Second)
+	waits[0].Granted(t, 5*time.Second)
 	rising(t, "of the first", holds[2].Grant.Token, holds[0].Grant.Token)
 	must(t, drivers[0].Release(t.Context(), &holds[0]))
 	must(t, drivers[2].Release(t.Context(), &holds[2]))
@@ -359,12 +339,12 @@ func stoppedReader(t *testing.T, r *rig) {
 	await(t, 5*time.Second, "the writer holds, and the reader queues again", func() bool {
 		return len(r.queue(t, "x")) == 2
 	})
-	if reader.over() || next == nil {
-		t.Fatalf("the reader came back: %v; the writer: %v", reader.err, next)
+	if reader.Over() || next == nil {
+		t.Fatalf("the reader came back: %v; the writer: %v", reader.Err, next)
 	}
 	must(t, next.Err())
 	unlock(t, next)
-	le := reader.granted(t, 5*time.Second)
+	le := reader.Granted(t, 5*time.Second)
 	rising(t, "of the reader", next.Token(), le.Token())
 	unlock(t, le)
 }
@@ -397,7 +377,7 @@ func lostRepliesOfReader(t *testing.T, r *rig) {
 		p.LoseReplyTo(1, nth(n))
 		wait := r.line(t, "x", l.RWMutex("x").RLock, 2)
 		unlock(t, writer)
-		le = wait.granted(t, 8*time.Second)
+		le = wait.Granted(t, 8*time.Second)
 		rising(t, "of the reader", writer.Token(), le.Token())
 		p.LoseReplyTo(0, nil)
 		unlock(t, le)

@@ -47,12 +47,12 @@ func TestLeaderFails(t *testing.T) {
 		unlock(t, beside)
 		unlock(t, reader)
 		must(t, le.Err())
-		if wait.over() {
-			t.Fatalf("leader %s: the waiter came back while the lock is held: %v", tt.name, wait.err)
+		if wait.Over() {
+			t.Fatalf("leader %s: the waiter came back while the lock is held: %v", tt.name, wait.Err)
 		}
 		must(t, le.Renew(within(t, 5*time.Second)))
 		unlock(t, le)
-		next := wait.granted(t, 8*time.Second)
+		next := wait.Granted(t, 8*time.Second)
 		rising(t, "after the leader "+tt.name, le.Token(), next.Token())
 		unlock(t, next)
 		unlock(t, y)
@@ -119,7 +119,7 @@ func TestWatchAtAHungMember(t *testing.T) {
 		le := lock(t, holder.Mutex("warm"))
 		wait := r.wait(t, l.Mutex("warm"), 2)
 		unlock(t, le)
-		unlock(t, wait.granted(t, 5*time.Second))
+		unlock(t, wait.Granted(t, 5*time.Second))
 		clients = append(clients, l)
 		lock(t, holder.Mutex(fmt.Sprint("x", i)))
 	}
@@ -134,14 +134,14 @@ func TestWatchAtAHungMember(t *testing.T) {
 	}
 	<-time.After(core.Patience + time.Second) // an outage would have ended the waits
 	for i, w := range waits {
-		if w.over() {
-			t.Fatalf("client %d: the wait is over: %v", i, w.err)
+		if w.Over() {
+			t.Fatalf("client %d: the wait is over: %v", i, w.Err)
 		}
 	}
 	must(t, holder.Close()) // which releases all
 	began := time.Now()
 	for _, w := range waits {
-		w.granted(t, 10*time.Second)
+		w.Granted(t, 10*time.Second)
 	}
 	if took := time.Since(began); took > 3*time.Second {
 		t.Errorf("six waiters heard of the releases within %v, want less than their floor timers", took)
@@ -238,9 +238,9 @@ func TestWaiterOfADeadServer(t *testing.T) {
 	must(t, e.Servers()[0].Kill())
 	killed := time.Now()
 	select {
-	case <-wait.done:
-		want(t, "a waiter of a dead server", wait.err, fencelock.ErrUnavailable)
-		t.Logf("told after %v", wait.at.Sub(killed).Round(time.Millisecond))
+	case <-wait.Done:
+		want(t, "a waiter of a dead server", wait.Err, fencelock.ErrUnavailable)
+		t.Logf("told after %v", wait.At.Sub(killed).Round(time.Millisecond))
 	case <-time.After(15 * time.Second):
 		t.Error("a waiter of a dead server waits on")
 	}

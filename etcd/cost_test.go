@@ -122,7 +122,7 @@ func contendedCalls(t *testing.T, r *rig) {
 		n.take()
 		wait := r.wait(t, l.Mutex("x"), 2)
 		unlock(t, le)
-		got := wait.granted(t, 2*time.Second)
+		got := wait.Granted(t, 2*time.Second)
 		unlock(t, got)
 		if c := n.take(); round > 0 && (c["Txn"] > 3 || c["Range"] > 0 || c["Watch"] > 0) {
 			t.Errorf("round %d: calls for a lock that was waited for: got %v, want 2 Txn with "+
@@ -169,7 +169,7 @@ func fewWatches(t *testing.T, r *rig) {
 	await(t, 10*time.Second, "a watch for each name", func() bool { return d.Watches() == 100 })
 	for i, le := range held {
 		unlock(t, le)
-		unlock(t, waits[i].granted(t, 5*time.Second))
+		unlock(t, waits[i].Granted(t, 5*time.Second))
 	}
 	await(t, 3*time.Second, "few watches are kept", func() bool { return d.Watches() <= 64 })
 	must(t, l.Close())

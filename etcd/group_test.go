@@ -146,7 +146,7 @@ func strangerAmongReaders(t *testing.T, r *rig) {
 	want(t, "a reader beside a stranger", err, fencelock.ErrLocked)
 	wait := r.line(t, "x", l.RWMutex("x").RLock, 2)
 	must(t, l.Break(t.Context(), "x"))
-	unlock(t, wait.granted(t, 2*time.Second))
+	unlock(t, wait.Granted(t, 2*time.Second))
 }
 
 // readersAtGate: a gate refuses readers and permits too, in their turn as at once, and a drain counts them.
@@ -168,10 +168,10 @@ func readersAtGate(t *testing.T, r *rig) {
 	want(t, "a reader beside one, behind a gate", err, fencelock.ErrUnsupported)
 	unlock(t, y)
 	unlock(t, z)
-	<-reader.done
-	want(t, "a reader's turn behind a gate", reader.err, fencelock.ErrUnsupported)
-	<-permit.done
-	want(t, "a permit's turn behind a gate", permit.err, fencelock.ErrUnsupported)
+	<-reader.Done
+	want(t, "a reader's turn behind a gate", reader.Err, fencelock.ErrUnsupported)
+	<-permit.Done
+	want(t, "a permit's turn behind a gate", permit.Err, fencelock.ErrUnsupported)
 	var undrained []string
 	for i, err := range d.Look(t.Context(), backend.Range{Strict: true}) {
 		must(t, err)

@@ -160,7 +160,7 @@ func heldAfterUnlock(t *testing.T, r *rig) {
 		next := start(t, m)
 		<-time.After(5 * time.Millisecond) // so that it is in line, mostly
 		unlock(t, first)
-		before, le := <-quick, next.granted(t, 10*time.Second)
+		before, le := <-quick, next.Granted(t, 10*time.Second)
 		if before == nil {
 			return
 		}

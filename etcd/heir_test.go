@@ -181,12 +181,12 @@ func heirInSilence(t *testing.T, r *rig) {
 	time.Sleep(1600 * time.Millisecond) // longer than it relies on its lease
 	unlock(t, first)
 	select {
-	case <-wait.done:
-		t.Errorf("it came back with %v while nothing that it asks is answered", wait.err)
+	case <-wait.Done:
+		t.Errorf("it came back with %v while nothing that it asks is answered", wait.Err)
 	case <-time.After(300 * time.Millisecond):
 	}
 	p.Set(faultproxy.Mode{})
-	next := wait.granted(t, 10*time.Second)
+	next := wait.Granted(t, 10*time.Second)
 	rising(t, "of the heir", first.Token(), next.Token())
 	must(t, next.Renew(t.Context()))
 	unlock(t, next)
@@ -200,8 +200,8 @@ func heirCutOff(t *testing.T, r *rig) {
 	third := r.wait(t, open(t, r.url()).Mutex("x"), 3)
 	p.Set(faultproxy.Mode{HoldRequests: true}) // the event comes through
 	unlock(t, first)
-	le := wait.granted(t, 5*time.Second)
-	next := third.granted(t, 15*time.Second)
+	le := wait.Granted(t, 5*time.Second)
+	next := third.Granted(t, 15*time.Second)
 	if le.Err() == nil {
 		t.Error("the next one is granted the lock before the heir is told")
 	}
@@ -215,7 +215,7 @@ func heirOutlivesTheWait(t *testing.T, r *rig) {
 	first := lock(t, open(t, r.url()).Mutex("x"))
 	wait := r.wait(t, open(t, r.url()).Mutex("x", fencelock.WithTTL(10*time.Second)), 2)
 	unlock(t, first)
-	next := wait.granted(t, 2*time.Second)
+	next := wait.Granted(t, 2*time.Second)
 	await(t, 2*time.Second, "its first renewal", func() bool { return time.Until(next.Deadline()) > 8*time.Second })
 	select {
 	case <-next.Done():
@@ -235,7 +235,7 @@ func heirOfAShortTTL(t *testing.T, r *rig) {
 		last := r.wait(t, third.Mutex("x", short), 3)
 		time.Sleep(960 * time.Millisecond) // the waiters' lease is renewed after a second
 		unlock(t, first)
-		unlock(t, wait.granted(t, 5*time.Second)) // never, if the last one has its place
-		unlock(t, last.granted(t, 5*time.Second))
+		unlock(t, wait.Granted(t, 5*time.Second)) // never, if the last one has its place
+		unlock(t, last.Granted(t, 5*time.Second))
 	}
 }

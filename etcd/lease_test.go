@@ -181,8 +181,8 @@ func shortest(t *testing.T, r *rig) {
 		<-time.After(time.Duration(300+400*round) * time.Millisecond)
 		must(t, le.Err())
 		unlock(t, le)
-		next := wait.granted(t, 2*time.Second)
-		if left := next.Deadline().Sub(wait.at); left <= 0 || left > time.Second {
+		next := wait.Granted(t, 2*time.Second)
+		if left := next.Deadline().Sub(wait.At); left <= 0 || left > time.Second {
 			t.Errorf("round %d: a grant with %v left of its TTL of a second", round, left)
 		}
 		unlock(t, next)
@@ -254,13 +254,13 @@ func waiterSessionRevoked(t *testing.T, r *rig) {
 	_, err = r.c.Revoke(t.Context(), clientv3.LeaseID(resp.Kvs[0].Lease))
 	must(t, err)
 	await(t, 2*time.Second, "it is in the queue again", func() bool { return len(r.queue(t, "x")) == 3 })
-	if behind.over() || wait.over() {
+	if behind.Over() || wait.Over() {
 		t.Fatal("a waiter came back while the lock is held")
 	}
 	must(t, le.Err())
 	unlock(t, le)
-	unlock(t, behind.granted(t, 2*time.Second))
-	unlock(t, wait.granted(t, 2*time.Second))
+	unlock(t, behind.Granted(t, 2*time.Second))
+	unlock(t, wait.Granted(t, 2*time.Second))
 }
 
 // waiterSessionEndsFirst: a waiter whose session ends as its first request is under way queues under another one.
@@ -279,7 +279,7 @@ func waiterSessionEndsFirst(t *testing.T, r *rig) {
 	before := r.wait(t, l.Mutex("x"), 2)
 	resp, err := r.c.Get(t.Context(), r.prefix+"~lock/x/"+r.queue(t, "x")[1])
 	must(t, err)
-	before.cancel()
+	before.Cancel()
 	await(t, time.Second, "it has left", func() bool { return len(r.queue(t, "x")) == 1 })
 	session.Store(resp.Kvs[0].Lease)
 	wait := r.wait(t, l.Mutex("x"), 2)
@@ -287,7 +287,7 @@ func waiterSessionEndsFirst(t *testing.T, r *rig) {
 		t.Error("nothing was sent before the session ended")
 	}
 	unlock(t, le)
-	unlock(t, wait.granted(t, 2*time.Second))
+	unlock(t, wait.Granted(t, 2*time.Second))
 }
 
 // waiterEntryDeleted: the same for one whose entry alone was deleted, time and again.
@@ -301,7 +301,7 @@ func waiterEntryDeleted(t *testing.T, r *rig) {
 	}
 	must(t, le.Err())
 	unlock(t, le)
-	unlock(t, wait.granted(t, 2*time.Second))
+	unlock(t, wait.Granted(t, 2*time.Second))
 	r.awaitFree(t, "x", time.Second)
 }
 
@@ -316,12 +316,12 @@ func middleWaiterDies(t *testing.T, r *rig) {
 	_, err = r.c.Revoke(t.Context(), session.ID)
 	must(t, err)
 	select {
-	case <-behind.done:
-		t.Fatalf("the waiter behind a dead one came back while the lock is held: %v", behind.err)
+	case <-behind.Done:
+		t.Fatalf("the waiter behind a dead one came back while the lock is held: %v", behind.Err)
 	case <-time.After(500 * time.Millisecond):
 	}
 	unlock(t, le)
-	unlock(t, behind.granted(t, 2*time.Second))
+	unlock(t, behind.Granted(t, 2*time.Second))
 }
 
 // deletedTogether: entries that one request deletes are told of at once, and each of them counts.
@@ -336,7 +336,7 @@ func deletedTogether(t *testing.T, r *rig) {
 	behind := r.wait(t, open(t, r.url()).Mutex("x"), 4)
 	_, err = r.c.Delete(t.Context(), front, clientv3.WithPrefix())
 	must(t, err)
-	unlock(t, behind.granted(t, 2*time.Second)) // before it would look for itself
+	unlock(t, behind.Granted(t, 2*time.Second)) // before it would look for itself
 }
 
 // twoMutexes of one process, even of one driver, exclude each other.
@@ -384,7 +384,7 @@ func noLeasesLeft(t *testing.T, r *rig) {
 		held := lock(t, a.Mutex("x"))
 		wait := r.wait(t, b.Mutex("x"), 2)
 		unlock(t, held)
-		next := wait.granted(t, 2*time.Second)
+		next := wait.Granted(t, 2*time.Second)
 		_, err := a.Mutex("x").TryLock(t.Context())
 		want(t, "TryLock", err, fencelock.ErrLocked)
 		unlock(t, next)

@@ -170,7 +170,7 @@ func TestUsers(t *testing.T) {
 	await(t, 6*time.Second, "a renewal in the background", func() bool { return le.Deadline().After(deadline) })
 	must(t, le.Err())
 	unlock(t, le)
-	unlock(t, wait.granted(t, 2*time.Second))
+	unlock(t, wait.Granted(t, 2*time.Second))
 	for _, tt := range []struct{ url, says string }{
 		{"etcd://" + host + "?prefix=app:", "user"},
 		{"etcd://app:wrong" + secret + "@" + host + "?prefix=app:", "refuses"},
@@ -212,7 +212,7 @@ func TestLoginsShared(t *testing.T) {
 	}
 	for i, w := range waits {
 		unlock(t, leases[i])
-		unlock(t, w.granted(t, 10*time.Second))
+		unlock(t, w.Granted(t, 10*time.Second))
 	}
 }
 

@@ -27,7 +27,7 @@ func inNamespace(t *testing.T, r *rig) {
 		le := lock(t, a.Mutex("x"))
 		wait := inside.wait(t, b.Mutex("x"), 2)
 		unlock(t, le)
-		unlock(t, wait.granted(t, 3*time.Second)) // before it would look for itself
+		unlock(t, wait.Granted(t, 3*time.Second)) // before it would look for itself
 	}
 	if n := len(r.keys(t)); n > 0 {
 		t.Errorf("%d keys are outside the namespace", n)

@@ -18,6 +18,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/internal/testkit"
 )
 
 // wakes counts.
@@ -214,11 +215,7 @@ func driverAt(t *testing.T, addr string) *Driver {
 func behindProxy(t *testing.T) (*Driver, *faultproxy.Proxy) {
 	t.Helper()
 	e := servers.Etcd(t, servers.EtcdOptions{})
-	p, err := faultproxy.New(e.Addrs()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
+	p := testkit.Proxied(t, e.Addrs()[0])
 	return driverAt(t, p.Addr()), p
 }
 

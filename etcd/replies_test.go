@@ -90,14 +90,14 @@ func lostRepliesOfWaiter(t *testing.T, r *rig) {
 		wait := r.wait(t, l.Mutex("x"), 2)
 		third := r.wait(t, open(t, r.url()).Mutex("x"), 3)
 		unlock(t, le)
-		got := wait.granted(t, 8*time.Second)
+		got := wait.Granted(t, 8*time.Second)
 		rising(t, "of the waiter", le.Token(), got.Token())
-		if third.over() {
+		if third.Over() {
 			t.Errorf("lost reply %d: two were granted the lock", n)
 		}
 		p.LoseReplyTo(0, nil)
 		unlock(t, got)
-		got2 := third.granted(t, 5*time.Second)
+		got2 := third.Granted(t, 5*time.Second)
 		last = got2.Token()
 		unlock(t, got2)
 	}
@@ -117,16 +117,16 @@ func turnPassed(t *testing.T, r *rig) {
 	await(t, 2*time.Second, "it asks", func() bool { return p.Counts().HeldRequests > 0 })
 	_, err := r.c.Delete(t.Context(), r.prefix+"~lock/x/"+own)
 	must(t, err)
-	next := third.granted(t, 5*time.Second)
+	next := third.Granted(t, 5*time.Second)
 	p.Set(faultproxy.Mode{})
 	select {
-	case <-wait.done:
-		t.Errorf("the waiter whose turn had passed came back while the lock is held: %v", wait.err)
+	case <-wait.Done:
+		t.Errorf("the waiter whose turn had passed came back while the lock is held: %v", wait.Err)
 	case <-time.After(500 * time.Millisecond):
 	}
 	must(t, next.Err())
 	unlock(t, next)
-	unlock(t, wait.granted(t, 5*time.Second))
+	unlock(t, wait.Granted(t, 5*time.Second))
 }
 
 // turnAndEntryLost: the answer that grants a waiter the lock is lost, and its entry goes while it asks again. It queues
@@ -169,7 +169,7 @@ func turnAndEntryLost(t *testing.T, r *rig) {
 	must(t, err)
 	await(t, 10*time.Second, "the watch tells of it", func() bool { return d.Told() > told })
 	close(gone)
-	unlock(t, wait.granted(t, 15*time.Second))
+	unlock(t, wait.Granted(t, 15*time.Second))
 }
 
 // failing returns a Locker over a client whose first release of the lock x is done, and answered by an error of this
@@ -429,13 +429,13 @@ func cancelledWaiter(t *testing.T, r *rig) {
 	le := lock(t, open(t, r.url()).Mutex("x"))
 	first := r.wait(t, open(t, r.url()).Mutex("x"), 2)
 	second := r.wait(t, open(t, r.url()).Mutex("x"), 3)
-	first.cancel()
-	<-first.done
-	want(t, "a cancelled wait", first.err, context.Canceled)
-	want(t, "a cancelled wait", first.err, fencelock.ErrLocked)
+	first.Cancel()
+	<-first.Done
+	want(t, "a cancelled wait", first.Err, context.Canceled)
+	want(t, "a cancelled wait", first.Err, fencelock.ErrLocked)
 	await(t, time.Second, "it has left the queue", func() bool { return len(r.queue(t, "x")) == 2 })
 	unlock(t, le)
-	unlock(t, second.granted(t, time.Second))
+	unlock(t, second.Granted(t, time.Second))
 	if keys := r.keys(t); len(keys) > 0 {
 		t.Errorf("left: %q", keys)
 	}

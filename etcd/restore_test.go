@@ -63,14 +63,14 @@ func TestWaiterOverRestore(t *testing.T) {
 	wait := r.wait(t, l.Mutex("x"), 2) // its watch begins after them
 	restore()
 	unlock(t, lock(t, l.Mutex("y"))) // which tells the driver
-	if wait.over() {                 // the outage was too long for it
+	if wait.Over() {                 // the outage was too long for it
 		wait = start(t, l.Mutex("x"))
 	}
 	r = on(t, e, r.prefix)
 	await(t, 20*time.Second, "the waiter is in the queue again", func() bool { return len(r.queue(t, "x")) == 2 })
 	_, err = r.c.Delete(t.Context(), front)
 	must(t, err)
-	unlock(t, wait.granted(t, 3*time.Second)) // before it would look for itself
+	unlock(t, wait.Granted(t, 3*time.Second)) // before it would look for itself
 }
 
 // A release that is sent again, after the store was put back to a state from before the grant, says that the lock was

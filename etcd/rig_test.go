@@ -2,7 +2,6 @@ package etcd_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -19,6 +18,27 @@ import (
 	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/internal/testkit"
+)
+
+// What all drivers' tests do alike.
+var (
+	open   = testkit.Open
+	must   = testkit.Must
+	want   = testkit.Want
+	await  = testkit.Await
+	within = testkit.Within
+	get    = testkit.Get
+	lock   = testkit.Lock
+	unlock = testkit.Unlock
+	begin  = testkit.Begin
+	start  = testkit.Start
+	lost   = testkit.Lost
+)
+
+type (
+	locks   = testkit.Locks
+	pending = testkit.Pending
 )
 
 // rig is a keyspace of its own on a server that tests may share.
@@ -72,23 +92,8 @@ func (r *rig) url(hosts ...string) string {
 // proxied puts a fault proxy in front of the first server; the string is the URL through it.
 func (r *rig) proxied(t *testing.T) (*faultproxy.Proxy, string) {
 	t.Helper()
-	p, err := faultproxy.New(r.e.Addrs()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
+	p := testkit.Proxied(t, r.e.Addrs()[0])
 	return p, r.url(p.Addr())
-}
-
-// open returns a Locker of its own: one more client of the store.
-func open(t *testing.T, url string, opts ...fencelock.Option) *fencelock.Locker {
-	t.Helper()
-	l, err := fencelock.Open(t.Context(), url, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() }) // the test may have taken its server away
-	return l
 }
 
 // driver returns a bare driver.
@@ -156,72 +161,6 @@ func (r *rig) awaitFree(t *testing.T, name string, most time.Duration) {
 	await(t, most, "nothing is left of "+name, func() bool { return len(r.queue(t, name)) == 0 })
 }
 
-// must fails the test on an error.
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// await returns when ok does, and fails the test if that takes too long.
-func await(t *testing.T, most time.Duration, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(most); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", most, what)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
-}
-
-// within is a ctx of the test that ends after d.
-func within(t *testing.T, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// lock takes a lock that is free, or soon will be.
-func lock(t *testing.T, m fencelock.Mutex) *fencelock.Lease {
-	t.Helper()
-	le, err := m.Lock(within(t, 20*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return le
-}
-
-// unlock frees a lock that is surely held.
-func unlock(t *testing.T, le *fencelock.Lease) {
-	t.Helper()
-	if err := le.Unlock(context.WithoutCancel(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// pending is a Lock that waits on a goroutine of its own.
-type pending struct {
-	cancel context.CancelFunc
-	done   chan struct{} // closed when it has returned
-	at     time.Time     // when; with what follows valid once done is closed
-	lease  *fencelock.Lease
-	err    error
-}
-
-// start begins to wait for a lock.
-func start(t *testing.T, m fencelock.Mutex) *pending {
-	ctx, cancel := context.WithCancel(t.Context())
-	p := &pending{cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(p.done)
-		p.lease, p.err = m.Lock(ctx)
-		p.at = time.Now()
-	}()
-	t.Cleanup(func() { p.cancel(); <-p.done })
-	return p
-}
-
 // wait begins to wait for a lock that is held and returns when n entries are in its queue.
 func (r *rig) wait(t *testing.T, m fencelock.Mutex, n int) *pending {
 	t.Helper()
@@ -230,54 +169,6 @@ func (r *rig) wait(t *testing.T, m fencelock.Mutex, n int) *pending {
 		return len(r.queue(t, m.Name())) == n
 	})
 	return p
-}
-
-// granted returns the lease of a wait, which must have been granted in time.
-func (p *pending) granted(t *testing.T, most time.Duration) *fencelock.Lease {
-	t.Helper()
-	select {
-	case <-p.done:
-	case <-time.After(most):
-		t.Fatalf("not granted within %v", most)
-	}
-	if p.err != nil {
-		t.Fatal(p.err)
-	}
-	return p.lease
-}
-
-// over reports whether a wait has ended.
-func (p *pending) over() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
-}
-
-// want fails the test unless err matches target.
-func want(t *testing.T, what string, err, target error) {
-	t.Helper()
-	if !errors.Is(err, target) {
-		t.Errorf("%s: got %v, want %v", what, err, target)
-	}
-}
-
-// lost waits for the end of a lease and checks its reason; it returns when the end was seen.
-func lost(t *testing.T, le *fencelock.Lease, most time.Duration, reasons ...fencelock.Reason) time.Time {
-	t.Helper()
-	select {
-	case <-le.Done():
-	case <-time.After(most):
-		t.Fatalf("the loss was not seen within %v", most)
-	}
-	at := time.Now()
-	var l *fencelock.LostError
-	if !errors.As(le.Err(), &l) || !slices.Contains(reasons, l.Reason) {
-		t.Errorf("got %v, want a loss: %v", le.Err(), reasons)
-	}
-	return at
 }
 
 // rising fails the test unless b is above a.

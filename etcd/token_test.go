@@ -106,7 +106,7 @@ func raise(t *testing.T, r *rig) {
 	must(t, d.Raise(t.Context(), floor))
 	must(t, d.Raise(t.Context(), 7)) // never lowers it
 	unlock(t, le)
-	next := wait.granted(t, 2*time.Second)
+	next := wait.Granted(t, 2*time.Second)
 	rising(t, "of a waiter over the floor", floor, next.Token())
 	unlock(t, next)
 	after := lock(t, open(t, r.url()).Mutex("y"))

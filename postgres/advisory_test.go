@@ -24,7 +24,7 @@ func heldIdle(t *testing.T, s *servers.PostgresServer, mode postgres.Mode) {
 			first := lock(t, l.Mutex("idle"))
 			next := queue(t, open(t, at(s.Addr(), mode)), "idle", 1)
 			unlock(t, first)
-			return next.granted(t, 5*time.Second)
+			return next.Granted(t, 5*time.Second)
 		},
 	} {
 		le := take()
@@ -119,7 +119,7 @@ func modesExclude(t *testing.T, s *servers.PostgresServer) {
 		want(t, "TryLock", err, fencelock.ErrLocked)
 		next := queue(t, advisory, "x", 1)
 		unlock(t, le)
-		le = next.granted(t, 5*time.Second)
+		le = next.Granted(t, 5*time.Second)
 		r.saw(t, "second", "x", le.Token())
 		for _, l := range []*fencelock.Locker{row, advisory} {
 			info, err := l.Inspect(t.Context(), "x")

@@ -128,8 +128,8 @@ func TestLeaseBehindPgBouncer(t *testing.T) {
 				}
 				began := time.Now()
 				unlock(t, le)
-				next := wait.granted(t, 5*time.Second)
-				t.Logf("handed over after %v", wait.at.Sub(began).Round(time.Millisecond))
+				next := wait.Granted(t, 5*time.Second)
+				t.Logf("handed over after %v", wait.At.Sub(began).Round(time.Millisecond))
 				last = next.Token()
 				unlock(t, next)
 			}
@@ -188,8 +188,8 @@ func TestWaitersBehindPgBouncerInSessionMode(t *testing.T) {
 		t.Errorf("the sessions that wait were %s, are %s", before, now)
 	}
 	unlock(t, le)
-	unlock(t, first.granted(t, 3*time.Second))
-	unlock(t, second.granted(t, 3*time.Second))
+	unlock(t, first.Granted(t, 3*time.Second))
+	unlock(t, second.Granted(t, 3*time.Second))
 	// What a lost reply has got is ended by the process that the server knows.
 	d := driver(t, url)
 	r := request("y", "")
@@ -210,7 +210,7 @@ func TestSQLBehindPgBouncer(t *testing.T) {
 	wait := queue(t, b, "x", 1)
 	must(t, le.Renew(t.Context()))
 	unlock(t, le)
-	unlock(t, wait.granted(t, 3*time.Second))
+	unlock(t, wait.Granted(t, 3*time.Second))
 }
 
 // A pooler whose connection to the server breaks ends the client's too, in words of its own: no sign that the COMMIT

@@ -447,7 +447,7 @@ func slowHello(t *testing.T, s *servers.PostgresServer) {
 			"AND query LIKE 'LISTEN%' AND state_change < now() - interval '4 s'") > 0
 	})
 	unlock(t, held)
-	unlock(t, wait.granted(t, 5*time.Second))
+	unlock(t, wait.Granted(t, 5*time.Second))
 }
 
 // While another has a name's line for longer than a statement may take, who wants the name stands there twice at most:

@@ -62,8 +62,8 @@ func drawOfAWaiter(t *testing.T, s *servers.PostgresServer) {
 		pid := awaitDrawer(t, p)
 		if gives {
 			began := time.Now()
-			first.cancel()
-			<-first.done
+			first.Cancel()
+			<-first.Done
 			await(t, 5*time.Second, "the door is the next one's", func() bool {
 				return one[int](t, p, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' "+
 					"AND objsubid = 1 AND NOT granted") == 0
@@ -75,9 +75,9 @@ func drawOfAWaiter(t *testing.T, s *servers.PostgresServer) {
 		} else {
 			run(t, p, "SELECT pg_cancel_backend($1)", pid)
 			resume()
-			unlock(t, first.granted(t, 5*time.Second))
+			unlock(t, first.Granted(t, 5*time.Second))
 		}
-		unlock(t, second.granted(t, 5*time.Second))
+		unlock(t, second.Granted(t, 5*time.Second))
 	}
 }
 

@@ -102,7 +102,7 @@ func TestLeaseSurvivesKill(t *testing.T) {
 	_, err := open(t, at(s.Addr(), postgres.Lease)).Mutex("x").TryLock(t.Context())
 	want(t, "TryLock by another", err, fencelock.ErrLocked)
 	unlock(t, le)
-	unlock(t, wait.granted(t, 10*time.Second)) // its place was lost with the crash; it has put it back
+	unlock(t, wait.Granted(t, 10*time.Second)) // its place was lost with the crash; it has put it back
 }
 
 // A release whose reply a crash took is known for one when it is sent again.

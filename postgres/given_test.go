@@ -60,8 +60,8 @@ func TestProgramUsesUpItsPool(t *testing.T) {
 			select {
 			case <-le.Done():
 				t.Errorf("the lease: %v", le.Err())
-			case <-wait.done:
-				t.Errorf("the wait has ended: %v", wait.err)
+			case <-wait.Done:
+				t.Errorf("the wait has ended: %v", wait.Err)
 			case <-time.After(9 * time.Second):
 			}
 			_, err := l.Inspect(within(t, 2*time.Second), "ours")
@@ -76,7 +76,7 @@ func TestProgramUsesUpItsPool(t *testing.T) {
 				unlock(t, lock(t, l.Mutex("more")))
 			}
 			unlock(t, theirs)
-			unlock(t, wait.granted(t, 5*time.Second))
+			unlock(t, wait.Granted(t, 5*time.Second))
 			unlock(t, le)
 			giveBack()
 			unlock(t, lock(t, l.Mutex("ours")))
@@ -182,7 +182,7 @@ func TestWaitersWithoutPushesQueueAtOnce(t *testing.T) {
 		wait := queue(t, b, "x", 1)
 		took = append(took, time.Since(began))
 		unlock(t, le)
-		unlock(t, wait.granted(t, 3*time.Second))
+		unlock(t, wait.Granted(t, 3*time.Second))
 	}
 	if slices.Sort(took); took[2] > 400*time.Millisecond {
 		t.Errorf("waiters were in the queue after %v, want them there at once", took)
@@ -210,7 +210,7 @@ func TestReleaseWithoutRoomForItsPush(t *testing.T) {
 		DEFERRABLE INITIALLY DEFERRED
 		FOR EACH ROW EXECUTE FUNCTION full_queue()`)
 	unlock(t, le)
-	unlock(t, wait.granted(t, 5*time.Second))
+	unlock(t, wait.Granted(t, 5*time.Second))
 }
 
 // A floor that is refused spends nothing, in neither mode and in no prefix; nor does a mark of a
@@ -273,7 +273,7 @@ func TestPoolHearsItsNotifications(t *testing.T) {
 					"WHERE state = 'idle' AND query LIKE 'LISTEN fl_%'") > 0
 			})
 			unlock(t, le)
-			unlock(t, wait.granted(t, 5*time.Second))
+			unlock(t, wait.Granted(t, 5*time.Second))
 			must(t, b.Close())
 		})
 	}

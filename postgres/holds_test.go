@@ -18,6 +18,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/internal/testkit"
 	"github.com/fencelock/fencelock/postgres"
 )
 
@@ -43,14 +44,7 @@ func word(answer string) string {
 // rlock begins to wait for a read lock, and returns when the server has n waiters.
 func rlock(t *testing.T, l *fencelock.Locker, name string, n int) *pending {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	p := &pending{cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(p.done)
-		p.lease, p.err = l.RWMutex(name).RLock(ctx)
-		p.at = time.Now()
-	}()
-	t.Cleanup(func() { p.cancel(); <-p.done })
+	p := testkit.Begin(t, l.RWMutex(name).RLock)
 	waiters(t, l, name, n)
 	return p
 }
@@ -73,8 +67,8 @@ func deadWriterWaits(t *testing.T, s *servers.PostgresServer) {
 	run(t, p, "INSERT INTO fencelock_queue VALUES ('dead writer:x', nextval('fencelock_ticket'), 'n', 'o', 'dying')")
 	began := time.Now()
 	second := rlock(t, b, "x", 2)
-	le := second.granted(t, 8*time.Second)
-	if took := second.at.Sub(began); took > backend.TraitsOf("postgres-lease").DeadWaiter {
+	le := second.Granted(t, 8*time.Second)
+	if took := second.At.Sub(began); took > backend.TraitsOf("postgres-lease").DeadWaiter {
 		t.Errorf("a reader behind a dead writer had the lock after %v", took)
 	} else if took < 3*time.Second {
 		t.Errorf("a reader passed a writer that was alive, after %v", took)
@@ -99,16 +93,16 @@ func writerLeaves(t *testing.T, s *servers.PostgresServer) {
 		writer := queue(t, w, "x", 1)
 		reader := rlock(t, b, "x", 2)
 		began := time.Now()
-		writer.cancel()
-		unlock(t, reader.granted(t, 8*time.Second))
-		soonest = min(soonest, reader.at.Sub(began))
+		writer.Cancel()
+		unlock(t, reader.Granted(t, 8*time.Second))
+		soonest = min(soonest, reader.At.Sub(began))
 	}
 	if soonest > 250*time.Millisecond {
 		t.Errorf("let in after %v", soonest)
 	}
 	unlock(t, first)
 	unlock(t, theirs)
-	unlock(t, warm.granted(t, 3*time.Second))
+	unlock(t, warm.Granted(t, 3*time.Second))
 }
 
 // A reader with a floor at or above the others' token begins a new number, and nobody who comes later has a lower
@@ -150,15 +144,15 @@ func deathLetsAllIn(t *testing.T, s *servers.PostgresServer) {
 		for i, reader := range readers { // while it is held
 			all = append(all, rlock(t, reader, "x", i+1))
 		}
-		all[0].granted(t, 6*time.Second)
+		all[0].Granted(t, 6*time.Second)
 		for i, wait := range all[1:] {
-			wait.granted(t, time.Second)
-			if late := wait.at.Sub(all[0].at); late > 500*time.Millisecond {
+			wait.Granted(t, time.Second)
+			if late := wait.At.Sub(all[0].At); late > 500*time.Millisecond {
 				t.Errorf("after a dead %v reader %d was let in %v after the first one", mode, i+1, late)
 			}
 		}
 		for _, wait := range all {
-			unlock(t, wait.lease)
+			unlock(t, wait.Lease)
 		}
 	}
 	if n := one[int](t, p, "SELECT count(*) FROM fencelock_hold WHERE encode(name, 'escape') LIKE 'death:%'"); n != 0 {
@@ -560,8 +554,8 @@ func TestSharedAtAnotherLevel(t *testing.T) {
 	late := rlock(t, a, "x", 2)
 	must(t, le.Renew(t.Context()))
 	unlock(t, le)
-	unlock(t, wait.granted(t, 3*time.Second))
-	unlock(t, late.granted(t, 3*time.Second))
+	unlock(t, wait.Granted(t, 3*time.Second))
+	unlock(t, late.Granted(t, 3*time.Second))
 	tryRLock(t, a, "y")
 	must(t, b.Break(t.Context(), "y"))
 	unlock(t, lock(t, b.Mutex("y")))

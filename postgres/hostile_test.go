@@ -525,8 +525,8 @@ func rowSilentWaiter(t *testing.T, s *servers.PostgresServer) {
 	proxy.Set(faultproxy.BlackHole)
 	began := time.Now()
 	unlock(t, le)
-	le = next.granted(t, 30*time.Second)
-	if took, most := next.at.Sub(began), a.Traits().DeadWaiter+time.Second; took > most {
+	le = next.Granted(t, 30*time.Second)
+	if took, most := next.At.Sub(began), a.Traits().DeadWaiter+time.Second; took > most {
 		t.Errorf("granted after %v, want %v at most", took, most)
 	}
 	unlock(t, le)
@@ -595,7 +595,7 @@ func TestByteaAsEscapes(t *testing.T) {
 			if b != a {
 				wait := queue(t, b, name, 1)
 				unlock(t, le)
-				le = wait.granted(t, 4*time.Second)
+				le = wait.Granted(t, 4*time.Second)
 			}
 			g := gateOf("m", backend.GateBoth, backend.Pattern{Match: "*"})
 			must(t, d.SetGate(t.Context(), g, 0))

@@ -84,7 +84,7 @@ func TestThousandLeasesOverOneConnection(t *testing.T) {
 		t.Errorf("%d leases and a waiter take %d connections, want the pool's one and the one that listens", n, got)
 	}
 	unlock(t, held)
-	unlock(t, wait.granted(t, 5*time.Second))
+	unlock(t, wait.Granted(t, 5*time.Second))
 	for _, le := range all {
 		unlock(t, le)
 	}
@@ -134,14 +134,14 @@ func pushGoesToOneProcess(t *testing.T, s *servers.PostgresServer) {
 	before := proxies[2]()
 	unlock(t, le)
 	began := time.Now()
-	first := line[0].granted(t, 2*time.Second)
-	t.Logf("handed over after %v", line[0].at.Sub(began).Round(10*time.Microsecond))
+	first := line[0].Granted(t, 2*time.Second)
+	t.Logf("handed over after %v", line[0].At.Sub(began).Round(10*time.Microsecond))
 	if got := proxies[2]() - before; got != 0 {
 		t.Errorf("the last of three waiters heard %d messages, want none", got)
 	}
 	unlock(t, first)
-	unlock(t, line[1].granted(t, 2*time.Second))
-	unlock(t, line[2].granted(t, 2*time.Second))
+	unlock(t, line[1].Granted(t, 2*time.Second))
+	unlock(t, line[2].Granted(t, 2*time.Second))
 }
 
 // Without pushes the floor timer serves.
@@ -150,7 +150,7 @@ func listenerIsOutOfReach(t *testing.T, s *servers.PostgresServer) {
 	le := lock(t, open(t, at(s.Addr(), postgres.Lease)).Mutex("x"))
 	wait := queue(t, l, "x", 1)
 	unlock(t, le)
-	unlock(t, wait.granted(t, 3*time.Second))
+	unlock(t, wait.Granted(t, 3*time.Second))
 }
 
 // Queries of the program on its own pool go on beside ours, in whatever mode it prepares them.
@@ -232,14 +232,14 @@ func lostPushIsFound(t *testing.T, s *servers.PostgresServer) {
 	wait := queue(t, b, "lost push", 1)
 	heard() // which makes it look again, so that what is tested is the next time
 	unlock(t, le)
-	unlock(t, wait.granted(t, 5*time.Second))
+	unlock(t, wait.Granted(t, 5*time.Second))
 	le = lock(t, a.Mutex("lost push"))
 	wait = queue(t, b, "lost push", 1)
 	proxy.Set(faultproxy.Mode{HoldReplies: true})
 	began := time.Now()
 	unlock(t, le)
-	next := wait.granted(t, 5*time.Second)
-	if took := wait.at.Sub(began); took > 3*time.Second {
+	next := wait.Granted(t, 5*time.Second)
+	if took := wait.At.Sub(began); took > 3*time.Second {
 		t.Errorf("handed over after %v, want the next sign of life to find it", took)
 	}
 	unlock(t, next)
@@ -258,7 +258,7 @@ func deadAreSkipped(t *testing.T, s *servers.PostgresServer) {
 		"decode(md5(i::text), 'hex'), 'o', 'dead' FROM generate_series(1, 9) i")
 	wait := queue(t, b, "x", 1)
 	unlock(t, le)
-	unlock(t, wait.granted(t, time.Second))
+	unlock(t, wait.Granted(t, time.Second))
 	if n := leftovers(t, p); n != 0 {
 		t.Errorf("%d rows are left", n)
 	}
@@ -295,10 +295,10 @@ func abandonHandsOn(t *testing.T, s *servers.PostgresServer) {
 		if n := one[int](t, p, "SELECT count(*) FROM fencelock_lease WHERE name = 'abandon:x'"); n != 1 {
 			t.Error("the claim of whoever gave up was handed to nobody")
 		}
-		unlock(t, wait.granted(t, 3*time.Second))
+		unlock(t, wait.Granted(t, 3*time.Second))
 	}
 	unlock(t, theirs)
-	unlock(t, warm.granted(t, 3*time.Second))
+	unlock(t, warm.Granted(t, 3*time.Second))
 }
 
 // A waiter whose place the server has lost, in a crash, comes back to it and not to the end of the
@@ -314,8 +314,8 @@ func placeIsKept(t *testing.T, s *servers.PostgresServer) {
 		"WHERE name = 'place:x')") // what a crash takes from an unlogged table
 	waiters(t, c, "x", 2) // it is back
 	unlock(t, le)
-	unlock(t, first.granted(t, 5*time.Second))
-	unlock(t, second.granted(t, 5*time.Second))
+	unlock(t, first.Granted(t, 5*time.Second))
+	unlock(t, second.Granted(t, 5*time.Second))
 }
 
 // A lock that a waiter has taken over from a dead holder is free once that waiter unlocks it: its
@@ -330,7 +330,7 @@ func takenOverIsFreed(t *testing.T, s *servers.PostgresServer) {
 	_, err := dead.Acquire(t.Context(), r)
 	must(t, err)
 	wait := queue(t, a, "x", 1)
-	unlock(t, wait.granted(t, 5*time.Second))
+	unlock(t, wait.Granted(t, 5*time.Second))
 	le, err := b.Mutex("x").TryLock(t.Context())
 	must(t, err)
 	unlock(t, le)

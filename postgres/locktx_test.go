@@ -211,8 +211,8 @@ func lockTxWaits(t *testing.T, s *servers.PostgresServer) {
 		t.Errorf("token %d after %d", got.token, first.Token())
 	}
 	select {
-	case <-third.done:
-		t.Errorf("the Mutex behind has it too: %v", third.err)
+	case <-third.Done:
+		t.Errorf("the Mutex behind has it too: %v", third.Err)
 	case <-time.After(200 * time.Millisecond):
 	}
 	found := false
@@ -224,7 +224,7 @@ func lockTxWaits(t *testing.T, s *servers.PostgresServer) {
 		t.Error("List does not show what is waited for")
 	}
 	must(t, tx.Commit(t.Context()))
-	next := third.granted(t, 2*time.Second)
+	next := third.Granted(t, 2*time.Second)
 	if next.Token() <= got.token {
 		t.Errorf("token %d after %d", next.Token(), got.token)
 	}
@@ -500,7 +500,7 @@ func TestLockTxOfAnotherProcess(t *testing.T) {
 	want(t, "TryLock while the other process has it", err, fencelock.ErrLocked)
 	next := queue(t, l, "process", 1)
 	must(t, child.Process.Kill())
-	le := next.granted(t, 2*time.Second)
+	le := next.Granted(t, 2*time.Second)
 	if !(before.Token() < token && token < le.Token()) {
 		t.Errorf("tokens %d, %d and %d do not rise", before.Token(), token, le.Token())
 	}

@@ -52,15 +52,15 @@ func TestSlowServerKeepsThePlace(t *testing.T) {
 	second := queue(t, c, "x", 2)
 	proxy.Set(faultproxy.Mode{Delay: 450 * time.Millisecond})
 	unlock(t, le)
-	got := first.granted(t, 10*time.Second)
+	got := first.Granted(t, 10*time.Second)
 	select {
-	case <-second.done:
+	case <-second.Done:
 		t.Error("the second came before the first")
 	default:
 	}
 	proxy.Set(faultproxy.Mode{})
 	unlock(t, got)
-	unlock(t, second.granted(t, 10*time.Second))
+	unlock(t, second.Granted(t, 10*time.Second))
 }
 
 // A server that was started again in order knows what became of a COMMIT.

@@ -3,7 +3,6 @@ package postgres_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -18,8 +17,23 @@ import (
 	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/internal/testkit"
 	"github.com/fencelock/fencelock/postgres"
 )
+
+// What all drivers' tests do alike.
+var (
+	open   = testkit.Open
+	must   = testkit.Must
+	want   = testkit.Want
+	await  = testkit.Await
+	within = testkit.Within
+	lock   = testkit.Lock
+	unlock = testkit.Unlock
+	lost   = testkit.Lost
+)
+
+type pending = testkit.Pending
 
 // modes are for tests that hold for each.
 var modes = []postgres.Mode{postgres.Row, postgres.Advisory, postgres.Lease}
@@ -42,17 +56,6 @@ func at(addr string, mode postgres.Mode, keys ...string) string {
 		q.Set(keys[i], keys[i+1])
 	}
 	return "postgres://postgres@" + addr + "/postgres?" + q.Encode()
-}
-
-// open returns a Locker of its own: one more client of the store.
-func open(t *testing.T, url string, opts ...fencelock.Option) *fencelock.Locker {
-	t.Helper()
-	l, err := fencelock.Open(t.Context(), url, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() }) // the test may have taken its server away
-	return l
 }
 
 // listening returns a Locker of mode lease that listens by this address, and what returns once it
@@ -145,64 +148,7 @@ func run(t *testing.T, p *pgxpool.Pool, sql string, args ...any) {
 // proxied puts a fault proxy in front of the server.
 func proxied(t *testing.T, s *servers.PostgresServer) *faultproxy.Proxy {
 	t.Helper()
-	p, err := faultproxy.New(s.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
-	return p
-}
-
-// must fails the test on an error.
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// want fails the test unless err matches target.
-func want(t *testing.T, what string, err, target error) {
-	t.Helper()
-	if !errors.Is(err, target) {
-		t.Errorf("%s: got %v, want %v", what, err, target)
-	}
-}
-
-// await returns when ok does, and fails the test if that takes too long.
-func await(t *testing.T, most time.Duration, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(most); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", most, what)
-		}
-		<-time.After(2 * time.Millisecond)
-	}
-}
-
-// within is a ctx of the test that ends after d.
-func within(t *testing.T, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// lock takes a lock that is free, or soon will be.
-func lock(t *testing.T, m fencelock.Mutex) *fencelock.Lease {
-	t.Helper()
-	le, err := m.Lock(within(t, 15*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return le
-}
-
-// unlock frees a lock that is surely held.
-func unlock(t *testing.T, le *fencelock.Lease) {
-	t.Helper()
-	if err := le.Unlock(context.WithoutCancel(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	return testkit.Proxied(t, s.Addr())
 }
 
 // lasts unlocks a lease that must last so long.
@@ -216,26 +162,10 @@ func lasts(t *testing.T, le *fencelock.Lease, most time.Duration) {
 	}
 }
 
-// pending is a Lock that waits on a goroutine of its own.
-type pending struct {
-	cancel context.CancelFunc
-	done   chan struct{} // closed when it has returned
-	at     time.Time     // when; with what follows valid once done is closed
-	lease  *fencelock.Lease
-	err    error
-}
-
 // queue begins to wait for a lock that is held and returns when the server has n waiters.
 func queue(t *testing.T, l *fencelock.Locker, name string, n int) *pending {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	p := &pending{cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(p.done)
-		p.lease, p.err = l.Mutex(name).Lock(ctx)
-		p.at = time.Now()
-	}()
-	t.Cleanup(func() { p.cancel(); <-p.done })
+	p := testkit.Start(t, l.Mutex(name))
 	waiters(t, l, name, n)
 	return p
 }
@@ -247,44 +177,6 @@ func waiters(t *testing.T, l *fencelock.Locker, name string, n int) {
 		info, err := l.Inspect(t.Context(), name)
 		return err == nil && info.Waiters == n
 	})
-}
-
-// granted returns the lease of a wait, which must have been granted in time.
-func (p *pending) granted(t *testing.T, most time.Duration) *fencelock.Lease {
-	t.Helper()
-	select {
-	case <-p.done:
-	case <-time.After(most):
-		t.Fatalf("not granted within %v", most)
-	}
-	if p.err != nil {
-		t.Fatal(p.err)
-	}
-	return p.lease
-}
-
-// lost waits for the end of a lease and checks its reason, if there is one to check.
-func lost(t *testing.T, le *fencelock.Lease, most time.Duration, reasons ...fencelock.Reason) time.Time {
-	t.Helper()
-	select {
-	case <-le.Done():
-	case <-time.After(most):
-		t.Fatalf("the loss was not seen within %v", most)
-	}
-	seen := time.Now()
-	var l *fencelock.LostError
-	if !errors.As(le.Err(), &l) {
-		t.Fatalf("got %v, want a loss", le.Err())
-	}
-	for _, r := range reasons {
-		if l.Reason == r {
-			return seen
-		}
-	}
-	if len(reasons) > 0 {
-		t.Errorf("got %v, want one of %v", l, reasons)
-	}
-	return seen
 }
 
 // holder is the process of the server that has a lock, of mode row or advisory: the door of the name.

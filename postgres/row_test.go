@@ -119,7 +119,7 @@ func rowOwners(t *testing.T, s *servers.PostgresServer) {
 	must(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	unlock(t, le)
-	unlock(t, next.granted(t, 5*time.Second))
+	unlock(t, next.Granted(t, 5*time.Second))
 	_, err = p.Exec(t.Context(), "INSERT INTO fencelock_row (name) VALUES ($1)", []byte("fencelock:z"))
 	must(t, err)
 	_, err = tx.Exec(t.Context(), "SELECT FROM fencelock_row WHERE name = $1 FOR UPDATE", []byte("fencelock:z"))
@@ -164,7 +164,7 @@ func rowShortWait(t *testing.T, s *servers.PostgresServer) {
 			most = claimed / 2
 		}
 		select {
-		case <-wait.done:
+		case <-wait.Done:
 			early = true
 		case <-time.After(most):
 		}
@@ -172,7 +172,7 @@ func rowShortWait(t *testing.T, s *servers.PostgresServer) {
 			t.Errorf("%s: granted before a confirmation: %v, want %v", tt.what, early, tt.early)
 		}
 		proxy.Set(faultproxy.Mode{})
-		next := wait.granted(t, 5*time.Second)
+		next := wait.Granted(t, 5*time.Second)
 		if tt.early {
 			await(t, time.Second, "the full lease", func() bool { return time.Until(next.Deadline()) > 20*time.Second })
 			<-time.After(claimed + 200*time.Millisecond) // so long the server keeps what nobody confirms
@@ -184,7 +184,7 @@ func rowShortWait(t *testing.T, s *servers.PostgresServer) {
 		le := lock(t, direct.Mutex("tx"))
 		wait := queue(t, l, "tx", 1)
 		unlock(t, le)
-		next := wait.granted(t, 5*time.Second)
+		next := wait.Granted(t, 5*time.Second)
 		var statement, lock, idle string
 		if i == 0 { // the first statement takes longer than the server keeps what is not confirmed
 			_, err := txOf(t, next).Exec(t.Context(), "SELECT pg_sleep($1)", (claimed + time.Second).Seconds())
@@ -245,7 +245,7 @@ func rowLostReplies(t *testing.T, s *servers.PostgresServer, mode postgres.Mode)
 			proxy.LoseReplyTo(1, func(request []byte) bool { return bytes.Contains(request, []byte(of)) })
 		}
 		unlock(t, le)
-		next := wait.granted(t, 10*time.Second)
+		next := wait.Granted(t, 10*time.Second)
 		if n := proxy.Counts().LostReplies - before; n != 1 {
 			t.Errorf("%s: %d replies were lost, want 1", of, n)
 		}
@@ -287,19 +287,19 @@ func TestRowServerIsSilent(t *testing.T) {
 	proxy.Set(faultproxy.BlackHole)
 	began := time.Now()
 	select {
-	case <-far.done:
+	case <-far.Done:
 	case <-time.After(15 * time.Second):
 		t.Fatal("a waiter whose server is silent waits on")
 	}
-	want(t, "Lock", far.err, fencelock.ErrUnavailable)
-	t.Logf("ended after %v: %v", far.at.Sub(began).Round(time.Millisecond), far.err)
-	if took := far.at.Sub(began); took < 4*time.Second {
+	want(t, "Lock", far.Err, fencelock.ErrUnavailable)
+	t.Logf("ended after %v: %v", far.At.Sub(began).Round(time.Millisecond), far.Err)
+	if took := far.At.Sub(began); took < 4*time.Second {
 		t.Errorf("ended after %v, want the outage ridden out for 5 s", took)
 	}
 	proxy.Set(faultproxy.Mode{})
 	waiters(t, a, "x", 1) // the other waits on
-	wait.cancel()
-	<-wait.done
+	wait.Cancel()
+	<-wait.Done
 }
 
 // Dead waiters leave the server's queue though nobody tells it.
@@ -313,8 +313,8 @@ func TestRowDeadWaiter(t *testing.T) {
 	proxy.Set(faultproxy.Mode{Refuse: true})
 	proxy.Cut() // its process is gone, as far as the server can see
 	waiters(t, a, "x", 0)
-	dead.cancel()
-	<-dead.done
+	dead.Cancel()
+	<-dead.Done
 	proxy.Set(faultproxy.Mode{})
 	unlock(t, le)
 }

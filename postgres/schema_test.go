@@ -174,7 +174,7 @@ func TestSchema(t *testing.T) {
 		wait := queue(t, open(t, url+"&mode=lease"), "y", 1)
 		must(t, le.Renew(t.Context()))
 		unlock(t, le)
-		next := wait.granted(t, 3*time.Second)
+		next := wait.Granted(t, 3*time.Second)
 		if next.Token() <= le.Token() {
 			t.Errorf("token %d after %d", next.Token(), le.Token())
 		}

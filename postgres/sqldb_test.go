@@ -120,7 +120,7 @@ func TestSQLAndPoolExclude(t *testing.T) {
 	for _, l := range []*fencelock.Locker{b, a, b} { // each waits for the other
 		wait := queue(t, l, "x", 1)
 		unlock(t, le)
-		next := wait.granted(t, 2*time.Second)
+		next := wait.Granted(t, 2*time.Second)
 		if next.Token() <= le.Token() {
 			t.Errorf("token %d after %d", next.Token(), le.Token())
 		}
@@ -152,8 +152,8 @@ func TestSQLHandOver(t *testing.T) {
 			<-time.After(time.Second) // what listens comes up; the pause of what asks is 250 ms
 			began := time.Now()
 			unlock(t, le)
-			unlock(t, wait.granted(t, 3*time.Second))
-			took = min(took, wait.at.Sub(began))
+			unlock(t, wait.Granted(t, 3*time.Second))
+			took = min(took, wait.At.Sub(began))
 		}
 		t.Logf("%s: handed over after %v", tt.what, took.Round(time.Millisecond))
 		if took > tt.most {

@@ -226,7 +226,7 @@ func tx(t *testing.T, s *servers.PostgresServer, mode postgres.Mode) {
 		behind := queue(t, open(t, at(s.Addr(), mode)), "timeouts", 2)
 		<-time.After(1500 * time.Millisecond) // longer than the lock_timeout: its place is kept
 		unlock(t, first)
-		le := next.granted(t, 5*time.Second) // a wait does without them
+		le := next.Granted(t, 5*time.Second) // a wait does without them
 		var statement, lockTimeout string
 		must(t, txOf(t, le).QueryRow(t.Context(), "SELECT current_setting('statement_timeout'), "+
 			"current_setting('lock_timeout')").Scan(&statement, &lockTimeout))
@@ -234,7 +234,7 @@ func tx(t *testing.T, s *servers.PostgresServer, mode postgres.Mode) {
 			t.Errorf("got %s and %s, want 7s and 1s", statement, lockTimeout)
 		}
 		unlock(t, le)
-		unlock(t, behind.granted(t, 5*time.Second))
+		unlock(t, behind.Granted(t, 5*time.Second))
 	})
 
 	if _, ok := postgres.Tx(lock(t, open(t, at(s.Addr(), postgres.Lease)).Mutex("x"))); ok {

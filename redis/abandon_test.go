@@ -25,11 +25,11 @@ func TestCancelledWaiterLeavesNothing(t *testing.T) {
 	first := queue(t, c, open(t, s.URL()), "x", 1)
 	second := queue(t, c, open(t, s.URL()), "x", 2)
 	cancelled := time.Now()
-	first.cancel()
-	<-first.done
-	want(t, "a cancelled wait", first.err, context.Canceled)
-	want(t, "a cancelled wait", first.err, fencelock.ErrLocked)
-	if took := first.at.Sub(cancelled); took > 300*time.Millisecond {
+	first.Cancel()
+	<-first.Done
+	want(t, "a cancelled wait", first.Err, context.Canceled)
+	want(t, "a cancelled wait", first.Err, fencelock.ErrLocked)
+	if took := first.At.Sub(cancelled); took > 300*time.Millisecond {
 		t.Errorf("a cancelled wait returned after %v", took)
 	}
 	await(t, time.Second, "it has left the queue", func() bool { return queued(t, c, "x") == 1 })
@@ -43,7 +43,7 @@ func TestCancelledWaiterLeavesNothing(t *testing.T) {
 		}
 	}
 	unlock(t, le)
-	unlock(t, second.granted(t, time.Second)) // next in line now
+	unlock(t, second.Granted(t, time.Second)) // next in line now
 	awaitClean(t, c, time.Second)
 }
 
@@ -57,10 +57,10 @@ func TestCancelledWaiterPassesItsGrantOn(t *testing.T) {
 	second := queue(t, c, open(t, s.URL()), "x", 2)
 	p.Set(faultproxy.Mode{HoldReplies: true}) // the grant does not reach it
 	unlock(t, le)
-	first.cancel()
-	<-first.done
-	want(t, "a cancelled wait", first.err, context.Canceled)
-	unlock(t, second.granted(t, 1500*time.Millisecond)) // before the claim is over
+	first.Cancel()
+	<-first.Done
+	want(t, "a cancelled wait", first.Err, context.Canceled)
+	unlock(t, second.Granted(t, 1500*time.Millisecond)) // before the claim is over
 	p.Set(faultproxy.Mode{})
 	awaitClean(t, c, time.Second)
 }

@@ -39,7 +39,7 @@ func TestTLS(t *testing.T) {
 	wait := start(t, o.Mutex("x"))
 	waiters(t, l, "x", 1)
 	unlock(t, le)
-	unlock(t, wait.granted(t, time.Second))
+	unlock(t, wait.Granted(t, time.Second))
 
 	for _, tt := range []struct{ name, query string }{
 		{"no authority", ""},
@@ -118,8 +118,8 @@ func TestRights(t *testing.T) {
 	}
 	began := time.Now()
 	unlock(t, le)
-	next := wait.granted(t, time.Second)
-	if took := wait.at.Sub(began); took > 300*time.Millisecond {
+	next := wait.Granted(t, time.Second)
+	if took := wait.At.Sub(began); took > 300*time.Millisecond {
 		t.Errorf("handed over after %v", took)
 	}
 	must(t, a.Break(t.Context(), "x"))

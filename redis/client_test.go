@@ -30,8 +30,8 @@ func clientsOfTheCaller(t *testing.T, c goredis.UniversalClient) {
 	waiters(t, a, name, 1)
 	began := time.Now()
 	unlock(t, le)
-	next := wait.granted(t, 2*time.Second)
-	if took := wait.at.Sub(began); took > 500*time.Millisecond {
+	next := wait.Granted(t, 2*time.Second)
+	if took := wait.At.Sub(began); took > 500*time.Millisecond {
 		t.Errorf("handed over after %v", took)
 	}
 	must(t, a.Close())

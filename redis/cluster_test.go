@@ -95,7 +95,7 @@ func TestCluster(t *testing.T) {
 			}
 			unlock(t, le)
 		}
-		unlock(t, wait.granted(t, time.Second))
+		unlock(t, wait.Granted(t, time.Second))
 	})
 	t.Run("waiting in several slots", func(t *testing.T) { waitInEverySlot(t, cl, a, b, names) })
 	t.Run("lost behind the back", func(t *testing.T) {
@@ -131,12 +131,12 @@ func waitInEverySlot(t *testing.T, cl *servers.Cluster, a, b *fencelock.Locker, 
 	for i, name := range names {
 		began := time.Now()
 		unlock(t, held[i])
-		next := first[i].granted(t, time.Second)
-		if took := first[i].at.Sub(began); took > 500*time.Millisecond || next.Token() <= held[i].Token() {
+		next := first[i].Granted(t, time.Second)
+		if took := first[i].At.Sub(began); took > 500*time.Millisecond || next.Token() <= held[i].Token() {
 			t.Errorf("%q: handed over after %v, tokens %d and %d", name, took, held[i].Token(), next.Token())
 		}
 		unlock(t, next)
-		unlock(t, second[i].granted(t, time.Second))
+		unlock(t, second[i].Granted(t, time.Second))
 	}
 }
 
@@ -163,8 +163,8 @@ func TestClusterSlotMoves(t *testing.T) {
 	waiters(t, a, "x", 1)
 	released := time.Now()
 	unlock(t, le)
-	next := wait.granted(t, 6*time.Second)
-	took := wait.at.Sub(released)
+	next := wait.Granted(t, 6*time.Second)
+	took := wait.At.Sub(released)
 	t.Logf("handed over after the move: %v", took)
 	if took > time.Second || next.Token() <= le.Token() {
 		t.Errorf("handed over after %v, tokens %d and %d; want it promptly", took, le.Token(), next.Token())

@@ -55,7 +55,7 @@ func TestDeadlineCountsFromTheRequest(t *testing.T) {
 	p.Set(faultproxy.Mode{Delay: slow})
 	unlock(t, held)
 	pushed := time.Now().Add(slow)
-	le = wait.granted(t, 2*time.Second)
+	le = wait.Granted(t, 2*time.Second)
 	if late := le.Deadline().Sub(pushed.Add(ttl - margin)); late < -slow/2 || late > slow {
 		t.Errorf("waiter: the Deadline is %v after the confirmation + TTL - margin", late)
 	}
@@ -92,7 +92,7 @@ func TestTokensOfTheQueueRise(t *testing.T) {
 	wait := queue(t, c, open(t, s.URL()), "x", 1)
 	must(t, c.Set(t.Context(), counter, "5", 0).Err()) // as a stale replica has it
 	unlock(t, le)
-	next := wait.granted(t, time.Second)
+	next := wait.Granted(t, time.Second)
 	if next.Token() <= le.Token() {
 		t.Errorf(
 			"token granted by a release with a stale counter: got %d, want more than %d",
@@ -106,7 +106,7 @@ func TestTokensOfTheQueueRise(t *testing.T) {
 		t,
 		c.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Err(),
 	) // so that the waiter looks, and finds the key free
-	last := wait.granted(t, 6*time.Second)
+	last := wait.Granted(t, 6*time.Second)
 	if last.Token() <= next.Token() {
 		t.Errorf(
 			"token taken from the queue without a counter: got %d, want more than %d",

@@ -28,7 +28,7 @@ func TestPushGrants(t *testing.T) {
 		unlock(t, le)
 		<-time.After(300 * time.Millisecond)
 		p.Set(faultproxy.Mode{HoldRequests: true})
-		got := wait.granted(t, time.Second)
+		got := wait.Granted(t, time.Second)
 		left := c.PTTL(t.Context(), key("x")).Val()
 		expires, deadline := time.Now().Add(left), got.Deadline()
 		if left <= 0 || left > 2*time.Second || !deadline.Before(expires) {
@@ -73,11 +73,11 @@ func TestPushOfAnotherAsk(t *testing.T) {
 		t.Fatalf("%d waiters, want 1", len(waits))
 	}
 	<-time.After(200 * time.Millisecond)
-	if wait.over() {
-		t.Fatalf("granted beside its holder: %v", wait.err)
+	if wait.Over() {
+		t.Fatalf("granted beside its holder: %v", wait.Err)
 	}
 	unlock(t, le)
-	unlock(t, wait.granted(t, time.Second))
+	unlock(t, wait.Granted(t, time.Second))
 }
 
 // A waiter that has not looked for long asks first: what is left of the claim is too little.
@@ -89,7 +89,7 @@ func TestPushAfterALongWait(t *testing.T) {
 	wait := queue(t, c, open(t, s.URL()), "x", 1)
 	<-time.After(1200 * time.Millisecond)
 	unlock(t, le)
-	got := wait.granted(t, time.Second)
+	got := wait.Granted(t, time.Second)
 	if left := time.Until(got.Deadline()); left < 25*time.Second {
 		t.Errorf("the deadline is in %v, want about the TTL", left)
 	}
@@ -106,12 +106,12 @@ func TestPushToAShortLease(t *testing.T) {
 	behind := queue(t, c, open(t, s.URL()), "x", 2)
 	<-time.After(700 * time.Millisecond)
 	unlock(t, le)
-	got := short.granted(t, time.Second)
-	if behind.over() {
-		t.Errorf("who stands behind has it first: %v", behind.err)
+	got := short.Granted(t, time.Second)
+	if behind.Over() {
+		t.Errorf("who stands behind has it first: %v", behind.Err)
 	}
 	_ = got.Unlock(t.Context()) // on a slow machine it has ended
-	unlock(t, behind.granted(t, 2*time.Second))
+	unlock(t, behind.Granted(t, 2*time.Second))
 }
 
 // Gates that the waiter was not judged by grant nothing by a push.
@@ -127,12 +127,12 @@ func TestPushIsJudgedByTheGates(t *testing.T) {
 	p.Set(faultproxy.Mode{HoldRequests: true})
 	unlock(t, le)
 	<-time.After(200 * time.Millisecond)
-	if wait.over() {
-		t.Errorf("granted by gates that are over: %v", wait.err)
+	if wait.Over() {
+		t.Errorf("granted by gates that are over: %v", wait.Err)
 	}
 	if v := c.Get(t.Context(), key("x")).Val(); !strings.HasSuffix(v, "\x00") {
 		t.Errorf("the lock's value is %q, want a claim", v)
 	}
 	p.Set(faultproxy.Mode{})
-	unlock(t, wait.granted(t, 2*time.Second))
+	unlock(t, wait.Granted(t, 2*time.Second))
 }

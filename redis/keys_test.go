@@ -80,8 +80,8 @@ func TestPlainRecipeExcludesAndIsExcluded(t *testing.T) {
 	wait := queue(t, c, l, "x", 1)
 	must(t, c.Del(t.Context(), key("x")).Err())
 	freed := time.Now()
-	unlock(t, wait.granted(t, 3*time.Second))
-	took := wait.at.Sub(freed)
+	unlock(t, wait.Granted(t, 3*time.Second))
+	took := wait.At.Sub(freed)
 	t.Logf("a stranger's release was noticed after %v", took)
 	if took > 1300*time.Millisecond {
 		t.Errorf("a stranger's release was noticed after %v, want about 1 s at most", took)
@@ -249,8 +249,8 @@ func TestKeyOfAnotherType(t *testing.T) {
 		}
 	}
 	select {
-	case <-wait.done:
-		want(t, "Lock that waited while the type changed", wait.err, fencelock.ErrInvalid)
+	case <-wait.Done:
+		want(t, "Lock that waited while the type changed", wait.Err, fencelock.ErrInvalid)
 	case <-time.After(5 * time.Second):
 		t.Error("a waiter has not noticed that the key is of another type")
 	}

@@ -114,11 +114,11 @@ func TestBreakHandsOver(t *testing.T) {
 	operator := open(t, s.URL())
 	began := time.Now()
 	must(t, operator.Break(t.Context(), "x"))
-	next := wait.granted(t, time.Second)
+	next := wait.Granted(t, time.Second)
 	if next.Token() <= le.Token() {
 		t.Errorf("token after Break: got %d, want more than %d", next.Token(), le.Token())
 	}
-	if took := wait.at.Sub(began); took > 500*time.Millisecond {
+	if took := wait.At.Sub(began); took > 500*time.Millisecond {
 		t.Errorf("Break handed over after %v", took)
 	}
 	lost(t, le, time.Second, fencelock.Revoked)
@@ -262,15 +262,15 @@ func TestHolderIsToldBeforeTheNextIsGranted(t *testing.T) {
 			if late := told.Sub(deadline); late > 2*ttl/3 || late < -time.Millisecond {
 				t.Errorf("told %v after the Deadline at the time of the fault", late)
 			}
-			if wait.over() {
+			if wait.Over() {
 				t.Error("the next was granted before the holder was told")
 			}
 			if tt.name == "server stopped" {
 				<-time.After(300 * time.Millisecond) // longer than the TTL
 				tt.speak(t, s, p)
 			}
-			next := wait.granted(t, 5*time.Second)
-			margin := wait.at.Sub(told)
+			next := wait.Granted(t, 5*time.Second)
+			margin := wait.At.Sub(told)
 			t.Logf("margin: the next was granted %v after the holder was told", margin)
 			if margin <= 0 || next.Token() <= le.Token() {
 				t.Errorf("margin %v, tokens %d and %d", margin, le.Token(), next.Token())
@@ -369,7 +369,7 @@ func TestFloorOfAWaiter(t *testing.T) {
 	floor := le.Token() + 1_000_000_000
 	wait := queue(t, c, open(t, s.URL(), fencelock.WithFloor(floor)), "x", 1)
 	unlock(t, le)
-	next := wait.granted(t, time.Second)
+	next := wait.Granted(t, time.Second)
 	if next.Token() <= floor {
 		t.Errorf("token over the floor %d: got %d", floor, next.Token())
 	}

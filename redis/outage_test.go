@@ -108,16 +108,16 @@ func TestLockRidesOutAnOutage(t *testing.T) {
 	p.Cut()
 	fresh := start(t, l.Mutex("y")) // begins while the store is down
 	select {
-	case <-wait.done:
-		t.Fatalf("the wait ended in the outage: %v", wait.err)
-	case <-fresh.done:
-		t.Fatalf("the Lock that began in the outage: %v", fresh.err)
+	case <-wait.Done:
+		t.Fatalf("the wait ended in the outage: %v", wait.Err)
+	case <-fresh.Done:
+		t.Fatalf("the Lock that began in the outage: %v", fresh.Err)
 	case <-time.After(2500 * time.Millisecond):
 	}
 	must(t, c.Del(t.Context(), key("x")).Err())
 	p.Set(faultproxy.Mode{})
-	unlock(t, wait.granted(t, 2*time.Second))
-	unlock(t, fresh.granted(t, 2*time.Second))
+	unlock(t, wait.Granted(t, 2*time.Second))
+	unlock(t, fresh.Granted(t, 2*time.Second))
 	// Requests went unanswered, so their acquisitions leave tombstones for a while.
 	awaitTombstones(t, c, time.Second)
 }
@@ -154,12 +154,12 @@ func TestLockGivesUpAfterALongOutage(t *testing.T) {
 			gives := func(what string, wait *pending, most time.Duration) {
 				t.Helper()
 				select {
-				case <-wait.done:
+				case <-wait.Done:
 				case <-time.After(15 * time.Second):
 				}
-				took := wait.at.Sub(began)
-				want(t, what, wait.err, fencelock.ErrUnavailable)
-				t.Logf("%s gave up after %v: %v", what, took, wait.err)
+				took := wait.At.Sub(began)
+				want(t, what, wait.Err, fencelock.ErrUnavailable)
+				t.Logf("%s gave up after %v: %v", what, took, wait.Err)
 				if took < 4900*time.Millisecond || took > most {
 					t.Errorf("%s gave up after %v, want 5 s to %v", what, took, most)
 				}
@@ -260,9 +260,9 @@ func TestContextIsHeededBeforeASilentServer(t *testing.T) {
 		}
 	}
 	cancelled := time.Now()
-	warm.cancel()
-	<-warm.done
-	if late := warm.at.Sub(cancelled); late > time.Second {
+	warm.Cancel()
+	<-warm.Done
+	if late := warm.At.Sub(cancelled); late > time.Second {
 		t.Errorf("a wait in the queue returned %v after its ctx was cancelled", late)
 	}
 	// Unlock has a second of its own even if its ctx is done.

@@ -34,12 +34,12 @@ func TestGrantByReleaseIsAClaimUntilConfirmed(t *testing.T) {
 	if left <= 0 || left > 2*time.Second {
 		t.Errorf("the unconfirmed grant expires in %v, want 2 s at most", left)
 	}
-	if wait.over() {
+	if wait.Over() {
 		t.Error("Lock returned before it had confirmed its grant")
 	}
 	<-time.After(100 * time.Millisecond) // how late the confirmation is
 	p.Set(faultproxy.Mode{})
-	got := wait.granted(t, 2*time.Second)
+	got := wait.Granted(t, 2*time.Second)
 	left, now := c.PTTL(t.Context(), key("x")).Val(), time.Now()
 	if left < ttl-2*time.Second {
 		t.Errorf("the confirmed grant expires in %v, want about %v", left, ttl)
@@ -49,7 +49,7 @@ func TestGrantByReleaseIsAClaimUntilConfirmed(t *testing.T) {
 	if deadline.Before(released.Add(ttl - margin)) {
 		t.Errorf("Deadline %v after the release: want at least TTL less margin", deadline.Sub(released))
 	}
-	if deadline.After(wait.at.Add(ttl-margin)) || deadline.After(now.Add(left)) {
+	if deadline.After(wait.At.Add(ttl-margin)) || deadline.After(now.Add(left)) {
 		t.Errorf("Deadline %v after the release, the store's expiry %v: want it counted from before the confirmation",
 			deadline.Sub(released), now.Add(left).Sub(released))
 	}
@@ -76,14 +76,14 @@ func TestKilledWaiterIsSkipped(t *testing.T) {
 	)
 	released := time.Now()
 	unlock(t, le)
-	unlock(t, next.granted(t, time.Second))
-	took := next.at.Sub(released)
+	unlock(t, next.Granted(t, time.Second))
+	took := next.At.Sub(released)
 	t.Logf("hand-over past a dead waiter: %v", took)
 	if took > 300*time.Millisecond {
 		t.Errorf("hand-over past a dead waiter took %v, want it at once", took)
 	}
-	if dead.over() {
-		t.Errorf("the waiter without a connection has given up before 5 s: %v", dead.err)
+	if dead.Over() {
+		t.Errorf("the waiter without a connection has given up before 5 s: %v", dead.Err)
 	}
 	p.Set(faultproxy.Mode{})
 }
@@ -119,7 +119,7 @@ func TestTheDeadBehindOneWhoWaits(t *testing.T) {
 	deadWaiters(t, c, "x", 1, false)
 	await(t, 5*time.Second, "the dead are out of the queue", func() bool { return queued(t, c, "x") == 1 })
 	unlock(t, le)
-	unlock(t, wait.granted(t, time.Second))
+	unlock(t, wait.Granted(t, time.Second))
 }
 
 // Who has lost his place behind another is back after one look.
@@ -144,7 +144,7 @@ func TestLostPlacesAreTakenAgain(t *testing.T) {
 	}
 	unlock(t, le)
 	for _, w := range waits { // they subscribe anew, and look by themselves meanwhile
-		unlock(t, w.granted(t, 10*time.Second))
+		unlock(t, w.Granted(t, 10*time.Second))
 	}
 }
 
@@ -167,7 +167,7 @@ func TestManyDeadInFront(t *testing.T) {
 			unlock(t, le)
 		}
 	}
-	unlock(t, wait.granted(t, 5*time.Second))
+	unlock(t, wait.Granted(t, 5*time.Second))
 	awaitClean(t, c, time.Second)
 }
 
@@ -182,8 +182,8 @@ func TestVanishedWaiterCostsOneClaim(t *testing.T) {
 	p.Set(faultproxy.BlackHole)
 	released := time.Now()
 	unlock(t, le)
-	unlock(t, next.granted(t, 5*time.Second))
-	took := next.at.Sub(released)
+	unlock(t, next.Granted(t, 5*time.Second))
+	took := next.At.Sub(released)
 	t.Logf("hand-over past a vanished waiter: %v", took)
 	if took < 1500*time.Millisecond || took > 2600*time.Millisecond {
 		t.Errorf("hand-over past a vanished waiter took %v, want one claim of 2 s", took)
@@ -201,7 +201,7 @@ func TestTryLockDoesNotOvertake(t *testing.T) {
 	must(t, c.Del(t.Context(), key("x")).Err()) // free, and the waiter does not know
 	_, err := other.Mutex("x").TryLock(t.Context())
 	want(t, "TryLock of a free lock with a queue", err, fencelock.ErrLocked)
-	unlock(t, wait.granted(t, time.Second)) // the try has told it
+	unlock(t, wait.Granted(t, time.Second)) // the try has told it
 	unlock(t, lock(t, other.Mutex("x")))
 }
 
@@ -221,20 +221,20 @@ func TestFirstComeFirstServed(t *testing.T) {
 		p := queue(t, c, open(t, s.URL()), "x", int64(i+1))
 		waits, want = append(waits, p), append(want, i)
 		go func() {
-			<-p.done
-			if p.err != nil {
+			<-p.Done
+			if p.Err != nil {
 				return
 			}
 			mu.Lock()
 			order = append(order, i)
 			mu.Unlock()
-			_ = p.lease.Unlock(t.Context()) // the others would not get it
+			_ = p.Lease.Unlock(t.Context()) // the others would not get it
 		}()
 	}
 	token := le.Token()
 	unlock(t, le)
 	for i, p := range waits {
-		got := p.granted(t, 2*time.Second)
+		got := p.Granted(t, 2*time.Second)
 		if got.Token() <= token {
 			t.Errorf("token of waiter %d: got %d, want more than %d", i, got.Token(), token)
 		}
@@ -258,8 +258,8 @@ func TestNextInLineDies(t *testing.T) {
 	p.Set(faultproxy.Mode{Refuse: true})
 	p.Cut()
 	select {
-	case <-next.done:
-		t.Fatalf("the waiter after a dead one got %v, %v while the lock is held", next.lease, next.err)
+	case <-next.Done:
+		t.Fatalf("the waiter after a dead one got %v, %v while the lock is held", next.Lease, next.Err)
 	case <-time.After(1500 * time.Millisecond):
 	}
 	if err := le.Err(); err != nil {
@@ -267,8 +267,8 @@ func TestNextInLineDies(t *testing.T) {
 	}
 	released := time.Now()
 	unlock(t, le)
-	unlock(t, next.granted(t, time.Second))
-	if took := next.at.Sub(released); took > 300*time.Millisecond {
+	unlock(t, next.Granted(t, time.Second))
+	if took := next.At.Sub(released); took > 300*time.Millisecond {
 		t.Errorf("hand-over took %v, want it at once", took)
 	}
 	p.Set(faultproxy.Mode{})
@@ -294,19 +294,19 @@ func TestDroppedWaiterKeepsItsPlace(t *testing.T) {
 		func() bool { return listeners(t, c) == heard-1 },
 	)
 	unlock(t, le)
-	held := second.granted(t, time.Second)
+	held := second.Granted(t, time.Second)
 	if n := queued(t, c, "x"); n != 1 {
 		t.Fatalf("in the queue: got %d, want the third alone", n)
 	}
 	p.Set(faultproxy.Mode{})
 	await(t, 4*time.Second, "the first is back in the queue", func() bool { return queued(t, c, "x") == 2 })
 	unlock(t, held)
-	held = first.granted(t, time.Second)
-	if third.over() {
+	held = first.Granted(t, time.Second)
+	if third.Over() {
 		t.Error("the third was served before the first came back to its place")
 	}
 	unlock(t, held)
-	unlock(t, third.granted(t, time.Second))
+	unlock(t, third.Granted(t, time.Second))
 	awaitClean(t, c, time.Second)
 }
 
@@ -333,7 +333,7 @@ func TestHandOverCostsTheSameForAnyNumberOfWaiters(t *testing.T) {
 			old, began := calls(t, c), time.Now()
 			for _, w := range next[:hands] {
 				unlock(t, le)
-				le = w.granted(t, 2*time.Second)
+				le = w.Granted(t, 2*time.Second)
 			}
 			took, now := time.Since(began)/hands, calls(t, c)
 			var all int64
@@ -348,15 +348,15 @@ func TestHandOverCostsTheSameForAnyNumberOfWaiters(t *testing.T) {
 			cost[n], next = min(cost[n], float64(all)/hands), next[hands:]
 		}
 		for _, w := range next {
-			w.cancel()
+			w.Cancel()
 		}
 		unlock(t, le)
 		for _, w := range next {
-			<-w.done
-			if w.err == nil { // granted before it was cancelled
-				unlock(t, w.lease)
-			} else if !errors.Is(w.err, fencelock.ErrLocked) {
-				t.Errorf("a cancelled wait: %v", w.err)
+			<-w.Done
+			if w.Err == nil { // granted before it was cancelled
+				unlock(t, w.Lease)
+			} else if !errors.Is(w.Err, fencelock.ErrLocked) {
+				t.Errorf("a cancelled wait: %v", w.Err)
 			}
 		}
 	}

@@ -45,8 +45,8 @@ func TestClusterSubscriptionsKilled(t *testing.T) {
 		waiters(t, a, le.Name(), 1)
 		unlock(t, le)
 		released := time.Now()
-		got := waits[i].granted(t, 5*time.Second)
-		if took := waits[i].at.Sub(released); took > time.Second {
+		got := waits[i].Granted(t, 5*time.Second)
+		if took := waits[i].At.Sub(released); took > time.Second {
 			t.Errorf("%s was handed over after %v", le.Name(), took)
 		}
 		unlock(t, got)
@@ -73,7 +73,7 @@ func TestClusterChannelsAreLeft(t *testing.T) {
 		over := start(t, b.Mutex(le.Name()))
 		waiters(t, a, le.Name(), 1)
 		unlock(t, le)
-		unlock(t, over.granted(t, 5*time.Second))
+		unlock(t, over.Granted(t, 5*time.Second))
 	}
 	await(
 		t,
@@ -82,7 +82,7 @@ func TestClusterChannelsAreLeft(t *testing.T) {
 		func() bool { return len(c.PubSubShardChannels(t.Context(), "*").Val()) == 1 },
 	)
 	unlock(t, kept)
-	unlock(t, wait.granted(t, time.Second))
+	unlock(t, wait.Granted(t, time.Second))
 }
 
 // doors is a Dialer that leads to another server once it is told to, and whose old connections stay
@@ -143,8 +143,8 @@ func TestMasterVanishesSilently(t *testing.T) {
 				waiters(t, other, le.Name(), 1)
 				unlock(t, le)
 				released := time.Now()
-				unlock(t, wait.granted(t, 10*time.Second))
-				took := wait.at.Sub(released)
+				unlock(t, wait.Granted(t, 10*time.Second))
+				took := wait.At.Sub(released)
 				t.Logf("handed over after %v", took)
 				if took > time.Second {
 					slow++
@@ -185,8 +185,8 @@ func TestEavesdropper(t *testing.T) {
 	wait := queue(t, c, open(t, s.URL()), "x", 4)
 	unlock(t, le)
 	released := time.Now()
-	unlock(t, wait.granted(t, 10*time.Second))
-	if took := wait.at.Sub(released); took > time.Second {
+	unlock(t, wait.Granted(t, 10*time.Second))
+	if took := wait.At.Sub(released); took > time.Second {
 		t.Errorf("the live waiter behind three dead ones had the lock after %v", took)
 	}
 }
@@ -253,7 +253,7 @@ func TestDemotedMasterIsLeft(t *testing.T) {
 	must(t, c.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err())
 	way.lead(next.Addr())
 	wait := start(t, l.Mutex("x")) // free at the other one
-	unlock(t, wait.granted(t, 3*time.Second))
+	unlock(t, wait.Granted(t, 3*time.Second))
 }
 
 // A server without memory deletes still: what is held is renewed and released, what was given up is
@@ -298,18 +298,18 @@ func TestServerWithoutMemory(t *testing.T) {
 	refused := start(t, l.Mutex("refused"))
 	await(t, 3*time.Second, "it was refused", func() bool { return refusals() != before })
 	must(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
-	unlock(t, refused.granted(t, 5*time.Second))
+	unlock(t, refused.Granted(t, 5*time.Second))
 	for _, k := range leftovers(t, c) {
 		if strings.HasPrefix(k, redis.OursOf(key("refused"))+"x") {
 			t.Errorf("tombstone %q, though the server has answered each request", k)
 		}
 	}
-	unlock(t, wait.granted(t, 10*time.Second))
+	unlock(t, wait.Granted(t, 10*time.Second))
 	unlock(t, lock(t, l.Mutex("new")))
 }
 
-// A release that is sent again is refused by a master that was demoted, or has lost its replicas and may be before long:
-// what it says of the lock counts for nothing, for another one may know better.
+// A release that is sent again is refused by a master that was demoted, or has lost its replicas and may be before
+// long: what it says of the lock counts for nothing, for another one may know better.
 func TestReleaseIsSentAgainToAMasterThatMayBeBehind(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})

@@ -39,7 +39,7 @@ func TestLockOfRedisson(t *testing.T) {
 	_, err = l.Mutex("x").TryLock(t.Context())
 	want(t, "TryLock beside a waiter", err, fencelock.ErrLocked)
 	must(t, c.Del(t.Context(), key("x")).Err()) // Redisson tells its own clients
-	le := wait.granted(t, 3*time.Second)
+	le := wait.Granted(t, 3*time.Second)
 	if le.Token() <= before.Token() {
 		t.Errorf("the token is %d after %d", le.Token(), before.Token())
 	}

@@ -77,7 +77,7 @@ func TestLostReplyOfWaitersConfirmation(t *testing.T) {
 	wait := queue(t, c, open(t, url, fencelock.WithManualRenew()), "x", 1)
 	p.LoseReplyTo(1, acquiring("x"))
 	unlock(t, le)
-	got := wait.granted(t, 2*time.Second)
+	got := wait.Granted(t, 2*time.Second)
 	if n := p.Counts().LostReplies; n != 1 {
 		t.Errorf("%d replies were lost, want 1", n)
 	}
@@ -162,8 +162,8 @@ func TestLostReplyOfReleaseWithWaiters(t *testing.T) {
 	second := queue(t, c, open(t, s.URL()), "x", 2)
 	p.LoseReplyTo(1, releasing("x"))
 	unlock(t, le)
-	held := first.granted(t, time.Second)
-	if second.over() {
+	held := first.Granted(t, time.Second)
+	if second.Over() {
 		t.Error("the second waiter was served too")
 	}
 	must(t, held.Err())
@@ -171,7 +171,7 @@ func TestLostReplyOfReleaseWithWaiters(t *testing.T) {
 		t.Errorf("in the queue: got %d, want 1", n)
 	}
 	unlock(t, held)
-	unlock(t, second.granted(t, time.Second))
+	unlock(t, second.Granted(t, time.Second))
 	awaitClean(t, c, time.Second)
 }
 

@@ -2,7 +2,6 @@ package redis_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -16,7 +15,28 @@ import (
 	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/internal/testkit"
 	"github.com/fencelock/fencelock/redis"
+)
+
+// What all drivers' tests do alike.
+var (
+	open   = testkit.Open
+	must   = testkit.Must
+	want   = testkit.Want
+	await  = testkit.Await
+	within = testkit.Within
+	get    = testkit.Get
+	lock   = testkit.Lock
+	unlock = testkit.Unlock
+	begin  = testkit.Begin
+	start  = testkit.Start
+	lost   = testkit.Lost
+)
+
+type (
+	locks   = testkit.Locks
+	pending = testkit.Pending
 )
 
 // key is the Redis key of a lock, with the default prefix.
@@ -24,17 +44,6 @@ func key(name string) string { return "fencelock:" + name }
 
 // ours is the value of a lock key that looks like one of ours, held by nobody.
 const ours = "0123456789abcdef0123456789abcdef:5:somebody"
-
-// open returns a Locker of its own: one more client of the store.
-func open(t *testing.T, url string, opts ...fencelock.Option) *fencelock.Locker {
-	t.Helper()
-	l, err := fencelock.Open(t.Context(), url, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() }) // the test may have taken its server away
-	return l
-}
 
 // over returns a Locker over a client that the test has made.
 func over(t *testing.T, c goredis.UniversalClient, opts ...fencelock.Option) *fencelock.Locker {
@@ -62,78 +71,8 @@ func foreign(t *testing.T, s *servers.Server) *goredis.Client {
 // proxied puts a fault proxy in front of the server; the string is the URL through it.
 func proxied(t *testing.T, s *servers.Server) (*faultproxy.Proxy, string) {
 	t.Helper()
-	p, err := faultproxy.New(s.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
+	p := testkit.Proxied(t, s.Addr())
 	return p, "redis://" + p.Addr() + "/0"
-}
-
-// must fails the test on an error.
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// await returns when ok does, and fails the test if that takes too long.
-func await(t *testing.T, most time.Duration, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(most); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", most, what)
-		}
-		<-time.After(2 * time.Millisecond)
-	}
-}
-
-// within is a ctx of the test that ends after d.
-func within(t *testing.T, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// lock takes a lock that is free, or soon will be.
-func lock(t *testing.T, m fencelock.Mutex) *fencelock.Lease {
-	t.Helper()
-	le, err := m.Lock(within(t, 10*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return le
-}
-
-// unlock frees a lock that is surely held.
-func unlock(t *testing.T, le *fencelock.Lease) {
-	t.Helper()
-	if err := le.Unlock(context.WithoutCancel(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// pending is a Lock that waits on a goroutine of its own.
-type pending struct {
-	cancel context.CancelFunc
-	done   chan struct{} // closed when it has returned
-	at     time.Time     // when; with what follows valid once done is closed
-	lease  *fencelock.Lease
-	err    error
-}
-
-// start begins to wait for a lock.
-func start(t *testing.T, m fencelock.Mutex) *pending {
-	ctx, cancel := context.WithCancel(t.Context())
-	p := &pending{cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(p.done)
-		p.lease, p.err = m.Lock(ctx)
-		p.at = time.Now()
-	}()
-	t.Cleanup(func() { p.cancel(); <-p.done })
-	return p
 }
 
 // queue begins to wait for a lock that is held and returns when the server has n waiters.
@@ -157,30 +96,6 @@ func queued(t *testing.T, c *goredis.Client, name string) int64 {
 		t.Fatal(err)
 	}
 	return n
-}
-
-// granted returns the lease of a wait, which must have been granted in time.
-func (p *pending) granted(t *testing.T, most time.Duration) *fencelock.Lease {
-	t.Helper()
-	select {
-	case <-p.done:
-	case <-time.After(most):
-		t.Fatalf("not granted within %v", most)
-	}
-	if p.err != nil {
-		t.Fatal(p.err)
-	}
-	return p.lease
-}
-
-// over reports whether a wait has ended.
-func (p *pending) over() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
 }
 
 // calls reads INFO commandstats: how often each command was called, those of scripts included.
@@ -271,30 +186,6 @@ func awaitTombstones(t *testing.T, c *goredis.Client, most time.Duration) {
 		}
 		return true
 	})
-}
-
-// want fails the test unless err matches target.
-func want(t *testing.T, what string, err, target error) {
-	t.Helper()
-	if !errors.Is(err, target) {
-		t.Errorf("%s: got %v, want %v", what, err, target)
-	}
-}
-
-// lost waits for the end of a lease and checks its reason; it returns when the end was seen.
-func lost(t *testing.T, le *fencelock.Lease, most time.Duration, reason fencelock.Reason) time.Time {
-	t.Helper()
-	select {
-	case <-le.Done():
-	case <-time.After(most):
-		t.Fatalf("the loss was not seen within %v", most)
-	}
-	at := time.Now()
-	var l *fencelock.LostError
-	if !errors.As(le.Err(), &l) || l.Reason != reason {
-		t.Errorf("got %v, want a loss: %v", le.Err(), reason)
-	}
-	return at
 }
 
 // events counts what an observer sees.

@@ -43,18 +43,18 @@ func TestSentinelFailover(t *testing.T) {
 	unlock(t, first)
 	must(t, le.Err())
 	if promoted > 4*time.Second { // a wait rides out 5 s: on a machine this slow it may have ended
-		wait.cancel()
-		<-wait.done
+		wait.Cancel()
+		<-wait.Done
 		wait = start(t, other.Mutex("x"))
 		waiters(t, l, "x", 1)
 	}
-	if wait.over() {
-		t.Fatalf("the waiter: %v, %v in the failover", wait.lease, wait.err)
+	if wait.Over() {
+		t.Fatalf("the waiter: %v, %v in the failover", wait.Lease, wait.Err)
 	}
 	released := time.Now()
 	unlock(t, le)
-	next := wait.granted(t, 6*time.Second)
-	t.Logf("hand-over after the failover: %v", wait.at.Sub(released))
+	next := wait.Granted(t, 6*time.Second)
+	t.Logf("hand-over after the failover: %v", wait.At.Sub(released))
 	if next.Token() <= le.Token() {
 		t.Errorf("token after the failover: got %d, want more than %d", next.Token(), le.Token())
 	}

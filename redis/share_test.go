@@ -21,32 +21,6 @@ import (
 	"github.com/fencelock/fencelock/redis"
 )
 
-// locks is Lock, RLock or Acquire.
-type locks func(context.Context) (*fencelock.Lease, error)
-
-// get takes what is free.
-func get(t *testing.T, lock locks) *fencelock.Lease {
-	t.Helper()
-	le, err := lock(within(t, 10*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return le
-}
-
-// begin begins to wait.
-func begin(t *testing.T, lock locks) *pending {
-	ctx, cancel := context.WithCancel(t.Context())
-	p := &pending{cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(p.done)
-		p.lease, p.err = lock(ctx)
-		p.at = time.Now()
-	}()
-	t.Cleanup(func() { p.cancel(); <-p.done })
-	return p
-}
-
 // line begins to wait, and returns when the server has n waiters.
 func line(t *testing.T, c *goredis.Client, lock locks, name string, n int64) *pending {
 	t.Helper()
@@ -87,7 +61,7 @@ func TestStrangerBesideReaders(t *testing.T) {
 		_, err := b.RWMutex("x").TryRLock(t.Context())
 		want(t, "TryRLock beside a stranger", err, fencelock.ErrLocked)
 		must(t, c.Del(t.Context(), key("x")).Err())
-		unlock(t, wait.granted(t, 2*time.Second))
+		unlock(t, wait.Granted(t, 2*time.Second))
 	}
 	awaitClean(t, c, time.Second)
 }
@@ -210,11 +184,11 @@ func TestDeadWaitingWriter(t *testing.T) {
 				}
 				if next != nil {
 					unlock(t, writer)
-					reader = next.granted(t, time.Second)
+					reader = next.Granted(t, time.Second)
 				}
 				died := time.Now()
-				got := late.granted(t, a.Traits().DeadWaiter+time.Second)
-				took := late.at.Sub(died)
+				got := late.Granted(t, a.Traits().DeadWaiter+time.Second)
+				took := late.At.Sub(died)
 				t.Logf("a reader behind a dead writer: granted after %v", took)
 				if most := a.Traits().DeadWaiter; took > most {
 					t.Errorf("granted after %v, want %v at most", took, most)
@@ -240,10 +214,10 @@ func TestWriterThatLeavesServes(t *testing.T) {
 		late = append(late, line(t, c, over(t, c).RWMutex("x").RLock, "x", int64(i+2)))
 	}
 	left := time.Now()
-	writer.cancel()
+	writer.Cancel()
 	for _, p := range late {
-		le := p.granted(t, time.Second)
-		if took := p.at.Sub(left); took > 300*time.Millisecond {
+		le := p.Granted(t, time.Second)
+		if took := p.At.Sub(left); took > 300*time.Millisecond {
 			t.Errorf("granted %v after the writer gave up, want it at once", took)
 		}
 		if le.Token() != reader.Token() {
@@ -291,8 +265,8 @@ func TestOneOfSeveralExpires(t *testing.T) {
 	_, err := d.Acquire(t.Context(), request(3, time.Minute))
 	want(t, "a fourth", err, backend.ErrLocked)
 	wait := begin(t, open(t, s.URL()).Semaphore("x", 3).Acquire)
-	le := wait.granted(t, 3*time.Second)
-	if took := wait.at.Sub(began); took < 300*time.Millisecond || took > time.Second {
+	le := wait.Granted(t, 3*time.Second)
+	if took := wait.At.Sub(began); took < 300*time.Millisecond || took > time.Second {
 		t.Errorf("the permit of a dead holder was had after %v, want about its 400 ms", took)
 	}
 	if le.Slot() != 1 || le.Token() <= hs[1].Token {
@@ -327,8 +301,8 @@ func TestManyAreLetIn(t *testing.T) {
 	var in []*fencelock.Lease
 	var took time.Duration
 	for _, p := range waits {
-		le := p.granted(t, 2*time.Second)
-		took = max(took, p.at.Sub(released))
+		le := p.Granted(t, 2*time.Second)
+		took = max(took, p.At.Sub(released))
 		if len(in) > 0 && le.Token() != in[0].Token() {
 			t.Errorf("tokens %d and %d, want one", in[0].Token(), le.Token())
 		}
@@ -338,13 +312,13 @@ func TestManyAreLetIn(t *testing.T) {
 	if took > 500*time.Millisecond {
 		t.Errorf("%d readers were in after %v, want it at once", n, took)
 	}
-	if last.over() {
+	if last.Over() {
 		t.Error("the writer behind them did not wait")
 	}
 	for _, le := range in {
 		unlock(t, le)
 	}
-	unlock(t, last.granted(t, time.Second))
+	unlock(t, last.Granted(t, time.Second))
 	awaitClean(t, c, time.Second)
 }
 
@@ -376,7 +350,7 @@ func TestModesInOneQueue(t *testing.T) {
 		var in []*fencelock.Lease
 		slots := map[int]bool{}
 		for _, p := range group {
-			le := p.granted(t, time.Second)
+			le := p.Granted(t, time.Second)
 			slots[le.Slot()] = true
 			if le.Token() <= token {
 				t.Errorf("group %d: token %d after %d", i, le.Token(), token)
@@ -386,7 +360,7 @@ func TestModesInOneQueue(t *testing.T) {
 		if groups[i][0] == 'p' && len(slots) != len(group) {
 			t.Errorf("group %d: slots %v", i, slots)
 		}
-		if i+1 < len(waits) && waits[i+1][0].over() {
+		if i+1 < len(waits) && waits[i+1][0].Over() {
 			t.Errorf("group %d, %s, holds beside group %d, %s", i+1, groups[i+1], i, groups[i])
 		}
 		for _, le := range in {
@@ -486,7 +460,7 @@ func TestPushOfAPermit(t *testing.T) {
 	wait := line(t, c, d.Semaphore("x", 2).Acquire, "x", 1)
 	before := calls(t, c)["evalsha"]
 	unlock(t, first)
-	le := wait.granted(t, time.Second)
+	le := wait.Granted(t, time.Second)
 	if le.Slot() != 0 || le.Token() <= second.Token() {
 		t.Errorf("got slot %d and token %d, want slot 0 and more than %d", le.Slot(), le.Token(), second.Token())
 	}
@@ -504,10 +478,10 @@ func TestPushOfAPermit(t *testing.T) {
 	reader := line(t, c, b.RWMutex("y").RLock, "y", 1)
 	must(t, g.SetGate(t.Context(), closedGate("y"), 0))
 	unlock(t, writer)
-	<-reader.done
+	<-reader.Done
 	var gate *backend.GateError
-	if !errors.As(reader.err, &gate) {
-		t.Errorf("a reader behind a gate that was closed meanwhile: got %v, want the gate's refusal", reader.err)
+	if !errors.As(reader.Err, &gate) {
+		t.Errorf("a reader behind a gate that was closed meanwhile: got %v, want the gate's refusal", reader.Err)
 	}
 	_, err := d.Semaphore("y", 2).TryAcquire(t.Context())
 	if !errors.As(err, &gate) {
@@ -531,7 +505,7 @@ func TestRightsForGroups(t *testing.T) {
 		waiters(t, a, "x", 1)
 		unlock(t, first)
 		unlock(t, second)
-		unlock(t, writer.granted(t, 2*time.Second))
+		unlock(t, writer.Granted(t, 2*time.Second))
 	}
 	must(t, a.Break(t.Context(), "x"))
 }
@@ -579,10 +553,10 @@ func TestGroupsOnACluster(t *testing.T) {
 		began := time.Now()
 		unlock(t, held[i][0])
 		unlock(t, held[i][1])
-		w := writers[i].granted(t, time.Second)
+		w := writers[i].Granted(t, time.Second)
 		unlock(t, w)
-		r := late[i].granted(t, time.Second)
-		if took := late[i].at.Sub(began); took > 700*time.Millisecond {
+		r := late[i].Granted(t, time.Second)
+		if took := late[i].At.Sub(began); took > 700*time.Millisecond {
 			t.Errorf("%q: handed over to a writer and a reader after %v", name, took)
 		}
 		if w.Token() <= held[i][0].Token() || r.Token() <= w.Token() {
@@ -613,13 +587,13 @@ func TestDeadWaitingWriterOnACluster(t *testing.T) {
 	must(t, dying.Close())
 	late := begin(t, b.RWMutex("x").RLock)
 	died := time.Now()
-	le := late.granted(t, 6*time.Second)
-	if took := late.at.Sub(died); took > 1500*time.Millisecond {
+	le := late.Granted(t, 6*time.Second)
+	if took := late.At.Sub(died); took > 1500*time.Millisecond {
 		t.Errorf("a reader behind a dead writer was granted after %v, want it with its first or second look", took)
 	}
 	unlock(t, le)
 	unlock(t, reader)
-	dead.cancel()
+	dead.Cancel()
 }
 
 // With an empty prefix a group is a lock, and no string of an application.
@@ -668,7 +642,7 @@ func TestClusterSlotMovesWithAGroup(t *testing.T) {
 		must(t, le.Renew(t.Context()))
 		unlock(t, le)
 	}
-	unlock(t, wait.granted(t, 6*time.Second))
+	unlock(t, wait.Granted(t, 6*time.Second))
 }
 
 // What a group costs on a single server, in commands of the server, those of scripts included.

@@ -29,8 +29,8 @@ func TestResubscriptionLooksAgain(t *testing.T) {
 		return nil
 	})
 	must(t, err)
-	unlock(t, wait.granted(t, 3*time.Second))
-	took := wait.at.Sub(began)
+	unlock(t, wait.Granted(t, 3*time.Second))
+	took := wait.At.Sub(began)
 	t.Logf("a lock freed while the subscription was down: had after %v", took)
 	if took > 1500*time.Millisecond {
 		t.Errorf("a lock freed while the subscription was down: had after %v, want it promptly", took)
@@ -50,8 +50,8 @@ func TestReleaseWhileSubscriptionIsDown(t *testing.T) {
 	must(t, c.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Err())
 	unlock(t, le)
 	released := time.Now()
-	unlock(t, wait.granted(t, 3*time.Second))
-	took := wait.at.Sub(released)
+	unlock(t, wait.Granted(t, 3*time.Second))
+	took := wait.At.Sub(released)
 	t.Logf("hand-over to a waiter whose subscription was killed: %v", took)
 	if took > 1500*time.Millisecond {
 		t.Errorf("hand-over to a waiter whose subscription was killed took %v, want it promptly", took)
@@ -109,8 +109,8 @@ func TestLostPushIsMendedByFloorTimer(t *testing.T) {
 	d.on.Store(true)
 	released := time.Now()
 	unlock(t, le)
-	unlock(t, wait.granted(t, 6*time.Second))
-	took := wait.at.Sub(released)
+	unlock(t, wait.Granted(t, 6*time.Second))
+	took := wait.At.Sub(released)
 	t.Logf("hand-over whose push was lost: %v", took)
 	if !d.lost.Load() {
 		t.Error("the push was not lost")
@@ -136,8 +136,8 @@ func TestLostPushDelaysTheNextByAClaim(t *testing.T) {
 	d.mute.Store(true) // or it finds what it was given, should it look first
 	released := time.Now()
 	unlock(t, le)
-	held := second.granted(t, 5*time.Second)
-	took := second.at.Sub(released)
+	held := second.Granted(t, 5*time.Second)
+	took := second.At.Sub(released)
 	t.Logf("hand-over past a waiter whose push was lost: %v", took)
 	if took > 2600*time.Millisecond {
 		t.Errorf("hand-over past a waiter whose push was lost took %v, want one claim of 2 s", took)
@@ -145,7 +145,7 @@ func TestLostPushDelaysTheNextByAClaim(t *testing.T) {
 	d.on.Store(false)
 	d.mute.Store(false)
 	unlock(t, held)
-	unlock(t, first.granted(t, 6*time.Second))
+	unlock(t, first.Granted(t, 6*time.Second))
 	awaitTombstones(t, c, time.Second)
 }
 
@@ -156,8 +156,8 @@ func TestExpiredHolderIsNoticed(t *testing.T) {
 	must(t, c.Set(t.Context(), key("x"), ours, 700*time.Millisecond).Err())
 	began := time.Now()
 	wait := queue(t, c, open(t, s.URL()), "x", 1)
-	unlock(t, wait.granted(t, 2*time.Second))
-	took := wait.at.Sub(began)
+	unlock(t, wait.Granted(t, 2*time.Second))
+	took := wait.At.Sub(began)
 	t.Logf("a dead holder with 700ms left: had after %v", took)
 	if took < 650*time.Millisecond || took > 1200*time.Millisecond {
 		t.Errorf("a dead holder with 700ms left: had after %v", took)

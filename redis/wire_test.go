@@ -220,7 +220,7 @@ func TestConnectionsEndWithClose(t *testing.T) {
 	}
 	wait := queue(t, c, other, "kept-7", 1)
 	must(t, l.Close())
-	unlock(t, wait.granted(t, 2*time.Second))
+	unlock(t, wait.Granted(t, 2*time.Second))
 	must(t, other.Close())
 	await(t, 2*time.Second, "connections as before", func() bool { return clients(t, c) == before })
 	await(t, 2*time.Second, "goroutines as before", func() bool { return runtime.NumGoroutine() <= routines })

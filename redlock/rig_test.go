@@ -1,19 +1,27 @@
 package redlock_test
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/internal/testkit"
 	"github.com/fencelock/fencelock/redlock"
+)
+
+// What all drivers' tests do alike.
+var (
+	open   = testkit.Open
+	must   = testkit.Must
+	want   = testkit.Want
+	await  = testkit.Await
+	lock   = testkit.Lock
+	unlock = testkit.Unlock
 )
 
 // state is the key of a node's own state.
@@ -56,9 +64,7 @@ func (c *cluster) proxied(t *testing.T, keys string) ([]*faultproxy.Proxy, strin
 	var ps []*faultproxy.Proxy
 	var addrs []string
 	for _, addr := range c.addrs {
-		p, err := faultproxy.New(addr)
-		must(t, err)
-		t.Cleanup(func() { _ = p.Close() })
+		p := testkit.Proxied(t, addr)
 		ps, addrs = append(ps, p), append(addrs, p.Addr())
 	}
 	return ps, url(addrs, keys)
@@ -72,62 +78,6 @@ func (c *cluster) value(t *testing.T, node int, name string) string {
 		t.Fatal(err)
 	}
 	return v
-}
-
-// open returns a Locker of its own: one more client of the nodes.
-func open(t testing.TB, url string, opts ...fencelock.Option) *fencelock.Locker {
-	t.Helper()
-	l, err := fencelock.Open(t.Context(), url, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() }) // the test may have taken its servers away
-	return l
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// want fails the test unless err matches target.
-func want(t *testing.T, what string, err, target error) {
-	t.Helper()
-	if !errors.Is(err, target) {
-		t.Errorf("%s: got %v, want %v", what, err, target)
-	}
-}
-
-// await returns when ok does, and fails the test if that takes too long.
-func await(t *testing.T, most time.Duration, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(most); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", most, what)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
-}
-
-// lock takes a lock that is free, or soon will be.
-func lock(t testing.TB, m fencelock.Mutex) *fencelock.Lease {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
-	defer cancel()
-	le, err := m.Lock(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return le
-}
-
-func unlock(t testing.TB, le *fencelock.Lease) {
-	t.Helper()
-	if err := le.Unlock(context.WithoutCancel(t.Context())); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // refuse makes a proxy as good as a node that is down.

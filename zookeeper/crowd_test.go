@@ -456,7 +456,7 @@ func TestDeadWaiterLosesItsPlace(t *testing.T) {
 		p.Set(faultproxy.BlackHole)
 		unlock(t, le)
 		if next != nil {
-			unlock(t, next.granted(t, 5*time.Second))
+			unlock(t, next.Granted(t, 5*time.Second))
 		} else {
 			await(t, 5*time.Second, "a try", func() bool {
 				le, err := behind.Mutex("x").TryLock(t.Context())
@@ -466,8 +466,8 @@ func TestDeadWaiterLosesItsPlace(t *testing.T) {
 				return err == nil
 			})
 		}
-		dead.cancel()
-		<-dead.done
+		dead.Cancel()
+		<-dead.Done
 		p.Set(faultproxy.Mode{})
 		awaitClean(t, c, 10*time.Second)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/internal/faultproxy"
+	"github.com/fencelock/fencelock/internal/testkit"
 	"github.com/fencelock/fencelock/zookeeper"
 )
 
@@ -33,9 +34,7 @@ func cutSession(t *testing.T, mode faultproxy.Mode) {
 	// The third request of a session leaves when it has as much as this, while two are under way.
 	const together = 16
 	z := single(t)
-	p, err := faultproxy.New(z.Servers()[0].Addr())
-	must(t, err)
-	t.Cleanup(func() { must(t, p.Close()) })
+	p := testkit.Proxied(t, z.Servers()[0].Addr())
 	var direct, away atomic.Bool
 	g := &gate{}
 	d, err := zookeeper.New(z.Addrs(), &zookeeper.Options{

@@ -26,10 +26,10 @@ func TestDeadWaiterInTheMiddle(t *testing.T) {
 	last := queue(t, c, behind, "x", 3)
 	p.Set(faultproxy.BlackHole)
 	unlock(t, le)
-	unlock(t, next.granted(t, 5*time.Second))
+	unlock(t, next.Granted(t, 5*time.Second))
 	freed := time.Now()
-	got := last.granted(t, 20*time.Second)
-	took, most := last.at.Sub(freed), a.Traits().DeadWaiter+time.Second
+	got := last.Granted(t, 20*time.Second)
+	took, most := last.At.Sub(freed), a.Traits().DeadWaiter+time.Second
 	t.Logf("behind a dead waiter in the middle: granted after %v", took)
 	if took > most {
 		t.Errorf("granted after %v, want %v at most", took, most)
@@ -53,8 +53,8 @@ func TestSlowLiveWaitingWriter(t *testing.T) {
 	place := nodes(t, c, "x", "wait-")
 	p.Set(faultproxy.Mode{Delay: 450 * time.Millisecond})
 	select {
-	case <-late.done:
-		t.Fatalf("a reader came before a slow writer that waits: %v", late.err)
+	case <-late.Done:
+		t.Fatalf("a reader came before a slow writer that waits: %v", late.Err)
 	case <-time.After(8 * time.Second):
 	}
 	if now := nodes(t, c, "x", "wait-"); !slices.Equal(now, place) {
@@ -62,8 +62,8 @@ func TestSlowLiveWaitingWriter(t *testing.T) {
 	}
 	p.Set(faultproxy.Mode{})
 	unlock(t, reader)
-	unlock(t, writer.granted(t, 10*time.Second))
-	unlock(t, late.granted(t, 5*time.Second))
+	unlock(t, writer.Granted(t, 10*time.Second))
+	unlock(t, late.Granted(t, 5*time.Second))
 	awaitClean(t, c, 2*time.Second)
 }
 
@@ -97,7 +97,7 @@ func TestLateRemovalOfALiveWriter(t *testing.T) {
 		t.Errorf("the writer's place: got %q, want %q", got, place)
 	}
 	must(t, c.Delete(place, -1))
-	unlock(t, late.granted(t, 5*time.Second))
+	unlock(t, late.Granted(t, 5*time.Second))
 	unlock(t, reader)
 	awaitClean(t, c, 2*time.Second)
 }

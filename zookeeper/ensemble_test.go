@@ -41,13 +41,13 @@ func TestLeaderIsKilled(t *testing.T) {
 		must(t, z.AwaitOK(within(t, 30*time.Second)))
 	}
 	select {
-	case <-wait.done:
-		t.Fatalf("the waiter came back while the lock was held: %v", wait.err)
+	case <-wait.Done:
+		t.Fatalf("the waiter came back while the lock was held: %v", wait.Err)
 	default:
 	}
 	must(t, le.Err())
 	unlock(t, le)
-	got := wait.granted(t, 10*time.Second)
+	got := wait.Granted(t, 10*time.Second)
 	if got.Token() <= le.Token() || got.Token() > time.Now().Add(time.Minute).UnixMicro() { // a zxid is days ahead
 		t.Errorf("token: got %d after %d", got.Token(), le.Token())
 	}

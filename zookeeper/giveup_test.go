@@ -13,6 +13,7 @@ import (
 	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/internal/testkit"
 )
 
 // aClient returns a store, and how the engine calls it.
@@ -69,11 +70,7 @@ func TestGivenUpIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("before its session is there", func(t *testing.T) {
-		p, err := faultproxy.New(addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = p.Close() })
+		p := testkit.Proxied(t, addr)
 		p.Set(faultproxy.Mode{HoldReplies: true})
 		st, waiter := aClient(t, p.Addr(), Options{User: "u", Password: "p"})
 		r, ended := aRequest("2"), context.DeadlineExceeded

@@ -28,8 +28,8 @@ func TestDeadWaitingWriter(t *testing.T) {
 	late := waits(t, c, b.RWMutex("x").RLock, "x", 2)
 	p.Set(faultproxy.BlackHole)
 	died := time.Now()
-	got := late.granted(t, 2*a.Traits().DeadWaiter)
-	took := late.at.Sub(died)
+	got := late.Granted(t, 2*a.Traits().DeadWaiter)
+	took := late.At.Sub(died)
 	t.Logf("a reader behind a dead writer: granted after %v", took)
 	if most := a.Traits().DeadWaiter; took > most {
 		t.Errorf("granted after %v, want %v at most", took, most)
@@ -51,20 +51,20 @@ func TestLiveWaitingWriter(t *testing.T) {
 	late := waits(t, c, d.RWMutex("x").RLock, "x", 2)
 	place := nodes(t, c, "x", "wait-")
 	select {
-	case <-late.done:
-		t.Fatalf("a reader came before a writer that waits: %v", late.err)
+	case <-late.Done:
+		t.Fatalf("a reader came before a writer that waits: %v", late.Err)
 	case <-time.After(9 * time.Second):
 	}
 	if now := nodes(t, c, "x", "wait-"); !slices.Equal(now, place) {
 		t.Errorf("the writer's place: got %q, want %q", now, place)
 	}
 	unlock(t, reader)
-	w := writer.granted(t, 5*time.Second)
-	if late.over() {
+	w := writer.Granted(t, 5*time.Second)
+	if late.Over() {
 		t.Error("the reader was granted with the writer")
 	}
 	unlock(t, w)
-	unlock(t, late.granted(t, 5*time.Second))
+	unlock(t, late.Granted(t, 5*time.Second))
 	awaitClean(t, c, 2*time.Second)
 }
 
@@ -83,7 +83,7 @@ func TestBreakOfPermits(t *testing.T) {
 	}
 	wait := waits(t, c, other.Semaphore("x", n).Acquire, "x", 1)
 	must(t, other.Break(t.Context(), "x"))
-	le := wait.granted(t, 5*time.Second)
+	le := wait.Granted(t, 5*time.Second)
 	await(t, time.Second, "only the waiter holds", func() bool { return len(nodes(t, c, "x", "")) == 1 })
 	if le.Slot() != 0 {
 		t.Logf("it has slot %d: it came in before all were gone", le.Slot())
@@ -170,16 +170,16 @@ func TestSlowBreakOfAGroup(t *testing.T) {
 	p.Set(faultproxy.Mode{Delay: 100 * time.Millisecond})
 	must(t, slow.Break(within(t, 20*time.Second), "x"))
 	p.Set(faultproxy.Mode{})
-	le := next.granted(t, 5*time.Second)
+	le := next.Granted(t, 5*time.Second)
 	<-time.After(a.Traits().Revoked)
 	must(t, le.Err())
-	if after.over() {
+	if after.Over() {
 		t.Error("the second writer was let in beside the first")
 	}
 	lost(t, first, 5*time.Second, fencelock.Revoked)
 	lost(t, second, 5*time.Second, fencelock.Revoked)
 	unlock(t, le)
-	unlock(t, after.granted(t, 5*time.Second))
+	unlock(t, after.Granted(t, 5*time.Second))
 }
 
 // What an old session of a claim holds yet ends by itself, and then it is the turn of those who came before the claim
@@ -217,7 +217,7 @@ func TestOwnOldHoldBeforeOthers(t *testing.T) {
 		return len(nodes(t, c, "x", "wait")) == 2
 	})
 	must(t, c.Delete(old, -1))
-	le := before.granted(t, 5*time.Second)
+	le := before.Granted(t, 5*time.Second)
 	for range 20 {
 		want(t, "beside the one before", ask(), backend.ErrLocked)
 		<-time.After(10 * time.Millisecond)

@@ -20,22 +20,22 @@ func TestWaiterThatGivesUpPassesNothingOn(t *testing.T) {
 	third := queue(t, c, open(t, z.URL()), "x", 2)
 	fourth := queue(t, c, open(t, z.URL()), "x", 3)
 	unlock(t, first)
-	held := second.granted(t, 5*time.Second)
+	held := second.Granted(t, 5*time.Second)
 	data, _, err := c.Get(at("x"))
 	must(t, err)
 	if len(data) == 0 {
 		t.Error("the release says nothing of itself")
 	}
-	third.cancel()
-	<-third.done
+	third.Cancel()
+	<-third.Done
 	await(t, 5*time.Second, "one in the queue", func() bool { return len(nodes(t, c, "x", "wait-")) == 1 })
 	select {
-	case <-fourth.done:
-		t.Fatalf("granted while another one holds: %v", fourth.err)
+	case <-fourth.Done:
+		t.Fatalf("granted while another one holds: %v", fourth.Err)
 	case <-time.After(300 * time.Millisecond):
 	}
 	unlock(t, held)
-	last := fourth.granted(t, 5*time.Second)
+	last := fourth.Granted(t, 5*time.Second)
 	if last.Token() <= held.Token() {
 		t.Errorf("token: got %d after %d", last.Token(), held.Token())
 	}

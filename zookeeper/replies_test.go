@@ -100,7 +100,7 @@ func TestLostRepliesOfAWaiter(t *testing.T) {
 	await(t, 10*time.Second, "one waiter", func() bool { return len(nodes(t, c, "x", "wait-")) == 1 })
 	p.LoseReplyTo(1, about(at("x")+"/held-", "/tokens/"))
 	unlock(t, le)
-	got := wait.granted(t, 5*time.Second)
+	got := wait.Granted(t, 5*time.Second)
 	if n := p.Counts().LostReplies; n != 2 {
 		t.Errorf("%d replies were lost, want 2", n)
 	}
@@ -152,7 +152,7 @@ func TestLostReplyOfRelease(t *testing.T) {
 			t.Errorf("%d replies were lost, want 1", n)
 		}
 		if contended {
-			got := wait.granted(t, 5*time.Second)
+			got := wait.Granted(t, 5*time.Second)
 			want(t, "Unlock again", le.Unlock(t.Context()), fencelock.ErrReleased)
 			must(t, got.Err())
 			unlock(t, got)

@@ -1,7 +1,6 @@
 package zookeeper_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,7 +13,28 @@ import (
 	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/internal/testkit"
 	"github.com/fencelock/fencelock/zookeeper"
+)
+
+// What all drivers' tests do alike.
+var (
+	open   = testkit.Open
+	must   = testkit.Must
+	want   = testkit.Want
+	await  = testkit.Await
+	within = testkit.Within
+	get    = testkit.Get
+	lock   = testkit.Lock
+	unlock = testkit.Unlock
+	begin  = testkit.Begin
+	start  = testkit.Start
+	lost   = testkit.Lost
+)
+
+type (
+	locks   = testkit.Locks
+	pending = testkit.Pending
 )
 
 // sessionLength is that of clients which know nothing of locks.
@@ -32,15 +52,6 @@ func (silent) Printf(string, ...any) {}
 func single(t *testing.T) *servers.ZooKeeperEnsemble {
 	t.Helper()
 	return servers.ZooKeeper(t, servers.ZooKeeperOptions{Config: []string{"maxSessionTimeout=60000"}})
-}
-
-// open returns a Locker of its own: one more client of the store.
-func open(t *testing.T, url string, opts ...fencelock.Option) *fencelock.Locker {
-	t.Helper()
-	l, err := fencelock.Open(t.Context(), url, opts...)
-	must(t, err)
-	t.Cleanup(func() { _ = l.Close() }) // the test may have taken its server away
-	return l
 }
 
 // foreign returns a plain client of the servers.
@@ -61,72 +72,8 @@ func foreign(t *testing.T, addrs ...string) *zk.Conn {
 // proxied puts a fault proxy in front of a server; the string is the URL through it.
 func proxied(t *testing.T, s *servers.Server) (*faultproxy.Proxy, string) {
 	t.Helper()
-	p, err := faultproxy.New(s.Addr())
-	must(t, err)
-	t.Cleanup(func() { _ = p.Close() })
+	p := testkit.Proxied(t, s.Addr())
 	return p, "zookeeper://" + p.Addr()
-}
-
-// must fails the test on an error.
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// await returns when ok does, and fails the test if that takes too long.
-func await(t *testing.T, most time.Duration, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(most); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", most, what)
-		}
-		<-time.After(2 * time.Millisecond)
-	}
-}
-
-// within is a ctx of the test that ends after d.
-func within(t *testing.T, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// lock takes a lock that is free, or soon will be.
-func lock(t *testing.T, m fencelock.Mutex) *fencelock.Lease {
-	t.Helper()
-	le, err := m.Lock(within(t, 20*time.Second))
-	must(t, err)
-	return le
-}
-
-// unlock frees a lock that is surely held.
-func unlock(t *testing.T, le *fencelock.Lease) {
-	t.Helper()
-	must(t, le.Unlock(context.WithoutCancel(t.Context())))
-}
-
-// pending is a Lock that waits on a goroutine of its own.
-type pending struct {
-	cancel context.CancelFunc
-	done   chan struct{} // closed when it has returned
-	at     time.Time     // when; with what follows valid once done is closed
-	lease  *fencelock.Lease
-	err    error
-}
-
-// start begins to wait for a lock.
-func start(t *testing.T, m fencelock.Mutex) *pending {
-	ctx, cancel := context.WithCancel(t.Context())
-	p := &pending{cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(p.done)
-		p.lease, p.err = m.Lock(ctx)
-		p.at = time.Now()
-	}()
-	t.Cleanup(func() { p.cancel(); <-p.done })
-	return p
 }
 
 // queue begins to wait for a lock that is held and returns when the server has n waiters.
@@ -137,18 +84,6 @@ func queue(t *testing.T, c *zk.Conn, l *fencelock.Locker, name string, n int) *p
 		return len(nodes(t, c, name, "wait-")) == n
 	})
 	return p
-}
-
-// granted returns the lease of a wait, which must have been granted in time.
-func (p *pending) granted(t *testing.T, most time.Duration) *fencelock.Lease {
-	t.Helper()
-	select {
-	case <-p.done:
-	case <-time.After(most):
-		t.Fatalf("not granted within %v", most)
-	}
-	must(t, p.err)
-	return p.lease
 }
 
 const root = "/fencelock:"
@@ -200,34 +135,6 @@ func leftovers(t *testing.T, c *zk.Conn) []string {
 func awaitClean(t *testing.T, c *zk.Conn, most time.Duration) {
 	t.Helper()
 	await(t, most, "no name has a node", func() bool { return len(leftovers(t, c)) == 0 })
-}
-
-// want fails the test unless err matches target.
-func want(t *testing.T, what string, err, target error) {
-	t.Helper()
-	if !errors.Is(err, target) {
-		t.Errorf("%s: got %v, want %v", what, err, target)
-	}
-}
-
-// lost waits for the end of a lease and checks its reason.
-func lost(t *testing.T, le *fencelock.Lease, most time.Duration, reasons ...fencelock.Reason) {
-	t.Helper()
-	select {
-	case <-le.Done():
-	case <-time.After(most):
-		t.Fatalf("the loss was not seen within %v", most)
-	}
-	var l *fencelock.LostError
-	if !errors.As(le.Err(), &l) {
-		t.Fatalf("got %v, want a loss", le.Err())
-	}
-	for _, r := range reasons {
-		if l.Reason == r {
-			return
-		}
-	}
-	t.Errorf("got %v, want one of %v", l, reasons)
 }
 
 // caller is a driver, and how the engine calls it.

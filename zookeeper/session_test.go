@@ -245,7 +245,7 @@ func TestWatchesThePredecessorOnly(t *testing.T) {
 	unlock(t, le)
 	last := le.Token()
 	for _, w := range waits {
-		got := w.granted(t, 5*time.Second)
+		got := w.Granted(t, 5*time.Second)
 		if got.Token() <= last {
 			t.Errorf("token: got %d after %d", got.Token(), last)
 		}

@@ -17,30 +17,6 @@ import (
 	"github.com/fencelock/fencelock/zookeeper"
 )
 
-// locks is Lock, RLock or Acquire.
-type locks func(context.Context) (*fencelock.Lease, error)
-
-// get takes what is free, or soon will be.
-func get(t *testing.T, lock locks) *fencelock.Lease {
-	t.Helper()
-	le, err := lock(within(t, 20*time.Second))
-	must(t, err)
-	return le
-}
-
-// begin begins to wait.
-func begin(t *testing.T, lock locks) *pending {
-	ctx, cancel := context.WithCancel(t.Context())
-	p := &pending{cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(p.done)
-		p.lease, p.err = lock(ctx)
-		p.at = time.Now()
-	}()
-	t.Cleanup(func() { p.cancel(); <-p.done })
-	return p
-}
-
 // waits begins to wait, and returns when the server has n in the queue.
 func waits(t *testing.T, c *zk.Conn, lock locks, name string, n int) *pending {
 	t.Helper()
@@ -49,16 +25,6 @@ func waits(t *testing.T, c *zk.Conn, lock locks, name string, n int) *pending {
 		return len(nodes(t, c, name, "wait")) == n
 	})
 	return p
-}
-
-// over reports whether a wait has ended.
-func (p *pending) over() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
 }
 
 // gate holds up what a client sends, from the first request that matches on.
@@ -147,7 +113,7 @@ func TestReadersBeginOneEra(t *testing.T) {
 		}
 		era := fencelock.Token(0)
 		for i, p := range all {
-			le := p.granted(t, 5*time.Second)
+			le := p.Granted(t, 5*time.Second)
 			if era == 0 {
 				era = le.Token()
 			}
@@ -160,7 +126,7 @@ func TestReadersBeginOneEra(t *testing.T) {
 			t.Errorf("round %d: got %+v and %v, want %d readers with token %d", round, info, err, n, era)
 		}
 		for _, p := range all {
-			unlock(t, p.lease)
+			unlock(t, p.Lease)
 		}
 		last = era
 	}
@@ -183,12 +149,12 @@ func TestReaderStopsBeforeItsEra(t *testing.T) {
 	unlock(t, writer)
 	<-held
 	stopped := time.Now()
-	got := second.granted(t, w.Traits().DeadWaiter)
-	if took := second.at.Sub(stopped); took < time.Second {
+	got := second.Granted(t, w.Traits().DeadWaiter)
+	if took := second.At.Sub(stopped); took < time.Second {
 		t.Errorf("granted %v after the one in front was, want that it is given time", took)
 	}
 	release()
-	late := first.granted(t, 5*time.Second)
+	late := first.Granted(t, 5*time.Second)
 	if late.Token() != got.Token() || got.Token() <= writer.Token() {
 		t.Errorf("tokens: got %d and %d, after a writer's %d, want one", got.Token(), late.Token(), writer.Token())
 	}
@@ -215,9 +181,9 @@ func TestReaderJoinsTooLate(t *testing.T) {
 	<-held2
 	unlock(t, x)
 	release1()
-	first := one.granted(t, 5*time.Second)
+	first := one.Granted(t, 5*time.Second)
 	release2()
-	second := two.granted(t, 5*time.Second)
+	second := two.Granted(t, 5*time.Second)
 	if first.Token() != second.Token() || first.Token() <= x.Token() {
 		t.Errorf("tokens: got %d and %d, after %d, want one", first.Token(), second.Token(), x.Token())
 	}
@@ -269,7 +235,7 @@ func TestReaderJoinsAfterAFloor(t *testing.T) {
 	<-held
 	second := get(t, open(t, z.URL()).RWMutex("x", fencelock.WithFloor(first.Token())).RLock)
 	release()
-	third := late.granted(t, 5*time.Second)
+	third := late.Granted(t, 5*time.Second)
 	if third.Token() != second.Token() || second.Token() <= first.Token() {
 		t.Errorf("tokens: got %d, and then %d, beside %d", second.Token(), third.Token(), first.Token())
 	}
@@ -356,7 +322,7 @@ func TestWaiterOfAGroupInDoubt(t *testing.T) {
 			p.Set(faultproxy.Mode{})
 			await(t, 10*time.Second, "it waits again", func() bool { return places() == 1 })
 			unlock(t, writer)
-			le := wait.granted(t, 5*time.Second)
+			le := wait.Granted(t, 5*time.Second)
 			if n := nodes(t, c, name, ""); len(n) != 1 {
 				t.Errorf("got %q, want one holder", n)
 			}
@@ -383,8 +349,8 @@ func TestAnyPermitWakes(t *testing.T) {
 		wait := waits(t, c, ls[n].Semaphore("x", n).Acquire, "x", 1)
 		released := time.Now()
 		unlock(t, held[i])
-		got := wait.granted(t, 5*time.Second)
-		if took := wait.at.Sub(released); took > time.Second {
+		got := wait.Granted(t, 5*time.Second)
+		if took := wait.At.Sub(released); took > time.Second {
 			t.Errorf("permit %d: granted %v after its release, want that it is pushed", i, took)
 		}
 		if got.Slot() != i {
@@ -401,10 +367,10 @@ func TestAnyPermitWakes(t *testing.T) {
 	wait := waits(t, c, ls[n].Semaphore("x", n).Acquire, "x", 1)
 	released := time.Now()
 	must(t, d.Close()) // which ends the session
-	if wait.granted(t, 5*time.Second); wait.at.Sub(released) > time.Second {
-		t.Errorf("granted %v after the end of a holder's session", wait.at.Sub(released))
+	if wait.Granted(t, 5*time.Second); wait.At.Sub(released) > time.Second {
+		t.Errorf("granted %v after the end of a holder's session", wait.At.Sub(released))
 	}
-	unlock(t, wait.lease)
+	unlock(t, wait.Lease)
 	unlock(t, held[0])
 	unlock(t, held[2])
 	awaitClean(t, c, 2*time.Second)

@@ -70,11 +70,11 @@ func TestFollowerStopsWithItsHolder(t *testing.T) {
 		must(t, silent.Pause())
 		select {
 		case <-le.Done():
-		case <-wait.done:
+		case <-wait.Done:
 			t.Errorf("the waiter was granted the lock (%v) %v before the holder's deadline",
-				wait.err, time.Until(le.Deadline()))
+				wait.Err, time.Until(le.Deadline()))
 		}
-		got := wait.granted(t, 10*time.Second)
+		got := wait.Granted(t, 10*time.Second)
 		must(t, silent.Resume())
 		unlock(t, got)
 		must(t, h.Close())

@@ -119,7 +119,7 @@ func TestTryBehindAWaiter(t *testing.T) {
 			t.Errorf("%s: the quickest try took %v, want less than %v", name, quickest, most)
 		}
 		unlock(t, held)
-		unlock(t, wait.granted(t, 5*time.Second))
+		unlock(t, wait.Granted(t, 5*time.Second))
 	}
 	awaitClean(t, c, 2*time.Second)
 }
@@ -185,8 +185,8 @@ func TestTryBehindTheNextHolder(t *testing.T) {
 		try := begin(t, way.try)
 		select {
 		case <-held:
-		case <-try.done:
-			t.Fatalf("a try behind the next holder: got %v, want that it stands there", try.err)
+		case <-try.Done:
+			t.Fatalf("a try behind the next holder: got %v, want that it stands there", try.Err)
 		}
 		holds := at(way.name) + way.holds
 		_, err = c.Multi(
@@ -195,7 +195,7 @@ func TestTryBehindTheNextHolder(t *testing.T) {
 		)
 		must(t, err)
 		release()
-		le := try.granted(t, 5*time.Second)
+		le := try.Granted(t, 5*time.Second)
 		if le.Mode() == fencelock.Reader && le.Token() != 5 || le.Mode() == fencelock.Permit && le.Slot() != 1 {
 			t.Errorf("%v: got token %d and slot %d", le.Mode(), le.Token(), le.Slot())
 		}
