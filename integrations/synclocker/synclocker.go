@@ -27,24 +27,34 @@ func New(m fencelock.Mutex, fail func(error)) sync.Locker {
 	if fail == nil {
 		fail = func(err error) { panic(err) }
 	}
-	return &locker{m: m, fail: fail}
+	return &locker{m: m, fail: fail, turn: make(chan struct{}, 1)}
 }
 
 type locker struct {
 	m    fencelock.Mutex
 	fail func(error)
 
+	turn chan struct{} // full from Lock to Unlock: an Unlock after a loss must not free the next one's lease
+
 	mu    sync.Mutex
 	lease *fencelock.Lease // nil while it is not locked
 }
 
 func (l *locker) Lock() {
+	l.turn <- struct{}{}
+	locked := false
+	defer func() {
+		if !locked { // fail panicked, or ended the goroutine
+			<-l.turn
+		}
+	}()
 	for {
 		lease, err := l.m.Lock(context.Background())
 		if err == nil {
 			l.mu.Lock()
 			l.lease = lease
 			l.mu.Unlock()
+			locked = true
 			return
 		}
 		l.fail(err)
@@ -62,6 +72,7 @@ func (l *locker) Unlock() {
 	if lease == nil {
 		panic("synclocker: Unlock of " + l.m.Name() + ", which is not locked")
 	}
+	defer func() { <-l.turn }()
 	if err := lease.Unlock(context.Background()); err != nil {
 		l.fail(err)
 	}

@@ -95,6 +95,32 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// Whoever has lost the lock frees his own lease, and not that of the goroutine which waits for it.
+func TestUnlockAfterALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := locktest.New(t)
+		var failed error
+		lock := synclocker.New(store.Locker(t).Mutex("n"), func(err error) { failed = err })
+		lock.Lock()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			lock.Lock()
+			store.AssertHeld(t, "n")
+			lock.Unlock()
+		}()
+		synctest.Wait()
+		store.Lose("n")
+		synctest.Wait()
+		lock.Unlock()
+		if !errors.Is(failed, fencelock.ErrLost) {
+			t.Errorf("fail got %v, want ErrLost", failed)
+		}
+		<-done
+		store.AssertFree(t, "n")
+	})
+}
+
 func TestPanics(t *testing.T) {
 	for _, tt := range []struct {
 		name string
