@@ -10,6 +10,7 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
+	"github.com/fencelock/fencelock/internal/testkit"
 )
 
 var blackHole = faultproxy.Mode{HoldRequests: true, HoldReplies: true}
@@ -301,6 +302,34 @@ func TestOutageBesideANodeThatRefuses(t *testing.T) {
 	must(t, c.direct[2].HSet(t.Context(), "fencelock:b", "x", 1).Err())
 	_, err = l.Mutex("b").Lock(t.Context())
 	want(t, "Lock where too few nodes are left", err, fencelock.ErrInvalid)
+}
+
+// What stands in a lock's way on a minority of the nodes hides no holder, and keeps nobody from breaking the lock.
+func TestForeignKeyOnOneNode(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	l := open(t, c.url("fresh=1"))
+	must(t, c.direct[2].HSet(t.Context(), "fencelock:a", "x", 1).Err())
+	le := lock(t, l.Mutex("a"))
+	info, err := l.Inspect(t.Context(), "a")
+	if err != nil || !info.Held || info.Token != le.Token() {
+		t.Errorf("Inspect: got %+v, %v, want it held with token %d", info, err, le.Token())
+	}
+	listed := 0
+	for _, err := range l.List(t.Context(), "") {
+		must(t, err)
+		listed++
+	}
+	if listed != 1 {
+		t.Errorf("List: got %d locks, want 1", listed)
+	}
+	must(t, l.Break(t.Context(), "a"))
+	testkit.Lost(t, le, 2*time.Second, fencelock.Revoked)
+	unlock(t, lock(t, l.Mutex("a")))
+	must(t, c.direct[0].HSet(t.Context(), "fencelock:a", "x", 1).Err())
+	_, err = l.Inspect(t.Context(), "a")
+	want(t, "Inspect where no majority is left", err, fencelock.ErrInvalid)
+	want(t, "Break where no majority is left", l.Break(t.Context(), "a"), fencelock.ErrInvalid)
 }
 
 // One node still has a vote of a lock that is released, as before a late release arrives, and

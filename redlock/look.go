@@ -31,7 +31,6 @@ type view struct {
 	answers int
 	ids     map[string][]sight // by holder; "" for a stranger
 	waiters []int
-	foreign bool // a key of another type
 }
 
 // sight is a lock as one node has it.
@@ -41,13 +40,12 @@ type sight struct {
 	pttl int64
 }
 
-// read takes in a reply of look.lua's i.
-func (v *view) read(reply any) {
+// read takes in a reply of look.lua's i. A node where the key is of another type has no vote of anybody.
+func (v *view) read(reply any) error {
 	v.answers++
 	res, _ := reply.([]any)
 	if len(res) != 4 {
-		v.foreign = true
-		return
+		return errForeignType
 	}
 	text, _ := res[0].(string)
 	pttl, _ := res[2].(int64)
@@ -60,6 +58,7 @@ func (v *view) read(reply any) {
 		}
 		v.ids[val.ID] = append(v.ids[val.ID], sight{val, text, pttl})
 	}
+	return nil
 }
 
 // few reports whether a minority has what was seen: votes of a ballot that was lost, or what is left of a
@@ -142,16 +141,10 @@ func commonest(seen []sight) (best backend.Token, many int) {
 func (s *store) view(ctx context.Context, name string) (*view, error) {
 	v := &view{}
 	q := s.ask(ctx, callMost, []op{{s.prefix + name, []any{"i"}}}, nil)
-	take := func(a answer) error {
-		v.read(a.replies[0])
-		return nil
-	}
+	take := func(a answer) error { return v.read(a.replies[0]) }
 	err := q.each(ctx, callMost, take, func() bool { return q.good >= s.quorum })
 	if err == nil {
 		err = q.each(ctx, decisive, take, func() bool { return !v.unclear(len(s.nodes), s.quorum) })
-	}
-	if err == nil && v.foreign {
-		err = errForeignType
 	}
 	return v, q.enough(err)
 }
@@ -177,8 +170,7 @@ func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Inf
 		}
 		for name, v := range views {
 			i := v.info(name, len(s.nodes), s.quorum, r.Strict)
-			shown := r.Name != "" || !v.foreign && (i.Held || i.Waiters > 0) || r.Strict && i.Held
-			if shown && !yield(i, nil) {
+			if (r.Name != "" || i.Held || i.Waiters > 0) && !yield(i, nil) {
 				return
 			}
 		}
@@ -201,7 +193,7 @@ func (s *store) search(ctx context.Context, of backend.Range) (map[string]*view,
 			if views[name] == nil {
 				views[name] = &view{}
 			}
-			views[name].read(reply)
+			_ = views[name].read(reply) // what is no lock on one node may be one on the others
 		}
 		return nil
 	}, nil)
