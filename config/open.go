@@ -113,8 +113,16 @@ func (b *Backend) Driver(ctx context.Context) (backend.Driver, error) {
 	if b.url == nil {
 		return nil, backend.Invalid("backend %q is a migration: it has no URL", b.Name)
 	}
+	raw := b.url()
+	if u, err := backend.ParseURL(raw); err == nil && b.TTL > 0 && !u.Query().Has("ttl") { // for one that bounds it
+		sep := "?"
+		if u.RawQuery != "" || u.ForceQuery {
+			sep = "&"
+		}
+		raw += sep + "ttl=" + b.TTL.String()
+	}
 	// ttl= is the engine's key, and was read when the file was loaded.
-	return backend.Open(ctx, b.url(), func(q *backend.Query) { q.Duration("ttl", 0) })
+	return backend.Open(ctx, raw, func(q *backend.Query) { q.Duration("ttl", 0) })
 }
 
 // stores returns the backends with a URL that the routed rules lock in, each once.

@@ -126,11 +126,15 @@ func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	}
 }
 
+// tooLong refuses a TTL, with its grace.
+func tooLong(longest, quarantine time.Duration) error {
+	return backend.Invalid("the TTL and grace of %v are above the quarantine of %v: a node that restarts would vote "+
+		"before they are over; raise the quarantine on all clients or lower the TTL", longest, quarantine)
+}
+
 func (s *store) vote(ctx context.Context, c *backend.Claim) error {
 	if longest := c.TTL + c.Grace; longest > s.quarantine {
-		return backend.Invalid("the TTL and grace of %v are above the "+
-			"quarantine of %v: a node that restarts would vote before they are over; raise the "+
-			"quarantine on all clients or lower the TTL", longest, s.quarantine)
+		return tooLong(longest, s.quarantine)
 	}
 	if s.fresh.Load() {
 		if err := s.settle(ctx); err != nil {

@@ -35,7 +35,7 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 	opts := &Options{Prefix: prefix, NoPrefix: prefix == ""}
 	opts.Quarantine = q.Duration("quarantine", DefaultQuarantine)
 	opts.Fresh = q.Bool("fresh", false)
-	drift := q.String("drift", "")
+	drift, ttl := q.String("drift", ""), q.Duration("ttl", 0)
 	o, err := read(u, q)
 	if err == nil {
 		err = q.Err()
@@ -48,6 +48,9 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 			return nil, backend.Invalid("drift of the %q URL: want a share of the TTL above 0 "+
 				"and below 0.5, such as 0.01", u.Scheme)
 		}
+	}
+	if ttl > opts.Quarantine {
+		return nil, tooLong(ttl, opts.Quarantine)
 	}
 	hosts := backend.Hosts(u, "6379")
 	for i, h := range hosts {

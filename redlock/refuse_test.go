@@ -25,6 +25,7 @@ func TestURLsRefused(t *testing.T) {
 		{"redlock://a,b,c?drift=x", "drift"},
 		{"redlock://a,b,c?drift=nan", "drift"},
 		{"redlock://a,b,c?quarantine=0s", "quarantine"},
+		{"redlock://a,b,c?ttl=61s", "quarantine"},
 		{"redlock://a,b,c?tls_ca=x", "redlocks"},
 		{"redlock://a,b,c?fresh=maybe", "fresh"},
 		{"redlock://a,b,c?colour=red", "colour"},

@@ -270,4 +270,15 @@ func TestConfigCheckConnects(t *testing.T) {
 		!strings.Contains(got.out, `"colour"`) {
 		t.Errorf("a key of a URL that is not known: got %+v, want code 64", got)
 	}
+	long := configFile(t, `backends:
+  votes:
+    url: redlock://127.0.0.1:1,127.0.0.2:1,127.0.0.3:1
+    ttl: 2m
+locks:
+  - {match: "*", scenario: general, backend: votes}
+`)
+	if got := invoke(t, nil, "config", "check", "--connect", long); got.code != cli.ExitUsage ||
+		!strings.Contains(got.out+got.err, "quarantine of 1m0s") {
+		t.Errorf("a TTL that no lock could have: got %+v, want code 64", got)
+	}
 }

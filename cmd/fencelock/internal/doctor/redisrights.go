@@ -79,6 +79,7 @@ func (x *exam) redisRights(ctx context.Context, n *redisServer, cluster bool) {
 	}
 	if x.prefix == "" {
 		x.add("redis-prefix", n.where, "empty")
+		operator = append(operator, []string{"GETRANGE", redisProbe, "0", "0"}) // an application's strings stand there
 	}
 	x.askRights(ctx, n, redisCommands(x.prefix+redisProbe), channels, operator)
 }
