@@ -105,8 +105,9 @@
 // A renewal is a multi that looks at the holder's nodes, up to 500 of them, through the leader. A
 // session that is disconnected is suspended: its leases run on to their Deadline, and go on if it
 // comes back. One that has expired is lost, at once: SessionLost; so is one that a server, where
-// maxSessionTimeout was lowered, makes shorter than its leases count on. A node of ours that an older
-// session made is not ours.
+// maxSessionTimeout was lowered, makes shorter than its leases count on. Where it was raised a session keeps the
+// length that it was made with, which is what a new leader knows of it; longer leases get another session. A node of
+// ours that an older session made is not ours.
 //
 // A connection on which no answer comes for 3 s although one is due (for short leases two thirds of
 // TTL + grace) is given up for the next server; each time that this happens without an answer in
