@@ -118,12 +118,15 @@ func (s *store) ask(ctx context.Context, c *backend.Claim) error {
 // from that. A shared one may have half the TTL behind it for a waiter whose turn has come, and where a
 // member is silent, which is to get few requests: the engine renews at once then.
 func (s *store) leaseOf(ctx context.Context, c *backend.Claim, p *place) (*lease, error) {
-	age := c.TTL / 8
+	age := c.TTL / 8 // of a shared one
 	if c.Unsure || p.rev > 0 {
 		age = c.TTL / 2
 	}
 	if c.Auto {
 		return s.leases.get(ctx, slotOf(c.Request), age)
+	}
+	if c.Unsure && p.own != nil && p.own.within(age) {
+		return p.own, nil
 	}
 	l, err := s.leases.take(ctx, secs(c.Request), p.own)
 	if err == nil {
@@ -250,7 +253,11 @@ func (s *store) look(ctx context.Context, c *backend.Claim, p *place) error {
 	}
 	// Of a holder's entry the compares decide: it may be gone.
 	if p.rev > 0 && (p.holds || !s.push.blocked(p)) {
-		if granted, err := s.turn(ctx, c, p); granted || err != nil {
+		granted, err := s.turn(ctx, c, p)
+		if !granted && err == nil && p.rev > 0 && p.holds { // by a turn whose answer came too late
+			granted, err = s.turn(ctx, c, p)
+		}
+		if granted || err != nil {
 			return err
 		}
 		if p.rev > 0 && !s.push.blocked(p) {

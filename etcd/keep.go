@@ -65,12 +65,10 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 	for k, inherited := range moving {
 		beside.Go(func() { s.move(ctx, k, began, inherited) })
 	}
-	for part := range slices.Chunk(written, perTxn) {
-		s.lookAt(ctx, part)
+	if len(fresh) > 0 {
+		beside.Go(func() { spread(fresh, func(part []asked) { s.writeAt(ctx, part, nil) }) })
 	}
-	for part := range slices.Chunk(fresh, perTxn) {
-		s.writeAt(ctx, part, nil)
-	}
+	spread(written, func(part []asked) { s.lookAt(ctx, part) })
 	beside.Wait()
 	for _, a := range all {
 		if err := extended[a.under]; err != nil && !errors.Is(*a.err, backend.ErrLost) {
@@ -80,16 +78,44 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 	return errs
 }
 
-// move renews holds that were inherited: it puts their entries under the lease that they share, once that was renewed
-// after began.
-func (s *store) move(ctx context.Context, k slotKey, began backend.Instant, all []asked) {
-	l, err := s.leases.since(ctx, k, began)
-	for part := range slices.Chunk(all, perTxn) {
-		if err == nil {
-			s.writeAt(ctx, part, l)
-			continue
+// spread calls do for each perTxn of all, some at once.
+func spread(all []asked, do func([]asked)) {
+	if len(all) <= perTxn {
+		if len(all) > 0 {
+			do(all)
 		}
-		for _, a := range part {
+		return
+	}
+	var wg sync.WaitGroup
+	places := make(chan struct{}, streams)
+	for part := range slices.Chunk(all, perTxn) {
+		places <- struct{}{}
+		wg.Go(func() {
+			do(part)
+			<-places
+		})
+	}
+	wg.Wait()
+}
+
+// move renews holds that were inherited: it puts their entries under the lease that they share, which is renewed after
+// began. If that lives, both are asked for at once: an heir has little time for its first renewal.
+func (s *store) move(ctx context.Context, k slotKey, began backend.Instant, all []asked) {
+	l := s.leases.cur(k, func(l *lease) bool { return l.within(l.granted) })
+	var err error
+	var beside sync.WaitGroup
+	if l != nil {
+		beside.Go(func() { err = s.leases.keepAlive(ctx, []*lease{l})[0] })
+	} else if l, err = s.leases.since(ctx, k, began); err != nil {
+		for _, a := range all {
+			*a.err = err
+		}
+		return
+	}
+	spread(all, func(part []asked) { s.writeAt(ctx, part, l) })
+	beside.Wait()
+	for _, a := range all {
+		if err != nil && !errors.Is(*a.err, backend.ErrLost) {
 			*a.err = err
 		}
 	}

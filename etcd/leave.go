@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/internal/core"
 )
 
 // leave gives up a claim that shares no transaction.
@@ -182,10 +181,17 @@ func (s *store) wasOurs(ctx context.Context, nonce string, h *hold, now int64) (
 		return false, nil // to before the grant, and there is more since
 	}
 	deleted, err := do(ctx, func(ctx context.Context) (int64, error) {
-		// A stream of its own: where one goes to a member that hangs, no other watch waits behind it.
-		ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, "fencelock-stream", core.Nonce()))
+		// A stream of its own, which ends here: where one goes to a member that hangs, no other watch waits behind it.
+		ctx, cancel := context.WithCancel(opening(ctx))
 		defer cancel()
-		for resp := range s.client.Watch(ctx, h.key, clientv3.WithRev(from+1), clientv3.WithFilterPut()) {
+		watcher := s.watcher()
+		if watcher == nil { // one of few, which that Watcher keeps
+			watcher = s.client.Watcher
+			ctx = metadata.AppendToOutgoingContext(ctx, "fencelock-stream", "left "+nonce[:1])
+		} else {
+			defer watcher.Close()
+		}
+		for resp := range watcher.Watch(ctx, h.key, clientv3.WithRev(from+1), clientv3.WithFilterPut()) {
 			if err := resp.Err(); err != nil {
 				return 0, err
 			}

@@ -2,180 +2,109 @@ package etcd_test
 
 import (
 	"context"
-	"errors"
-	"strconv"
-	"sync"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
-	"github.com/fencelock/fencelock/etcd"
+	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/internal/testkit"
 )
 
-// checks answers logins in the time, and with the error, that is said for each.
-type checks struct {
-	clientv3.Auth
-	mu    sync.Mutex
-	begun int
-	takes []time.Duration
-	fails []error
-}
-
-func (c *checks) Authenticate(ctx context.Context, _, _ string) (*clientv3.AuthenticateResponse, error) {
-	c.mu.Lock()
-	n := c.begun
-	c.begun++
-	c.mu.Unlock()
-	select {
-	case <-time.After(c.takes[n]):
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if n < len(c.fails) && c.fails[n] != nil {
-		return nil, c.fails[n]
-	}
-	return &clientv3.AuthenticateResponse{Token: strconv.Itoa(n)}, nil
-}
-
-func TestLogins(t *testing.T) {
+// The login of a stream ends, by its time, while a waiter keeps the stream: others wait over another.
+func TestLoginOfAStreamEnds(t *testing.T) {
 	t.Parallel()
-	const second, hangs = time.Second, time.Hour
-	silent, refused, late := errors.New("no answer"), rpctypes.ErrAuthFailed, context.DeadlineExceeded.Error()
-	type ask struct {
-		at, most time.Duration // when, and after what time who asks has gone
-		want     string        // the token, or the error
-		after    time.Duration // the answer
-		newer    bool          // the server has refused a token
-	}
-	for _, tt := range []struct {
-		says  string
-		takes []time.Duration
-		fails []error
-		asks  []ask
-		begun int
-	}{
-		{
-			"streams that are opened meanwhile, and a second after, share it",
-			[]time.Duration{second / 2, 0},
-			nil,
-			[]ask{
-				{at: 0, most: second, want: "0", after: second / 2},
-				{at: second / 4, most: second, want: "0", after: second / 4},
-				{at: second * 5 / 4, most: second, want: "0"},
-				{at: second * 7 / 4, most: second, want: "1"},
-			},
-			2,
-		},
-		{
-			"whose token was refused has a newer one",
-			[]time.Duration{second / 2, second / 2, 0},
-			nil,
-			[]ask{
-				{at: 0, most: second, want: "0", after: second / 2},
-				{at: second * 3 / 4, most: second, want: "1", after: second / 2, newer: true},
-				{at: second, most: second, want: "1", after: second / 4, newer: true},
-				{at: second * 3 / 2, most: second, want: "1"},
-			},
-			2,
-		},
-		{
-			"it goes on without who asked for it",
-			[]time.Duration{second * 3 / 2, hangs, hangs},
-			nil,
-			[]ask{
-				{at: 0, most: second / 2, want: late, after: second / 2},
-				{at: second / 2, most: second / 2, want: late, after: second / 2},
-				{at: second, most: second, want: "0", after: second / 2},
-			},
-			2,
-		},
-		{
-			"another begins beside one that hangs",
-			[]time.Duration{hangs, 0},
-			nil,
-			[]ask{
-				{at: 0, most: second, want: "1", after: 700 * time.Millisecond},
-			},
-			2,
-		},
-		{
-			"one that hangs ends",
-			[]time.Duration{hangs, 0},
-			nil,
-			[]ask{
-				{at: 0, most: second / 2, want: late, after: second / 2},
-				{at: 16 * second, most: second, want: "1"},
-			},
-			2,
-		},
-		{
-			"an error is nobody's who comes later",
-			[]time.Duration{second / 2, 0},
-			[]error{silent},
-			[]ask{
-				{at: 0, most: second, want: silent.Error(), after: second / 2},
-				{at: second / 4, most: second, want: silent.Error(), after: second / 4},
-				{at: second * 3 / 4, most: second, want: "1"},
-			},
-			2,
-		},
-		{
-			"an error is nobody's while another is under way",
-			[]time.Duration{second, second},
-			[]error{silent},
-			[]ask{
-				{at: 0, most: 2 * second, want: "1", after: 1700 * time.Millisecond},
-			},
-			2,
-		},
-		{
-			"but that of the server is all the same",
-			[]time.Duration{second, hangs},
-			[]error{refused},
-			[]ask{
-				{at: 0, most: 2 * second, want: refused.Error(), after: second},
-			},
-			2,
-		},
+	dir := t.TempDir()
+	k, err := rsa.GenerateKey(rand.Reader, 2048)
+	must(t, err)
+	public, err := x509.MarshalPKIXPublicKey(&k.PublicKey)
+	must(t, err)
+	for file, block := range map[string]*pem.Block{
+		"private.pem": {Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(k)},
+		"public.pem":  {Type: "PUBLIC KEY", Bytes: public},
 	} {
-		t.Run(tt.says, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				c := &checks{takes: tt.takes, fails: tt.fails}
-				shared := etcd.ShareLogins(c)
-				var wg sync.WaitGroup
-				for i, ask := range tt.asks {
-					wg.Go(func() {
-						time.Sleep(ask.at)
-						ctx, cancel := context.WithTimeout(t.Context(), ask.most)
-						defer cancel()
-						if !ask.newer {
-							ctx = etcd.Opening(ctx)
-						}
-						asked := time.Now()
-						resp, err := shared.Authenticate(ctx, "u", "p")
-						var got string
-						if err != nil {
-							got = err.Error()
-						} else {
-							got = resp.Token
-						}
-						if took := time.Since(asked); got != ask.want || took != ask.after {
-							t.Errorf("ask %d: got %q after %v, want %q after %v", i, got, took, ask.want, ask.after)
-						}
-					})
-				}
-				wg.Wait()
-				time.Sleep(time.Minute)
-				c.mu.Lock()
-				defer c.mu.Unlock()
-				if c.begun != tt.begun {
-					t.Errorf("got %d logins, want %d", c.begun, tt.begun)
-				}
-			})
-		})
+		must(t, os.WriteFile(filepath.Join(dir, file), pem.EncodeToMemory(block), 0o600))
+	}
+	app := users(t, servers.Etcd(t, servers.EtcdOptions{Args: []string{fmt.Sprintf(
+		"--auth-token=jwt,pub-key=%[1]s/public.pem,priv-key=%[1]s/private.pem,sign-method=RS256,ttl=3s", dir)}}))
+	other, l := open(t, app), open(t, app)
+	leader := lock(t, other.Mutex("leader"))
+	wait := start(t, l.Mutex("leader"))
+	await(t, 5*time.Second, "a waiter", func() bool {
+		info, err := l.Inspect(t.Context(), "leader")
+		return err == nil && info.Waiters == 1
+	})
+	<-time.After(4 * time.Second)
+	held := lock(t, other.Mutex("b"))
+	next := start(t, l.Mutex("b"))
+	<-time.After(500 * time.Millisecond)
+	unlock(t, held)
+	unlock(t, next.Granted(t, 4*time.Second))
+	unlock(t, leader)
+	unlock(t, wait.Granted(t, 10*time.Second))
+}
+
+// stopped is a stream of a member that is stopped, until it goes on.
+type stopped struct {
+	grpc.ClientStream
+	still *atomic.Bool
+}
+
+func (s stopped) RecvMsg(m any) error {
+	for s.still.Load() {
+		select {
+		case <-s.Context().Done():
+			return s.Context().Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return s.ClientStream.RecvMsg(m)
+}
+
+// Who finds out what became of a lease that was broken leaves no stream of a watch behind, also if none answers.
+func TestUnlockOfABrokenLeaseLeavesNoStream(t *testing.T) {
+	t.Parallel()
+	e := servers.Etcd(t, servers.EtcdOptions{})
+	r := on(t, e, "left:")
+	var open, opened atomic.Int64
+	var still atomic.Bool
+	c := clientOf(t, clientv3.Config{
+		Endpoints: e.Addrs(),
+		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(func(
+			ctx context.Context, d *grpc.StreamDesc, conn *grpc.ClientConn, method string, next grpc.Streamer,
+			opts ...grpc.CallOption,
+		) (grpc.ClientStream, error) {
+			st, err := next(ctx, d, conn, method, opts...)
+			if err == nil && method == "/etcdserverpb.Watch/Watch" {
+				open.Add(1)
+				opened.Add(1)
+				context.AfterFunc(st.Context(), func() { open.Add(-1) })
+				st = stopped{st, &still}
+			}
+			return st, err
+		})},
+	})
+	l, _ := r.over(t, c)
+	op := testkit.Open(t, r.url())
+	still.Store(true)
+	for i := range 5 {
+		le := lock(t, l.Mutex(fmt.Sprint("x", i)))
+		must(t, op.Break(t.Context(), le.Name()))
+		_ = le.Unlock(within(t, time.Second))
+	}
+	still.Store(false)
+	_ = l.Close()
+	await(t, 5*time.Second, "every stream has ended", func() bool { return open.Load() == 0 })
+	if opened.Load() == 0 {
+		t.Error("no stream was opened")
 	}
 }

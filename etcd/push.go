@@ -81,8 +81,7 @@ func (u *push) stream() *watcher {
 // client, such as that of a namespace, the stream goes through it: it knows where the keys are. That
 // Watcher keeps a stream that a watch has left before it began, so there is only a number of them.
 func (u *push) watcher() *watcher {
-	plain := clientv3.NewWatcher(u.s.client)
-	if reflect.TypeOf(u.s.client.Watcher) == reflect.TypeOf(plain) {
+	if plain := u.s.watcher(); plain != nil {
 		return &watcher{Watcher: plain, heard: time.Now()}
 	}
 	var key string
@@ -92,6 +91,16 @@ func (u *push) watcher() *watcher {
 		taken = slices.ContainsFunc(u.streams, func(w *watcher) bool { return w.key == key })
 	}
 	return &watcher{Watcher: u.s.client.Watcher, key: key, heard: time.Now()}
+}
+
+// watcher returns a Watcher of its own, which ends with its Close, or nil where the program has put another into the
+// client.
+func (s *store) watcher() clientv3.Watcher {
+	plain := clientv3.NewWatcher(s.client)
+	if reflect.TypeOf(s.client.Watcher) == reflect.TypeOf(plain) {
+		return plain
+	}
+	return nil
 }
 
 // Watch implements clientv3.Watcher.
@@ -124,6 +133,7 @@ type watch struct {
 	since  int64 // the revision after which deletions are seen; 0: not begun yet, or over
 	places map[*place]bool
 	left   time.Time // when the last place went
+	why    error     // the server's word for its end
 }
 
 var errWatch = errors.New("the watch of the queue ended")
@@ -185,7 +195,8 @@ func (u *push) run(ctx context.Context, w *watch) {
 	// for themselves and open another.
 	for resp := range w.stream.Watch(opening(clientv3.WithRequireLeader(ctx)), w.queue,
 		clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithPrevKV(), clientv3.WithCreatedNotify()) {
-		if resp.Err() != nil {
+		if err := resp.Err(); err != nil {
+			u.refused(ctx, w, err)
 			return
 		}
 		u.mu.Lock()
@@ -209,6 +220,17 @@ func (u *push) run(ctx context.Context, w *watch) {
 			}
 		}
 		u.mu.Unlock()
+	}
+}
+
+// refused takes in that the server has ended a watch. A stream keeps the login that it was opened with, and clientv3
+// keeps the stream (3.7): new watches go over another if that login will not do any more.
+func (u *push) refused(ctx context.Context, w *watch, why error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	w.why = why
+	if w.since == 0 && ctx.Err() == nil {
+		u.streams = slices.DeleteFunc(u.streams, func(s *watcher) bool { return s == w.stream })
 	}
 }
 
@@ -275,10 +297,15 @@ func (u *push) join(ctx context.Context, p *place) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if !u.begun(w) {
-		return errWatch
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case w.since > 0:
+		return nil
+	case w.why != nil:
+		return fmt.Errorf("%w: %w", errWatch, w.why)
 	}
-	return nil
+	return errWatch
 }
 
 // begun reports whether a watch has begun, and is not over.

@@ -148,6 +148,10 @@ func (s *store) together(ctx context.Context, parts []*part) {
 			wg.Go(func() { s.alone(ctx, p.c) })
 			continue
 		}
+		if err == nil && p.c.Leaving && !resps[i].Succeeded { // what became of its entry takes more requests
+			wg.Go(func() { p.c.Err = word(p.take(ctx, resps[i], nil)) })
+			continue
+		}
 		p.c.Err = word(p.take(ctx, resps[i], err))
 	}
 	wg.Wait()

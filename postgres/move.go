@@ -120,6 +120,8 @@ func (st *store) Load(ctx context.Context, prefix string) iter.Seq2[backend.Reco
 	}
 }
 
+// loadGates reads the gates, and waits for what a COMMIT waits for: one that was cancelled while it waited for a
+// synchronous standby is there on this server alone.
 func (st *store) loadGates(ctx context.Context) (all []backend.Record, err error) {
 	err = st.query(ctx, `SELECT encode(move, 'hex'), encode(gate, 'hex') FROM fencelock_gate
 		WHERE keyspace = $1 ORDER BY move`,
@@ -139,7 +141,15 @@ func (st *store) loadGates(ctx context.Context) (all []backend.Record, err error
 			})
 			return nil
 		})
-	return all, err
+	if err == nil && len(all) > 0 {
+		err = st.query(ctx, `SELECT concat(set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+			WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true), pg_logical_emit_message(true, 'fencelock', ''::text))`,
+			nil, func(scanner) error { return nil })
+	}
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
 }
 
 // loadClients reads the reports of clients, whose versions nobody compares.

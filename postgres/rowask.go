@@ -203,17 +203,22 @@ type taken struct {
 // asleep reads the answer to a wait, if it is there, and confirms the grant.
 func (s *session) asleep(ctx context.Context, c *backend.Claim) error {
 	var answer taken
-	if s.flight == nil { // it has the door, and was told of other gates, or got no token
-		return s.queue(c, "")
-	}
-	select {
-	case answer = <-s.flight:
-		s.flight = nil
-	default:
-		if err := s.row.look(ctx); err != nil {
-			return err
+	if s.flight == nil { // it has the door, and was told of other gates, or got no token: this waits for nobody
+		if s.unwait == "" {
+			s.unwait = unchecked
 		}
-		return queued(c)
+		s.asked = backend.Now()
+		answer.res, answer.err = s.exec(ctx, s.taking(c, true, min(claim, s.timeout())))
+	} else {
+		select {
+		case answer = <-s.flight:
+			s.flight = nil
+		default:
+			if err := s.row.look(ctx); err != nil {
+				return err
+			}
+			return queued(c)
+		}
 	}
 	// A slow server must not cost the place in the queue: what confirms it lasts longer than ctx.
 	lasting, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookMost)

@@ -81,12 +81,12 @@ BEGIN
 	RETURN CASE WHEN v > floor THEN v END;
 END $$;
 
--- Whether the floor of a request is more than an hour ahead of the clock, and of what a migration
+-- Whether the floor of a request is more than an hour ahead of the numbers, and of what a migration
 -- has raised all names to. Such a one is refused: it would spend the numbers of its slot's others.
 CREATE OR REPLACE FUNCTION fencelock_far(floor bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-	RETURN floor > fencelock_clock() + 3600000000
+	RETURN floor > greatest(fencelock_clock(), pg_sequence_last_value('fencelock_token'::regclass)) + 3600000000
 		+ coalesce((SELECT lead FROM fencelock_lead WHERE slot = -1), 0);
 END $$;
 
@@ -204,7 +204,7 @@ BEGIN
 	INSERT INTO fencelock_gate SELECT ks, mv, new WHERE coalesce(was, '') = ''
 		ON CONFLICT DO NOTHING;
 	UPDATE fencelock_gate SET gate = new WHERE keyspace = ks AND move = mv
-		AND sha256(gate) = coalesce(was, sha256(gate)) AND gate <> new;
+		AND (gate = new OR sha256(gate) = coalesce(was, sha256(gate))); -- its own: to wait for a standby once more
 	RETURN EXISTS (SELECT FROM fencelock_gate WHERE keyspace = ks AND move = mv AND gate = new);
 END $$;
 
@@ -356,6 +356,9 @@ BEGIN
 		RAISE EXCEPTION 'fencelock: tokens have reached 2^53' USING ERRCODE = 'FL053';
 	ELSIF t <= floor AND fencelock_far(floor) THEN
 		RETURN 'far 0';
+	END IF;
+	IF led AND fencelock_ahead(k) > 0 THEN
+		t := NULL; -- the lead may be committed here alone: fencelock_above waits for a standby
 	END IF;
 	told := CASE WHEN t > floor THEN 'held ' || t ELSE 'floor 0' END || ' '
 		|| CASE WHEN floor IS NULL THEN fencelock_here(d) ELSE pg_current_xact_id()::text END;

@@ -120,6 +120,8 @@ func TestBadOptions(t *testing.T) {
 		{[]string{"h"}, &zookeeper.Options{Chroot: "a"}},
 		{[]string{"h"}, &zookeeper.Options{Password: "secret"}},
 		{[]string{"h"}, &zookeeper.Options{User: "a:b", Password: "secret"}},
+		{[]string{"h"}, &zookeeper.Options{User: "a", Password: "secr\u00e9t"}},
+		{[]string{"h"}, &zookeeper.Options{User: "a\xff", Password: "secret"}},
 	} {
 		d, err := zookeeper.New(tt.servers, tt.opts)
 		want(t, strings.Join(tt.servers, ","), err, backend.ErrInvalid)

@@ -41,6 +41,7 @@ type place struct {
 	unsure  bool      // it may not be free: others that were asked for with it are not
 	empty   bool      // its node is there, and nothing under it
 	missing bool      // a node is missing that carries everything else
+	bare    bool      // the release is to delete, and to write nothing
 	others  bool      // somebody else stood there when we last looked
 	said    time.Time // when it last said that it lives; see head
 	next    time.Duration

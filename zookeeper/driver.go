@@ -103,6 +103,10 @@ func New(servers []string, opts *Options) (*Driver, error) {
 		return nil, backend.Invalid("the ZooKeeper user must be there if there is a password, " +
 			"and without a colon")
 	}
+	if strings.ContainsFunc(opts.User+opts.Password, func(r rune) bool { return r >= 0x80 }) {
+		return nil, backend.Invalid("the ZooKeeper user and password must be ASCII: servers read others as their " +
+			"locale says, and would let nobody in again")
+	}
 	if opts.User != "" {
 		st.auth = []byte(opts.User + ":" + opts.Password)
 		st.acl = zk.DigestACL(zk.PermAll, opts.User, opts.Password)

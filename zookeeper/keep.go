@@ -3,7 +3,6 @@ package zookeeper
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -12,8 +11,9 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// maxChecks is how many holds are renewed by one multi.
-const maxChecks = 500
+// maxChecks is how many holds are renewed by one multi, and checksLoad how much they may add to a session: a check
+// takes a little more, and a request has to fit into the smallest jute.maxbuffer.
+const maxChecks, checksLoad = 500, maxLoad / 2
 
 // errUnsettled: the session was silent for so long that the leader may be about to end it, should
 // the server that answered fall silent now.
@@ -43,7 +43,14 @@ func (st *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []e
 	abreast(len(bare), func(i int) { *bare[i].err = bare[i].p.arm(ctx) })
 	var wg sync.WaitGroup
 	for s, all := range bySession {
-		for some := range slices.Chunk(all, maxChecks) {
+		for len(all) > 0 {
+			n, load := 0, 0
+			for n < min(len(all), maxChecks) && load < checksLoad {
+				load += all[n].p.load()
+				n++
+			}
+			some := all[:n:n]
+			all = all[n:]
 			wg.Go(func() { s.renew(ctx, some) })
 		}
 	}
@@ -163,7 +170,7 @@ var errNotKept = errors.New("the lock was granted, and lost again before the ans
 func (p *place) hand(c *backend.Claim) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.cleared != nil || !p.s.alive() {
+	if p.grant == nil || p.cleared != nil || !p.s.alive() { // nil: an operator has ended it
 		return errNotKept
 	}
 	p.handed = true

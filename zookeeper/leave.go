@@ -71,8 +71,9 @@ func (p *place) prepareRelease(ctx context.Context) (*unit, error) {
 		}
 		p.missing = false
 	}
-	u := &unit{p: p, ops: []any{&zk.DeleteRequest{Path: p.held, Version: -1}}, noted: true}
+	u := &unit{p: p, ops: []any{&zk.DeleteRequest{Path: p.held, Version: -1}}, noted: !p.bare}
 	switch {
+	case p.bare:
 	case !p.others:
 		u.guess = alone
 		u.ops = append(u.ops, &zk.DeleteRequest{Path: p.lock, Version: -1})
@@ -88,7 +89,7 @@ func (p *place) released(_ context.Context, u *unit) error {
 	switch i := u.index; {
 	case u.err == nil:
 		p.leave()
-		if p.others && (u.last.Stat == nil || u.last.Stat.NumChildren == 0) {
+		if p.bare || p.others && (u.last.Stat == nil || u.last.Stat.NumChildren == 0) {
 			p.tidy()
 		}
 		return nil
@@ -97,8 +98,11 @@ func (p *place) released(_ context.Context, u *unit) error {
 	case i == 1 && errors.Is(u.err, zk.ErrNotEmpty), errors.Is(u.err, errGuess):
 		p.others = true
 		return errAgain
-	case i == len(u.ops): // the mark
+	case i == len(u.ops) && (errors.Is(u.err, zk.ErrNoNode) || errors.Is(u.err, zk.ErrNodeExists)): // the mark
 		p.missing = true
+		return errAgain
+	case i > 0: // a quota refuses what it writes; to delete is allowed
+		p.bare = true
 		return errAgain
 	}
 	return ended(u.err)
@@ -164,6 +168,9 @@ func (p *place) erase(ctx context.Context) error {
 			return err
 		}
 		nodes = append(nodes, more...)
+	}
+	if len(nodes) == 0 && !p.doubt && !p.empty {
+		return nil // in an outage there may be very many that have sent nothing
 	}
 	err := s.ready(ctx) // the claim may have been given up before it was
 	if err == nil {

@@ -1,0 +1,85 @@
+package etcd_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/faultproxy"
+	"github.com/fencelock/fencelock/internal/servers"
+)
+
+// On a slow way a waiter that has a lease of its own learns that it was granted the lock, though the answer of each
+// first send comes too late.
+func TestWaiterOnASlowWay(t *testing.T) {
+	t.Parallel()
+	r := on(t, servers.Etcd(t, servers.EtcdOptions{}), "slow:")
+	p, url := r.proxied(t)
+	other, l := open(t, r.url()), open(t, url)
+	unlock(t, lock(t, l.Mutex("warm")))
+	p.Set(faultproxy.Mode{Delay: 200 * time.Millisecond})
+	le := lock(t, other.Mutex("x"))
+	wait := r.wait(t, l.Mutex("x", fencelock.WithManualRenew()), 2)
+	<-time.After(2 * time.Second) // what was confirmed of its lease is old
+	unlock(t, le)
+	next := wait.Granted(t, 10*time.Second)
+	p.Set(faultproxy.Mode{})
+	unlock(t, next)
+}
+
+// An heir on a slow way keeps the lock: its first renewal is one round trip.
+func TestHeirOnASlowWay(t *testing.T) {
+	t.Parallel()
+	r := on(t, servers.Etcd(t, servers.EtcdOptions{}), "slow:")
+	p, url := r.proxied(t)
+	other, l := open(t, r.url()), open(t, url)
+	unlock(t, lock(t, l.Mutex("warm")))
+	p.Set(faultproxy.Mode{Delay: 280 * time.Millisecond})
+	le := lock(t, other.Mutex("x"))
+	wait := r.wait(t, l.Mutex("x"), 2)
+	<-time.After(2 * time.Second)
+	unlock(t, le)
+	next := wait.Granted(t, 10*time.Second)
+	select {
+	case <-next.Done():
+		t.Errorf("the heir lost it: %v", next.Err())
+	case <-time.After(5 * time.Second):
+	}
+	p.Set(faultproxy.Mode{})
+	unlock(t, next)
+}
+
+// Many holds are looked at and renewed at once, and not one transaction after the other.
+func TestManyHoldsOnASlowWay(t *testing.T) {
+	t.Parallel()
+	r := on(t, servers.Etcd(t, servers.EtcdOptions{}), "slow:")
+	p, url := r.proxied(t)
+	l := open(t, url, fencelock.WithTTL(4*time.Second))
+	held := make([]*fencelock.Lease, 2000)
+	var wg sync.WaitGroup
+	for i := range held {
+		wg.Go(func() {
+			var err error
+			if held[i], err = l.Mutex(fmt.Sprint("n", i)).Lock(within(t, 20*time.Second)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if wg.Wait(); t.Failed() {
+		return
+	}
+	p.Set(faultproxy.Mode{Delay: 90 * time.Millisecond})
+	<-time.After(6 * time.Second)
+	p.Set(faultproxy.Mode{})
+	lost := 0
+	for _, le := range held {
+		if le.Err() != nil {
+			lost++
+		}
+	}
+	if lost > 0 {
+		t.Errorf("%d of %d holds were lost on a way of 180 ms", lost, len(held))
+	}
+}
