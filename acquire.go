@@ -118,6 +118,9 @@ func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease
 	granted := false
 	if !wait {
 		if m.l.lined(m) {
+			if err := m.route.caller.Outage(m.name); err != nil {
+				return nil, false, backend.Unavailable(err) // nobody knows whether another holds it
+			}
 			return nil, false, ErrLocked
 		}
 		limited.most, limited.why = began.Add(tryMost), errTryMost

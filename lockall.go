@@ -18,6 +18,8 @@ import (
 type Leases struct {
 	all []*Lease // in LockAll's order
 
+	turn chan struct{} // of size 1: of an Unlock, for what it frees another one is not to take for released
+
 	mu      sync.Mutex
 	done    chan struct{}
 	err     error
@@ -214,7 +216,7 @@ func firstEnded(all []*Lease) *Lease {
 // together makes Leases of leases.
 func together(all []*Lease) *Leases {
 	ls := &Leases{
-		all: all, done: make(chan struct{}), freed: map[*Lease]bool{},
+		all: all, turn: make(chan struct{}, 1), done: make(chan struct{}), freed: map[*Lease]bool{},
 		ctxs: map[context.Context]context.CancelCauseFunc{},
 	}
 	for _, le := range all {
@@ -309,6 +311,11 @@ func (ls *Leases) Context(parent context.Context) (context.Context, context.Canc
 // if what was written under the lost one is committed. After ErrUnavailable it may be called again,
 // for those that are left.
 func (ls *Leases) Unlock(ctx context.Context) error {
+	select {
+	case ls.turn <- struct{}{}:
+		defer func() { <-ls.turn }()
+	case <-ctx.Done(): // as each Lease says it
+	}
 	ls.mu.Lock()
 	ls.leaving = true
 	left := slices.DeleteFunc(slices.Clone(ls.all), func(le *Lease) bool { return ls.freed[le] })

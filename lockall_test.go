@@ -716,3 +716,24 @@ func TestWantedBesideANameThatHangs(t *testing.T) {
 		}
 	})
 }
+
+// Of two who unlock the same leases at once one is told that all were held.
+func TestLeasesAreUnlockedTwiceAtOnce(t *testing.T) {
+	l := openLoose(t, newFake(t))
+	defer l.Close()
+	for range 500 {
+		ls, err := l.LockAll(t.Context(), "a", "b", "c", "d")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		errs := make([]error, 2)
+		for i := range errs {
+			wg.Go(func() { errs[i] = ls.Unlock(t.Context()) })
+		}
+		wg.Wait()
+		if (errs[0] == nil) == (errs[1] == nil) || !errors.Is(errors.Join(errs...), fencelock.ErrReleased) {
+			t.Fatalf("got %v, want nil once, and ErrReleased", errs)
+		}
+	}
+}

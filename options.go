@@ -73,7 +73,7 @@ func WithoutManualRenew() Option {
 	}
 }
 
-// WithMaxHold bounds a hold: no Deadline lies beyond d after the grant, renewed or not. At that
+// WithMaxHold bounds a hold: no Deadline lies beyond d after the grant was seen, renewed or not. At that
 // moment the lease is lost with Reason MaxHold, and the lock is freed, after the time of WithGrace.
 // The default is no bound; d is more than 0 and at most 365 days.
 func WithMaxHold(d time.Duration) Option {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"github.com/fencelock/fencelock/backend"
 )
 
 // line is what goes on with one name inside this process. The first caller of Lock is with the store, or waits
@@ -51,7 +53,11 @@ func (l *Locker) queue(ctx context.Context, m *mutex) (*place, error) {
 	if !l.giveUp(q, p) {
 		return p.come() // it was given the turn just now, and perhaps the lock with it
 	}
-	return nil, ctxError(ctx, true, nil)
+	outage := m.route.caller.Outage(m.name)
+	if outage != nil {
+		outage = backend.Unavailable(outage)
+	}
+	return nil, ctxError(ctx, true, outage)
 }
 
 // come is the end of the wait in line: p's turn has come, or it was turned away.

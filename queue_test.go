@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/backend/memory"
 	"github.com/fencelock/fencelock/internal/core"
 )
 
@@ -396,4 +398,39 @@ func TestTurnAtTheMomentOfGivingUp(t *testing.T) {
 			unlock(t, le)
 		}
 	})
+}
+
+// In an outage nobody says that a lock is held: a TryLock beside a Lock that rides it out says so.
+func TestTryLockBesideALockInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, err := memory.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := open(t, down{d})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, err := l.Mutex("n").Lock(t.Context())
+			wantErr(t, "lock", err, fencelock.ErrUnavailable)
+		}()
+		time.Sleep(time.Second)
+		_, err = l.Mutex("n").TryLock(t.Context())
+		wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		wantNot(t, "trylock", err, fencelock.ErrLocked)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = l.Mutex("n").Lock(ctx)
+		wantErr(t, "a second lock", err, context.DeadlineExceeded, fencelock.ErrUnavailable)
+		<-done
+	})
+}
+
+// down is a driver whose store refuses every claim.
+type down struct{ *memory.Driver }
+
+func (down) Ask(_ context.Context, cs []*backend.Claim) {
+	for _, c := range cs {
+		c.Err = errStore
+	}
 }

@@ -53,7 +53,7 @@ func Weakest(ts ...Traits) Traits {
 			LeasePerConn:  w.LeasePerConn || t.LeasePerConn,
 			MinTTL:        max(w.MinTTL, t.MinTTL),
 			Resolution:    max(w.Resolution, t.Resolution),
-			Revoked:       max(w.Revoked, t.Revoked),
+			Revoked:       revoked(w.Revoked, t.Revoked),
 			Margin:        max(w.Margin, t.Margin),
 			Readers:       w.Readers && t.Readers,
 			Permits:       min(w.Permits, t.Permits),
@@ -61,4 +61,12 @@ func Weakest(ts ...Traits) Traits {
 	}
 	w.Name = strings.Join(names, "+")
 	return w
+}
+
+// revoked is the lesser of two promises; 0 is none.
+func revoked(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return 0
+	}
+	return max(a, b)
 }

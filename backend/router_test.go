@@ -27,6 +27,13 @@ func TestWeakest(t *testing.T) {
 	if got := backend.Weakest(weak, strong, weak); got != both {
 		t.Errorf("got %+v, want %+v", got, both)
 	}
+	silent := weak
+	silent.Revoked = 0 // no promise
+	for _, ts := range [][]backend.Traits{{strong, silent}, {silent, strong}} {
+		if got := backend.Weakest(ts...).Revoked; got != 0 {
+			t.Errorf("with one that promises nothing: got Revoked %v", got)
+		}
+	}
 	if got := backend.Weakest(strong, strong); got != strong {
 		t.Errorf("got %+v, want %+v", got, strong)
 	}

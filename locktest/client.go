@@ -52,6 +52,8 @@ func (c *client) Acquire(ctx context.Context, r *backend.Request) (g backend.Gra
 	return g, nil
 }
 
+func (c *client) Outage(string) error { return c.s.outage() }
+
 func (c *client) Renew(ctx context.Context, hs []*core.Hold) []error {
 	if err := c.s.outage(); err != nil {
 		return slices.Repeat([]error{err}, len(hs))

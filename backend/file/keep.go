@@ -3,11 +3,16 @@ package file
 import (
 	"cmp"
 	"context"
+	"sync"
+	"time"
 
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Keep implements [backend.Driver]: the claims of one bucket cost one write, or one look.
+// keepMost is how long a bucket is waited for that another process keeps: its claims are asked about again.
+const keepMost = 500 * time.Millisecond
+
+// Keep implements [backend.Driver]: the claims of one bucket cost one write, or one look. No bucket waits for another.
 func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
 	errs := make([]error, len(cs))
 	groups := map[int][]int{} // by bucket, of indexes of cs
@@ -15,7 +20,9 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 		p := s.key(c.Name).bucket()
 		groups[p] = append(groups[p], i)
 	}
-	for p, group := range groups {
+	ctx, cancel := context.WithTimeout(ctx, keepMost)
+	defer cancel()
+	keep := func(p int, group []int) {
 		err := s.buckets[p].update(ctx, func(st *state) (changed bool, err error) {
 			for _, i := range group {
 				h := st.locks[s.key(cs[i].Name)].find(cs[i].Nonce, st.now)
@@ -31,5 +38,14 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 			errs[i] = cmp.Or(err, errs[i])
 		}
 	}
+	var beside sync.WaitGroup
+	for p, group := range groups {
+		if len(groups) == 1 {
+			keep(p, group)
+			break
+		}
+		beside.Go(func() { keep(p, group) })
+	}
+	beside.Wait()
 	return errs
 }

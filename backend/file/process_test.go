@@ -364,3 +364,40 @@ func TestFullDiskAtTheFirstOpen(t *testing.T) {
 	}
 	_ = d.Close()
 }
+
+// A process that is stopped in one bucket takes the leases of that one, and no others of another process.
+func TestStuckBucketDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := newDriver(t, dir)
+	var hs []*core.Hold
+	stuck := map[*core.Hold]bool{}
+	for i := range 300 {
+		h := take(t, d, try("n"+strconv.Itoa(i), time.Minute))
+		hs, stuck[h] = append(hs, h), key{backend.DefaultPrefix, h.Name}.bucket() == 7
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "07.lock"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for ok := false; !ok; {
+		if ok, err = tryLock(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in := 0
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	for i, err := range d.Renew(ctx, hs) {
+		if stuck[hs[i]] {
+			in++
+		}
+		if (err != nil) != stuck[hs[i]] {
+			t.Errorf("%s, of the stuck bucket %v: %v", hs[i].Name, stuck[hs[i]], err)
+		}
+	}
+	if in == 0 {
+		t.Error("no hold is in the stuck bucket")
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"iter"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -37,7 +38,7 @@ type Driver struct{ *client }
 var _ backend.Mover = (*Driver)(nil)
 
 func newDriver(s *store, prefix string) *Driver {
-	return &Driver{&client{s, prefix}}
+	return &Driver{&client{s, prefix, strconv.Itoa(len(prefix)) + ":" + prefix}}
 }
 
 // New returns a driver with a new store and the default prefix. The error is always nil.
@@ -55,7 +56,7 @@ func NewCounting() *Driver {
 // Expire ends every hold of name as though its TTL and grace were over, and tells the holders before
 // that: for tests. It reports whether there was one.
 func (d *Driver) Expire(name string) bool {
-	key := d.client.prefix + name
+	key := d.client.space + name
 	holds := d.client.store.holders(key)
 	for _, h := range holds {
 		h.Lost(&backend.LostError{Reason: backend.Expired})
@@ -80,6 +81,7 @@ func (d *Driver) Client(prefix string) (*Driver, error) {
 type client struct {
 	store  *store
 	prefix string
+	space  string // what the keys of its locks begin with: another's are no names of this one
 }
 
 // Traits implements backend.Driver.
@@ -97,7 +99,7 @@ func (d *client) Ask(_ context.Context, cs []*backend.Claim) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range cs {
-		c.Err = s.ask(d.prefix, c)
+		c.Err = s.ask(d, c)
 	}
 }
 
@@ -108,7 +110,7 @@ func (d *client) Keep(_ context.Context, cs []*backend.Claim, extend bool) []err
 	defer s.mu.Unlock()
 	errs := make([]error, len(cs))
 	for i, c := range cs {
-		key := d.prefix + c.Name
+		key := d.space + c.Name
 		h := s.locks[key].mine(c.Nonce)
 		switch {
 		case h == nil:
@@ -127,7 +129,7 @@ func (d *client) Leave(_ context.Context, cs []*backend.Claim) {
 	var others []*backend.Request // whose holds somebody else ends
 	s.mu.Lock()
 	for _, c := range cs {
-		key := d.prefix + c.Name
+		key := d.space + c.Name
 		if h := s.locks[key].mine(c.Nonce); h != nil && h.Request != c.Request {
 			others = append(others, h.Request)
 		}
@@ -142,13 +144,13 @@ func (d *client) Leave(_ context.Context, cs []*backend.Claim) {
 // Look implements backend.Driver.
 func (d *client) Look(_ context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
 	return func(yield func(backend.Info, error) bool) {
-		keys := []string{d.prefix + r.Name}
+		keys := []string{d.space + r.Name}
 		if r.Name == "" {
-			keys = d.store.keys(d.prefix + r.Prefix)
+			keys = d.store.keys(d.space + r.Prefix)
 		}
 		for _, key := range keys {
 			i := d.store.inspect(key)
-			i.Name = strings.TrimPrefix(key, d.prefix)
+			i.Name = strings.TrimPrefix(key, d.space)
 			if (r.Name != "" || i.Held || i.Waiters > 0) && !yield(i, nil) {
 				return
 			}
@@ -158,8 +160,8 @@ func (d *client) Look(_ context.Context, r backend.Range) iter.Seq2[backend.Info
 
 // Break implements backend.Driver. The holders are told at once.
 func (d *client) Break(_ context.Context, name string) error {
-	holds := d.store.holders(d.prefix + name)
-	d.store.end(d.prefix+name, holds)
+	holds := d.store.holders(d.space + name)
+	d.store.end(d.space+name, holds)
 	for _, h := range holds {
 		h.Lost(backend.ErrLost)
 	}
@@ -209,7 +211,7 @@ func (d *client) Raise(_ context.Context, floor backend.Token, held *backend.Cla
 	s := d.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if held != nil && s.locks[d.prefix+held.Name].mine(held.Nonce) == nil {
+	if held != nil && s.locks[d.space+held.Name].mine(held.Nonce) == nil {
 		return backend.ErrLost
 	}
 	s.counter = max(s.counter, floor)

@@ -432,3 +432,30 @@ type caller struct {
 
 // call returns the caller of d; as in Go, nothing comes of an error before.
 func call(d *memory.Driver) caller { return caller{d, core.Of(d).(core.Gater)} }
+
+// What two prefixes make of two names may be the same: they are two locks.
+func TestPrefixOfAPrefix(t *testing.T) {
+	d, err := memory.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for prefix, name := range map[string]string{"a": "bc", "ab": "c", "abc": "d"} {
+		c, err := d.Client(prefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := fencelock.New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Mutex(name).TryLock(t.Context()); err != nil {
+			t.Errorf("prefix %q: %v", prefix, err)
+		}
+		for i, err := range l.List(t.Context(), "") {
+			if err != nil || i.Name != name {
+				t.Errorf("prefix %q lists %q, %v", prefix, i.Name, err)
+			}
+		}
+		t.Cleanup(func() { _ = l.Close() })
+	}
+}

@@ -50,7 +50,7 @@ func newStore() *store {
 
 // ask grants the lock to c if it is free and c's turn; a waiter queues otherwise. The lock is
 // granted in the step that asks, so Asked is the moment of that step.
-func (s *store) ask(prefix string, c *backend.Claim) error {
+func (s *store) ask(d *client, c *backend.Claim) error {
 	if s.past.get(c.Nonce) != unknown {
 		return backend.ErrLost
 	}
@@ -60,7 +60,7 @@ func (s *store) ask(prefix string, c *backend.Claim) error {
 			return err
 		}
 	}
-	key := prefix + c.Name
+	key := d.space + c.Name
 	l := s.locks[key]
 	if l == nil {
 		l = &lock{}
@@ -80,7 +80,7 @@ func (s *store) ask(prefix string, c *backend.Claim) error {
 	}
 	again := h != nil && !h.pending // the same claim again
 	if !again {
-		if g := s.gates(prefix); !sameVersion(g, c.Gates) {
+		if g := s.gates(d.prefix); !sameVersion(g, c.Gates) {
 			c.Gates = g
 			return backend.ErrGates
 		}

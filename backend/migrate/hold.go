@@ -10,6 +10,16 @@ import (
 	"github.com/fencelock/fencelock/internal/core"
 )
 
+// Outage implements core.Caller.
+func (d *member) Outage(name string) error {
+	for _, s := range d.sides() {
+		if err := s.Outage(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Renew implements core.Caller: both stores at once. A hold that one of them does not know any more is lost.
 func (d *member) Renew(ctx context.Context, hs []*core.Hold) []error {
 	return d.each(hs, func(s core.Caller, legs []*core.Hold) []error { return s.Renew(ctx, legs) })

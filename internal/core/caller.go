@@ -48,6 +48,10 @@ type Caller interface {
 	// be granted. (The engine does so for a try that took more than 100 ms.)
 	Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error)
 
+	// Outage returns why the last look of an Acquire that waits for the name failed; nil: it was answered, or nobody
+	// waits.
+	Outage(name string) error
+
 	// Renew sets the expiry of many holds to TTL + Grace from now. Result i is for hold i: nil;
 	// ErrLost, surely not ours any more; or any other error, unknown. The engine gives it up to 2,000
 	// holds, of similar TTLs, and a ctx that ends after a third of the shortest (at least 100 ms, at

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,13 +25,14 @@ import (
 
 // Client is the Caller of one store: one program's side of it.
 type Client struct {
-	driver backend.Driver
-	calls  backend.Calls
-	asks   *lane
-	leaves *lane                   // asks, where the two go together
-	gates  atomic.Pointer[gateSet] // those that the store has shown last
-	flying Group                   // calls that outlived their callers
-	hedges Group                   // second sends of renewals
+	driver  backend.Driver
+	calls   backend.Calls
+	asks    *lane
+	leaves  *lane                   // asks, where the two go together
+	gates   atomic.Pointer[gateSet] // those that the store has shown last
+	outages sync.Map                // by name: why the last look of a waiter failed
+	flying  Group                   // calls that outlived their callers
+	hedges  Group                   // second sends of renewals
 }
 
 // Of returns the Caller of a driver, a [Gater] of a backend.Mover: the driver itself, if it is one, or
@@ -67,12 +69,24 @@ func (d *Client) Tells() bool { return d.calls.Tells }
 
 // Acquire implements Caller.
 func (d *Client) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
-	c := d.claimOf(r)
+	c, began := d.claimOf(r), time.Now()
 	err := d.acquire(ctx, c)
-	if err != nil {
-		return backend.Grant{}, err
+	switch {
+	case err == nil:
+		return c.Grant, nil
+	case ctx.Err() != nil && time.Since(began) >= promptMost && !backend.Final(err) &&
+		!errors.Is(err, backend.ErrLocked) && !errors.Is(err, backend.ErrUnavailable):
+		// A store that is there would have answered.
+		err = fmt.Errorf("%w (%w)", err, backend.Unavailable(fmt.Errorf("no answer within %v", promptMost)))
 	}
-	return c.Grant, nil
+	return backend.Grant{}, err
+}
+
+// Outage implements Caller.
+func (d *Client) Outage(name string) error {
+	err, _ := d.outages.Load(name)
+	outage, _ := err.(error)
+	return outage
 }
 
 func (d *Client) acquire(ctx context.Context, c *claim) error {
@@ -100,7 +114,11 @@ func (d *Client) acquire(ctx context.Context, c *claim) error {
 	case backend.Final(outage):
 		return outage
 	}
-	err := Wait(ctx, c.Nonce, c.wakes(), func(ctx context.Context) (bool, time.Duration, error) {
+	if outage != nil && ctx.Err() == nil {
+		d.outages.Store(c.Name, outage)
+	}
+	defer d.outages.Delete(c.Name)
+	look := func(ctx context.Context) (bool, time.Duration, error) {
 		if !queued {
 			err := c.land(ctx)
 			if err == nil {
@@ -120,6 +138,15 @@ func (d *Client) acquire(ctx context.Context, c *claim) error {
 		}
 		queued, outage = false, nil
 		return false, cmp.Or(c.Next, Patience), nil
+	}
+	err := Wait(ctx, c.Nonce, c.wakes(), func(ctx context.Context) (bool, time.Duration, error) {
+		done, next, err := look(ctx)
+		if err == nil {
+			d.outages.Delete(c.Name)
+		} else {
+			d.outages.Store(c.Name, err)
+		}
+		return done, next, err
 	})
 	if locked && ctx.Err() != nil && err != nil && !errors.Is(err, backend.ErrLocked) {
 		err = fmt.Errorf("%w (%w)", err, backend.ErrLocked) // ctx has ended before a second answer

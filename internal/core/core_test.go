@@ -1121,3 +1121,64 @@ func TestSlowAskIsNoOutage(t *testing.T) {
 		want(t, "acquire", err, nil)
 	})
 }
+
+// Who waits or tries in vain until ctx ends, for a store that says nothing, learns that it is not there: a deadline that
+// is no shorter than a healthy store needs is no word of "held".
+func TestContextEndsInSilence(t *testing.T) {
+	for _, wait := range []bool{true, false} {
+		for _, most := range []time.Duration{900 * time.Millisecond, 1500 * time.Millisecond, 4 * time.Second} {
+			bubble(t, func(t *testing.T) {
+				d := core.Of(&store{calls: backend.Calls{Most: 1}, ask: hangs})
+				ctx, cancel := context.WithTimeout(t.Context(), most)
+				defer cancel()
+				_, err := d.Acquire(ctx, request("n", wait))
+				want(t, "acquire", err, context.DeadlineExceeded)
+				want(t, "acquire", err, backend.ErrUnavailable)
+				if errors.Is(err, backend.ErrLocked) {
+					t.Errorf("got %v, and nobody said that it is held", err)
+				}
+			})
+		}
+	}
+	bubble(t, func(t *testing.T) { // it may be slow
+		d := core.Of(&store{calls: backend.Calls{Most: 1}, ask: hangs})
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if _, err := d.Acquire(ctx, request("n", true)); errors.Is(err, backend.ErrUnavailable) {
+			t.Errorf("got %v after 100ms", err)
+		}
+	})
+}
+
+// The outage that a waiter rides out is known, until it has an answer or has ended.
+func TestOutageOfAWaiter(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		down := true
+		s := &store{calls: backend.Calls{Most: 1}}
+		s.ask = func(_ context.Context, cs []*backend.Claim) {
+			if cs[0].Err = backend.ErrLocked; down {
+				cs[0].Err = errBroken
+			}
+			cs[0].Queued, cs[0].Next = !down, time.Second
+		}
+		d := core.Of(s)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = d.Acquire(ctx, request("n", true))
+		}()
+		time.Sleep(time.Second)
+		want(t, "in the outage", d.Outage("n"), errBroken)
+		want(t, "of another name", d.Outage("m"), nil)
+		down = false
+		time.Sleep(2 * time.Second)
+		want(t, "after an answer", d.Outage("n"), nil)
+		down = true
+		time.Sleep(3 * time.Second)
+		want(t, "in the next one", d.Outage("n"), errBroken)
+		cancel()
+		<-done
+		want(t, "after its end", d.Outage("n"), nil)
+	})
+}
