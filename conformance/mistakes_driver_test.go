@@ -316,6 +316,8 @@ func (d *toyDriver) Acquire(ctx context.Context, r *backend.Request) (backend.Gr
 	}
 }
 
+func (*toyDriver) Outage(string) error { return nil }
+
 func (d *toyDriver) Renew(_ context.Context, hs []*core.Hold) []error {
 	errs := make([]error, len(hs))
 	for i, h := range hs {

@@ -278,6 +278,8 @@ func (d *toyClient) each(ctx context.Context, op string, hs []*core.Hold) []erro
 	return errs
 }
 
+func (*toyClient) Outage(string) error { return nil }
+
 func (d *toyClient) Renew(ctx context.Context, hs []*core.Hold) []error {
 	return d.each(ctx, "renew", hs)
 }

@@ -292,6 +292,8 @@ func (d *driver) many(ctx context.Context, op string, as []*acq, send sender, do
 	return rep.errs
 }
 
+func (d *driver) Outage(string) error { return nil }
+
 func (d *driver) Renew(ctx context.Context, hs []*core.Hold) []error {
 	return d.many(ctx, "renew", d.acqs(hs), d.c.call, d.w.store.renew)
 }
