@@ -1,12 +1,14 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/internal/testkit"
 	"github.com/fencelock/fencelock/postgres"
@@ -29,7 +31,9 @@ func TestSynchronousStandbyIsAway(t *testing.T) {
 	must(t, replica.Kill())
 
 	floor := time.Now().Add(30 * time.Minute).UnixMicro()
-	gate := backend.Record{Key: backend.GateKey + "m", Data: []byte(`{"move":"m","scope":[{"match":"*"}],"state":"open","epoch":1}`), Version: ""}
+	gate := backend.Record{
+		Key: backend.GateKey + "m", Data: []byte(`{"move":"m","scope":[{"match":"*"}],"state":"open","epoch":1}`),
+	}
 	for try := range 2 {
 		_, err := row.Mutex("x", fencelock.WithFloor(floor)).TryLock(within(t, 4*time.Second))
 		if err == nil {
@@ -81,5 +85,30 @@ func TestFloorOfAnEarlierClock(t *testing.T) {
 			t.Errorf("%s: got token %d after %d", mode, next.Token(), le.Token())
 		}
 		unlock(t, next)
+	}
+}
+
+// A wait whose ctx ends while its grant is being confirmed ends with it, on a way that has fallen silent.
+func TestContextEndsWhileAGrantIsConfirmed(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	proxy := proxied(t, s)
+	for _, mode := range modes[:2] {
+		a, b := open(t, at(s.Addr(), mode)), open(t, at(proxy.Addr(), mode))
+		le := lock(t, a.Mutex("x"))
+		wait := queue(t, b, "x", 1)
+		<-time.After(1200 * time.Millisecond) // so long that it is confirmed before it is returned
+		proxy.Set(faultproxy.Mode{HoldRequests: true})
+		unlock(t, le)
+		<-time.After(200 * time.Millisecond)
+		cancelled := time.Now()
+		wait.Cancel()
+		<-wait.Done
+		want(t, "Lock", wait.Err, context.Canceled)
+		if took := wait.At.Sub(cancelled); took > 350*time.Millisecond {
+			t.Errorf("%s: Lock returned %v after the end of its ctx", mode, took)
+		}
+		unlock(t, lock(t, a.Mutex("x")))
+		proxy.Set(faultproxy.Mode{})
 	}
 }

@@ -126,9 +126,10 @@
 //
 // # What is not promised
 //
-// Mutual exclusion through a failover to a replica that was behind (make it synchronous), or in
-// mode lease with synchronous_commit=off through a crash. The tokens still rise. Mode row excludes
-// through both what is written in its own transaction, which is gone with it. In mode lease a
+// Mutual exclusion through a failover to a replica that was behind (make it synchronous), in modes
+// row and advisory through one after which the old primary goes on, and in mode lease with
+// synchronous_commit=off through a crash. The tokens still rise. Mode row excludes through all
+// of them what is written in its own transaction, which is gone with it. In mode lease a
 // server whose wall clock jumps expires leases early or late. Mode row does not work behind a
 // pooler in statement mode; in transaction mode a pooler hides dead clients from the server:
 // connect directly.

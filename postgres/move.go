@@ -142,9 +142,7 @@ func (st *store) loadGates(ctx context.Context) (all []backend.Record, err error
 			return nil
 		})
 	if err == nil && len(all) > 0 {
-		err = st.query(ctx, `SELECT concat(set_config('synchronous_commit', CASE current_setting('synchronous_commit')
-			WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true), pg_logical_emit_message(true, 'fencelock', ''::text))`,
-			nil, func(scanner) error { return nil })
+		err = st.query(ctx, "SELECT "+awaitStandby, nil, func(scanner) error { return nil })
 	}
 	if err != nil {
 		return nil, err

@@ -67,6 +67,10 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 	if err != nil {
 		return nil, err
 	}
+	if opts.Mode != Lease && config.ConnConfig.RuntimeParams["role"] != "" {
+		return nil, backend.Invalid("role= of the %q URL: in mode %s a client ends sessions of its own, which the "+
+			"server lets the role do that logs in: give that one the rights", u.Scheme, opts.Mode)
+	}
 	d := newDialer()
 	config.ConnConfig.DialFunc = soon.DialContext
 	d.serve(config)

@@ -202,6 +202,9 @@ type taken struct {
 
 // asleep reads the answer to a wait, if it is there, and confirms the grant.
 func (s *session) asleep(ctx context.Context, c *backend.Claim) error {
+	if s.sure != nil {
+		return s.confirm(ctx, c)
+	}
 	var answer taken
 	if s.flight == nil { // it has the door, and was told of other gates, or got no token: this waits for nobody
 		if s.unwait == "" {
@@ -220,9 +223,6 @@ func (s *session) asleep(ctx context.Context, c *backend.Claim) error {
 			return queued(c)
 		}
 	}
-	// A slow server must not cost the place in the queue: what confirms it lasts longer than ctx.
-	lasting, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookMost)
-	defer cancel()
 	a, err := s.read(c, answer.res, answer.err)
 	switch {
 	case errors.Is(err, backend.ErrGates):
@@ -247,11 +247,36 @@ func (s *session) asleep(ctx context.Context, c *backend.Claim) error {
 		c.Grant.Short = min(claim, s.timeout())
 		return nil
 	}
-	asked := backend.Now()
-	if _, err := s.exec(lasting, s.confirming()); err != nil {
-		return s.refused(ctx, err)
+	return s.confirm(ctx, c)
+}
+
+// confirm makes sure of a grant. A slow server must not cost the place in the queue: what confirms it goes on when ctx
+// ends, and the next Ask has the answer.
+func (s *session) confirm(ctx context.Context, c *backend.Claim) error {
+	if s.sure == nil {
+		done, sql := make(chan taken, 1), s.confirming()
+		s.sure, s.asked = done, backend.Now()
+		s.row.flying.Go(func() {
+			lasting, cancel := context.WithTimeout(context.Background(), lookMost)
+			defer cancel()
+			res, err := s.exec(lasting, sql)
+			if s.ctx.Err() != nil {
+				<-s.turn // who ends the session waits for it
+			}
+			done <- taken{res, err}
+			c.Wake(0)
+		})
 	}
-	return s.grant(ctx, c, asked)
+	select {
+	case a := <-s.sure:
+		s.sure = nil
+		if a.err != nil {
+			return s.refused(ctx, a.err)
+		}
+		return s.grant(ctx, c, s.asked)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // confirming makes a grant that was waited for last for the full time.

@@ -361,9 +361,12 @@ func (s *session) status(ctx context.Context) (string, error) {
 
 // replicated makes the answer that a transaction has committed wait for what a COMMIT waits for: one that was cancelled
 // while it waited for a synchronous standby is committed here alone. What the question writes comes behind it.
-const replicated = `CASE WHEN status = 'committed' THEN concat(set_config('synchronous_commit',
+const replicated = "CASE WHEN status = 'committed' THEN " + awaitStandby + " END"
+
+// awaitStandby makes a statement's commit wait for what a COMMIT waits for, though it changes nothing.
+const awaitStandby = `concat(set_config('synchronous_commit',
 	CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
-	pg_logical_emit_message(true, 'fencelock', ''::text)) END`
+	pg_logical_emit_message(true, 'fencelock', ''::text))`
 
 // errForgotten: what became of a COMMIT is not known any more.
 var errForgotten = errors.New("the server has recovered from a crash since the COMMIT was sent, or that was too long " +
@@ -401,7 +404,7 @@ func (r *row) clean(ctx context.Context, s *session) error {
 		if err != nil {
 			return err
 		}
-	case st == waiting && s.flight == nil: // it is in order, and has the door
+	case st == waiting && s.flight == nil && s.sure == nil: // it is in order, and has the door
 		if s.leave(ctx, "ROLLBACK;"+s.tidying()); s.standing() == past {
 			return nil
 		}

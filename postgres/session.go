@@ -60,6 +60,7 @@ type session struct {
 	timer  *time.Timer
 
 	flight chan taken      // gets the answer to a wait that is under way; Ask's
+	sure   chan taken      // the same to a confirmation
 	asked  backend.Instant // when its request was sent; Ask's
 	unwait string          // ends what is set for a wait; Ask's
 	rename string          // shows a token that was drawn by another connection; Ask's

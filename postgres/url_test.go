@@ -29,6 +29,8 @@ func TestBadURLs(t *testing.T) {
 		{"postgres://h/db?default_query_exec_mode=fast", "default_query_exec_mode"},
 		{"postgres://h/db?connect_timeout=soon", "connect_timeout"},
 		{"postgres://h/db?ttl=0", "ttl"},
+		{"postgres://h/db?role=owner", "role="},
+		{"postgres://h/db?mode=advisory&role=owner", "role="},
 		{"postgresql://h/db?mode=", `mode ""`},
 	} {
 		_, err := fencelock.Open(t.Context(), tt.url)

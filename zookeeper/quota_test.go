@@ -73,5 +73,7 @@ func TestOutageLeavesNothing(t *testing.T) { // alone, for it counts goroutines
 	for range 2000 {
 		<-done
 	}
-	await(t, 5*time.Second, "no goroutine for each that has given up", func() bool { return runtime.NumGoroutine() < before+100 })
+	await(t, 5*time.Second, "no goroutine for each that has given up", func() bool {
+		return runtime.NumGoroutine() < before+100
+	})
 }

@@ -1122,8 +1122,8 @@ func TestSlowAskIsNoOutage(t *testing.T) {
 	})
 }
 
-// Who waits or tries in vain until ctx ends, for a store that says nothing, learns that it is not there: a deadline that
-// is no shorter than a healthy store needs is no word of "held".
+// Who waits or tries in vain until ctx ends, for a store that says nothing, learns that it is not there: a deadline
+// that is no shorter than a healthy store needs is no word of "held".
 func TestContextEndsInSilence(t *testing.T) {
 	for _, wait := range []bool{true, false} {
 		for _, most := range []time.Duration{900 * time.Millisecond, 1500 * time.Millisecond, 4 * time.Second} {
@@ -1153,13 +1153,14 @@ func TestContextEndsInSilence(t *testing.T) {
 // The outage that a waiter rides out is known, until it has an answer or has ended.
 func TestOutageOfAWaiter(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		down := true
+		var down atomic.Bool
+		down.Store(true)
 		s := &store{calls: backend.Calls{Most: 1}}
 		s.ask = func(_ context.Context, cs []*backend.Claim) {
-			if cs[0].Err = backend.ErrLocked; down {
+			if cs[0].Err = backend.ErrLocked; down.Load() {
 				cs[0].Err = errBroken
 			}
-			cs[0].Queued, cs[0].Next = !down, time.Second
+			cs[0].Queued, cs[0].Next = !down.Load(), time.Second
 		}
 		d := core.Of(s)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -1171,10 +1172,10 @@ func TestOutageOfAWaiter(t *testing.T) {
 		time.Sleep(time.Second)
 		want(t, "in the outage", d.Outage("n"), errBroken)
 		want(t, "of another name", d.Outage("m"), nil)
-		down = false
+		down.Store(false)
 		time.Sleep(2 * time.Second)
 		want(t, "after an answer", d.Outage("n"), nil)
-		down = true
+		down.Store(true)
 		time.Sleep(3 * time.Second)
 		want(t, "in the next one", d.Outage("n"), errBroken)
 		cancel()

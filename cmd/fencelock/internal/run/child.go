@@ -13,6 +13,7 @@ type child struct {
 	events chan childEnd // what became of the command itself
 	term   *terminal
 	typed  chan os.Signal // Ctrl-Z, where it reaches us and not the command
+	denied bool           // it is another user's, and a KILL reached none of it
 }
 
 // childEnd says that the command has ended, or that it was stopped by its terminal.

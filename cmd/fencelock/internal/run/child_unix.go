@@ -75,11 +75,11 @@ func (c *child) forward(s os.Signal) {
 // terminate asks the whole group to end.
 func (c *child) terminate() { c.forward(syscall.SIGTERM) }
 
-// kill ends the whole group.
-func (c *child) kill() { c.signal(syscall.SIGKILL) }
+// kill ends the whole group, as far as it is ours.
+func (c *child) kill() { c.denied = syscall.Kill(-c.group, syscall.SIGKILL) == syscall.EPERM }
 
 // alive reports whether anything is left of the group.
-func (c *child) alive() bool { return syscall.Kill(-c.group, 0) == nil }
+func (c *child) alive() bool { return syscall.Kill(-c.group, 0) != syscall.ESRCH }
 
 // end takes the terminal back and waits for what copies the command's output.
 func (c *child) end() {

@@ -2,6 +2,7 @@ package run
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
@@ -50,6 +51,9 @@ const (
 	// not noticed: timers stand still while the machine sleeps.
 	lookEvery = 500 * time.Millisecond
 )
+
+// goesOn is said of a command that could not be ended.
+const goesOn = "goes on without the lock"
 
 // errKeeper: the command may not run, for nothing would end it in time.
 var errKeeper = errors.New("the helper process that ends the command with this one does not start")
@@ -126,7 +130,11 @@ func (h *holding) look() time.Duration {
 	if next := h.killAt.Sub(now); next > 0 {
 		return next
 	}
-	h.child.kill()
+	told := h.child.denied
+	if h.child.kill(); h.child.denied && !told {
+		fmt.Fprintf(h.a.Err, "fencelock: %s: %v; the command is another user's, and %s\n",
+			cli.Safe(h.lease.Name()), h.lost, goesOn)
+	}
 	return 50 * time.Millisecond // again, for what was just being born
 }
 

@@ -55,8 +55,9 @@ The lease is renewed while COMMAND runs. Should it be lost, or should its end
 come near without a renewal, the group gets TERM, and KILL after --kill-after,
 so early that it is dead when the lease ends; to leave time for renewals,
 --kill-after counts for a third of the TTL at most. If run itself is killed or
-stopped, a helper process kills the group. What leaves the group (setsid), or
-runs on in the background when COMMAND has ended, is not followed. On systems
+stopped, a helper process kills the group. What leaves the group (setsid),
+becomes another user's (sudo), or runs on in the background when COMMAND has
+ended, is not followed. On systems
 other than Unix only COMMAND itself is killed, and only while run lives.
 
 With --min-hold others are kept out until the lease's end in the store, which is
@@ -287,8 +288,11 @@ func (h *holding) finish(code int, err error) error {
 			_ = h.lease.Unlock(ctx)
 			cancel()
 		}
-		err = cli.WithCode(cli.ExitLost, "%s: %v; the command was ended%s",
-			name, h.lost, h.renewals.why(h.lost))
+		how := "was ended"
+		if h.child.denied {
+			how = goesOn
+		}
+		err = cli.WithCode(cli.ExitLost, "%s: %v; the command %s%s", name, h.lost, how, h.renewals.why(h.lost))
 	}
 	if err != nil {
 		h.a.Report(err)

@@ -78,7 +78,7 @@ func holderOf(ctx context.Context, locks *fencelock.Locker, name string) string 
 	info, err := locks.Inspect(ctx, name)
 	switch {
 	case err != nil:
-		return "another holder had it"
+		return "who holds it is not known"
 	case info.Held:
 		return "held by " + who(info)
 	}
