@@ -114,11 +114,11 @@ func (s *store) ask(ctx context.Context, c *backend.Claim) error {
 	return s.send(ctx, s.first(c, p, l))
 }
 
-// leaseOf returns the lease for the lock: one of its own was confirmed just now, for the Deadline counts
-// from that. A shared one may have half the TTL behind it for a waiter whose turn has come, and where a
-// member is silent, which is to get few requests: the engine renews at once then.
+// leaseOf returns the lease for the lock: one of its own was confirmed just now, for the Deadline counts from that. It
+// may have half the TTL behind it where an answer is missing, for a member that is silent or slow is to get few
+// requests, and a shared one also for a waiter whose turn has come: the engine renews that at once.
 func (s *store) leaseOf(ctx context.Context, c *backend.Claim, p *place) (*lease, error) {
-	age := c.TTL / 8 // of a shared one
+	age := c.TTL / 8
 	if c.Unsure || p.rev > 0 {
 		age = c.TTL / 2
 	}

@@ -113,3 +113,38 @@ func TestUnreadableAnswer(t *testing.T) {
 		t.Errorf("got operation %d: %v, want -1: %v", i, err, zk.ErrAPIError)
 	}
 }
+
+// A process that was stopped while it reconnected has its time anew: the servers may keep the session yet.
+func TestStallThatIsNoticedLate(t *testing.T) {
+	t.Parallel()
+	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{})
+	st, _ := aClient(t, z.Addrs()[0], Options{})
+	s, err := st.any(in(t, 20*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, late := range []time.Duration{9 * time.Second, 0} {
+		s.mu.Lock()
+		s.due = backend.Now().Add(-late)
+		s.mu.Unlock()
+		if s.stalled(); s.alive() != (late > 0) {
+			t.Errorf("%v late: the session is alive: %v", late, s.alive())
+		}
+	}
+}
+
+// An operator of the same process may end a hold between the grant and its handing over.
+func TestHoldThatIsBrokenAsItIsGranted(t *testing.T) {
+	t.Parallel()
+	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{Config: []string{"maxSessionTimeout=60000"}})
+	st, _ := aClient(t, z.Addrs()[0], Options{})
+	c := &backend.Claim{Request: aRequest("4")}
+	p := st.place(c)
+	if err := p.do(in(t, 20*time.Second), c, asking); err != nil {
+		t.Fatal(err)
+	}
+	p.stop()
+	if err := p.hand(c); !errors.Is(err, errNotKept) {
+		t.Errorf("got %v, want %v", err, errNotKept)
+	}
+}

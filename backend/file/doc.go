@@ -64,7 +64,7 @@
 // without a bound, until it goes on or is killed. Inspect and List work meanwhile.
 //
 // A write rewrites one bucket, that is a 64th of the locks that are held at once: tens of
-// thousands are fine, millions are not.
+// thousands are fine, millions are not. Close frees some 15,000 in its 5 s; what is left ends with its time.
 //
 // # What an operator sees
 //

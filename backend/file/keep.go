@@ -9,8 +9,9 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// keepMost is how long a bucket is waited for that another process keeps: its claims are asked about again.
-const keepMost = 500 * time.Millisecond
+// lookMost and renewMost are how long a bucket is waited for that another process keeps: its claims are asked about
+// again, and the others' answers are not to be late.
+const lookMost, renewMost = 500 * time.Millisecond, 2 * time.Second
 
 // Keep implements [backend.Driver]: the claims of one bucket cost one write, or one look. No bucket waits for another.
 func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
@@ -20,7 +21,11 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 		p := s.key(c.Name).bucket()
 		groups[p] = append(groups[p], i)
 	}
-	ctx, cancel := context.WithTimeout(ctx, keepMost)
+	most := lookMost
+	if extend {
+		most = renewMost
+	}
+	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	keep := func(p int, group []int) {
 		err := s.buckets[p].update(ctx, func(st *state) (changed bool, err error) {
