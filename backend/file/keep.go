@@ -3,6 +3,7 @@ package file
 import (
 	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,11 +17,11 @@ const lookMost, renewMost = 500 * time.Millisecond, 2 * time.Second
 // Keep implements [backend.Driver]: the claims of one bucket cost one write, or one look. No bucket waits for another.
 func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
 	errs := make([]error, len(cs))
-	groups := map[int][]int{} // by bucket, of indexes of cs
+	of, order := make([]int, len(cs)), make([]int, len(cs)) // the bucket of each of cs, and their indexes by that
 	for i, c := range cs {
-		p := s.key(c.Name).bucket()
-		groups[p] = append(groups[p], i)
+		of[i], order[i] = s.key(c.Name).bucket(), i
 	}
+	slices.SortFunc(order, func(i, j int) int { return of[i] - of[j] })
 	most := lookMost
 	if extend {
 		most = renewMost
@@ -44,8 +45,13 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 		}
 	}
 	var beside sync.WaitGroup
-	for p, group := range groups {
-		if len(groups) == 1 {
+	for len(order) > 0 {
+		p, n := of[order[0]], 1
+		for n < len(order) && of[order[n]] == p {
+			n++
+		}
+		group := order[:n]
+		if order = order[n:]; n == len(cs) {
 			keep(p, group)
 			break
 		}
