@@ -21,7 +21,7 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 	for i, c := range cs {
 		of[i], order[i] = s.key(c.Name).bucket(), i
 	}
-	slices.SortFunc(order, func(i, j int) int { return of[i] - of[j] })
+	slices.SortStableFunc(order, func(i, j int) int { return of[i] - of[j] })
 	most := lookMost
 	if extend {
 		most = renewMost

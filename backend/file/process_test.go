@@ -401,3 +401,25 @@ func TestStuckBucketDelaysNoOther(t *testing.T) {
 		t.Error("no hold is in the stuck bucket")
 	}
 }
+
+// All holds whose names are kept in one bucket are renewed by one write.
+func TestRenewalOfOneBucket(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t, t.TempDir())
+	const ttl = 10 * time.Second
+	var hs []*core.Hold
+	for i := 0; len(hs) < 3; i++ {
+		if r := try(strconv.Itoa(i), ttl); (key{backend.DefaultPrefix, r.Name}).bucket() == 7 {
+			hs = append(hs, take(t, d, r))
+		}
+	}
+	<-time.After(time.Second)
+	for _, err := range d.Renew(t.Context(), hs) {
+		wantErr(t, "Renew", err, nil)
+	}
+	for _, h := range hs {
+		if left := inspect(t, d, h.Name).ExpiresIn; left < ttl-700*time.Millisecond {
+			t.Errorf("%s expires in %v after a renewal", h.Name, left)
+		}
+	}
+}
