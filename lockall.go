@@ -18,7 +18,7 @@ import (
 type Leases struct {
 	all []*Lease // in LockAll's order
 
-	turn chan struct{} // of size 1: of an Unlock, for what it frees another one is not to take for released
+	turn chan struct{} // of size 1: who has it unlocks, so that no other Unlock finds half of the leases released
 
 	mu      sync.Mutex
 	done    chan struct{}

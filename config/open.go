@@ -114,7 +114,7 @@ func (b *Backend) Driver(ctx context.Context) (backend.Driver, error) {
 		return nil, backend.Invalid("backend %q is a migration: it has no URL", b.Name)
 	}
 	raw := b.url()
-	if u, err := backend.ParseURL(raw); err == nil && b.TTL > 0 && !u.Query().Has("ttl") { // for one that bounds it
+	if u, err := backend.ParseURL(raw); err == nil && b.TTL > 0 && !u.Query().Has("ttl") { // a driver may refuse a TTL
 		sep := "?"
 		if u.RawQuery != "" || u.ForceQuery {
 			sep = "&"

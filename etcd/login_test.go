@@ -39,14 +39,17 @@ func TestLoginOfAStreamEnds(t *testing.T) {
 	other, l := open(t, app), open(t, app)
 	leader := lock(t, other.Mutex("leader"))
 	wait := start(t, l.Mutex("leader"))
-	await(t, 5*time.Second, "a waiter", func() bool {
-		info, err := l.Inspect(t.Context(), "leader")
-		return err == nil && info.Waiters == 1
-	})
-	<-time.After(4 * time.Second)
+	waited := func(name string) {
+		await(t, 5*time.Second, "a waiter for "+name, func() bool {
+			info, err := l.Inspect(t.Context(), name)
+			return err == nil && info.Waiters == 1
+		})
+	}
+	waited("leader")
+	<-time.After(4 * time.Second) // more than the ttl of the login
 	held := lock(t, other.Mutex("b"))
 	next := start(t, l.Mutex("b"))
-	<-time.After(500 * time.Millisecond)
+	waited("b")
 	unlock(t, held)
 	unlock(t, next.Granted(t, 4*time.Second))
 	unlock(t, leader)

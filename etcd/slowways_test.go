@@ -11,44 +11,42 @@ import (
 	"github.com/fencelock/fencelock/internal/servers"
 )
 
-// On a slow way a waiter that has a lease of its own learns that it was granted the lock, though the answer of each
-// first send comes too late.
-func TestWaiterOnASlowWay(t *testing.T) {
-	t.Parallel()
+// passed returns a lease that another client has passed on to one whose round trips take so long, and that one's
+// proxy.
+func passed(t *testing.T, trip time.Duration, opts ...fencelock.Option) (*fencelock.Lease, *faultproxy.Proxy) {
+	t.Helper()
 	r := on(t, servers.Etcd(t, servers.EtcdOptions{}), "slow:")
 	p, url := r.proxied(t)
 	other, l := open(t, r.url()), open(t, url)
 	unlock(t, lock(t, l.Mutex("warm")))
-	p.Set(faultproxy.Mode{Delay: 200 * time.Millisecond})
+	p.Set(faultproxy.Mode{Delay: trip / 2})
 	le := lock(t, other.Mutex("x"))
-	wait := r.wait(t, l.Mutex("x", fencelock.WithManualRenew()), 2)
-	<-time.After(2 * time.Second) // what was confirmed of its lease is old
+	wait := r.wait(t, l.Mutex("x", opts...), 2)
+	<-time.After(2 * time.Second) // until what was confirmed of its lease is old
 	unlock(t, le)
-	next := wait.Granted(t, 10*time.Second)
+	return wait.Granted(t, 10*time.Second), p
+}
+
+// On a slow way a waiter that has a lease of its own learns that it was granted the lock, though the answer of each
+// first send comes too late.
+func TestWaiterOnASlowWay(t *testing.T) {
+	t.Parallel()
+	le, p := passed(t, 400*time.Millisecond, fencelock.WithManualRenew())
 	p.Set(faultproxy.Mode{})
-	unlock(t, next)
+	unlock(t, le)
 }
 
 // An heir on a slow way keeps the lock: its first renewal is one round trip.
 func TestHeirOnASlowWay(t *testing.T) {
 	t.Parallel()
-	r := on(t, servers.Etcd(t, servers.EtcdOptions{}), "slow:")
-	p, url := r.proxied(t)
-	other, l := open(t, r.url()), open(t, url)
-	unlock(t, lock(t, l.Mutex("warm")))
-	p.Set(faultproxy.Mode{Delay: 280 * time.Millisecond})
-	le := lock(t, other.Mutex("x"))
-	wait := r.wait(t, l.Mutex("x"), 2)
-	<-time.After(2 * time.Second)
-	unlock(t, le)
-	next := wait.Granted(t, 10*time.Second)
+	le, p := passed(t, 560*time.Millisecond)
 	select {
-	case <-next.Done():
-		t.Errorf("the heir lost it: %v", next.Err())
+	case <-le.Done():
+		t.Errorf("the heir lost it: %v", le.Err())
 	case <-time.After(5 * time.Second):
 	}
 	p.Set(faultproxy.Mode{})
-	unlock(t, next)
+	unlock(t, le)
 }
 
 // Many holds are looked at and renewed at once, and not one transaction after the other.

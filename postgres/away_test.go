@@ -100,7 +100,7 @@ func TestContextEndsWhileAGrantIsConfirmed(t *testing.T) {
 		<-time.After(1200 * time.Millisecond) // so long that it is confirmed before it is returned
 		proxy.Set(faultproxy.Mode{HoldRequests: true})
 		unlock(t, le)
-		<-time.After(200 * time.Millisecond)
+		must(t, proxy.Await(within(t, 5*time.Second), func(c faultproxy.Counts) bool { return c.HeldRequests > 0 }))
 		cancelled := time.Now()
 		wait.Cancel()
 		<-wait.Done

@@ -39,7 +39,6 @@ func TestReleaseUnderAFullQuota(t *testing.T) {
 		want(t, "TryLock over the quota", err, fencelock.ErrUnavailable)
 		unlock(t, le)
 		unlock(t, waited)
-		<-time.After(100 * time.Millisecond)
 		must(t, c.Delete(quota+"/zookeeper_limits", -1))
 		began := time.Now()
 		unlock(t, wait.Granted(t, 10*time.Second))

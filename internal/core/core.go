@@ -76,7 +76,7 @@ func (d *Client) Acquire(ctx context.Context, r *backend.Request) (backend.Grant
 		return c.Grant, nil
 	case ctx.Err() != nil && time.Since(began) >= promptMost && !backend.Final(err) &&
 		!errors.Is(err, backend.ErrLocked) && !errors.Is(err, backend.ErrUnavailable):
-		// A store that is there would have answered.
+		// It had time for an answer, so ctx was not merely too short.
 		err = fmt.Errorf("%w (%w)", err, backend.Unavailable(fmt.Errorf("no answer within %v", promptMost)))
 	}
 	return backend.Grant{}, err
