@@ -19,9 +19,6 @@ const patientPause = 500 * time.Millisecond
 // slowTry is beyond what a store that answers needs.
 const slowTry = 100 * time.Millisecond
 
-// errTryMost is the cause of a TryLock that took too long.
-var errTryMost = errors.New("no answer within " + tryMost.String())
-
 // mutex is the Mutex of a Locker.
 type mutex struct {
 	l     *Locker
@@ -50,7 +47,7 @@ func (m *mutex) acquire(ctx context.Context, wait bool) (*Lease, error) {
 		kind, op = Locking, ops[m.set.mode][0]
 	}
 	ctx = m.l.begin(ctx, Event{Kind: kind, Name: m.name, Owner: m.set.owner, Mode: m.set.mode})
-	le, joined, err := m.take(ctx, began, wait)
+	le, joined, err := m.take(ctx, wait)
 	if err != nil {
 		err = m.l.wrap(op, m.name, err)
 		m.l.emit(ctx, Event{
@@ -62,7 +59,7 @@ func (m *mutex) acquire(ctx context.Context, wait bool) (*Lease, error) {
 	seen := false
 	defer func() {
 		if !seen { // the observer panicked, and the caller gets no lease
-			le.discard(false)
+			le.discard(nil)
 		}
 	}()
 	if joined {
@@ -79,7 +76,7 @@ func (m *mutex) acquire(ctx context.Context, wait bool) (*Lease, error) {
 // take checks what needs no store, and takes the caller's place in line. joined: the lease is
 // another one on a hold that ctx carries. With a lease the call is still counted in: exit is the
 // caller's.
-func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease, joined bool, err error) {
+func (m *mutex) take(ctx context.Context, wait bool) (le *Lease, joined bool, err error) {
 	if m.err != nil {
 		return nil, false, m.err
 	}
@@ -123,7 +120,7 @@ func (m *mutex) take(ctx context.Context, began time.Time, wait bool) (le *Lease
 			}
 			return nil, false, ErrLocked
 		}
-		limited.most, limited.why = began.Add(tryMost), errTryMost
+		limited.most, limited.why = time.Now().Add(tryMost), noAnswer(tryMost)
 	} else {
 		if p, err = m.l.queue(limited, m); err != nil {
 			return nil, false, m.why(ctx, limited, err)
@@ -194,7 +191,7 @@ func (m *mutex) ask(ctx context.Context, p *place) (*Lease, error) {
 			if ok {
 				return le, nil
 			}
-			m.route.janitor.add(h.Request)
+			m.route.janitor.addAfter(h.Request, 0, false)
 			if !wait && h.taken() {
 				return nil, ErrLocked // no: it was granted, and broken on its way to us
 			}
@@ -263,8 +260,8 @@ func (m *mutex) why(ctx context.Context, limited *limit, err error) error {
 	switch {
 	case errors.Is(limited.Cause(), ErrClosed):
 		return ErrClosed
-	case errors.Is(limited.Cause(), errTryMost):
-		return backend.Unavailable(errTryMost)
+	case errors.Is(limited.Cause(), noAnswer(tryMost)):
+		return backend.Unavailable(noAnswer(tryMost))
 	case errors.Is(err, ErrLocked) && limited.Err() == nil, backend.Final(err) && !errors.Is(err, ErrLocked):
 		return err
 	case over(ctx):
@@ -296,6 +293,20 @@ func over(ctx context.Context) bool {
 // context.Cause(ctx), ErrLocked if locked, and ErrUnavailable if the store's last answer, err,
 // was no answer.
 func ctxError(ctx context.Context, locked bool, err error) error {
+	return ctxErrorOf(ctx, context.Cause(ctx), locked, err)
+}
+
+// leaseError is ctxError for a call of a lease. A cause that is the end of another lease is told in words alone:
+// ErrLost and ErrReleased would say that this one has ended.
+func leaseError(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	if errors.Is(cause, ErrLost) || errors.Is(cause, ErrReleased) {
+		cause = errors.New(cause.Error())
+	}
+	return ctxErrorOf(ctx, cause, false, err)
+}
+
+func ctxErrorOf(ctx context.Context, cause error, locked bool, err error) error {
 	res := ctx.Err()
 	if res == nil { // see over
 		res = context.DeadlineExceeded
@@ -303,7 +314,7 @@ func ctxError(ctx context.Context, locked bool, err error) error {
 	if errors.Is(err, ErrUnavailable) && errors.Is(err, res) { // the driver has said it all
 		res, err, locked = err, nil, false
 	}
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(res, cause) {
+	if cause != nil && !errors.Is(res, cause) {
 		res = fmt.Errorf("%w: %w", res, cause)
 	}
 	if locked {

@@ -478,3 +478,43 @@ func TestCloseDuringARenewal(t *testing.T) {
 		wantErr(t, "the lease", le.Err(), fencelock.ErrReleased)
 	})
 }
+
+// The holder is told before the store is asked, which may grant the lock to another and be late to say so.
+func TestCloseTellsTheHolderFirst(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, other := openLoose(t, d), open(t, d.other())
+		le := lock(t, l.Mutex("n"))
+		ctx, done := carry(t, t.Context(), le), le.Done()
+		d.on("release", func(c call) error {
+			_ = c.apply()
+			return hang(c)
+		})
+		next := background(t.Context(), other.Mutex("n"))
+		closing := make(chan error, 1)
+		go func() { closing <- l.Close() }()
+		unlock(t, (<-next).le)
+		if !closed(done) || !closed(le.Done()) || !closed(ctx.Done()) {
+			t.Error("another has had the lock, and Done is open")
+		}
+		wantErr(t, "the lease", le.Err(), fencelock.ErrReleased)
+		wantErr(t, "its ctx", context.Cause(ctx), fencelock.ErrReleased)
+		wantErr(t, "close", <-closing, fencelock.ErrUnavailable)
+		wantLost(t, "after Close", le, fencelock.Revoked)
+	})
+}
+
+// What LockAll has locked is released one by one, and the end of the first leaves the others to Close.
+func TestCloseReleasesWhatLockAllHas(t *testing.T) {
+	for range 20 {
+		bubble(t, func(t *testing.T, d *fake) {
+			l := openLoose(t, d)
+			ls := lockAll(t, l, numbered(10)...)
+			d.on("release", about(func(name string) bool { return name == "009" }, refuse(errStore)))
+			wantErr(t, "close", l.Close(), fencelock.ErrUnavailable)
+			wantLost(t, "what the store did not confirm", ls.Lease("009"), fencelock.Revoked)
+			if got := d.count("release"); got != 10 {
+				t.Errorf("got %d releases, want 10", got)
+			}
+		})
+	}
+}

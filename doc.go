@@ -18,14 +18,14 @@
 //
 // # What is promised
 //
-// As long as the store keeps its data and its time, a transaction that holds the lock its
-// connection, and nobody takes the lock away ([Locker.Break]), the holder is told that its lease is
-// over before any other client is granted the lock, whatever the network does: its Deadline is
-// counted from before the request was sent and ends before the store's own expiry, and a local timer
-// closes Done then. A request whose reply was lost and that is sent again has the effect of one. An
-// Unlock never frees another holder's lock. Every exclusive grant of a name has a greater [Token] than every
-// grant before it. What a backend adds to that, or cannot promise, is in its [Traits]; under which
-// faults of its servers a second holder is possible, docs/guarantees.md says.
+// The holder is told that its lease is over before any other client is granted the lock, whatever the
+// network does: its Deadline is counted from before the request was sent and ends before the store's
+// own expiry, and a local timer closes Done then. This holds as long as the store keeps its data and
+// its time, the lock is not broken ([Locker.Break]) and, where a transaction holds the lock, its
+// connection lives. A request whose reply was lost and that is sent again has the effect of one. An
+// Unlock never frees another holder's lock. Every exclusive grant of a name has a greater [Token] than
+// every grant before it. The [Traits] of a backend say what it adds to that and what it cannot promise;
+// docs/guarantees.md says under which faults of its servers a second holder is possible.
 //
 // # What is not
 //

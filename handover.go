@@ -14,11 +14,11 @@ import (
 const (
 	passOnFor  = 3 * time.Millisecond // from the store's grant
 	passOnMost = 1023                 // times
-	// A grant that took longer to come is not passed on: who was stopped before it reached him
-	// would pass on a lock, and tokens, that the store may have forgotten and others followed on.
+	// A grant that took longer to come is not passed on: a process that was stopped before it came would
+	// pass on a lock, and tokens, that the store may have forgotten and granted to others since.
 	passOnWord = 100 * time.Millisecond // from the request that the store answered with it
 
-	// A hold that the store has had for so long is not passed on any more, whoever has it.
+	// A hold that the store has had for so long is not passed on any more, by any process.
 	settleFor   = passOnWord + 2*passOnFor
 	settleLooks = 4
 )
@@ -227,12 +227,12 @@ func (h *hold) successor(p *place, now backend.Instant) *Lease {
 	le := next.first()
 	next.mu.Lock() // the timer may fire at once
 	defer next.mu.Unlock()
+	next.armLocked(now)
 	h.l.remember(next, nil)
-	next.timer = time.AfterFunc(next.span-now.Sub(next.asked), next.tick)
 	return le
 }
 
-// passedOn puts the token of the present holder in where the store knows that of the first to whom it granted the lock.
+// passedOn puts the token of the present holder in: the store knows the token of the first one.
 func (l *Locker) passedOn(info *Info) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,6 +1,7 @@
 package fencelock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -10,6 +11,9 @@ import (
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
 )
+
+// armedWithin is beyond what it takes to set a timer, unless the process is stopped.
+const armedWithin = time.Millisecond
 
 // hold is what all leases on one grant share.
 type hold struct {
@@ -49,7 +53,8 @@ type hold struct {
 	doubt     bool      // lost, and whether what was written is committed is unknown: Unlock asks
 	known     bool      // lost, and Unlock has told what became of what was written
 	sure      bool      // it was ours until it was released
-	along     bool      // readers have come along who are not its holder
+	along     bool      // other readers have come along
+	closing   bool      // Close has told its holder, and has the store free it
 	unlocking turn      // of an Unlock or Close that asks the store
 	renewing  turn      // of a renewal or a look that is with the driver
 	next      *hold     // to which this one was passed on
@@ -149,15 +154,14 @@ func (h *hold) accept(g backend.Grant, began backend.Instant, p *place) (*Lease,
 	if h.Short > 0 {
 		h.span = min(h.span, h.Short-margin(h.Short, h.route.traits))
 	}
-	left := h.span - now.Sub(h.asked)
-	if left <= 0 || h.told != nil {
+	if now.Sub(h.asked) >= h.span || h.told != nil {
 		h.mu.Unlock()
 		return nil, false
 	}
 	le := h.first()
 	h.state = held
+	h.armLocked(now)
 	h.l.remember(h, p) // before the timer can end it
-	h.timer = time.AfterFunc(left, h.tick)
 	h.mu.Unlock()
 	h.l.schedule.plan(false, h)
 	return le, true
@@ -177,7 +181,7 @@ func (h *hold) ending() <-chan struct{} {
 	defer h.mu.Unlock()
 	if h.done == nil {
 		h.done = make(chan struct{})
-		if h.err != nil {
+		if h.err != nil || h.closing {
 			close(h.done)
 		}
 	}
@@ -198,13 +202,38 @@ func (h *hold) trust(asked backend.Instant) time.Duration {
 	return span
 }
 
+// vouchedLocked returns for how long the store vouches for what it has confirmed: the TTL, or less.
+func (h *hold) vouchedLocked() time.Duration {
+	return min(h.TTL, cmp.Or(h.Max, h.TTL), cmp.Or(h.Short, h.TTL))
+}
+
+// armLocked sets the timer to the deadline. now is a moment ago: where no schedule looks at h too, a process that was
+// stopped since sets it again.
+func (h *hold) armLocked(now backend.Instant) {
+	for {
+		left := h.span - now.Sub(h.asked)
+		if h.timer == nil {
+			h.timer = time.AfterFunc(left, h.tick)
+		} else {
+			h.timer.Reset(left)
+		}
+		if !h.set.manual {
+			return
+		}
+		was := now
+		if now = backend.Now(); now.Sub(was) < armedWithin {
+			return
+		}
+	}
+}
+
 // tick runs on the timer: at the deadline, or at what was the deadline before a renewal moved it.
 func (h *hold) tick() {
 	h.look()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.err == nil {
-		h.timer.Reset(max(h.span-h.asked.Elapsed(), time.Millisecond))
+		h.armLocked(backend.Now())
 	}
 }
 
@@ -230,7 +259,7 @@ func (h *hold) lookAtLocked(now backend.Instant) bool {
 		return false
 	}
 	reason := Expired
-	if h.set.maxHold > 0 && now.Sub(h.fresh) >= h.set.maxHold {
+	if h.set.maxHold > 0 && h.asked.Add(h.span).Sub(h.fresh) >= h.set.maxHold { // whenever it is looked at
 		reason = MaxHold
 	}
 	h.doubt = h.state == unrenewed && h.undoer() != nil // Unlock was called in time
@@ -246,13 +275,19 @@ func (h *hold) endLocked(err error) {
 	h.unclean = h.state == releasing // an Abandon may not overtake a Release
 	h.state, h.err = finished, err
 	h.timer.Stop()
-	if h.done != nil {
+	h.cancels = h.tellLocked(err)
+	h.leases = nil
+}
+
+// tellLocked closes Done, and returns what ends the contexts, to be called without h.mu.
+func (h *hold) tellLocked(err error) (cancels []func()) {
+	if h.done != nil && !h.closing {
 		close(h.done)
 	}
 	for _, le := range h.leases {
-		h.cancels = append(h.cancels, le.cancelsLocked(err)...)
+		cancels = append(cancels, le.cancelsLocked(err)...)
 	}
-	h.leases = nil
+	return cancels
 }
 
 // ended does what follows the end of a hold, outside its lock: the contexts
@@ -260,9 +295,9 @@ func (h *hold) endLocked(err error) {
 func (h *hold) ended() {
 	defer h.l.forget(h)
 	h.mu.Lock()
-	err, asked, cancels, kept := h.err, h.asked, h.cancels, h.TTL+h.Grace
-	if h.Short > 0 {
-		kept = h.Short
+	err, asked, cancels, kept := h.err, h.asked, h.cancels, h.vouchedLocked()
+	if h.Short == 0 {
+		kept += h.Grace
 	}
 	h.cancels = nil
 	clean := !h.unclean
@@ -271,11 +306,8 @@ func (h *hold) ended() {
 		cancel()
 	}
 	h.l.schedule.remove(h)
-	if err == ErrReleased {
-		return
-	}
-	var lost *LostError
-	if !errors.As(err, &lost) {
+	lost, ok := errors.AsType[*LostError](err)
+	if !ok { // released
 		return
 	}
 	now := backend.Now()
@@ -323,14 +355,13 @@ func (h *hold) taken() bool {
 
 // asLost makes a *LostError of what a driver said.
 func asLost(err error) error {
-	var lost *LostError
-	if errors.As(err, &lost) {
+	if lost, ok := errors.AsType[*LostError](err); ok {
 		return lost
 	}
 	return &LostError{Reason: Revoked}
 }
 
-// join returns another lease on a live hold, or nil. along: of another holder, who only reads beside it.
+// join returns another lease on a live hold, or nil. along: for another reader.
 func (h *hold) join(along bool) *Lease {
 	h.look()
 	h.mu.Lock()
@@ -345,8 +376,8 @@ func (h *hold) join(along bool) *Lease {
 	return le
 }
 
-// handle is the driver's own handle of the hold, for its holder, who has asked for it. What is written through it after
-// a loss comes too late.
+// handle is the driver's own handle of the hold, which its holder has asked for. A write through it after a loss comes
+// too late.
 func (h *hold) handle() any {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -100,7 +100,11 @@ var rules = []rule{
 			"whose URL cannot be opened twice on one store",
 	},
 	{"leader", "outside", nil, "an election is a loop around a Mutex: it costs nobody a library"},
-	{"leader", "module", []string{"."}, "an election works with any backend, and through the public surface alone"},
+	{
+		"leader", "module",
+		[]string{".", "backend"},
+		"an election works with any backend, and through the public surface alone",
+	},
 	{"locktest", "outside", nil, "a unit test costs nobody a library"},
 	{
 		"locktest", "module",
@@ -109,7 +113,7 @@ var rules = []rule{
 	},
 	{
 		"integrations/...", "module",
-		[]string{".", "leader"},
+		[]string{".", "backend", "leader"},
 		"an integration works with any backend, and through the public surface alone",
 	},
 	{"inside", ".", nil, "what drivers may import must not know the engine"},

@@ -129,6 +129,23 @@ func TestMaxHoldCountsSleep(t *testing.T) {
 	})
 }
 
+// A lease that ended for want of a renewal says so, also where WithMaxHold is over too when it is looked at.
+func TestExpiredBeforeMaxHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		le, _ := sleeper(t)
+		le, err := le.h.l.Mutex("bounded", WithMaxHold(DefaultTTL+time.Minute)).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		le.h.fresh = le.h.fresh.Add(-time.Hour)
+		oversleep(le.h)
+		var lost *LostError
+		if !errors.As(le.Err(), &lost) || lost.Reason != Expired {
+			t.Errorf("got %v, want lost: expired", le.Err())
+		}
+	})
+}
+
 // Whatever is looked at first after such a sleep says that the lease is lost.
 func TestFirstLookAfterASleep(t *testing.T) {
 	looks := map[string]func(ctx context.Context, le *Lease, held context.Context) error{
@@ -227,6 +244,82 @@ func TestCloseAfterASleep(t *testing.T) {
 	})
 }
 
+// A lease that ends with another is lost if its own time was over too.
+func TestSeveralAfterASleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, _ := sleeper(t)
+		second, _ := sleeper(t)
+		together([]*Lease{first, second})
+		oversleep(first.h)
+		oversleep(second.h)
+		_ = first.Err()
+		synctest.Wait()
+		if err := second.Err(); !errors.Is(err, ErrLost) {
+			t.Errorf("got %v, want lost", err)
+		}
+	})
+}
+
+// Whoever waits for the end of several locks hears of it before the others are given back.
+func TestSeveralAreToldFirst(t *testing.T) {
+	first, _ := sleeper(t)
+	second, _ := sleeper(t)
+	ls := together([]*Lease{first, second})
+	second.h.mu.Lock() // so that it cannot be given back
+	defer second.h.mu.Unlock()
+	first.h.lost(ErrLost)
+	select {
+	case <-ls.done:
+	case <-time.After(10 * time.Second):
+		t.Error("Done is open")
+	}
+}
+
+// A context whose parent ends while it is made is not kept.
+func TestContextUnderAnEndedParentIsDropped(t *testing.T) {
+	le, _ := sleeper(t)
+	parent, end := context.WithCancel(t.Context())
+	end()
+	made := make(chan struct{})
+	le.h.mu.Lock()
+	go func() {
+		defer close(made)
+		le.Context(parent) //nolint:govet // its parent has ended
+	}()
+	time.Sleep(10 * time.Millisecond) // who has waited 1 ms for a sync.Mutex is given it in turn
+	le.h.mu.Unlock()
+	<-made
+	le.h.mu.Lock()
+	defer le.h.mu.Unlock()
+	if got := len(le.ctxs); got != 0 {
+		t.Errorf("%d contexts are kept", got)
+	}
+}
+
+// A reader whose Unlock the store has confirmed has unlocked, also if the hold was given back before it could leave.
+func TestReaderWhoIsLateToLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		le, _ := sleeper(t)
+		h, reader := le.h, le.h.join(true)
+		h.take(t.Context(), &h.renewing)
+		unlocked := make(chan error, 1)
+		go func() { unlocked <- reader.Unlock(t.Context()) }()
+		synctest.Wait()
+		h.mu.Lock()
+		h.asked = backend.Now() // another's question was answered
+		h.renewing.giveLocked()
+		h.endLocked(ErrReleased)
+		h.mu.Unlock()
+		h.ended()
+		if err := <-unlocked; err != nil {
+			t.Errorf("got %v, want it unlocked", err)
+		}
+		if err := reader.Unlock(t.Context()); !errors.Is(err, ErrReleased) {
+			t.Errorf("again: got %v, want ErrReleased", err)
+		}
+	})
+}
+
 // A context of several locks that has ended is not kept, whatever ended it.
 func TestContextsOfSeveralAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -241,8 +334,8 @@ func TestContextsOfSeveralAreDropped(t *testing.T) {
 		end()
 		cancel()
 		synctest.Wait()
-		if len(ls.ctxs) != 0 {
-			t.Errorf("%d contexts are kept", len(ls.ctxs))
+		if len(ls.ctxs) != 0 || len(le.ctxs) != 1 { // by which it ends the others
+			t.Errorf("%d contexts are kept, and %d of a lease", len(ls.ctxs), len(le.ctxs)-1)
 		}
 	})
 }
@@ -338,14 +431,14 @@ func TestCloseStopsTheJanitorsTimer(t *testing.T) {
 
 // A job knows its place among those that are tried later, by which it is taken out from the middle.
 func TestJobKnowsItsPlace(t *testing.T) {
-	var q laterHeap
+	q := newJanitor(nil, nil).later
 	for i := range 20 {
 		heap.Push(&q, &job{at: time.Unix(int64(7*i%20), 0)})
 	}
 	heap.Pop(&q)
 	heap.Push(&q, heap.Remove(&q, 5))
-	for i, w := range q {
-		if w.place != i {
+	for i, w := range q.all {
+		if w.place != i+1 {
 			t.Errorf("at %d: got place %d", i, w.place)
 		}
 	}
@@ -546,6 +639,22 @@ func TestRenewalMovesTheTimer(t *testing.T) {
 		synctest.Wait()
 		if late := time.Since(le.Deadline()); late != 0 || fired != 1 {
 			t.Errorf("Done %v after the deadline, and the timer fired %d times, want once", late, fired)
+		}
+	})
+}
+
+// A process that was stopped before it set the timer of a lease that is renewed by hand is told in time.
+func TestTimerAfterAStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		le, _ := sleeper(t)
+		now := backend.Now()
+		time.Sleep(DefaultTTL / 2)
+		le.h.mu.Lock()
+		le.h.armLocked(now)
+		le.h.mu.Unlock()
+		<-le.Done()
+		if late := time.Since(le.Deadline()); late != 0 {
+			t.Errorf("Done %v after the deadline", late)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package fencelock
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"errors"
@@ -42,8 +43,8 @@ type janitor struct {
 	caller core.Caller
 
 	mu      sync.Mutex
-	ready   readyHeap // to be tried now
-	later   laterHeap // to be tried at their time
+	ready   pile[*job] // to be tried now
+	later   pile[*job] // to be tried at their time
 	timer   *time.Timer
 	pool    pool
 	running int
@@ -59,6 +60,7 @@ type janitor struct {
 type job struct {
 	r        *backend.Request
 	doubtful *hold // whose request it is, if Unlock may ask yet what became of its writes
+	granted  bool  // it was: a refusal, as for want of rights that may come back, is not the end of it
 	unlocked bool  // by its holder, and only kept: no event tells of its end
 	began    time.Time
 	tries    int
@@ -66,33 +68,41 @@ type job struct {
 	at       time.Time     // of the next try
 	due      time.Time     // when the store should have let go
 	overdue  bool          // it is past that
-	place    int           // in later, while it is there
+	refused  bool          // by the last answer
+	place    int           // in ready or later, from 1
 	dice     dice
 }
 
 func newJanitor(l *Locker, c core.Caller) *janitor {
 	j := &janitor{l: l, caller: c, credit: retryMost}
+	place := func(w *job) *int { return &w.place }
+	// The jobs with the fewest tries come first, and of these the latest: while more come than the store answers,
+	// the ones that can still keep a promise are served.
+	j.ready = pile[*job]{place: place, before: func(a, b *job) bool {
+		return cmp.Or(cmp.Compare(a.tries, b.tries), b.at.Compare(a.at)) < 0
+	}}
+	j.later = pile[*job]{place: place, before: func(a, b *job) bool { return a.at.Before(b.at) }}
 	j.idle = sync.NewCond(&j.mu)
 	return j
 }
 
 // add hands r over: Abandon is called until the store has confirmed it.
-func (j *janitor) add(r *backend.Request) { j.addAfter(r, 0, false) }
+func (j *janitor) add(r *backend.Request) { j.put(&job{r: r}, 0) }
 
 // addLost hands over the request of a lost hold. What may be left of the lock is freed once its
 // grace is over, and its WithMinHold. A Close in between leaves that to the store's expiry.
 func (j *janitor) addLost(h *hold) {
-	w := &job{r: h.Request}
+	w := &job{r: h.Request, granted: true}
 	if h.doubtful() {
 		w.doubtful = h
 	}
 	j.put(w, max(h.Grace, h.minLeft()))
 }
 
-// addAfter hands over a request that stays in the store for so long. Where that is because it was unlocked
+// addAfter hands over a granted request that stays in the store for so long. Where that is because it was unlocked
 // (WithMinHold), a Close in between leaves it to the store's expiry.
 func (j *janitor) addAfter(r *backend.Request, wait time.Duration, unlocked bool) {
-	j.put(&job{r: r, unlocked: unlocked}, wait)
+	j.put(&job{r: r, granted: true, unlocked: unlocked}, wait)
 }
 
 func (j *janitor) put(w *job, wait time.Duration) {
@@ -114,15 +124,15 @@ func (j *janitor) put(w *job, wait time.Duration) {
 // work begins the tries that may begin, sets the timer, and has close look whether all is done. j.mu is held.
 func (j *janitor) work() {
 	now := time.Now()
-	for len(j.later) > 0 && !now.Before(j.later[0].at) {
+	for len(j.later.all) > 0 && !now.Before(j.later.all[0].at) {
 		heap.Push(&j.ready, heap.Pop(&j.later))
 	}
 	if add := int(now.Sub(j.creditd) / retryEvery); add > 0 {
 		j.credit, j.creditd = min(j.credit+add, retryMost), now
 	}
 	var next time.Time
-	for len(j.ready) > 0 && !j.pool.full() && j.running < cleanMost {
-		if again := j.ready[0].tries > 0; again && !j.closing {
+	for len(j.ready.all) > 0 && !j.pool.full() && j.running < cleanMost {
+		if again := j.ready.all[0].tries > 0; again && !j.closing {
 			if j.credit <= 0 {
 				next = now.Add(retryEvery)
 				break
@@ -133,8 +143,8 @@ func (j *janitor) work() {
 		j.running++
 		go j.try(w, j.pool.begin(&j.mu, j.work))
 	}
-	if len(j.later) > 0 && (next.IsZero() || j.later[0].at.Before(next)) {
-		next = j.later[0].at
+	if len(j.later.all) > 0 && (next.IsZero() || j.later.all[0].at.Before(next)) {
+		next = j.later.all[0].at
 	}
 	j.arm(next)
 	j.idle.Broadcast()
@@ -167,6 +177,7 @@ func (j *janitor) try(w *job, ended func()) {
 	ended()
 	j.running--
 	w.tries++
+	w.refused = answered && !done
 	if answered && w.tries > 1 {
 		j.credit = min(j.credit+2, retryMost)
 	}
@@ -202,7 +213,8 @@ func (j *janitor) clean(w *job) (answered, done bool) {
 		j.l.tell(Event{Kind: CleanedUp, Name: w.r.Name, Mode: w.r.Mode, Owner: w.r.Owner, Took: time.Since(w.began)})
 	}
 	answered = err == nil || backend.Final(err)
-	return answered, answered || j.l.ctx.Err() != nil
+	refused := w.granted && errors.Is(err, ErrInvalid)
+	return answered, answered && !refused || j.l.ctx.Err() != nil
 }
 
 // longest is the longest pause between two tries of a job that is not done; 0: give up. j.mu is held.
@@ -238,13 +250,13 @@ func (j *janitor) heard() {
 	j.heardAt = time.Now()
 	// The heap's first ones are not all of the next ones, which does not matter here.
 	var now []*job
-	for _, w := range j.later {
-		if w.overdue && len(now) < heardMost {
+	for _, w := range j.later.all {
+		if w.overdue && !w.refused && len(now) < heardMost {
 			now = append(now, w)
 		}
 	}
 	for _, w := range now {
-		heap.Remove(&j.later, w.place)
+		heap.Remove(&j.later, w.place-1)
 		heap.Push(&j.ready, w)
 	}
 	j.work()
@@ -256,12 +268,12 @@ func (j *janitor) close() {
 	defer j.mu.Unlock()
 	j.closing = true
 	var failed []*job
-	for _, w := range j.later {
+	for _, w := range j.later.all {
 		if w.tries > 0 {
 			failed = append(failed, w)
 		}
 	}
-	j.later = nil
+	j.later.all = nil
 	for _, w := range failed {
 		w.pause = firstPause
 		heap.Push(&j.ready, w)
@@ -270,62 +282,16 @@ func (j *janitor) close() {
 	stop := context.AfterFunc(j.l.ctx, func() {
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		j.later, j.ready = nil, nil
+		j.later.all, j.ready.all = nil, nil
 		j.idle.Broadcast()
 	})
 	defer stop()
-	for j.running > 0 || len(j.ready) > 0 || len(j.later) > 0 {
+	for j.running > 0 || len(j.ready.all) > 0 || len(j.later.all) > 0 {
 		j.idle.Wait()
 	}
 	if j.timer != nil {
 		j.timer.Stop()
 	}
-}
-
-// readyHeap has what was tried least often first, and of that what came last: while more come than the store
-// answers, those are served that have a promise to keep yet.
-type readyHeap []*job
-
-func (q readyHeap) Len() int { return len(q) }
-func (q readyHeap) Less(i, j int) bool {
-	if q[i].tries != q[j].tries {
-		return q[i].tries < q[j].tries
-	}
-	return q[i].at.After(q[j].at)
-}
-func (q readyHeap) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *readyHeap) Push(x any)   { *q = append(*q, x.(*job)) }
-
-func (q *readyHeap) Pop() any {
-	old := *q
-	w := old[len(old)-1]
-	old[len(old)-1] = nil
-	*q = old[:len(old)-1]
-	return w
-}
-
-// laterHeap has what is next first.
-type laterHeap []*job
-
-func (q laterHeap) Len() int           { return len(q) }
-func (q laterHeap) Less(i, j int) bool { return q[i].at.Before(q[j].at) }
-func (q laterHeap) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].place, q[j].place = i, j
-}
-
-func (q *laterHeap) Push(x any) {
-	w := x.(*job)
-	w.place = len(*q)
-	*q = append(*q, w)
-}
-
-func (q *laterHeap) Pop() any {
-	old := *q
-	w := old[len(old)-1]
-	old[len(old)-1] = nil
-	*q = old[:len(old)-1]
-	return w
 }
 
 const (

@@ -719,3 +719,55 @@ func TestCloseBesideHungReleases(t *testing.T) {
 		})
 	}
 }
+
+// The store has the lock for sure, and refuses to free it for want of rights, which come back.
+func TestRefusedCleanUpOfWhatWasGrantedGoesOn(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, l *fencelock.Locker, d *fake){
+		"lost": func(t *testing.T, l *fencelock.Locker, d *fake) {
+			le := lock(t, l.Mutex("n"))
+			d.on("release", refuse(fencelock.ErrInvalid))
+			wantErr(t, "unlock", le.Unlock(t.Context()), fencelock.ErrInvalid)
+			<-le.Done()
+		},
+		"granted too late": func(t *testing.T, l *fencelock.Locker, d *fake) {
+			d.on("acquire", slowBack(short))
+			_, err := l.Mutex("n", fencelock.WithTTL(short)).TryLock(t.Context())
+			wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *fake) {
+				var seen record
+				l := open(t, d, fencelock.WithObserver(&seen))
+				d.on("abandon", first(3, refuse(fencelock.ErrInvalid)))
+				end(t, l, d)
+				time.Sleep(time.Minute)
+				if got, told := d.count("abandon"), len(seen.of(fencelock.CleanedUp)); got != 4 || told != 1 {
+					t.Errorf("got %d tries and %d clean-ups told, want 4 and 1", got, told)
+				}
+			})
+		})
+	}
+}
+
+// A store that refuses it is not asked more often for answering others.
+func TestRefusedCleanUpIsNotTriedWhenTheStoreAnswers(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d)
+		le := lock(t, l.Mutex("n"))
+		d.on("abandon", refuse(fencelock.ErrInvalid))
+		if err := d.store.Break(t.Context(), "n"); err != nil {
+			t.Fatal(err)
+		}
+		wantLost(t, "after Break", le, fencelock.Revoked)
+		time.Sleep(time.Minute) // its time is over
+		before := d.count("abandon")
+		for range 100 {
+			unlock(t, lock(t, l.Mutex("other")))
+			time.Sleep(time.Second)
+		}
+		if got := d.count("abandon") - before; got < 2 || got > 8 {
+			t.Errorf("got %d tries in 100 s, want one in half a minute or so", got)
+		}
+	})
+}

@@ -36,16 +36,16 @@ func (le *Lease) Token() Token { return le.h.Token }
 func (le *Lease) Mode() Mode { return le.h.Mode }
 
 // Slot returns the number of a permit, from 0 and below the n of its Semaphore, fixed for the lease. No
-// other live permit of the name has it, and who has it later has a greater token: so what is divided
-// by slot can be guarded by slot (see fence.Slot). It is 0 in other modes.
+// other live permit of the name has it, and a later permit with it has a greater token: so a resource
+// that is divided by slot can be guarded by slot (see fence.Slot). It is 0 in other modes.
 func (le *Lease) Slot() int { return le.h.Slot }
 
 // Handle returns the driver's own handle of this hold, for functions of the
-// driver's package; nil where the driver has none, and where Unlock has left the lock to another lease
+// driver's package. It is nil if the driver has none, or if Unlock has left the lock to another lease
 // of this process.
 //
-// Who has asked for it may refer to the hold in the store by it: from then on the lock is not
-// passed on.
+// The program may refer to the hold in the store by the handle, so a lock whose handle was asked for is
+// not passed on inside the process.
 func (le *Lease) Handle() any {
 	h := le.h
 	h.mu.Lock() // it may be passing the lock on at this moment
@@ -97,7 +97,8 @@ func (le *Lease) Done() <-chan struct{} {
 }
 
 // Err returns nil while the lease is held; after that a *LostError, which matches ErrLost, or
-// ErrReleased. It never changes again.
+// ErrReleased. It never changes again, but for a lease that Close releases: that is ErrReleased from the
+// start, and lost if the store does not confirm.
 func (le *Lease) Err() error {
 	h := le.h
 	h.look()
@@ -108,7 +109,7 @@ func (le *Lease) Err() error {
 
 // errLocked is Err; h.mu is held.
 func (le *Lease) errLocked() error {
-	if le.released {
+	if le.released || le.h.closing && le.h.err == nil {
 		return ErrReleased
 	}
 	return le.h.err
@@ -125,20 +126,21 @@ func (le *Lease) Renew(ctx context.Context) error {
 	return h.l.wrap("renew", h.Name, h.renew(ctx, le))
 }
 
-// Unlock frees the lock, or ends this lease on it, where the process has others on the same hold (by
-// WithReentrancy, or as readers who share one): the last one frees it. It works when ctx is done already:
-// it takes up to a second then, and never more than 5 s. With WithMinHold the lease ends at once all the
-// same, and the lock is freed when that time is over.
+// Unlock frees the lock. If the process has several leases on the same hold (by WithReentrancy, or of
+// readers that share one), it ends this lease, and the last one frees the lock. It works when ctx is
+// done already: it takes up to a second then, and never more than 5 s. With WithMinHold the lease ends
+// at once, and the lock is freed when that time is over.
 //
-// It returns nil only if the lease was surely held until now, where the store kept its data. ErrLost: it ended before,
-// so the work done under it may have overlapped with that of another holder. ErrReleased: it was unlocked
-// before. ErrUnavailable: the store did not answer; the lease is not renewed any more, and Unlock
-// may be called again until its Deadline; if ctx ended meanwhile, the error matches that too.
+// It returns nil only if the lease was surely held until now, as long as the store kept its data.
+// ErrLost: the lease ended before, so the work done under it may have overlapped with another holder's.
+// ErrReleased: it was unlocked before. ErrUnavailable: the store did not answer; the lease is not
+// renewed any more, and Unlock may be called again until its Deadline. If ctx ended meanwhile, the error
+// matches that too, but not the loss or release of another lease that ended ctx.
 //
-// What was written through the lock's own transaction (Traits.Transactional) is committed with nil,
-// and rolled back with ErrLost or an *UndoneError, of which the latter says that the lock was held until
-// now and is free. A Deadline that passes while the commit is under way changes neither: Unlock says what
-// became of it, and after ErrUnavailable it may be called again later too.
+// Writes through the lock's own transaction (Traits.Transactional) are committed if Unlock returns nil,
+// and rolled back if it returns ErrLost or an *UndoneError. An *UndoneError says that the lock was held
+// until now and is free. A Deadline that passes while the commit is under way changes neither: Unlock
+// returns what became of it, and after ErrUnavailable it may be called again later too.
 //
 // Stop the work that the lock guards before calling it: Done is closed once the
 // store has confirmed. During Close it waits for that, and returns what Close made of the lease.
@@ -147,7 +149,7 @@ func (le *Lease) Unlock(ctx context.Context) error {
 	began, begun := time.Now(), false
 	defer func() {
 		if !begun { // the observer has panicked
-			le.discard(true)
+			le.discard(ErrReleased)
 		}
 	}()
 	ctx = h.l.begin(ctx, h.event(Unlocking))
@@ -198,24 +200,29 @@ func (c *leaseCtx) Err() error {
 }
 
 // Context returns a context that ends when parent ends, when the returned function is called, and
-// when the lease ends: then its Err is context.Canceled and its cause the lease's Err(). Of a lease
+// when the lease ends: then its Err is context.Canceled and its cause the lease's Err() of that moment. Of a lease
 // that has ended, also by Close, it has ended already. It carries the lease for LeaseFrom and for
 // re-entry (see WithoutLease), and costs no goroutine. Like Err it looks at the clock first.
 func (le *Lease) Context(parent context.Context) (context.Context, context.CancelFunc) {
 	inner, cancel := context.WithCancelCause(parent)
 	outer, _ := parent.Value(leaseKey{}).(*leaseCtx)
 	c := &leaseCtx{inner, le, outer}
-	h := le.h
-	drop := func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(le.ctxs, c)
-	}
 	stop := func() bool { return true }
 	if parent.Done() != nil {
-		stop = context.AfterFunc(parent, drop)
+		stop = context.AfterFunc(parent, c.drop)
 	}
-	// Package context is never called with h.mu held: it may look at this lease.
+	c.endWith(func(err error) { stop(); cancel(err) })
+	select {
+	case <-parent.Done(): // drop may have come too early
+		c.drop()
+	default:
+	}
+	return c, func() { stop(); c.drop(); cancel(context.Canceled) }
+}
+
+// endWith has cancel called when the lease ends.
+func (c *leaseCtx) endWith(cancel context.CancelCauseFunc) {
+	le, h := c.lease, c.lease.h
 	h.look()
 	h.mu.Lock()
 	err := le.errLocked()
@@ -223,14 +230,20 @@ func (le *Lease) Context(parent context.Context) (context.Context, context.Cance
 		if le.ctxs == nil {
 			le.ctxs = map[*leaseCtx]context.CancelCauseFunc{}
 		}
-		le.ctxs[c] = func(err error) { stop(); cancel(err) }
+		le.ctxs[c] = cancel
 	}
-	h.mu.Unlock()
+	h.mu.Unlock() // package context is never called with it held: it may look at this lease
 	if err != nil {
-		stop()
 		cancel(err)
 	}
-	return c, func() { stop(); drop(); cancel(context.Canceled) }
+}
+
+// drop undoes endWith.
+func (c *leaseCtx) drop() {
+	h := c.lease.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(c.lease.ctxs, c)
 }
 
 // cancelsLocked returns what ends the contexts of a handle that has ended with

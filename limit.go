@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// limit is the context of what one call of this package asks the store. It has the values of the caller's context,
-// and ends with that, with the Locker, and at a time of its own, whichever comes first. The channel, the timer and the
-// places with those who end it are made when Done is first called: a driver that goes by Deadline and Err
-// pays for none of them. It is context.WithDeadlineCause, merged with a second context, at a fraction of the cost.
+// limit is the context of the requests of one call of this package. It has the values of the caller's context. It ends
+// with that, with the Locker, or at a time of its own. The channel, the timer and the entries
+// with the contexts that end it are made when Done is first called: a driver that goes by Deadline and Err does not pay
+// for them. It is context.WithDeadlineCause, merged with a second context, at a fraction of the cost.
 type limit struct {
 	context.Context // the caller's
 	l               *Locker
@@ -21,8 +21,8 @@ type limit struct {
 	least           time.Time // the caller's end counts only from then on
 
 	mu     sync.Mutex
-	err    error // nil: it goes on
-	cause  error
+	err    error         // nil: it goes on
+	cause  error         // see Cause
 	done   chan struct{} // nil until it is asked for
 	timer  *time.Timer
 	stop   func() bool
@@ -49,7 +49,8 @@ func (c *limit) Err() error {
 	return c.err
 }
 
-// Cause is what context.Cause would be of a context of that package.
+// Cause is why this package has ended it; nil if it has not. The cause of the caller's context may be an error of
+// this package too, of another call.
 func (c *limit) Cause() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,7 +91,7 @@ func (c *limit) AfterFunc(f func()) func() bool {
 func (c *limit) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.endLocked(context.Canceled, context.Canceled)
+	c.endLocked(context.Canceled, nil)
 }
 
 // watchLocked makes the channel and whatever closes it.
@@ -142,22 +143,18 @@ func (c *limit) look() {
 }
 
 func (c *limit) lookLocked() {
+	at, bare := c.bare()
 	switch {
 	case c.err != nil:
 	case c.l.ctx.Err() != nil, !c.late && c.l.closing.Load():
 		c.endLocked(context.Canceled, ErrClosed)
 	case c.Context.Err() != nil && (c.least.IsZero() || !time.Now().Before(c.least)):
-		c.endLocked(c.Context.Err(), context.Cause(c.Context))
-	case c.bareOver():
-		c.endLocked(context.DeadlineExceeded, context.DeadlineExceeded)
+		c.endLocked(c.Context.Err(), nil)
+	case bare && !time.Now().Before(at):
+		c.endLocked(context.DeadlineExceeded, nil)
 	case !c.most.IsZero() && !time.Now().Before(c.most):
 		c.endLocked(context.DeadlineExceeded, c.why)
 	}
-}
-
-func (c *limit) bareOver() bool {
-	at, ok := c.bare()
-	return ok && !time.Now().Before(at)
 }
 
 func (c *limit) endLocked(err, cause error) {
@@ -181,7 +178,7 @@ func (c *limit) endLocked(err, cause error) {
 	c.afters = nil
 }
 
-// limits are those of a Locker's that want to know when Close ends them.
+// limits are the limits of a Locker that want to know when Close ends them.
 type limits struct {
 	mu  sync.Mutex
 	all map[*limit]struct{}

@@ -21,7 +21,7 @@ type Mutex interface {
 	// ErrLocked too if the last answer was that another holds it, or if another Lock of this Locker
 	// still stood before it in line. The lock is not bound to ctx: once granted, the end of ctx
 	// ends nothing. An outage of the store of up to 5 s is ridden out; then ErrUnavailable, at most
-	// 6 s later, for all that wait for the name with this Locker. Lock never returns ErrLost.
+	// 6 s later, for all that wait for the name with this Locker. Lock returns ErrLost only if ctx ended for that.
 	//
 	// A ctx that carries a live lease of this name (Lease.Context) gives ErrDeadlock, or with
 	// WithReentrancy another lease on the same hold.

@@ -412,6 +412,38 @@ func TestTimeoutJustBeforeTheEnd(t *testing.T) {
 	}
 }
 
+// A ctx may have ended with another Locker, or for what another call of this package says.
+func TestCauseOfThisPackage(t *testing.T) {
+	for what, lock := range map[string]func(context.Context, fencelock.Mutex) (*fencelock.Lease, error){
+		"lock":    func(ctx context.Context, m fencelock.Mutex) (*fencelock.Lease, error) { return m.Lock(ctx) },
+		"trylock": func(ctx context.Context, m fencelock.Mutex) (*fencelock.Lease, error) { return m.TryLock(ctx) },
+		"renew": func(ctx context.Context, m fencelock.Mutex) (*fencelock.Lease, error) {
+			le, err := m.Lock(context.WithoutCancel(ctx))
+			if err != nil {
+				return nil, err
+			}
+			return le, le.Renew(ctx)
+		},
+	} {
+		bubble(t, func(t *testing.T, d *fake) {
+			l := open(t, d)
+			d.on("acquire", hang)
+			_, silent := l.Mutex("n").TryLock(t.Context())
+			d.on("renew", hang)
+			if what == "renew" {
+				d.on("acquire", nil)
+			}
+			for _, cause := range []error{fmt.Errorf("another Locker: %w", fencelock.ErrClosed), silent} {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				time.AfterFunc(time.Second, func() { cancel(cause) })
+				_, err := lock(ctx, l.Mutex(fmt.Sprint(cause)))
+				wantErr(t, what, err, context.Canceled, cause)
+			}
+			d.on("acquire", nil)
+		})
+	}
+}
+
 // What the store says as ctx ends is told beside the end of ctx and its cause, and nothing else is.
 func TestOutageAsTheContextEnds(t *testing.T) {
 	for _, said := range []error{errStore, context.Canceled} {

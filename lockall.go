@@ -14,11 +14,12 @@ import (
 
 // Leases are leases that LockAll took together, and that end together: when the first of them ends,
 // whatever ended it, the others are given back, and what was written through their own transactions
-// is rolled back. Their methods may be called from many goroutines.
+// is rolled back. Where the first was lost, the store keeps the others for their WithGrace. Their
+// methods may be called from many goroutines.
 type Leases struct {
 	all []*Lease // in LockAll's order
 
-	turn chan struct{} // of size 1: who has it unlocks, so that no other Unlock finds half of the leases released
+	turn chan struct{} // of size 1: its owner unlocks, so that no other Unlock finds half of the leases released
 
 	mu      sync.Mutex
 	done    chan struct{}
@@ -40,7 +41,7 @@ func (l *Locker) LockAll(ctx context.Context, names ...string) (*Leases, error) 
 
 // LockAll locks all of ms or none. It takes them in the order of their names, as bytes, so that
 // callers of LockAll never wait for each other in a circle; while it waits for one it holds those
-// before it. Whoever holds another lock meanwhile, taken by itself, is outside of that order.
+// before it. A lock that a caller took by itself and still holds is outside of that order.
 //
 // If a lease is lost before all are held, all are released and it begins again, until ctx ends.
 // Errors are *OpError with the name that failed: as Mutex.Lock; ErrInvalid without a name, for one
@@ -63,7 +64,7 @@ func LockAll(ctx context.Context, ms ...Mutex) (*Leases, error) {
 			return together(all), nil
 		}
 		lost := firstEnded(all) != nil
-		discard(all)
+		discard(all, nil)
 		if err != nil && !lost {
 			return nil, err
 		}
@@ -106,29 +107,32 @@ func inOrder(ms []Mutex) ([]*mutex, error) {
 	return order, nil
 }
 
-// lockInOrder locks all, and returns those that it has locked, with the error that ended it. What is
-// free is taken at once; the wait for the first that is not begins with all before it held, and none
-// behind it.
+// lockInOrder locks all, and returns those that it has locked, with the error that ended it. Free locks
+// are taken at once; the wait for the first one that is not free begins with all before it held, and
+// none behind it.
 func lockInOrder(ctx context.Context, order []*mutex) (all []*Lease, err error) {
-	held, cancel := ctx, func() {} // ends when one of all does
+	held, end := context.WithCancelCause(ctx) // ends when one of all does
 	panics := true
+	var cs []*leaseCtx
 	defer func() {
-		if cancel(); panics {
-			discard(all)
+		for _, c := range cs {
+			c.drop()
+		}
+		if end(nil); panics {
+			discard(all, nil)
 		}
 	}()
 	hold := func(le *Lease) {
-		outer := cancel
-		ctx, inner := le.Context(held)
-		held, all = ctx, append(all, le)
-		cancel = func() { inner(); outer() }
+		c := &leaseCtx{lease: le}
+		all, cs = append(all, le), append(cs, c)
+		c.endWith(end)
 	}
 	for len(all) < len(order) && err == nil {
 		rest := order[len(all):]
 		if len(rest) > 1 {
 			got := tryEach(held, rest)
 			free := slices.Index(append(got, nil), nil)
-			discard(got[free:])
+			discard(got[free:], nil)
 			for _, le := range got[:free] {
 				hold(le)
 			}
@@ -152,7 +156,7 @@ func tryEach(ctx context.Context, ms []*mutex) []*Lease {
 	panics := true
 	defer func() {
 		if panics {
-			discard(got)
+			discard(got, nil)
 		}
 	}()
 	atOnce(len(ms), func(i int) { got[i], _ = ms[i].TryLock(ctx) })
@@ -160,11 +164,11 @@ func tryEach(ctx context.Context, ms []*mutex) []*Lease {
 	return got
 }
 
-// discard gives all of les back that are not nil.
-func discard(les []*Lease) {
+// discard gives all of les back that are not nil; why as in Lease.discard.
+func discard(les []*Lease, why error) {
 	for _, le := range les {
 		if le != nil {
-			le.discard(false)
+			le.discard(why)
 		}
 	}
 }
@@ -220,9 +224,7 @@ func together(all []*Lease) *Leases {
 		ctxs: map[context.Context]context.CancelCauseFunc{},
 	}
 	for _, le := range all {
-		// The cancel function is for a context that ends before its lease.
-		ctx, _ := le.Context(context.Background())
-		context.AfterFunc(ctx, func() { ls.end(le) })
+		(&leaseCtx{lease: le}).endWith(func(error) { go ls.end(le) })
 	}
 	return ls
 }
@@ -230,22 +232,25 @@ func together(all []*Lease) *Leases {
 // end ends all, for le has ended.
 func (ls *Leases) end(le *Lease) {
 	ls.mu.Lock()
-	defer ls.mu.Unlock()
 	if ls.err != nil {
+		ls.mu.Unlock()
 		return
 	}
-	defer close(ls.done)
 	ls.cause = le.Err()
 	for _, cancel := range ls.ctxs {
-		cancel(ls.cause) // before the others end, which are its parents
+		cancel(ls.cause) // before the others end
 	}
-	if ls.err = ls.cause; ls.leaving && ls.err == ErrReleased {
+	ls.err = ls.cause
+	unlocked := ls.leaving && ls.err == ErrReleased
+	if !unlocked {
+		ls.err = le.h.l.wrap("lock", le.Name(), ls.err)
+	}
+	close(ls.done)
+	ls.mu.Unlock()
+	if unlocked {
 		return
 	}
-	ls.err = le.h.l.wrap("lock", le.Name(), ls.err)
-	for _, other := range ls.all {
-		other.discard(true)
-	}
+	discard(ls.all, ls.cause)
 }
 
 // Lease returns the lease of this name, or nil: its Token guards what the name stands for, and there
@@ -287,22 +292,39 @@ func (ls *Leases) Context(parent context.Context) (context.Context, context.Canc
 		end(ls.cause)
 	} else {
 		ls.ctxs[outer] = end
-		context.AfterFunc(outer, func() {
-			ls.mu.Lock()
-			defer ls.mu.Unlock()
-			delete(ls.ctxs, outer)
-		})
 	}
 	ls.mu.Unlock()
-	ctx, cancels := outer, []context.CancelFunc{func() { end(nil) }}
+	first, _ := parent.Value(leaseKey{}).(*leaseCtx)
+	c := first
 	for _, le := range ls.all {
-		inner, cancel := le.Context(ctx)
-		ctx, cancels = inner, append(cancels, cancel)
+		c = &leaseCtx{outer, le, c}
+		c.endWith(end)
 	}
-	return ctx, func() {
-		for _, cancel := range slices.Backward(cancels) {
-			cancel()
+	context.AfterFunc(outer, func() {
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		delete(ls.ctxs, outer)
+		for o := c; o != first; o = o.outer {
+			o.drop()
 		}
+	})
+	return c, func() { end(nil) }
+}
+
+// take waits for the turn of an Unlock, as long as an Unlock of a Lease may take.
+func (ls *Leases) take(ctx context.Context) bool {
+	select {
+	case ls.turn <- struct{}{}:
+		return true
+	default:
+	}
+	limited := ls.all[0].h.l.outlive(ctx)
+	defer limited.end()
+	select {
+	case ls.turn <- struct{}{}:
+		return true
+	case <-limited.Done(): // as each Lease says it
+		return false
 	}
 }
 
@@ -311,15 +333,17 @@ func (ls *Leases) Context(parent context.Context) (context.Context, context.Canc
 // if what was written under the lost one is committed. After ErrUnavailable it may be called again,
 // for those that are left.
 func (ls *Leases) Unlock(ctx context.Context) error {
-	select {
-	case ls.turn <- struct{}{}:
+	if ls.take(ctx) {
 		defer func() { <-ls.turn }()
-	case <-ctx.Done(): // as each Lease says it
 	}
 	ls.mu.Lock()
 	ls.leaving = true
+	lost := ls.err != nil && ls.err != ErrReleased
 	left := slices.DeleteFunc(slices.Clone(ls.all), func(le *Lease) bool { return ls.freed[le] })
 	ls.mu.Unlock()
+	if lost { // end may be at it yet, and what is written under the others must not be committed
+		discard(ls.all, ls.cause)
+	}
 	errs := make([]error, len(left))
 	atOnce(len(left), func(i int) { errs[i] = left[i].Unlock(ctx) })
 	ls.mu.Lock()

@@ -166,6 +166,29 @@ func TestLockAllWithMinHold(t *testing.T) {
 	})
 }
 
+// What goes with one that is lost keeps its grace, for its holder has not let it go.
+func TestLockAllWithGrace(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		const grace = 5 * time.Second
+		l, other := open(t, d, fencelock.WithGrace(grace)), open(t, d.other())
+		names := []string{"a", "b"}
+		for i := range 500 {
+			names = append(names, fmt.Sprint("a", i)) // before b
+		}
+		ls := lockAll(t, l, names...)
+		next := background(t.Context(), other.Mutex("b"))
+		if err := other.Break(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		<-ls.Done()
+		told := time.Now()
+		wantErr(t, "Unlock of who has heard it", ls.Unlock(t.Context()), fencelock.ErrLost)
+		r := <-next
+		wantAfter(t, r, told, grace)
+		unlock(t, r.le)
+	})
+}
+
 // The first loss ends all of them: the others are free at once, and say so.
 func TestFirstLossEndsAll(t *testing.T) {
 	for _, how := range slices.Repeat([]string{"broken", "unlocked"}, 30) { // which context ends first is a race
@@ -231,6 +254,33 @@ func TestLossWhileLockAllWaits(t *testing.T) {
 		}
 		wantFree(t, l, "a", "b")
 	})
+}
+
+// A thousand names cost about as much together as a hundred ten times.
+func TestLockAllOfMany(t *testing.T) {
+	l := open(t, newFake(t))
+	took := func(n, times int) time.Duration {
+		began := time.Now()
+		for range times {
+			ls := lockAll(t, l, numbered(n)...)
+			ctx, cancel := ls.Context(t.Context())
+			if le, ok := fencelock.LeaseFrom(ctx); ctx.Err() != nil || !ok || le.Err() != nil {
+				t.Errorf("got a context with %v and the lease %v", ctx.Err(), le)
+			}
+			cancel()
+			if err := ls.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		return time.Since(began)
+	}
+	few, many := time.Hour, time.Hour
+	for range 3 { // others have the machine too
+		few, many = min(few, took(100, 10)), min(many, took(1000, 1))
+	}
+	if many > 6*few {
+		t.Errorf("they took %v, and a hundred ten times %v", many, few)
+	}
 }
 
 // What is free costs the time of one request, however many there are, and a lock alone no try before its wait.
@@ -717,11 +767,14 @@ func TestWantedBesideANameThatHangs(t *testing.T) {
 	})
 }
 
-// Of two who unlock the same leases at once one is told that all were held.
+// Of two who unlock the same leases at once one is told that all were held, also where their ctx has ended.
 func TestLeasesAreUnlockedTwiceAtOnce(t *testing.T) {
 	l := openLoose(t, newFake(t))
 	defer l.Close()
-	for range 500 {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for i := range 1000 {
+		ctx := []context.Context{t.Context(), ended}[i%2]
 		ls, err := l.LockAll(t.Context(), "a", "b", "c", "d")
 		if err != nil {
 			t.Fatal(err)
@@ -729,7 +782,7 @@ func TestLeasesAreUnlockedTwiceAtOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		errs := make([]error, 2)
 		for i := range errs {
-			wg.Go(func() { errs[i] = ls.Unlock(t.Context()) })
+			wg.Go(func() { errs[i] = ls.Unlock(ctx) })
 		}
 		wg.Wait()
 		if (errs[0] == nil) == (errs[1] == nil) || !errors.Is(errors.Join(errs...), fencelock.ErrReleased) {

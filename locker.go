@@ -118,6 +118,10 @@ func New(d backend.Driver, opts ...Option) (*Locker, error) {
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.schedule.l, l.events.l = l, l
+	l.schedule.holds = pile[*hold]{
+		before: func(a, b *hold) bool { return a.due.at.Before(b.due.at) },
+		place:  func(h *hold) *int { return &h.due.index },
+	}
 	l.sleeps.l, l.sleeps.slept = l, slept
 	for _, rt := range routes {
 		if rt.janitor = routes[rt.lot].janitor; rt.janitor == nil {
@@ -160,11 +164,10 @@ func (l *Locker) mutex(name string, opts []Option) *mutex {
 // returns Lock's error, also ErrClosed; or fn's error as it is, joined with Unlock's if that
 // failed. Unlock's ErrLost is left out if fn's error matches ErrLost.
 //
-// What fn wrote through the lease's own transaction (Traits.Transactional) commits only if fn
-// returned nil before its context ended. An error of fn, a panic and an ended context roll it back.
-// Where fn returned nil all the same, Do returns the *UndoneError of Unlock, which wraps the cause.
-// A Do that enters again (WithReentrancy) has the transaction of the outer one: where it fails,
-// that is rolled back too.
+// Writes of fn through the lease's own transaction (Traits.Transactional) commit only if fn returned nil
+// before its context ended. An error of fn, a panic and an ended context roll them back. If fn returned
+// nil all the same, Do returns the *UndoneError of Unlock, which wraps the cause. A Do that enters again
+// (WithReentrancy) has the transaction of the outer one: if it fails, that is rolled back too.
 func (l *Locker) Do(
 	ctx context.Context, name string, fn func(context.Context, *Lease) error, opts ...Option,
 ) (err error) {
@@ -182,7 +185,7 @@ func (l *Locker) Do(
 		panics := true
 		defer func() {
 			if panics { // the observer did, and nobody else can call Unlock
-				le.discard(true)
+				le.discard(ErrReleased)
 			}
 		}()
 		unlocked := le.Unlock(ctx)
@@ -236,9 +239,9 @@ func (l *Locker) inspect(ctx context.Context, name string) (Info, error) {
 //
 // A holder may pass the lock on within its process for a moment after the store granted it. So
 // Break looks first, waits a tenth of a second while another process holds the lock, and looks
-// again. Where a lock changes hands all the time it gives that up after a few looks. Then, and where
-// readers come, for a few milliseconds the broken holder may still share it in its process: the next
-// one there has a lower token than the one that the store let in, and is told within Traits.Revoked.
+// again. If the lock changes hands all the time, Break goes on after a few looks. Then, and if readers
+// come, the broken holder may still pass the lock on in its process for a few milliseconds: the next
+// holder there has a lower token than the one that the store let in, and is told within Traits.Revoked.
 func (l *Locker) Break(ctx context.Context, name string) error {
 	return l.call(ctx, "break", name, func(ctx context.Context) error {
 		if err := l.settle(ctx, name); err != nil {
@@ -269,8 +272,8 @@ func (l *Locker) call(ctx context.Context, op, name string, do func(context.Cont
 }
 
 // List yields every name that has this prefix and is held or waited for, in no order and not as of
-// one moment. What is no lock is left out. It ends after the first error; a caller's loop that goes
-// on holds up Close for up to 5 s.
+// one moment. Foreign data is left out. List ends after the first error; a caller's loop that goes on
+// holds up Close for up to 5 s.
 //
 // Errors: as Inspect, but ErrUnavailable after 30 s in which no further lock came, not counting the caller's loop. A
 // store that must search longer among other data needs a ctx with a deadline.
@@ -296,8 +299,8 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 	}
 }
 
-// list yields what lies in the store of one route; more: the caller's loop goes on. What the rules
-// send elsewhere, such as names that were moved, is not ours.
+// list yields the names in the store of one route; more: the caller's loop goes on. Names that the rules
+// send elsewhere, as after a move, are left out.
 func (l *Locker) list(
 	ctx context.Context, rt *route, prefix string, yield func(Info, error) bool,
 ) (more bool, err error) {
@@ -364,12 +367,12 @@ func (l *Locker) during(ctx context.Context, most time.Duration, do func(context
 // promise. It asks no server, and works after Close.
 func (l *Locker) Traits() Traits { return l.traits }
 
-// Close ends the Locker: new calls get ErrClosed, waiting Locks return it, every lease is released
-// (within 5 s in all, each even if another fails) and then ErrReleased, or lost with Reason Revoked
-// where the store did not confirm. What was written through a lease's own transaction is rolled
-// back, for its holder was not done, and the error says so. It waits for the Locker's goroutines
-// and closes the driver; a client that the caller gave to a driver stays open. The error joins what
-// went wrong, of ten leases at most. A second Close waits for the first and returns nil.
+// Close ends the Locker: new calls get ErrClosed, waiting Locks return it, every lease ends with
+// ErrReleased and is then released (within 5 s in all, each even if another fails). A lease whose release
+// the store does not confirm is lost with Reason Revoked. Writes through a lease's own transaction are
+// rolled back, because its holder was not done, and the error says so. Close waits for the Locker's
+// goroutines and closes the driver; a client that the caller gave to a driver stays open. The error joins
+// what went wrong, of ten leases at most. A second Close waits for the first and returns nil.
 func (l *Locker) Close() error {
 	if l.closing.Swap(true) {
 		<-l.gone

@@ -113,10 +113,9 @@ func (h *hold) checked(answer error) {
 // sleepsEvery is how often a Locker that holds something looks whether the machine has slept.
 const sleepsEvery = 500 * time.Millisecond
 
-// sleeps notices that the machine was suspended. Timers stand still meanwhile, so afterwards they
-// are late by as much as it slept: those of deadlines and those of renewals. It has one timer while
-// anything is held. Where the system does not tell how long the machine slept (all but Linux) it
-// notices nothing.
+// sleeps notices that the machine was suspended. Timers stand still meanwhile, so afterwards the timers
+// of deadlines and renewals are late by as much as it slept. It has one timer while anything is held. If
+// the system does not tell how long the machine slept (all but Linux) it notices nothing.
 type sleeps struct {
 	l *Locker
 

@@ -336,8 +336,8 @@ func TestMinHoldValues(t *testing.T) {
 		want error
 		says string
 	}{
-		{[]fencelock.Option{fencelock.WithMinHold(-1)}, fencelock.ErrInvalid, "want 0 to 8760h0m0s"},
-		{[]fencelock.Option{fencelock.WithMinHold(366 * 24 * time.Hour)}, fencelock.ErrInvalid, "want 0 to 8760h0m0s"},
+		{[]fencelock.Option{fencelock.WithMinHold(-1)}, fencelock.ErrInvalid, "want 0s to 8760h0m0s"},
+		{[]fencelock.Option{fencelock.WithMinHold(366 * 24 * time.Hour)}, fencelock.ErrInvalid, "want 0s to 8760h0m0s"},
 		{
 			[]fencelock.Option{fencelock.WithMinHold(ttl + 1)},
 			fencelock.ErrInvalid,

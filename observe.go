@@ -23,8 +23,8 @@ import (
 // Close returns it.
 //
 // Of one hold, Acquired comes first; Released or Lost comes exactly once, and before Close returns,
-// if the Observer keeps up. What was on its way when the hold ended may come after that: a renewal,
-// or the Joined or Left of another lease. Events of different holds have no order.
+// if the Observer keeps up. Events that were on their way when the hold ended may come after that: a
+// renewal, or the Joined or Left of another lease. Events of different holds have no order.
 //
 // An Observer that is a [Beginner] too sees the start of these calls.
 type Observer interface {
@@ -74,7 +74,7 @@ const (
 	// that has taken.
 	CleanedUp
 	// Joined: Lock or TryLock returned another lease on a hold that its ctx carries
-	// (WithReentrancy), or RLock one on that of another reader.
+	// (WithReentrancy), or RLock one on the hold of another reader.
 	Joined
 	// Left: Unlock ended one of several leases on a hold, which goes on.
 	Left

@@ -354,3 +354,18 @@ func TestPanicOfTheClient(t *testing.T) {
 		}
 	})
 }
+
+// An observer that blocks at the start of a try takes none of the time that the store has for it.
+func TestObserverThatBlocksBeforeATry(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		o := &misbehaving{kind: fencelock.TryLocking, block: make(chan struct{})}
+		o.armed.Store(true)
+		l := open(t, d, fencelock.WithObserver(o))
+		time.AfterFunc(6*time.Second, func() { close(o.block) })
+		le, err := l.Mutex("n").TryLock(t.Context())
+		if err != nil {
+			t.Fatalf("a free lock of a store that answers: %v", err)
+		}
+		unlock(t, le)
+	})
+}

@@ -18,7 +18,7 @@ const longest = 365 * 24 * time.Hour
 
 // An Option sets one property of a Locker (as the default of its mutexes) or of one Mutex. Options
 // of a Mutex win over those of Open and New, which win over keys of the URL; of two that contradict
-// each other the later wins. What a Locker has is switched off for one Mutex by WithoutManualRenew,
+// each other the later wins. One Mutex of a Locker that has them goes without by WithoutManualRenew,
 // WithoutMaxHold, WithoutReentrancy, WithGrace(0), WithMinHold(0) and WithFloor(0). A bad value is
 // reported as ErrInvalid: by Open and New, or by Lock and TryLock of the Mutex that it was given to.
 type Option func(*settings) error
@@ -46,53 +46,26 @@ type settings struct {
 // below Traits.MinTTL, or below 40 ms or twice Traits.Margin, is ErrInvalid. A store may keep the
 // lock longer than this, which delays only others.
 func WithTTL(d time.Duration) Option {
-	return func(s *settings) error {
-		if err := checkDuration("WithTTL", d); err != nil {
-			return err
-		}
-		s.ttl = d
-		return nil
-	}
+	return lasting("WithTTL", d, 1, func(s *settings) { s.ttl = d })
 }
 
 // WithManualRenew turns background renewal off: the lease ends at its Deadline unless Lease.Renew
 // is called. The default renews every third of the TTL, or up to a quarter of that sooner: at
 // random, and together with other leases. What was not confirmed is tried again until the Deadline.
-func WithManualRenew() Option {
-	return func(s *settings) error {
-		s.manual = true
-		return nil
-	}
-}
+func WithManualRenew() Option { return always(func(s *settings) { s.manual = true }) }
 
 // WithoutManualRenew undoes WithManualRenew: for one Mutex of a Locker that has it.
-func WithoutManualRenew() Option {
-	return func(s *settings) error {
-		s.manual = false
-		return nil
-	}
-}
+func WithoutManualRenew() Option { return always(func(s *settings) { s.manual = false }) }
 
 // WithMaxHold bounds a hold: no Deadline lies beyond d after the grant was seen, renewed or not. At that
 // moment the lease is lost with Reason MaxHold, and the lock is freed, after the time of WithGrace.
 // The default is no bound; d is more than 0 and at most 365 days.
 func WithMaxHold(d time.Duration) Option {
-	return func(s *settings) error {
-		if err := checkDuration("WithMaxHold", d); err != nil {
-			return err
-		}
-		s.maxHold = d
-		return nil
-	}
+	return lasting("WithMaxHold", d, 1, func(s *settings) { s.maxHold = d })
 }
 
 // WithoutMaxHold undoes WithMaxHold: for one Mutex of a Locker that has it.
-func WithoutMaxHold() Option {
-	return func(s *settings) error {
-		s.maxHold = 0
-		return nil
-	}
-}
+func WithoutMaxHold() Option { return always(func(s *settings) { s.maxHold = 0 }) }
 
 // WithOwner sets what Inspect shows of the holder, at most 512 bytes of UTF-8 without NUL. The
 // default is host:pid. It decides nothing: two holders of one owner are two holders.
@@ -110,13 +83,7 @@ func WithOwner(owner string) Option {
 // by default 0: time for a holder whose Deadline has passed to come to a stop. Unlock and Break
 // free the lock without it. A backend without Traits.Grace gives ErrUnsupported.
 func WithGrace(d time.Duration) Option {
-	return func(s *settings) error {
-		if d < 0 || d > longest {
-			return backend.Invalid("WithGrace(%v): want 0 to %v", d, longest)
-		}
-		s.grace = d
-		return nil
-	}
+	return lasting("WithGrace", d, 0, func(s *settings) { s.grace = d })
 }
 
 // WithMinHold makes the store keep others out for at least d after the grant, also after Unlock: for
@@ -134,41 +101,24 @@ func WithGrace(d time.Duration) Option {
 // A backend without Traits.MinHold gives ErrUnsupported: zookeeper and postgres with mode=row or
 // mode=advisory, where a lock ends with its holder's session or transaction.
 func WithMinHold(d time.Duration) Option {
-	return func(s *settings) error {
-		if d < 0 || d > longest {
-			return backend.Invalid("WithMinHold(%v): want 0 to %v", d, longest)
-		}
-		s.minHold = d
-		return nil
-	}
+	return lasting("WithMinHold", d, 0, func(s *settings) { s.minHold = d })
 }
 
 // WithReentrancy lets Lock and TryLock, with a ctx that carries a live lease of the same name
 // (Lease.Context), return another lease on the same hold: the same Token, Deadline and Done. Each
 // is unlocked once; the last one frees the lock, in any order. The default is ErrDeadlock, or
 // ErrLocked of TryLock.
-func WithReentrancy() Option {
-	return func(s *settings) error {
-		s.reentrant = true
-		return nil
-	}
-}
+func WithReentrancy() Option { return always(func(s *settings) { s.reentrant = true }) }
 
 // WithoutReentrancy undoes WithReentrancy, and the re-entrancy that a configuration gives to some
 // names: for one Mutex of a Locker that has it, or for all of them.
-func WithoutReentrancy() Option {
-	return func(s *settings) error {
-		s.reentrant = false
-		return nil
-	}
-}
+func WithoutReentrancy() Option { return always(func(s *settings) { s.reentrant = false }) }
 
 // WithFloor makes the granted token exceed floor, which must be from 0, the default, to 2^53 − 2.
 // Lock and TryLock return ErrInvalid for a floor that is more than an hour, in µs, ahead of the
-// numbers that the store grants: it would spend those of other names. Under a lease of that name with
-// no greater token WithReentrancy does not share it. A holder that a guard refused
-// with a StaleError acquires with its Max as the floor: that heals a token source which lost its
-// data.
+// numbers that the store grants: it would spend the numbers of other names. WithReentrancy does not
+// share a lease whose token is not above the floor. A holder that a guard refused with a StaleError
+// acquires with its Max as the floor: that heals a token source that lost its data.
 func WithFloor(floor Token) Option {
 	return func(s *settings) error {
 		if floor < 0 || floor >= maxToken {
@@ -213,11 +163,20 @@ func Require(n Need) Option {
 	}
 }
 
-func checkDuration(what string, d time.Duration) error {
-	if d <= 0 || d > longest {
-		return backend.Invalid("%s(%v): want more than 0 and at most %v", what, d, longest)
+// always is an option that is never refused.
+func always(set func(*settings)) Option {
+	return func(s *settings) error {
+		set(s)
+		return nil
 	}
-	return nil
+}
+
+// lasting is an option of a time from least on.
+func lasting(what string, d, least time.Duration, set func(*settings)) Option {
+	if d < least || d > longest {
+		return func(*settings) error { return backend.Invalid("%s(%v): want %v to %v", what, d, least, longest) }
+	}
+	return always(set)
 }
 
 // apply returns s with opts, checked against the backend's traits.

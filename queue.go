@@ -15,7 +15,7 @@ import (
 type line struct {
 	holder *hold    // the last hold of this process that has not ended
 	first  *place   // nil: nobody
-	lead   place    // that of a first who did not stand behind anybody
+	lead   place    // of a first one that found the line empty
 	behind []*place // in order
 }
 
@@ -26,7 +26,7 @@ type place struct {
 	err     error         // has been turned away
 	reserve int           // how many tokens it asks for
 
-	passed chan *Lease // of size 1, if there was a holder who may pass the lock on when it became first
+	passed chan *Lease // of size 1, if there was a holder that may pass the lock on when it became first
 	heir   bool        // the holder still may
 }
 
@@ -68,9 +68,9 @@ func (p *place) come() (*place, error) {
 	return p, nil
 }
 
-// turnAway ends the wait of all who stand behind the first in line. It has waited for a store that
-// is down for as long as anybody is to; they would do the same one after the other. A store that is too slow for
-// its TTL may not be so for a longer one.
+// turnAway ends the wait of all behind the first in line. The first has waited for a store that is down
+// for as long as any caller is to; the others would do the same one after the other. If the store is too
+// slow for its TTL, it may do for a caller with a longer one.
 func (l *Locker) turnAway(m *mutex, err error) {
 	slow := errors.As(err, new(lateGrant))
 	l.mu.Lock()
@@ -160,11 +160,11 @@ func (l *Locker) forgetLineLocked(name string, q *line) {
 // wantedEvery is the pause between looks at who waits elsewhere.
 const wantedEvery = time.Second
 
-// Wanted returns a channel that is closed when somebody waits for the lock: within about a second, and at
-// once for an exclusive lease that is wanted in this process. A holder whose work can be interrupted
-// lets go then. It says nothing of what they want, and stays closed if they give up; a TryLock does not
-// wait. Once asked for, it costs a look at the store each second while the lease is held. It stays open after the end
-// of the lease, and where the store cannot tell who waits (Info.Waiters is -1).
+// Wanted returns a channel that is closed when another client waits for the lock: within about a second,
+// and at once for an exclusive lease that is wanted in this process. A holder whose work can be
+// interrupted lets go then. The channel stays closed if the waiters give up; a TryLock does not wait.
+// Once asked for, it costs a look at the store each second while the lease is held. It stays open after
+// the end of the lease, and if the store cannot tell waiters (Info.Waiters is -1).
 func (le *Lease) Wanted() <-chan struct{} {
 	h, l := le.h, le.h.l
 	l.mu.Lock()
@@ -213,8 +213,8 @@ func (l *Locker) hasLocked(h *hold) bool {
 	return h.place <= len(l.holds) && l.holds[h.place-1] == h
 }
 
-// lookWanted asks the store who waits for what Wanted was called for. One round takes 2 s at the most, and poolHangs
-// for each poolMost looks that hang; the next one is planned at its end.
+// lookWanted asks the store for waiters of the locks that Wanted was called for. One round takes 2 s at the most, and
+// poolHangs for each poolMost looks that hang; the next one is planned at its end.
 func (l *Locker) lookWanted() {
 	l.mu.Lock()
 	if l.closing.Load() {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 // renew is Lease.Renew.
 func (h *hold) renew(ctx context.Context, le *Lease) error {
 	if le.Err() == nil && ctx.Err() != nil {
-		return ctxError(ctx, false, nil)
+		return leaseError(ctx, nil)
 	}
 	for {
 		flying, err := h.fly(le)
@@ -30,7 +31,7 @@ func (h *hold) renew(ctx context.Context, le *Lease) error {
 		case <-flying:
 		case <-h.ending():
 		case <-ctx.Done():
-			return ctxError(ctx, false, nil)
+			return leaseError(ctx, nil)
 		}
 	}
 	if err := h.l.enter(); err != nil {
@@ -38,31 +39,31 @@ func (h *hold) renew(ctx context.Context, le *Lease) error {
 		return err
 	}
 	defer h.l.exit()
-	left := h.left()
+	h.mu.Lock()
+	left := h.span - h.asked.Elapsed()
+	h.mu.Unlock()
 	most := min(left, core.Patience)
 	if !h.set.manual { // the schedule waits for this call, and must have time for another try
 		most = min(most, max(left-callMost(h), callMost(h)))
 	}
 	limited := &limit{Context: ctx, l: h.l, most: time.Now().Add(most), why: noAnswer(most)}
 	defer limited.end()
-	asked := backend.Now()
-	answer := h.extend(limited)
-	e, err := h.renewed(asked, own(limited.Cause(), answer))
+	e, err := h.extend(limited)
 	h.l.emit(ctx, e)
 	switch {
 	case err == nil, backend.Final(err), errors.Is(err, ErrReleased):
 	case errors.Is(limited.Cause(), ErrClosed):
 		return ErrClosed
 	case over(ctx):
-		return ctxError(ctx, false, err)
+		return leaseError(ctx, err)
 	}
 	return err
 }
 
-// extend calls the driver for a renewal of h, which renewed takes in. It gives the turn for that back if the program's
-// own code panics in its client.
-func (h *hold) extend(ctx context.Context) error {
-	back := false
+// extend calls the driver for a renewal of h, and takes in its answer. It gives the turn for that back, also if the
+// program's own code panics in its client.
+func (h *hold) extend(ctx *limit) (Event, error) {
+	back, asked := false, backend.Now()
 	defer func() {
 		if !back {
 			h.give(&h.renewing)
@@ -70,7 +71,7 @@ func (h *hold) extend(ctx context.Context) error {
 	}()
 	err := h.route.caller.Renew(ctx, []*core.Hold{h.bh})[0]
 	back = true
-	return err
+	return h.renewed(asked, own(ctx.Cause(), err))
 }
 
 // fly marks h as with the driver, for a renewal. If it is there already, fly returns
@@ -94,13 +95,6 @@ func (h *hold) fly(le *Lease) (<-chan struct{}, error) {
 	return nil, nil
 }
 
-// left is what is left until the deadline.
-func (h *hold) left() time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.span - h.asked.Elapsed()
-}
-
 // renewed takes in the store's answer to a renewal that was called for at
 // asked, and returns what became of it, with the event of that.
 func (h *hold) renewed(asked backend.Instant, answer error) (Event, error) {
@@ -114,7 +108,7 @@ func (h *hold) renewed(asked backend.Instant, answer error) (Event, error) {
 		answer = h.err
 	case answer == nil:
 		h.asked, h.span, h.overdue, h.Short = asked, h.trust(asked), false, 0
-		h.timer.Reset(h.span - now.Sub(asked)) // or it would fire at each deadline that has moved
+		h.armLocked(now) // or it would fire at each deadline that has moved
 	case errors.Is(answer, ErrLost) && h.state != held:
 		answer = ErrReleased // Unlock overtook the renewal
 	case errors.Is(answer, ErrLost):
@@ -177,7 +171,7 @@ type schedule struct {
 	l *Locker
 
 	mu     sync.Mutex
-	holds  dueHeap
+	holds  pile[*hold] // what is due first comes first
 	timer  *time.Timer
 	at     time.Time // what the timer is set to; zero when it is not
 	flying core.Group
@@ -227,7 +221,7 @@ func (s *schedule) next(h *hold, now backend.Instant, failed bool) bool {
 	} else if h.Short > 0 {
 		h.due.at, h.due.early = h.granted.Add(shortWait), 0
 	} else {
-		every := h.TTL / 3
+		every := h.vouchedLocked() / 3
 		h.due.at, h.due.early = h.asked.Time().Add(h.dice.jitter(every)), every/8
 	}
 	h.renewal, h.overdue = h.due.at, failed
@@ -262,10 +256,10 @@ func (s *schedule) remove(h *hold) {
 
 // arm sets the timer to the first hold; s.mu is held.
 func (s *schedule) arm() {
-	if len(s.holds) == 0 {
+	if len(s.holds.all) == 0 {
 		return
 	}
-	first := s.holds[0].due.at
+	first := s.holds.all[0].due.at
 	if !s.at.IsZero() && !first.Before(s.at) {
 		return
 	}
@@ -286,8 +280,8 @@ func (s *schedule) fire() {
 	now := time.Now()
 	type alike struct{ lot, span int }
 	batches := map[alike][]*hold{}
-	for len(s.holds) > 0 {
-		h := s.holds[0]
+	for len(s.holds.all) > 0 {
+		h := s.holds.all[0]
 		if now.Before(h.due.at.Add(-h.due.early)) {
 			break
 		}
@@ -370,18 +364,14 @@ func alikeSpan(h *hold) int {
 func callMost(h *hold) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	span := h.TTL
-	if h.Short > 0 {
-		span = min(span, h.Short)
-	}
-	return max(span/3, 100*time.Millisecond)
+	return max(h.vouchedLocked()/3, 100*time.Millisecond)
 }
 
 // woken makes up for a sleep of the machine: what is due is due so much earlier.
 func (s *schedule) woken(slept time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, h := range s.holds { // all by the same, so that the heap stays one
+	for _, h := range s.holds.all { // all by the same, so that the heap stays one
 		h.due.at = h.due.at.Add(-slept)
 		h.mu.Lock()
 		h.renewal = h.due.at
@@ -399,27 +389,29 @@ func (s *schedule) stop() {
 	}
 }
 
-// dueHeap orders holds by when they are due.
-type dueHeap []*hold
-
-func (q dueHeap) Len() int           { return len(q) }
-func (q dueHeap) Less(i, j int) bool { return q[i].due.at.Before(q[j].due.at) }
-func (q dueHeap) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].due.index, q[j].due.index = i+1, j+1
+// pile is a heap, for package container/heap, of things that know their place in it.
+type pile[T any] struct {
+	all    []T
+	before func(a, b T) bool
+	place  func(T) *int // from 1; 0 when it is in none
 }
 
-func (q *dueHeap) Push(x any) {
-	h := x.(*hold)
-	h.due.index = len(*q) + 1
-	*q = append(*q, h)
+func (p *pile[T]) Len() int           { return len(p.all) }
+func (p *pile[T]) Less(i, j int) bool { return p.before(p.all[i], p.all[j]) }
+func (p *pile[T]) Swap(i, j int) {
+	p.all[i], p.all[j] = p.all[j], p.all[i]
+	*p.place(p.all[i]), *p.place(p.all[j]) = i+1, j+1
 }
 
-func (q *dueHeap) Pop() any {
-	old := *q
-	h := old[len(old)-1]
-	old[len(old)-1] = nil
-	*q = old[:len(old)-1]
-	h.due.index = 0
-	return h
+func (p *pile[T]) Push(x any) {
+	p.all = append(p.all, x.(T))
+	*p.place(x.(T)) = len(p.all)
+}
+
+func (p *pile[T]) Pop() any {
+	last := len(p.all) - 1
+	x := p.all[last]
+	p.all = slices.Delete(p.all, last, last+1)
+	*p.place(x) = 0
+	return x
 }

@@ -758,6 +758,27 @@ func TestShortGrantOfASilentStore(t *testing.T) {
 	})
 }
 
+// A store that vouches for less than the TTL is asked in time, and who it leaves without an answer is told in time.
+func TestRenewedWhereTheStoreVouchesForLess(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		const most = ttl / 4
+		d.grant = func(g *backend.Grant) { g.Max = most }
+		margins := make(chan time.Duration, 1)
+		le := lock(t, open(t, d, fencelock.WithObserver(observe(func(_ context.Context, e fencelock.Event) {
+			if e.Kind == fencelock.Lost {
+				margins <- e.Margin
+			}
+		}))).Mutex("n"))
+		time.Sleep(10 * ttl)
+		wantHeld(t, "after ten TTLs", le)
+		d.on("renew", hang)
+		<-le.Done()
+		if margin := <-margins; margin <= 0 || margin > most/10 {
+			t.Errorf("it was told %v before the store lets go, which is %v after its word", margin, most)
+		}
+	})
+}
+
 // One that answers the second try keeps it.
 func TestShortGrantKept(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {

@@ -10,33 +10,33 @@ import (
 // exclusive side is the Mutex of that name: the same lock and the same queue.
 //
 // First come, first served, among readers and writers together: a writer that waits keeps later readers
-// out, so neither starves. Readers that hold at once have the same Token, that of all of them since the
-// last writer: a guard refuses none of them, and refuses a writer that they have overtaken. A reader must
-// not write: its token would pass.
+// out, so neither starves. Readers that hold at once have the same Token, which is the same for all
+// since the last writer: a guard refuses none of them, and refuses a writer that they have overtaken. A
+// reader must not write: its token would pass.
 //
 // A lease for reading cannot become one for writing: Lock with a ctx that carries it is ErrDeadlock at
 // once, also WithReentrancy, which lets RLock join a hold of either side. Without that ctx two readers
 // that want to write wait for each other. Readers of one process that ask within 3 ms share a hold at the
 // store, each with a lease of its own.
 //
-// Errors and options are those of Mutex, and ErrUnsupported for reading without Traits.Readers.
+// Errors and options are as of Mutex, and ErrUnsupported for reading without Traits.Readers.
 type RWMutex interface {
 	Mutex // alone
 	// RLock waits until the lock is held for reading, as Mutex.Lock.
 	RLock(ctx context.Context) (*Lease, error)
 	// TryRLock takes it for reading if no writer holds it and nobody waits; otherwise ErrLocked.
 	TryRLock(ctx context.Context) (*Lease, error)
-	// RLocker returns the reading side as a Mutex, for what takes one, such as LockAll.
+	// RLocker returns the reading side as a Mutex, for functions that take one, such as LockAll.
 	RLocker() Mutex
 }
 
 // Semaphore is a named set of permits. Each is leased, renewed, lost and fenced by itself: see Lease.Slot.
 //
-// How many there are is a matter of who asks, and kept nowhere: where holders have asked for different
-// numbers, no permit is granted beyond the least of theirs and one's own. So a fleet may go from 3 to 5, or
-// back, while it runs. A Mutex of the same name is alone, and a permit waits for it.
+// The store keeps no number of permits: each caller brings its own, and no permit is granted beyond the
+// least number of the holders and its own. So a fleet may go from 3 to 5, or back, while it runs. A Mutex
+// of the same name is alone, and a permit waits for it.
 //
-// Errors and options are those of Mutex, and ErrUnsupported for more than Traits.Permits.
+// Errors and options are as of Mutex, and ErrUnsupported for more than Traits.Permits.
 type Semaphore interface {
 	// Name returns the name that Locker.Semaphore was given.
 	Name() string
@@ -90,5 +90,6 @@ func (l *Locker) shared(name string, mode Mode, limit int, opts []Option) *mutex
 
 // shares reports whether somebody with these settings shares a hold by re-entry.
 func (s *settings) shares(h *hold) bool {
-	return s.reentrant && s.floor < h.Token && (s.mode == h.Mode || s.mode == Reader && h.Mode == Exclusive)
+	above := s.floor == 0 || s.floor < h.Token // a store may have no tokens
+	return s.reentrant && above && (s.mode == h.Mode || s.mode == Reader && h.Mode == Exclusive)
 }

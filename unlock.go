@@ -33,13 +33,13 @@ func (h *hold) unlock(ctx context.Context, le *Lease, began time.Time) error {
 		switch err = le.errLocked(); {
 		case h.known:
 			err = ErrReleased
-		case err == nil || h.doubt:
+		case h.err == nil && !le.released || h.doubt:
 			err = backend.Unavailable(errors.New("the Locker is being closed, which releases this lease"))
 		}
 		h.mu.Unlock()
 	}
 	if errors.Is(err, ErrUnavailable) && over(ctx) {
-		err = ctxError(ctx, false, err)
+		err = leaseError(ctx, err)
 	}
 	e := h.freed(err)
 	if kind != Released {
@@ -99,8 +99,8 @@ func (h *hold) free(ctx *limit, le *Lease) (EventKind, error) {
 	return h.freeing(le, h.release(ctx, ctx.Cause))
 }
 
-// countOut counts le out if others stay on the hold who have nothing to do with its holder: readers who came along. It
-// reports whether it is counted out: then another frees the lock, whatever the store says of le.
+// countOut counts le out if other readers that came along stay on the hold. It reports whether it is counted out: then
+// another frees the lock, whatever the store says of le.
 func (h *hold) countOut(le *Lease) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -125,23 +125,23 @@ func (h *hold) confirm(ctx *limit, le *Lease) (asked bool, err error) {
 	if done {
 		h.give(&h.renewing)
 	} else {
-		sent := backend.Now()
-		answer := h.extend(ctx)
 		var e Event
-		e, err = h.renewed(sent, own(ctx.Cause(), answer))
+		e, err = h.extend(ctx)
 		h.tell(e)
 	}
 	h.mu.Lock()
-	if h.state != held || le.released {
-		h.mu.Unlock()
-		return false, nil
+	switch {
+	case le.released:
+	case h.state == held && err == nil:
+		h.leave(le)
+		return true, nil
+	case h.state == held:
+		asked = true
+	case h.err == ErrReleased && h.asked.Sub(began) >= 0: // another lease was given back since
+		le.released, asked, err = true, true, nil
 	}
-	if err != nil {
-		h.mu.Unlock()
-		return true, err
-	}
-	h.leave(le)
-	return true, nil
+	h.mu.Unlock()
+	return asked, err
 }
 
 // freeing says what a release of le that ended with err came to.
@@ -163,9 +163,7 @@ func (h *hold) freeing(le *Lease, err error) (EventKind, error) {
 // in the lock's own transaction is committed or not.
 func (h *hold) learn(ctx *limit) error {
 	answer := h.route.caller.Release(ctx, h.bh)
-	if answer != nil {
-		answer = own(ctx.Cause(), answer)
-	}
+	answer = own(ctx.Cause(), answer)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.lateLocked(answer)
@@ -261,21 +259,24 @@ func (h *hold) stay(ctx context.Context) error {
 	return h.route.caller.Renew(ctx, []*core.Hold{h.bh})[0]
 }
 
-// discard gives back a lease that its caller does not get. If it had got it, WithMinHold binds as for an Unlock.
-func (le *Lease) discard(had bool) {
+// discard gives back a lease that its caller does not get. If it had got it, why says what ended it: WithMinHold binds
+// as for an Unlock, and WithGrace where that was a loss, of another lease.
+func (le *Lease) discard(why error) {
 	h := le.h
+	h.look()
 	h.mu.Lock()
 	switch {
-	case le.released || h.state != held: // it was lost, or Close has it
+	case le.released || h.state != held || h.l.closing.Load(): // it was lost, or Close has it
 		h.mu.Unlock()
 		return
 	case le.counted || h.refs > 1:
 		h.leave(le)
 		return
 	case h.unlocking.taken: // by another lease's Unlock, which leaves this one behind, or by Close
-		free := h.unlocking.freeLocked()
-		h.mu.Unlock()
-		go func() { <-free; le.discard(had) }()
+		h.discardLater(le, &h.unlocking, why)
+		return
+	case h.renewing.taken && len(h.leases) > 1: // for one that is counted out, and returns what the store says
+		h.discardLater(le, &h.renewing, why)
 		return
 	}
 	le.released = true
@@ -286,10 +287,20 @@ func (le *Lease) discard(had bool) {
 	h.ended()
 	h.tell(h.freed(nil))
 	least := time.Duration(0)
-	if had {
+	if why != nil {
 		least = h.minLeft()
 	}
+	if errors.Is(why, ErrLost) {
+		least = max(least, h.Grace)
+	}
 	h.route.janitor.addAfter(h.Request, least, least > 0)
+}
+
+// discardLater calls discard when a turn that somebody has is free. h.mu is held, and let go.
+func (h *hold) discardLater(le *Lease, t *turn, why error) {
+	free := t.freeLocked()
+	h.mu.Unlock()
+	go func() { <-free; le.discard(why) }()
 }
 
 // leave ends one of several leases on the hold, and its contexts. h.mu is held, and let go.
@@ -338,8 +349,13 @@ func (h *hold) close(ctx context.Context) error {
 	}
 	unlocked := h.state == unrenewed
 	h.state = releasing
+	h.undo(ErrClosed)                    // whoever is done with what it writes calls Unlock
+	cancels := h.tellLocked(ErrReleased) // before another can be granted the lock
+	h.closing = true
 	h.mu.Unlock()
-	h.undo(ErrClosed) // whoever is done with what it writes calls Unlock
+	for _, cancel := range cancels {
+		cancel()
+	}
 	err := h.release(ctx, func() error { return context.Cause(ctx) })
 	h.mu.Lock()
 	freed, ended := h.err == ErrReleased, h.state != finished

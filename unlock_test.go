@@ -68,6 +68,30 @@ func TestUnlockIsBounded(t *testing.T) {
 	}
 }
 
+// A ctx that ended with another lease says nothing of this one.
+func TestContextThatEndedWithAnotherLease(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithManualRenew())
+		other, le := lock(t, l.Mutex("other")), lock(t, l.Mutex("n"))
+		ctx := carry(t, t.Context(), other)
+		d.on("renew", func(c call) error {
+			unlock(t, other)
+			return hang(c)
+		})
+		for range 2 { // it ends during the call and before it
+			err := le.Renew(ctx)
+			wantErr(t, "renew", err, context.Canceled)
+			wantNot(t, "renew", err, fencelock.ErrReleased)
+		}
+		d.on("release", hang)
+		err := le.Unlock(ctx)
+		wantErr(t, "unlock", err, fencelock.ErrUnavailable, context.Canceled)
+		wantNot(t, "unlock", err, fencelock.ErrReleased)
+		d.on("release", nil)
+		unlock(t, le)
+	})
+}
+
 // An answer of the store is not hidden by the end of the ctx, with which Unlock works.
 func TestUnlockWithADoneContextShowsTheAnswer(t *testing.T) {
 	for _, answer := range []error{
@@ -526,6 +550,38 @@ func TestGivenBackBesideAnotherLease(t *testing.T) {
 		wantErr(t, "its ctx", context.Cause(inner), fencelock.ErrReleased)
 		wantHeld(t, "the other lease", outer)
 	})
+}
+
+// A reader whose Unlock the store has confirmed has unlocked once, also if LockAll gives the last other lease of the
+// hold back meanwhile.
+func TestReaderUnlockedBesideWhatIsGivenBack(t *testing.T) {
+	for range 50 { // which of the two comes first after the answer is a race
+		bubble(t, func(t *testing.T, d *fake) {
+			l, other := open(t, d), open(t, d.other())
+			readers := l.RWMutex("a")
+			ls, err := fencelock.LockAll(t.Context(), readers.RLocker(), l.Mutex("b"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			le := lease(t, fencelock.Reader, readers.RLock)
+			time.Sleep(time.Second)
+			d.on("renew", slowBack(time.Second))
+			unlocked := make(chan error, 1)
+			go func() { unlocked <- le.Unlock(t.Context()) }()
+			synctest.Wait()
+			if err := other.Break(t.Context(), "b"); err != nil {
+				t.Error(err)
+			}
+			if err := <-unlocked; err != nil {
+				t.Errorf("the reader: %v", err)
+			}
+			synctest.Wait()
+			wantErr(t, "what is given back", ls.Lease("a").Err(), fencelock.ErrReleased)
+			wantErr(t, "the reader's second Unlock", le.Unlock(t.Context()), fencelock.ErrReleased)
+			time.Sleep(time.Second)
+			wantFree(t, other, "a")
+		})
+	}
 }
 
 // CleanedUp is the event of a lock that LockAll gives back, as nobody got it.

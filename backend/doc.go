@@ -41,9 +41,11 @@
 //     expiry, which a driver with Traits.MinHold does not bring forward when it is closed.
 //   - released, lost: final. A lost hold is abandoned once its Grace and the time of WithMinHold are
 //     over, so that the store does not keep it longer than it must; a Close before that leaves it to
-//     the store's expiry. A lease that Lock cannot return, for its Observer panicked, is released and abandoned.
-//   - abandoned: Leave is called, with growing pauses, until the store answers; once TTL +
-//     Grace are over, for 10,000 requests at most. Close gives it a few more tries.
+//     the store's expiry. If the Observer panics, so that Lock cannot return the lease, the lease is
+//     released and abandoned.
+//   - abandoned: Leave is called, with growing pauses, until the store answers. ErrInvalid is an
+//     answer unless the claim was granted: its rights may come back. Once TTL + Grace are over, at
+//     most 10,000 requests are kept. Close gives them a few more tries.
 //
 // # The time model
 //
@@ -52,19 +54,18 @@
 //	Deadline = (moment before the request was sent) + TTL − margin
 //	margin   = max(20 ms, 2 % of the TTL, Traits.Margin)
 //
-// or sooner where [Grant].Max or WithMaxHold says so, on its own monotonic clock, sleep of the
-// machine included ([Instant]); the store frees the lock no earlier than TTL + Grace after it
-// applied the request, by its own clock. The request was applied after it was sent, so the holder
-// stops first, whatever the network did to the reply, as long as the two clocks' rates differ by
-// less than the margin's share of the TTL. Wall clocks of clients play no part. What a driver's
-// store assumes of its server's clock stands in the driver's package comment and in
-// Traits.ClockFree.
+// or sooner if [Grant].Max or WithMaxHold says so, on its own monotonic clock, sleep of the machine
+// included ([Instant]). The store frees the lock no earlier than TTL + Grace after it applied the
+// request, by its own clock. The request was applied after it was sent, so the holder stops first,
+// whatever the network did to the reply, as long as the two clocks' rates differ by less than the
+// margin's share of the TTL. Wall clocks of clients play no part. The package comment of a driver
+// and Traits.ClockFree say what is assumed of the clock of its server.
 //
 // A request's reply that comes after the deadline that it would set is no grant: the engine gives
 // it back. A deadline is moved only by a renewal that the store confirmed before the old deadline.
 //
-// What no lease can promise: that a process which is stopped between its look at the lease and its
-// write does not write too late. The fencing token is for that: the resource itself must check it.
+// No lease can promise that a process which is stopped between its look at the lease and its write
+// does not write too late. The fencing token is for that: the resource itself must check it.
 //
 // # The way of a Lock
 //

@@ -68,7 +68,7 @@ type Request struct {
 
 // A Grant is the store's yes.
 type Grant struct {
-	// Token is greater than that of every earlier grant of this name and than
+	// Token is greater than the token of every earlier grant of this name and than
 	// Request.Floor. The store computes it in the step that grants, once
 	// ownership is certain, and when a waiter merely joins the queue only if
 	// nothing that was granted or raised since can have gone above it.
@@ -96,7 +96,7 @@ type Grant struct {
 	// than the TTL (a session, a validity computed from several nodes); 0: TTL.
 	Max time.Duration
 	// Short, where it is not 0, stands for TTL + Grace after Asked until the engine has renewed, which
-	// it does soon: a store that pushes a grant may keep it for a waiter who may be dead no longer
+	// it does soon: a store that pushes a grant to a waiter, which may be dead, keeps it for no longer
 	// than that.
 	Short time.Duration
 	// Ungated: the request takes part in a migration, and the store has no gate of
@@ -108,12 +108,12 @@ type Grant struct {
 }
 
 // Info describes one name as the store sees it. A process that passes a lock on within itself does
-// not tell the store: elsewhere Token is then that of the first of its holders, and the present
-// one's is up to Grant.Reserved more.
+// not tell the store: other processes then see the Token of the first of its holders, and the present
+// holder's is up to Grant.Reserved more.
 type Info struct {
 	Name      string        `json:"name"`
 	Owner     string        `json:"owner"`      // empty when unknown: free, or held by a stranger
-	Held      bool          `json:"held"`       // someone holds it, whoever that is
+	Held      bool          `json:"held"`       // by any program
 	Token     Token         `json:"token"`      // 0 when unknown
 	ExpiresIn time.Duration `json:"expires_in"` // by the store's clock; 0: no expiry of its own
 	Waiters   int           `json:"waiters"`    // waiting processes; -1 when the store cannot tell
@@ -127,7 +127,7 @@ type Info struct {
 
 	// For the engine, of Look:
 	Both    string `json:"-"` // the migration of a holder in PhaseBoth
-	Pending bool   `json:"-"` // kept for a waiter who has not asked for it yet
+	Pending bool   `json:"-"` // kept for a waiter that has not asked for it yet
 	// Nameless: the store does not know the name, which may be any; Name says what it knows.
 	Nameless bool `json:"-"`
 }
@@ -137,7 +137,7 @@ type Held struct {
 	// ID tells it from others: a driver gives Request.Nonce, of which the engine shows the first 12 digits.
 	ID        string        `json:"id"`
 	Owner     string        `json:"owner"`
-	Token     Token         `json:"token"` // 0: kept for a waiter who has not asked for it yet
+	Token     Token         `json:"token"` // 0: kept for a waiter that has not asked for it yet
 	Slot      int           `json:"slot"`  // of a permit
 	ExpiresIn time.Duration `json:"expires_in"`
 }
@@ -160,7 +160,8 @@ type Calls struct {
 	Abreast int
 	// Mixed: Ask takes leaves too (Claim.Leaving), and Leave is never called.
 	Mixed bool
-	// Aside: a call may outlive the end of its ctx, so none is made on the caller's own goroutine.
+	// Aside: an Ask or Leave may outlive the end of its ctx, so none is made on the caller's own goroutine. Other
+	// methods return when ctx ends.
 	Aside bool
 	// Tells: the store itself calls Request.Lost when a lock is taken away, and is not looked at.
 	Tells bool
@@ -256,8 +257,8 @@ type Mover interface {
 	// Source returns a number that no token of the keyspace exceeds yet.
 	Source(ctx context.Context) (Token, error)
 
-	// Raise makes every later token greater than floor: those of held's name, in one step with
-	// seeing that the lock is still held's (else ErrLost), or with nil those of all names.
+	// Raise makes every later token greater than floor: the tokens of held's name, in one step with
+	// seeing that the lock is still held's (else ErrLost), or with nil the tokens of all names.
 	Raise(ctx context.Context, floor Token, held *Claim) error
 }
 

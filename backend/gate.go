@@ -80,8 +80,8 @@ type Gate struct {
 	// Epoch rises with every change. It is at least the µs since 1970 of the
 	// change, so that it rises over a loss of the store's data too.
 	Epoch int64 `json:"epoch"`
-	// Torn: the store keeps the gate in several places, and they do not agree, for
-	// somebody who changed it was interrupted. State is GateBoth then, and Epoch the greatest.
+	// Torn: the store keeps the gate in several places, and they do not agree, because a
+	// change was interrupted. State is GateBoth then, and Epoch the greatest.
 	Torn bool `json:"torn,omitempty"`
 }
 
@@ -92,7 +92,7 @@ func (g Gate) Admits(move string, phase Phase) bool {
 }
 
 // Admit returns nil if gates let r in, and otherwise a *[GateError]. gated
-// reports whether one of them is that of r's own migration. A driver that checks its gates in
+// reports whether one of them belongs to r's own migration. A driver that checks its gates in
 // a script of the store does there what this does.
 func Admit(gates []Gate, r *Request) (gated bool, err error) {
 	for _, g := range gates {

@@ -19,27 +19,20 @@ func (g Gate) same(o Gate) bool {
 	return g.State == o.State && g.Epoch == o.Epoch && slices.Equal(g.Scope, o.Scope)
 }
 
-// ChangeGate returns gates with g in it as SetGate(g, was) demands, or ErrGateMoved. changed is
-// false where g stands already, and there is nothing to write. It is for a driver that keeps a list
-// of gates and replaces it in one step; gates is left as it is.
-func ChangeGate(gates []Gate, g Gate, was int64) (next []Gate, changed bool, err error) {
-	g.Torn = false
-	i := gateOf(gates, g.Move)
+// ChangeGate reports whether a place with these gates has to write g for SetGate(g, was): not where it stands already.
+// The error is ErrGateMoved.
+func ChangeGate(gates []Gate, g Gate, was int64) (changed bool, err error) {
 	var old Gate
-	if i >= 0 {
+	if i := gateOf(gates, g.Move); i >= 0 {
 		old = gates[i]
 	}
 	switch {
-	case i >= 0 && old.same(g):
-		return gates, false, nil
+	case old.same(g):
+		return false, nil
 	case was == Lower && old.Epoch >= g.Epoch, was != Lower && old.Epoch != was:
-		return nil, false, ErrGateMoved
-	case i < 0:
-		return append(slices.Clone(gates), g), true, nil
+		return false, ErrGateMoved
 	}
-	next = slices.Clone(gates)
-	next[i] = g
-	return next, true, nil
+	return true, nil
 }
 
 // EncodeGates writes a list of gates for a driver that keeps all of them in one value of its store:

@@ -154,6 +154,11 @@ func unknownScheme(scheme string) error {
 // ParseURL splits a backend's URL. Unlike url.Parse it takes a list of hosts,
 // and its error never quotes the URL, which may hold a password.
 func ParseURL(rawURL string) (*url.URL, error) {
+	control := func(r rune) bool { return r < ' ' || r == 0x7f }
+	if strings.TrimSpace(rawURL) != rawURL || strings.ContainsFunc(rawURL, control) {
+		return nil, Invalid("the URL has white space around it or a control character in it, such as the newline " +
+			"at the end of a secret: leave that out")
+	}
 	scheme, rest, ok := strings.Cut(rawURL, "://")
 	if !ok {
 		if s, _, ok := strings.Cut(rawURL, ":"); ok && slices.Contains(Schemes(), strings.ToLower(s)) {

@@ -55,10 +55,10 @@ func (r *Request) Most() int {
 	return 1
 }
 
-// Admits is the one rule of who may hold a name beside whom: all have one mode, and their number is at
+// Admits is the one rule for holding a name together: all holders have one mode, and their number is at
 // most the least Most among them. So requests whose Limit differs bind each other, and nobody is beside
-// Exclusive. there are those who hold it, waiters to whom it is kept included. A driver asks it only
-// where nobody waits in front; package tests/models/shared says what else it must keep.
+// Exclusive. there are its holders, and the waiters that it is kept for. A driver asks it only for a
+// claim with no waiter in front; package tests/models/shared says what else it must keep.
 func (r *Request) Admits(there []*Request) bool {
 	most := r.Most()
 	for _, h := range there {

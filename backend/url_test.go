@@ -73,8 +73,11 @@ func TestParseURLRefuses(t *testing.T) {
 		"redis://h#":             "fragment",
 		"redis://h/%zz":          "cannot be read",
 		"redis://u%zz@h":         "cannot be read",
-		"redis://h\x7f":          "",
-		"redis://h/\x00":         "",
+		"redis://h\x7f":          "control character",
+		"redis://h/\x00":         "control character",
+		"redis://u:p@h/0\n":      "white space around it",
+		" redis://h":             "white space around it",
+		"file:///locks\r\n":      "white space around it",
 		"user:pass@redis://h":    "",
 		"redis//user:pass@h://x": "",
 	} {

@@ -1,8 +1,8 @@
 // Package bench measures backends side by side: the same operations over the public interface
 // (fencelock.Locker) on each, and in the same run the raw store through its own client.
 //
-// Rounds alternate: ours, raw, ours, raw, and so on, so that what else the machine does falls on
-// both. A rate alone says little; the ratio of the two is the measure. Docs: docs/performance.md.
+// Rounds alternate: ours, raw, ours, raw, and so on, so that other work of the machine falls on both.
+// A rate alone says little; the ratio of the two is the measure. Docs: docs/performance.md.
 //
 // What is measured ([Ops]):
 //
@@ -19,6 +19,5 @@
 //     the process has a list of those that are free.
 //
 // Everything is under a prefix of its own, which is emptied at the end, also after an error and
-// when the ctx ends. What a backend keeps for its tokens, however many names there are, stays: no
-// token may ever go back.
+// when the ctx ends. The keys of a backend's tokens stay, a bounded number: no token may ever go back.
 package bench

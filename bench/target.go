@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -52,18 +53,11 @@ func (t Target) open(ctx context.Context) (*bed, error) {
 	if err != nil {
 		return nil, err
 	}
-	one, err := b.dial(ctx)
-	if err != nil {
+	if b.one, err = b.locker(ctx); err != nil {
 		return nil, err
 	}
-	b.traits, b.label = one.Traits(), t.Name
-	if b.label == "" {
-		b.label = b.traits.Name
-	}
-	if b.one, err = fencelock.New(one, fencelock.WithTTL(b.ttl)); err != nil {
-		_ = one.Close() // the option's error is the one to report
-		return nil, err
-	}
+	b.traits = b.one.Traits()
+	b.label = cmp.Or(t.Name, b.traits.Name)
 	if b.two, err = b.locker(ctx); err == nil {
 		p.Query = b.query
 		b.raw, err = raw.Open(ctx, p)
@@ -122,7 +116,7 @@ func (b *bed) locker(ctx context.Context, opts ...fencelock.Option) (*fencelock.
 	}
 	l, err := fencelock.New(d, append([]fencelock.Option{fencelock.WithTTL(b.ttl)}, opts...)...)
 	if err != nil {
-		_ = d.Close()
+		_ = d.Close() // the option's error is the one to report
 	}
 	return l, err
 }

@@ -64,12 +64,21 @@ type Backend struct {
 	traits pos // what a message about Traits points at
 }
 
-// URL returns the URL, with whatever password it has; empty for a migration.
+// URL returns the URL, with whatever password it has; empty for a migration. It has ttl= also where the file gives the
+// TTL beside the URL.
 func (b *Backend) URL() string {
 	if b.url == nil {
 		return ""
 	}
-	return b.url()
+	raw := b.url()
+	if u, err := backend.ParseURL(raw); err == nil && b.TTL > 0 && !u.Query().Has("ttl") {
+		sep := "?"
+		if u.RawQuery != "" || u.ForceQuery {
+			sep = "&"
+		}
+		raw += sep + "ttl=" + b.TTL.String()
+	}
+	return raw
 }
 
 // LeaseTTL returns the TTL of a lease when no option sets one.

@@ -135,20 +135,27 @@ func (d *document) pairs(n *yaml.Node, what string, do func(key text, value *yam
 		d.problems.add(at(n), "%s: want a mapping (key: value)", what)
 		return false
 	}
+	split := false // YAML splits a URL without quotes at each comma, and a password with it
+	for i := 0; i < len(n.Content); i += 2 {
+		split = split || strings.ContainsAny(n.Content[i].Value, "@/")
+	}
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k := n.Content[i]
 		if !d.plainNode(k) {
 			continue
 		}
+		v := n.Content[i+1]
 		switch {
 		case k.Kind != yaml.ScalarNode:
 			d.problems.add(at(k), "%s: a key must be a word", what)
+		case strings.Contains(k.Value, "@"), split && v.Kind == yaml.ScalarNode && v.Value == "":
+			d.problems.add(at(k), "%s: this is no key (a piece of a URL without quotes?): put the URL in quotes", what)
 		case seen[k.Value]:
 			d.problems.add(at(k), "%s: key %s stands twice", what, quote(k.Value))
 		default:
 			seen[k.Value] = true
-			do(text{k.Value, k.Value, at(k)}, n.Content[i+1])
+			do(text{k.Value, k.Value, at(k)}, v)
 		}
 	}
 	return true
@@ -159,17 +166,10 @@ func (d *document) pairs(n *yaml.Node, what string, do func(key text, value *yam
 func (d *document) fields(n *yaml.Node, what string, required int, known ...string) map[string]*yaml.Node {
 	fields := map[string]*yaml.Node{}
 	before := len(d.problems)
-	split := false // YAML splits a URL without quotes at each comma, and a password with it
-	for i := 0; i < len(n.Content); i += 2 {
-		split = split || strings.ContainsAny(n.Content[i].Value, "@/")
-	}
 	ok := d.pairs(n, what, func(key text, value *yaml.Node) {
 		if !slices.Contains(known, key.value) {
-			shown := quote(key.value)
-			if split {
-				shown = "(of a URL without quotes?)"
-			}
-			d.problems.add(key.at, "%s: unknown key %s: known are %s", what, shown, strings.Join(known, ", "))
+			d.problems.add(key.at, "%s: unknown key %s: known are %s",
+				what, quote(key.value), strings.Join(known, ", "))
 			return
 		}
 		fields[key.value] = value
@@ -202,7 +202,7 @@ func (d *document) text(n *yaml.Node, what string) (t text, ok bool) {
 		return t, false
 	}
 	if t.value = value; value == "" {
-		d.problems.add(t.at, "%s is empty", what)
+		d.problems.add(t.at, "%s is empty: want a value", what)
 		return t, false
 	}
 	return t, true

@@ -85,8 +85,13 @@ func TestLoad(t *testing.T) {
 	if r := c.Rules()[2]; r.Line != 11 || r.Column != 5 || r.Match != "inventory/*" {
 		t.Errorf("got rule %+v, want the one of line 11", r)
 	}
-	if got, want := c.Backends()[0].URL(), "redis://:"+secret+"@10.0.0.5:6379/0"; got != want {
-		t.Errorf("got URL %s, want %s", got, want)
+	for i, want := range []string{
+		"redis://:" + secret + "@10.0.0.5:6379/0", "etcd://e1:2379,e2:2379,e3:2379?ttl=15s",
+		"postgres://db/app?mode=row&ttl=5s", "postgres://db/app?mode=lease", "",
+	} {
+		if got := c.Backends()[i].URL(); got != want {
+			t.Errorf("got URL %s, want %s", got, want)
+		}
 	}
 	if got := fmt.Sprintf("%v %+v %#v %+v", c, c, c, *c.Backends()[0]); strings.Contains(got, secret) {
 		t.Errorf("printing a Config shows the password: %s", got)
@@ -199,13 +204,23 @@ func oneBackend(text string) string {
 
 // A URL without quotes, which YAML splits at the commas of its password.
 func TestPiecesOfAPassword(t *testing.T) {
-	_, err := load(oneBackend("{url: redis://app:first,Second,Third@10.0.0.5:6379/0}"))
-	if err == nil || !strings.Contains(err.Error(), "of a URL without quotes?") {
-		t.Errorf("got %v, want it to name the URL", err)
-	}
-	for _, piece := range []string{"first", "Second", "Third"} {
-		if err != nil && strings.Contains(err.Error(), piece) {
-			t.Errorf("got %v, want no %q in it", err, piece)
+	for name, text := range map[string]string{
+		"a url":               oneBackend("{url: redis://app:first,Second,Third@10.0.0.5:6379/0}"),
+		"a piece twice":       oneBackend("{url: redis://app:first,Second,Second,Third@10.0.0.5:6379/0}"),
+		"a url and a ttl":     oneBackend("{url: redis://app:first,Second,Third@10.0.0.5:6379/0, ttl: 5s}"),
+		"in place of a field": oneBackend("{redis://app:first,Second,Third@10.0.0.5:6379/0}"),
+		"in place of a backend": "backends: {a: redis://app:first,Second,Third@10.0.0.5:6379/0}\n" +
+			"locks: [{match: x, scenario: general, backend: none}]\n",
+		"in a rule": rules("{match: x, scenario: general, backend: redis://app:first,Second,Third@h/0}"),
+	} {
+		_, err := load(text)
+		if err == nil || !strings.Contains(err.Error(), "of a URL without quotes?") {
+			t.Errorf("%s: got %v, want it to name the URL", name, err)
+		}
+		for _, piece := range []string{"first", "Second", "Third"} {
+			if err != nil && strings.Contains(err.Error(), piece) {
+				t.Errorf("%s: got %v, want no %q in it", name, err, piece)
+			}
 		}
 	}
 }

@@ -39,9 +39,6 @@ func covers(wide, narrow string) bool {
 func checkMatch(pattern string) string {
 	head, star := strings.CutSuffix(pattern, "*")
 	switch {
-	case pattern == "":
-		return `match is empty: want a name, the beginning of names followed by * ` +
-			`(such as "inventory/*"), or "*" for all`
 	case strings.Contains(head, "*"):
 		return `match has a * before its end: want a name, or the beginning of names followed by ` +
 			`one * (such as "inventory/*")`

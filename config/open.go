@@ -113,16 +113,8 @@ func (b *Backend) Driver(ctx context.Context) (backend.Driver, error) {
 	if b.url == nil {
 		return nil, backend.Invalid("backend %q is a migration: it has no URL", b.Name)
 	}
-	raw := b.url()
-	if u, err := backend.ParseURL(raw); err == nil && b.TTL > 0 && !u.Query().Has("ttl") { // a driver may refuse a TTL
-		sep := "?"
-		if u.RawQuery != "" || u.ForceQuery {
-			sep = "&"
-		}
-		raw += sep + "ttl=" + b.TTL.String()
-	}
-	// ttl= is the engine's key, and was read when the file was loaded.
-	return backend.Open(ctx, raw, func(q *backend.Query) { q.Duration("ttl", 0) })
+	// ttl= is the engine's key, and was read when the file was loaded. A driver may refuse a TTL.
+	return backend.Open(ctx, b.URL(), func(q *backend.Query) { q.Duration("ttl", 0) })
 }
 
 // stores returns the backends with a URL that the routed rules lock in, each once.
@@ -203,7 +195,10 @@ func answered(err error) error {
 // unopened returns the error of an Open that its ctx may have ended.
 func unopened(ctx context.Context, err error) error {
 	if d, ok := ctx.Deadline(); ok && time.Until(d) <= time.Millisecond {
-		<-ctx.Done() // a network timeout made of it may be seen a moment earlier
+		select { // a network timeout made of it may be seen a moment earlier
+		case <-ctx.Done():
+		case <-time.After(10 * time.Millisecond): // a context of an unusual kind: its deadline is all that it has
+		}
 	}
 	if ctx.Err() == nil || !errors.Is(err, backend.ErrUnavailable) {
 		return err

@@ -246,6 +246,13 @@ func TestScenariosAreCheckedAtOpen(t *testing.T) {
 	}
 }
 
+// overdue is a context whose deadline has passed, and which does not end.
+type overdue struct{ context.Context }
+
+func (overdue) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
+func (overdue) Done() <-chan struct{}       { return nil }
+func (overdue) Err() error                  { return nil }
+
 func TestOpenErrors(t *testing.T) {
 	t.Parallel()
 	down := "counted://:" + secret + "@127.0.0.1:1"
@@ -284,6 +291,9 @@ func TestOpenErrors(t *testing.T) {
 			`backend "down"`,
 		},
 		"dead and bad": {gone, down, nil, []error{context.Canceled, errGone}, ""},
+		"a ctx that never ends": {
+			overdue{t.Context()}, down, nil, []error{fencelock.ErrUnavailable}, `backend "down"`,
+		},
 	}
 	for name, tt := range tests {
 		host := fresh()

@@ -105,7 +105,10 @@ func kindOf(name string) kind {
 			"several Redis servers and no etcd, ZooKeeper or Postgres", "",
 		}
 	case "etcd":
-		return kind{"etcd://h1:2379,h2:2379,h3:2379", "etcd 3.5.13+", "leaders, jobs that must not run twice", ""}
+		return kind{
+			"etcd://h1:2379,h2:2379,h3:2379", "etcd 3.5.13+ (of 3.4, 3.4.31+)",
+			"leaders, jobs that must not run twice", "",
+		}
 	case "zookeeper":
 		return kind{
 			"zookeeper://h1:2181,h2:2181,h3:2181", "ZooKeeper (tested: 3.8)",

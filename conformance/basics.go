@@ -90,9 +90,7 @@ func oneHolder(ctx context.Context, e *Env) error {
 	if le.Token() <= 0 && e.traits.Fencing != backend.NoFencing {
 		return fmt.Errorf("token: got %d, want a positive one", le.Token())
 	}
-	if err := le.Err(); err != nil {
-		return fmt.Errorf("the Err of a held lease: got %w, want nil", err)
-	}
+	check(live(le, "a lease that was just granted"))
 	check(unlock(ctx, le, "the first client"))
 	le = must(try(ctx, b, name, "after the unlock"))
 	return unlock(ctx, le, "the second client")
@@ -123,11 +121,15 @@ func reentry(ctx context.Context, e *Env) error {
 	le := must(try(ctx, a, name, "a free lock"))
 	inside, cancel := le.Context(ctx)
 	defer cancel()
-	began := time.Now()
-	_, err := a.Mutex(name).Lock(inside)
-	check(want(err, fencelock.ErrDeadlock, "Lock inside"))
-	if took := time.Since(began); took > e.Slack() {
-		return fmt.Errorf("ErrDeadlock took %v, want at once", took)
+	least := time.Hour // of several, as for A5
+	for range 3 {
+		began := time.Now()
+		_, err := a.Mutex(name).Lock(inside)
+		check(want(err, fencelock.ErrDeadlock, "Lock inside"))
+		least = min(least, time.Since(began))
+	}
+	if least > e.Slack() {
+		return fmt.Errorf("ErrDeadlock took at least %v, want at once", least)
 	}
 	again, err := a.Mutex(name, fencelock.WithReentrancy()).Lock(inside)
 	if err != nil {
@@ -193,7 +195,7 @@ func doneCtx(ctx context.Context, e *Env) error {
 	must(cycle(ctx, l, name, "before"))
 	done, cancel := context.WithCancel(ctx)
 	cancel()
-	before := must(settled(ctx, link))
+	before := settled(ctx, link)
 	for range 2 * idle {
 		for _, lock := range []func(context.Context) (*fencelock.Lease, error){
 			l.Mutex(name).Lock, l.Mutex(name).TryLock,
@@ -212,26 +214,22 @@ func doneCtx(ctx context.Context, e *Env) error {
 const idle = 4
 
 // settled waits until what earlier calls left under way was sent, and returns how many requests there were by then.
-func settled(ctx context.Context, link Link) (int64, error) {
+func settled(ctx context.Context, link Link) int64 {
 	before := link.Counts().Requests
 	for range 40 {
-		if err := sleep(ctx, 50*time.Millisecond); err != nil {
-			return 0, err
-		}
+		check(sleep(ctx, 50*time.Millisecond))
 		now := link.Counts().Requests
 		if now == before {
 			break
 		}
 		before = now
 	}
-	return before, nil
+	return before
 }
 
 // quiet returns an error if more than the upkeep of the connections was sent since before.
 func (e *Env) quiet(ctx context.Context, link Link, before int64, d time.Duration) error {
-	if err := sleep(ctx, d); err != nil {
-		return err
-	}
+	check(sleep(ctx, d))
 	if sent := link.Counts().Requests - before; sent > idle*int64(max(e.h.Stores, 1)) {
 		return fmt.Errorf("requests sent: got %d, want none but the connections' upkeep", sent)
 	}
@@ -281,7 +279,7 @@ func cancelledWaiter(ctx context.Context, e *Env) error {
 func badArguments(ctx context.Context, e *Env) error {
 	l, link := must2(e.OpenThrough(ctx))
 	must(cycle(ctx, l, e.Name(), "before"))
-	before := must(settled(ctx, link))
+	before := settled(ctx, link)
 	for _, bad := range []fencelock.Mutex{
 		l.Mutex(""), l.Mutex("a\x00b"), l.Mutex("\xff"), l.Mutex(strings.Repeat("x", 513)),
 		l.Mutex("n", fencelock.WithTTL(-1)), l.Mutex("n", fencelock.WithTTL(1)),

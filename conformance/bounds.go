@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,20 +11,21 @@ import (
 
 func grace(ctx context.Context, e *Env) error {
 	b := must(e.Open(ctx))
+	errs := make(chan error, 2)
 	for _, renewed := range []bool{false, true} {
-		check(e.graceOnce(ctx, b, renewed))
+		name := e.Name()
+		go func() { errs <- stopped(func() error { return e.graceOnce(ctx, b, name, renewed) }) }()
 	}
+	check(errors.Join(<-errs, <-errs))
 	// An Unlock and a Break free it without grace.
-	a := must(e.Open(ctx, e.short(), fencelock.WithGrace(e.TTL())))
+	a := must(e.Open(ctx, e.kept(), fencelock.WithGrace(e.TTL())))
 	name := e.Name()
 	le := must(try(ctx, a, name, "a free lock"))
 	check(unlock(ctx, le, "the holder"))
 	next := must(try(ctx, b, name, "after an Unlock under WithGrace"))
 	check(unlock(ctx, next, "the next"))
 	must(try(ctx, a, name, "a free lock"))
-	if err := b.Break(ctx, name); err != nil {
-		return fmt.Errorf("Break: got %w, want nil", err)
-	}
+	check(want(b.Break(ctx, name), nil, "Break"))
 	r := must(granted(
 		ctx, locking(ctx, b, name), e.TTL()/2+e.Slack(), "the next, after a Break under WithGrace",
 	))
@@ -31,27 +33,24 @@ func grace(ctx context.Context, e *Env) error {
 }
 
 // graceOnce lets a lease with a grace be lost, which was renewed before or not, while b waits for its lock.
-func (e *Env) graceOnce(ctx context.Context, b *fencelock.Locker, renewed bool) error {
-	delay := e.TTL()
+func (e *Env) graceOnce(ctx context.Context, b *fencelock.Locker, name string, renewed bool) error {
+	delay := e.Kept()
 	// By hand: a renewal on its way would set the expiry anew.
 	a, link := must2(e.OpenThrough(
-		ctx, e.short(), fencelock.WithGrace(delay), fencelock.WithManualRenew(),
+		ctx, e.kept(), fencelock.WithGrace(delay), fencelock.WithManualRenew(),
 	))
-	name := e.Name()
 	le := must(try(ctx, a, name, "a free lock"))
 	if renewed {
-		if err := le.Renew(ctx); err != nil {
-			return fmt.Errorf("Renew: got %w, want nil", err)
-		}
+		check(want(le.Renew(ctx), nil, "Renew"))
 	}
 	next := locking(ctx, b, name)
 	link.Set(blackHole)
-	must(ended(ctx, le, e.TTL()+e.Slack()))
+	must(ended(ctx, le, e.Kept()+e.Slack()))
 	if !e.traits.LeasePerConn { // a cut connection would end that lease for good, and with it its grace
 		link.Cut()
 		link.Set(passAll) // the old holder's clean-up must respect the grace too
 	}
-	r := must(granted(ctx, next, delay+e.TTL()+time.Second+e.Slack(), "the next"))
+	r := must(granted(ctx, next, delay+e.Kept()+time.Second+e.Slack(), "the next"))
 	if got := r.at.Sub(le.Deadline()); got < delay-e.traits.Resolution {
 		return fmt.Errorf("granted %v after the old holder's Deadline (renewed before: %v), "+
 			"want at least the grace, %v", got, renewed, delay)
@@ -70,12 +69,22 @@ func ownTTL(ctx context.Context, e *Env) error {
 		return fmt.Errorf("the short lease: %w", err)
 	}
 	check(sleep(ctx, e.TTL()/2))
-	if err := long.Err(); err != nil {
-		return fmt.Errorf("the long lease: got %w, want it held", err)
-	}
+	check(live(long, "the long lease"))
 	b := must(e.Open(ctx))
 	check(held(ctx, b, name, "the long lease"))
-	return unlock(ctx, long, "the long lease")
+	check(unlock(ctx, long, "the long lease"))
+	if e.h.Link == nil {
+		return nil
+	}
+	// And of a client that is never heard of again.
+	a, link := must2(e.OpenThrough(ctx))
+	long = must(try(ctx, a, e.Name(), "a free lock"))
+	short = must(try(ctx, a, e.Name(), "a free lock", e.short()))
+	link.Set(blackHole)
+	next := locking(ctx, b, short.Name())
+	r := must(granted(ctx, next, 2*e.TTL()+time.Second+e.Slack(), "the next, after a short lease beside a long one"))
+	check(held(ctx, b, long.Name(), "the long lease"))
+	return unlock(ctx, r.lease, "the next")
 }
 
 func maxHold(ctx context.Context, e *Env) error {
@@ -90,9 +99,7 @@ func maxHold(ctx context.Context, e *Env) error {
 		next := locking(ctx, b, name)
 		if len(opts) > 0 {
 			check(sleep(ctx, e.TTL()/2))
-			if err := le.Renew(ctx); err != nil {
-				return fmt.Errorf("Renew: got %w, want nil", err)
-			}
+			check(want(le.Renew(ctx), nil, "Renew"))
 		}
 		told := must(ended(ctx, le, 2*e.TTL()+e.Slack()))
 		check(lostBy(le, "at the bound", fencelock.MaxHold))
@@ -128,9 +135,7 @@ func minHold(ctx context.Context, e *Env) error {
 		by := time.Now()
 		check(unlock(ctx, le, "the first"))
 		if w.closes {
-			if err := a.Close(); err != nil {
-				return fmt.Errorf("Close: got %w, want nil", err)
-			}
+			check(want(a.Close(), nil, "Close"))
 		}
 		check(held(ctx, b, name, w.when))
 		r := must(granted(ctx, locking(ctx, b, name), w.most, "the next, "+w.when))
@@ -156,9 +161,7 @@ func acquireCtxEnds(ctx context.Context, e *Env) error {
 	r := must(granted(ctx, ch, time.Second+e.Slack(), "the waiter"))
 	cancel()
 	check(sleep(ctx, e.Kept()*3/2))
-	if err := r.lease.Err(); err != nil {
-		return fmt.Errorf("after the acquire ctx ended: got %w, want the lease held", err)
-	}
+	check(live(r.lease, "after the acquire ctx ended"))
 	check(held(ctx, b, name, "after the acquire ctx ended"))
 	return unlock(ctx, r.lease, "the holder")
 }

@@ -78,17 +78,13 @@ type child struct {
 
 func (c *child) obey(ctx context.Context, verb string, args []string) (string, error) {
 	switch verb {
-	case "lock", "try": // name ttl-ms
-		ms, err := strconv.Atoi(args[1])
-		if err != nil {
+	case "lock": // name TTL grace
+		ttl, err := time.ParseDuration(args[1])
+		grace, bad := time.ParseDuration(args[2])
+		if err = errors.Join(err, bad); err != nil {
 			return "", err
 		}
-		m := c.l.Mutex(args[0], fencelock.WithTTL(time.Duration(ms)*time.Millisecond))
-		lock := m.Lock
-		if verb == "try" {
-			lock = m.TryLock
-		}
-		le, err := lock(ctx)
+		le, err := c.l.Mutex(args[0], fencelock.WithTTL(ttl), fencelock.WithGrace(grace)).Lock(ctx)
 		if err != nil {
 			return "", err
 		}
@@ -96,13 +92,13 @@ func (c *child) obey(ctx context.Context, verb string, args []string) (string, e
 		defer c.mu.Unlock()
 		c.leases[args[0]] = le
 		return strconv.FormatInt(le.Token(), 10), nil
-	case "many": // n ttl-ms: so many long names
+	case "many": // n TTL: so many long names
 		n, err := strconv.Atoi(args[0])
-		ms, bad := strconv.Atoi(args[1])
+		ttl, bad := time.ParseDuration(args[1])
 		if err = errors.Join(err, bad); err != nil {
 			return "", err
 		}
-		return "", c.lockMany(ctx, n, time.Duration(ms)*time.Millisecond)
+		return "", c.lockMany(ctx, n, ttl)
 	case "unlock": // name
 		return "", c.lease(args[0]).Unlock(ctx)
 	case "err": // name: what the first look says
@@ -118,9 +114,15 @@ func (c *child) obey(ctx context.Context, verb string, args []string) (string, e
 	case "add": // name file times: an unsynchronised counter under the lock
 		return "", c.add(ctx, args)
 	case "churn":
-		// names ttl-ms name: locks and unlocks so many names until the process ends; answers after
-		// the first round
-		return "", c.churn(ctx, args)
+		// n TTL name: locks and unlocks so many names until the process ends; answers after the first
+		// round
+		n, err := strconv.Atoi(args[0])
+		ttl, bad := time.ParseDuration(args[1])
+		if err = errors.Join(err, bad); err != nil {
+			return "", err
+		}
+		c.churn(ctx, n, ttl, args[2])
+		return "", nil
 	case "exit":
 		os.Exit(0)
 	}
@@ -148,18 +150,10 @@ func (c *child) add(ctx context.Context, args []string) error {
 	return nil
 }
 
-func (c *child) churn(ctx context.Context, args []string) error {
-	n, err := strconv.Atoi(args[0])
-	if err != nil {
-		return err
-	}
-	ms, err := strconv.Atoi(args[1])
-	if err != nil {
-		return err
-	}
+func (c *child) churn(ctx context.Context, n int, ttl time.Duration, name string) {
 	first := make(chan struct{})
 	for i := range n {
-		m := c.l.Mutex(args[2]+strconv.Itoa(i), fencelock.WithTTL(time.Duration(ms)*time.Millisecond))
+		m := c.l.Mutex(name+strconv.Itoa(i), fencelock.WithTTL(ttl))
 		go func() {
 			for round := 0; ; round++ {
 				if le, err := m.Lock(ctx); err == nil { // on a busy machine some are lost
@@ -175,7 +169,6 @@ func (c *child) churn(ctx context.Context, args []string) error {
 	for range n {
 		<-first
 	}
-	return nil
 }
 
 // addOne adds one to the number in a file, so slowly that two at once lose one.
@@ -286,10 +279,11 @@ func (p *Process) await(ctx context.Context, ch <-chan string, what string) (str
 
 // Lock makes the process lock a name and returns the token.
 func (p *Process) Lock(ctx context.Context, name string, ttl time.Duration) (fencelock.Token, error) {
-	return token(p.Ask(ctx, "lock", name, strconv.FormatInt(ttl.Milliseconds(), 10)))
+	return p.lock(ctx, name, ttl, 0)
 }
 
-func token(text string, err error) (fencelock.Token, error) {
+func (p *Process) lock(ctx context.Context, name string, ttl, grace time.Duration) (fencelock.Token, error) {
+	text, err := p.Ask(ctx, "lock", name, ttl.String(), grace.String())
 	if err != nil {
 		return 0, err
 	}

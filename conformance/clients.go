@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/fencelock/fencelock"
@@ -35,27 +36,16 @@ var hostileClients = []Rule{
 }
 
 // shared returns the harness's client, and a Locker over it.
-func (e *Env) shared(ctx context.Context, opts ...fencelock.Option) (*Shared, *fencelock.Locker, error) {
-	c, err := e.h.Shared(ctx)
-	if err != nil {
-		return nil, nil, fmt.Errorf("a new client: %w", err)
-	}
-	l, err := e.over(c, opts...)
-	return c, l, err
+func (e *Env) shared(ctx context.Context, opts ...fencelock.Option) (*Shared, *fencelock.Locker) {
+	c := must(e.h.Shared(ctx))
+	return c, e.over(c, opts...)
 }
 
 // over returns a Locker over a client.
-func (e *Env) over(c *Shared, opts ...fencelock.Option) (*fencelock.Locker, error) {
-	d, err := c.Driver(e.prefix)
-	if err != nil {
-		return nil, fmt.Errorf("a driver over the client: %w", err)
-	}
-	l, err := fencelock.New(d, append([]fencelock.Option{fencelock.WithTTL(ample)}, opts...)...)
-	if err != nil {
-		return nil, errors.Join(err, d.Close())
-	}
+func (e *Env) over(c *Shared, opts ...fencelock.Option) *fencelock.Locker {
+	l := must(locker(must(c.Driver(e.prefix)), opts...))
 	e.onClose(func() error { _ = l.Close(); return nil }) // a rule may have closed the client
-	return l, nil
+	return l
 }
 
 // contended is a lock that a holds, one that b holds, and a's wait for that.
@@ -65,34 +55,26 @@ type contended struct {
 	wait         <-chan result
 }
 
-func (e *Env) contended(ctx context.Context, a *fencelock.Locker) (*contended, error) {
+func (e *Env) contended(ctx context.Context, a *fencelock.Locker) *contended {
 	c := &contended{a: a, b: must(e.Open(ctx))}
 	c.ours = must(try(ctx, a, e.Name(), "a free lock"))
 	c.theirs = must(try(ctx, c.b, e.Name(), "a free lock"))
 	c.wait = locking(ctx, a, c.theirs.Name())
-	return c, waiting(ctx, c.b, c.theirs.Name(), 1)
+	check(waiting(ctx, c.b, c.theirs.Name(), 1))
+	return c
 }
 
 // whole checks that nothing was lost, and ends both holds.
 func (c *contended) whole(ctx context.Context, e *Env, when string) error {
-	if err := c.ours.Err(); err != nil {
-		return fmt.Errorf("%s: the lease: got %w, want it held", when, err)
-	}
-	if err := held(ctx, c.b, c.ours.Name(), when); err != nil {
-		return err
-	}
+	check(live(c.ours, when+": the lease"))
+	check(held(ctx, c.b, c.ours.Name(), when))
 	select {
 	case r := <-c.wait:
 		return fmt.Errorf("%s: a Lock that waited has returned %w, and the lock is held", when, r.err)
 	default:
 	}
-	if err := unlock(ctx, c.theirs, "the holder that it waited for"); err != nil {
-		return err
-	}
-	r, err := granted(ctx, c.wait, 5*time.Second+e.Slack(), "the waiter, "+when)
-	if err != nil {
-		return err
-	}
+	check(unlock(ctx, c.theirs, "the holder that it waited for"))
+	r := must(granted(ctx, c.wait, 5*time.Second+e.Slack(), "the waiter, "+when))
 	return errors.Join(unlock(ctx, r.lease, "the waiter, "+when), unlock(ctx, c.ours, "the holder, "+when))
 }
 
@@ -114,16 +96,14 @@ func inTime(what string, most time.Duration, f func()) error {
 }
 
 func clientUsedUp(ctx context.Context, e *Env) error {
-	client, a := must2(e.shared(ctx))
+	client, a := e.shared(ctx)
 	if client.UseUp == nil {
 		e.Notef("the client has no bound that a program could use up")
 		return nil
 	}
-	c := must(e.contended(ctx, a))
-	giveBack, err := client.UseUp(ctx)
-	if err != nil {
-		return fmt.Errorf("use the client up: %w", err)
-	}
+	c := e.contended(ctx, a)
+	giveBack := sync.OnceFunc(must(client.UseUp(ctx)))
+	defer giveBack()
 	const patience = 500 * time.Millisecond
 	var extra []*fencelock.Lease
 	for what, call := range map[string]func(ctx context.Context) error{
@@ -133,15 +113,12 @@ func clientUsedUp(ctx context.Context, e *Env) error {
 		"Renew":   c.ours.Renew,
 	} {
 		short, cancel := context.WithTimeout(ctx, patience)
+		var err error
 		late := inTime(what+" with a ctx of 500 ms, while the client is used up",
 			patience+time.Second+e.Slack(), func() { err = call(short) })
 		cancel()
-		if late != nil {
-			giveBack()
-			return late
-		}
+		check(late)
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, fencelock.ErrUnavailable) {
-			giveBack()
 			return fmt.Errorf("%s while the client is used up: got %w, want nil, "+
 				"the ctx's error or ErrUnavailable", what, err)
 		}
@@ -164,31 +141,21 @@ func keep(all *[]*fencelock.Lease) func(*fencelock.Lease, error) error {
 }
 
 func clientUsedUpForLong(ctx context.Context, e *Env) error {
-	client, a := must2(e.shared(ctx, e.kept()))
-	c := must(e.contended(ctx, a))
+	client, a := e.shared(ctx, e.kept())
+	c := e.contended(ctx, a)
 	other := must(try(ctx, a, e.Name(), "a free lock"))
-	giveBack, err := client.UseUp(ctx)
-	if err != nil {
-		return fmt.Errorf("use the client up: %w", err)
-	}
+	giveBack := must(client.UseUp(ctx))
 	defer giveBack()
 	check(sleep(ctx, 3*e.Kept()))
 	check(unlock(ctx, other, "while the client is used up"))
-	check(freeAtOnce(ctx, c.b, other.Name()))
+	check(unlock(ctx, must(try(ctx, c.b, other.Name(), "after Unlock")), "the next holder"))
 	return c.whole(ctx, e, "while the client is used up")
 }
 
-// freeAtOnce locks and unlocks what was just unlocked.
-func freeAtOnce(ctx context.Context, l *fencelock.Locker, name string) error {
-	return unlock(ctx, must(try(ctx, l, name, "after Unlock")), "the next holder")
-}
-
 func clientClosed(ctx context.Context, e *Env) error {
-	client, a := must2(e.shared(ctx, e.kept()))
-	c := must(e.contended(ctx, a))
-	if err := client.Close(); err != nil {
-		return fmt.Errorf("close the client: %w", err)
-	}
+	client, a := e.shared(ctx, e.kept())
+	c := e.contended(ctx, a)
+	check(want(client.Close(), nil, "Close of the client"))
 	most := 5*time.Second + e.Slack()
 	for what, call := range map[string]func() error{
 		"TryLock": func() error { _, err := a.Mutex(e.Name()).TryLock(ctx); return err },
@@ -217,8 +184,8 @@ func clientClosed(ctx context.Context, e *Env) error {
 }
 
 func clientShared(ctx context.Context, e *Env) error {
-	client, a := must2(e.shared(ctx))
-	b := must(e.over(client))
+	client, a := e.shared(ctx)
+	b := e.over(client)
 	name := e.Name()
 	le := must(try(ctx, a, name, "a free lock"))
 	check(held(ctx, b, name, "by another Locker over the same client"))
@@ -226,12 +193,8 @@ func clientShared(ctx context.Context, e *Env) error {
 	check(waiting(ctx, a, name, 1))
 	check(unlock(ctx, le, "the holder"))
 	r := must(granted(ctx, wait, 2*time.Second+e.Slack(), "the other Locker"))
-	if err := a.Close(); err != nil {
-		return fmt.Errorf("Close of the first: got %w, want nil", err)
-	}
-	if err := r.lease.Renew(ctx); err != nil {
-		return fmt.Errorf("Renew after the other Locker was closed: got %w, want nil", err)
-	}
+	check(want(a.Close(), nil, "Close of the first"))
+	check(want(r.lease.Renew(ctx), nil, "Renew after the other Locker was closed"))
 	check(unlock(ctx, r.lease, "after the other Locker was closed"))
 	_, err := cycle(ctx, b, name, "after the other Locker was closed")
 	return err

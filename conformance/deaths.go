@@ -57,9 +57,7 @@ func diesAtWork(ctx context.Context, e *Env) error {
 			"the next, after the holder was "+way.how,
 		))
 		e.Notef("%s: free after %v (TTL %v)", way.how, time.Since(began).Round(time.Millisecond), ttl)
-		if r.lease.Token() <= old {
-			return fmt.Errorf("%s: token: got %d after %d", way.how, r.lease.Token(), old)
-		}
+		check(e.above(r.lease.Token(), old, way.how))
 		if way.stop {
 			check(p.Continue())
 			if said, err := p.Ask(ctx, "err", name); err != nil || said == "held" {

@@ -54,8 +54,7 @@ func manyLongNames(ctx context.Context, e *Env) error {
 	b := must(e.Open(ctx))
 	p := must(e.Process(ctx))
 	began := time.Now()
-	ms := strconv.FormatInt(ttl.Milliseconds(), 10)
-	must(p.Ask(ctx, "many", strconv.Itoa(n), ms))
+	must(p.Ask(ctx, "many", strconv.Itoa(n), ttl.String()))
 	took := time.Since(began)
 	check(held(ctx, b, longName(n-1), "one of many"))
 	p.Kill()
@@ -71,9 +70,7 @@ func manyLongNames(ctx context.Context, e *Env) error {
 		return nil
 	}
 	// What the store has written of that it can read.
-	if err := errors.Join(e.h.Server.Kill(), e.h.Server.Start()); err != nil {
-		return fmt.Errorf("a restart after that: %w", err)
-	}
+	check(restart(e.h.Server, nil))
 	return until(ctx, 10*time.Second, "a lock after the restart", func() (bool, error) {
 		_, err := cycle(ctx, b, e.Name(), "after the restart")
 		return err == nil, nil

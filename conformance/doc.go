@@ -14,16 +14,15 @@
 //
 // That one call is every rule, with the faults of a network where the harness says how clients get
 // there: Harness.Link is a faultproxy.Proxy before a server, several behind one Link before many,
-// or a [CallLink] where there is no network. What a harness cannot do (a fault proxy, a look at the
-// store, stopping the server, a second process) excludes the rules that need it, and so do the
-// backend's Traits: each excluded rule is reported with the reason.
+// or a [CallLink] where there is no network. If a harness lacks something (a fault proxy, a look at
+// the store, stopping the server, a second process), the rules that need it are excluded, and so are
+// those that the backend's Traits rule out: each excluded rule is reported with the reason.
 //
-// Not in that call is what takes a program of one's own: package history records what several
-// processes did under faults of any kind, and judges it, by sweeps and by a model of one fenced
-// lock.
+// Package history goes further, with a program of one's own: it records what several processes did
+// under faults of any kind, and judges it, by sweeps and by a model of one fenced lock.
 //
 // The rules are themselves tested, here: for each there is a driver with one mistake that it
-// catches, on a toy store. So are the drivers of this library, with the patches in mistakes, each
-// of which names the rules that must fail with it. They are what the author of another driver does
-// by hand: break it in one place, and see which rule says so.
+// catches, on a toy store. The patches in tests/mistakes do the same with the drivers of this library:
+// each names the rules that must fail with it. The author of another driver does that by hand: break it
+// in one place, and see which rule fails.
 package conformance

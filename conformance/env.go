@@ -103,28 +103,21 @@ func (e *Env) close() error {
 }
 
 // caller returns a new client of the store without a Locker.
-func (e *Env) caller(ctx context.Context) (core.Caller, error) {
-	return e.callerOf(ctx, Client{Prefix: e.prefix})
+func (e *Env) caller(ctx context.Context) core.Caller {
+	return e.called(must(e.h.Driver(ctx, Client{Prefix: e.prefix})))
 }
 
 // callerThrough returns a new client without a Locker, and the link that it uses.
-func (e *Env) callerThrough(ctx context.Context) (core.Caller, Link, error) {
-	link, err := e.Link(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	d, err := e.callerOf(ctx, Client{Prefix: e.prefix, Link: link})
-	return d, link, err
+func (e *Env) callerThrough(ctx context.Context) (core.Caller, Link) {
+	link := must(e.Link(ctx))
+	return e.called(must(e.h.Driver(ctx, Client{Prefix: e.prefix, Link: link}))), link
 }
 
-func (e *Env) callerOf(ctx context.Context, c Client) (core.Caller, error) {
-	d, err := e.h.Driver(ctx, c)
-	if err != nil {
-		return nil, fmt.Errorf("a new client: %w", err)
-	}
+// called closes a driver at the end.
+func (e *Env) called(d backend.Driver) core.Caller {
 	of := core.Of(d)
 	e.onClose(func() error { defer of.Land(); return of.Close() })
-	return of, nil
+	return of
 }
 
 // Open returns a new client of the store. Its TTL is ample unless opts say otherwise.
@@ -157,9 +150,9 @@ func (e *Env) open(ctx context.Context, c Client, opts ...fencelock.Option) (*fe
 	if err != nil {
 		return nil, fmt.Errorf("a new client: %w", err)
 	}
-	l, err := fencelock.New(d, append([]fencelock.Option{fencelock.WithTTL(ample)}, opts...)...)
+	l, err := locker(d, opts...)
 	if err != nil {
-		return nil, errors.Join(err, d.Close())
+		return nil, err
 	}
 	// What a rule leaves unconfirmed on purpose is no error of Close.
 	e.onClose(func() error {
@@ -169,6 +162,16 @@ func (e *Env) open(ctx context.Context, c Client, opts ...fencelock.Option) (*fe
 		_ = l.Close()
 		return nil
 	})
+	return l, nil
+}
+
+// locker returns a Locker over a driver, which it closes if there is an error. Its TTL is ample unless opts say
+// otherwise.
+func locker(d backend.Driver, opts ...fencelock.Option) (*fencelock.Locker, error) {
+	l, err := fencelock.New(d, append([]fencelock.Option{fencelock.WithTTL(ample)}, opts...)...)
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
 	return l, nil
 }
 

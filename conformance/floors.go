@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 // hostileFloors are rules K7: floors at the end of the number space.
 var hostileFloors = []Rule{
 	{
-		Name: "K7", What: "a floor far ahead of the numbers in use is refused and spends nothing",
+		Name: "K7", What: "a floor, or a guard's token, far ahead of the numbers in use is refused and spends nothing",
 		Why:   "One bad number from one resource would leave the other names of the store without tokens for good.",
 		Trait: noTokens, Check: farFloorsRefused,
 	},
@@ -26,11 +27,15 @@ func farFloorsRefused(ctx context.Context, e *Env) error {
 	name := e.Name()
 	t := must(cycle(ctx, a, name, "a round"))
 	near := max(t, time.Now().UnixMicro()) // wherever the store's own number is between the two
+	guards := e.guards(ctx)
 	for _, floor := range []fencelock.Token{near + farFloor, 1<<53 - 2} {
-		bad := fencelock.WithFloor(floor)
-		if err := refusedFloor(ctx, a, b, name, bad); err != nil {
-			return fmt.Errorf("a floor of %d after the token %d: %w", floor, t, err)
+		for what, guard := range guards {
+			check(want(guard.Check(ctx, name, floor), fencelock.ErrInvalid, what+", of a token far ahead"))
+			check(want(guard.Check(ctx, name, t), nil, what+", of a holder after that"))
 		}
+		part(fmt.Sprintf("a floor of %d after the token %d", floor, t), func() error {
+			return refusedFloor(ctx, a, b, name, fencelock.WithFloor(floor))
+		})
 		for i := range 20 {
 			other := name
 			if i > 0 {
@@ -49,28 +54,12 @@ func farFloorsRefused(ctx context.Context, e *Env) error {
 // refusedFloor asks with a floor that is too far ahead: for a free lock, and for one that another
 // client releases meanwhile.
 func refusedFloor(ctx context.Context, a, b *fencelock.Locker, name string, bad fencelock.Option) error {
-	if le, err := a.Mutex(name, bad).TryLock(ctx); err == nil {
-		_ = le.Unlock(ctx)
-		return fmt.Errorf("TryLock: got a lease with the token %d, want ErrInvalid", le.Token())
-	} else if err := want(err, fencelock.ErrInvalid, "TryLock"); err != nil {
-		return err
-	}
-	holder, err := try(ctx, b, name, "after a TryLock that was refused")
-	if err != nil {
-		return err
-	}
+	le, err := a.Mutex(name, bad).TryLock(ctx)
+	check(errors.Join(want(err, fencelock.ErrInvalid, "TryLock"), unlockIf(ctx, le)))
+	holder := must(try(ctx, b, name, "after a TryLock that was refused"))
 	waiter := locking(ctx, a, name, bad)
-	// for it to queue, if the store refuses only what it would grant
-	if err := sleep(ctx, 100*time.Millisecond); err != nil {
-		return err
-	}
-	if err := unlock(ctx, holder, "the holder before it"); err != nil {
-		return err
-	}
+	check(sleep(ctx, 100*time.Millisecond)) // for it to queue, if the store refuses only what it would grant
+	check(unlock(ctx, holder, "the holder before it"))
 	r := <-waiter
-	if r.err == nil {
-		_ = r.lease.Unlock(ctx)
-		return fmt.Errorf("Lock: got a lease with the token %d, want ErrInvalid", r.lease.Token())
-	}
-	return want(r.err, fencelock.ErrInvalid, "Lock")
+	return errors.Join(want(r.err, fencelock.ErrInvalid, "Lock"), unlockIf(ctx, r.lease))
 }

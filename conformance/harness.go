@@ -27,7 +27,7 @@ type Harness struct {
 	// Store looks at the store behind the library's back.
 	Store Store
 
-	// Server stops and starts the store.
+	// Server stops and starts the store. Rule E2 asks more of one that is a Rewinder.
 	Server Server
 
 	// Member returns a way to one member of a store of several, not the one that leads, and that member: Driver gives a
@@ -47,6 +47,8 @@ type Harness struct {
 
 	// tiny: fewer names still in E8 and K35, for the suite's own test, which runs every rule for every mistake.
 	tiny bool
+
+	uncounted bool // the store cannot tell how many wait
 
 	// Parallel is how many rules run at once. 0 stands for 8, and in Run for what -parallel allows. Most of a rule's
 	// time is waiting.
@@ -97,7 +99,7 @@ type Harness struct {
 // Apart is a way in which two clients of one store that have the same prefix are in different keyspaces: two databases,
 // schemas, chroots, directories.
 type Apart struct {
-	// What are the two in a few words, such as "two schemas of one database".
+	// What describes the two in a few words, such as "two schemas of one database".
 	What string
 	// Driver returns a new client of the keyspace side, 0 or 1. The suite closes it.
 	Driver func(ctx context.Context, side int, prefix string) (backend.Driver, error)
@@ -141,7 +143,7 @@ type Store interface {
 	Left(ctx context.Context, prefix string) ([]string, error)
 }
 
-// Writes is a look at what holders write through the Handle of a lease.
+// Writes writes through the Handle of a lease, and looks at what was written.
 type Writes interface {
 	// Write writes key through the handle.
 	Write(ctx context.Context, lease backend.Handler, key string) error
@@ -152,8 +154,8 @@ type Writes interface {
 // Busy keeps the store at work for a holder.
 type Busy interface {
 	// Begin sends a request through the handle with which the store is busy for a minute; with unread, one of
-	// which the store cannot send the whole answer before somebody reads it, which nobody does. It returns at
-	// once. What it starts ends with the lease. key is in the request.
+	// which the store cannot send the whole answer, because it is not read. It returns at once. Whatever it
+	// starts ends with the lease. key is in the request.
 	Begin(ctx context.Context, lease backend.Handler, key string, unread bool) error
 	// Working reports whether the store is at it.
 	Working(ctx context.Context, key string, unread bool) (bool, error)
@@ -169,4 +171,10 @@ type Server interface {
 	Wipe() error   // while stopped: the data is lost
 	// KeepsData reports whether what was confirmed is there after Kill and Start.
 	KeepsData() bool
+}
+
+// Rewinder is a Server whose data can be put back from a copy. Both are called while it is stopped.
+type Rewinder interface {
+	Keep() error    // copies the data
+	SetBack() error // puts the last copy in its place
 }

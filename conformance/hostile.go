@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/fencelock/fencelock"
 )
@@ -22,7 +21,8 @@ func hostile() []string {
 }
 
 func hostileNames(ctx context.Context, e *Env) error {
-	a, b := must2(e.Two(ctx, fencelock.WithTTL(30*time.Second)))
+	a := must(e.Open(ctx, fencelock.WithOwner("who holds: \"ä\"")))
+	b := must(e.Open(ctx))
 	leases := map[string]*fencelock.Lease{}
 	for _, name := range hostile() {
 		le := must(try(
@@ -30,25 +30,37 @@ func hostileNames(ctx context.Context, e *Env) error {
 		))
 		leases[name] = le
 	}
-	listed := map[string]bool{}
-	for info, err := range b.List(ctx, "") {
-		if err != nil {
-			return fmt.Errorf("List: %w", err)
-		}
-		listed[info.Name] = true
+	for _, prefix := range []string{"", "a", "*", "?", "[a]", "%", "_", "\\", "é"} {
+		check(listed(ctx, b, prefix, leases))
 	}
 	for name, le := range leases {
 		check(held(ctx, b, name, fmt.Sprintf("name %.40q", name)))
 		info, err := b.Inspect(ctx, name)
-		if err != nil || !info.Held || info.Name != name || info.Token != le.Token() {
-			return fmt.Errorf("Inspect of %.40q: got %+v, %v; want it held with token %d", name, info, err, le.Token())
-		}
-		if !listed[name] {
-			return fmt.Errorf("List does not name %.40q", name)
+		if err != nil || !info.Held || info.Name != name || info.Token != le.Token() || info.Owner != le.Owner() {
+			return fmt.Errorf("Inspect of %.40q: got %+v, %v; want it held by %q with token %d",
+				name, info, err, le.Owner(), le.Token())
 		}
 		check(unlock(ctx, le, fmt.Sprintf("name %.40q", name)))
 		if info, err := b.Inspect(ctx, name); err != nil || info.Held {
 			return fmt.Errorf("Inspect of %.40q after Unlock: got %+v, %v; want it free", name, info, err)
+		}
+	}
+	return nil
+}
+
+// listed checks that List names those of leases that begin with prefix, and no others.
+func listed(ctx context.Context, l *fencelock.Locker, prefix string, leases map[string]*fencelock.Lease) error {
+	got := map[string]bool{}
+	for info, err := range l.List(ctx, prefix) {
+		check(want(err, nil, fmt.Sprintf("List of %q", prefix)))
+		got[info.Name] = true
+		if leases[info.Name] == nil || !strings.HasPrefix(info.Name, prefix) {
+			return fmt.Errorf("List of %q names %.40q", prefix, info.Name)
+		}
+	}
+	for name := range leases {
+		if !got[name] && strings.HasPrefix(name, prefix) {
+			return fmt.Errorf("List of %q does not name %.40q", prefix, name)
 		}
 	}
 	return nil

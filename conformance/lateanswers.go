@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -28,88 +29,54 @@ type lateClient struct {
 // lateWays are the ways to a lease whose Deadline a late answer could move.
 var lateWays = []struct {
 	what string
-	take func(context.Context, *lateClient) (*fencelock.Lease, error)
+	take func(context.Context, *lateClient) *fencelock.Lease
 }{
-	{"granted late", func(ctx context.Context, c *lateClient) (*fencelock.Lease, error) {
+	{"granted late", func(ctx context.Context, c *lateClient) *fencelock.Lease {
 		// What is held up is the grant, and nothing before it.
-		if _, err := cycle(ctx, c.Locker, c.other, "before"); err != nil {
-			return nil, err
-		}
-		if err := sleep(ctx, 200*time.Millisecond); err != nil { // the slowest of several nodes
-			return nil, err
-		}
-		return c.late(ctx, func() (*fencelock.Lease, error) { return try(ctx, c.Locker, c.name, "answered late") })
+		must(cycle(ctx, c.Locker, c.other, "before"))
+		check(sleep(ctx, 200*time.Millisecond)) // the slowest of several nodes
+		return c.late(ctx, func() *fencelock.Lease { return must(try(ctx, c.Locker, c.name, "answered late")) })
 	}},
-	{"waited for and granted late", func(ctx context.Context, c *lateClient) (*fencelock.Lease, error) {
-		le, line, err := lined(ctx, c.b, c.name, c.Locker)
-		if err != nil {
-			return nil, err
-		}
-		return c.late(ctx, func() (*fencelock.Lease, error) { return c.passed(ctx, le, line[0]) })
+	{"waited for and granted late", func(ctx context.Context, c *lateClient) *fencelock.Lease {
+		le, line := lined(ctx, c.b, c.name, c.Locker)
+		return c.late(ctx, func() *fencelock.Lease { return passed(ctx, le, line[0]) })
 	}},
-	{
-		"renewed late",
-		func(ctx context.Context, c *lateClient) (*fencelock.Lease, error) {
-			return c.renewed(ctx, c.name)
-		},
-	},
-	{"granted after a late renewal", func(ctx context.Context, c *lateClient) (*fencelock.Lease, error) {
-		if _, err := c.renewed(ctx, c.other); err != nil {
-			return nil, err
-		}
-		return try(ctx, c.Locker, c.name, "after a late renewal")
+	{"renewed late", func(ctx context.Context, c *lateClient) *fencelock.Lease { return c.renewed(ctx, c.name) }},
+	{"granted after a late renewal", func(ctx context.Context, c *lateClient) *fencelock.Lease {
+		c.renewed(ctx, c.other)
+		return must(try(ctx, c.Locker, c.name, "after a late renewal"))
 	}},
-	{"waited for and granted after a late renewal", func(ctx context.Context, c *lateClient) (*fencelock.Lease, error) {
-		le, line, err := lined(ctx, c.b, c.name, c.Locker)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := c.renewed(ctx, c.other); err != nil {
-			return nil, err
-		}
-		return c.passed(ctx, le, line[0])
+	{"waited for and granted after a late renewal", func(ctx context.Context, c *lateClient) *fencelock.Lease {
+		le, line := lined(ctx, c.b, c.name, c.Locker)
+		c.renewed(ctx, c.other)
+		return passed(ctx, le, line[0])
 	}},
 }
 
 // late calls f, and delivers what the store answers meanwhile a while later.
-func (c *lateClient) late(ctx context.Context, f func() (*fencelock.Lease, error)) (*fencelock.Lease, error) {
+func (c *lateClient) late(ctx context.Context, f func() *fencelock.Lease) (le *fencelock.Lease) {
 	c.link.Set(faultproxy.Mode{HoldReplies: true})
-	ch := make(chan result, 1)
-	go func() {
-		le, err := f()
-		ch <- result{lease: le, err: err}
-	}()
+	done := make(chan error, 1)
+	go func() { done <- stopped(func() error { le = f(); return nil }) }()
 	err := sleep(ctx, c.by)
 	c.link.Set(passAll)
-	if r := <-ch; r.err != nil {
-		return nil, r.err
-	} else if err == nil {
-		return r.lease, nil
-	}
-	return nil, err
+	check(errors.Join(<-done, err))
+	return le
 }
 
 // renewed holds a lock whose renewal is answered late.
-func (c *lateClient) renewed(ctx context.Context, name string) (*fencelock.Lease, error) {
-	le, err := try(ctx, c.Locker, name, "a free lock")
-	if err != nil {
-		return nil, err
-	}
-	return c.late(ctx, func() (*fencelock.Lease, error) {
-		if err := le.Renew(ctx); err != nil {
-			return nil, fmt.Errorf("Renew, answered after %v: got %w, want nil", c.by, err)
-		}
-		return le, nil
+func (c *lateClient) renewed(ctx context.Context, name string) *fencelock.Lease {
+	le := must(try(ctx, c.Locker, name, "a free lock"))
+	return c.late(ctx, func() *fencelock.Lease {
+		check(want(le.Renew(ctx), nil, fmt.Sprintf("Renew, answered after %v", c.by)))
+		return le
 	})
 }
 
-// passed unlocks b's lease and returns that of the client, which waits for it.
-func (c *lateClient) passed(ctx context.Context, le *fencelock.Lease, wait <-chan result) (*fencelock.Lease, error) {
-	if err := unlock(ctx, le, "the holder"); err != nil {
-		return nil, err
-	}
-	r, err := granted(ctx, wait, 10*time.Second, "the waiter")
-	return r.lease, err
+// passed unlocks a lease and returns that of who waits for it.
+func passed(ctx context.Context, le *fencelock.Lease, wait <-chan result) *fencelock.Lease {
+	check(unlock(ctx, le, "the holder"))
+	return must(granted(ctx, wait, 10*time.Second, "the waiter")).lease
 }
 
 func countsFromSend(ctx context.Context, e *Env) error {
@@ -120,23 +87,19 @@ func countsFromSend(ctx context.Context, e *Env) error {
 		b := must(e.Open(ctx))
 		c := &lateClient{a, link, b, e.Name(), e.Name(), e.late()}
 		go func() {
-			left, err := c.cutOff(ctx, way.take, 2*ttl+e.traits.DeadWaiter+e.Slack())
-			switch {
-			case err != nil:
-				err = fmt.Errorf("%s: %w", way.what, err)
-			case left > 0:
-				err = fmt.Errorf("%s: another client got the lock %v before the Deadline", way.what, left)
-			default:
+			results <- stopped(func() error {
+				left := c.cutOff(ctx, way.take, 2*ttl+e.traits.DeadWaiter+e.Slack())
+				if left > 0 {
+					return fmt.Errorf("%s: another client got the lock %v before the Deadline", way.what, left)
+				}
 				e.Notef("%s: another client got the lock %v after the Deadline", way.what, -left)
-			}
-			results <- err
+				return nil
+			})
 		}()
 	}
 	var err error
 	for range lateWays {
-		if one := <-results; err == nil {
-			err = one
-		}
+		err = errors.Join(err, <-results)
 	}
 	return err
 }
@@ -144,17 +107,11 @@ func countsFromSend(ctx context.Context, e *Env) error {
 // cutOff cuts a holder off as soon as it has its lease, so that nothing renews it, and returns how
 // far its Deadline was away when another client got the lock.
 func (c *lateClient) cutOff(
-	ctx context.Context, take func(context.Context, *lateClient) (*fencelock.Lease, error),
-	most time.Duration,
-) (time.Duration, error) {
-	le, err := take(ctx, c)
-	if err != nil {
-		return 0, err
-	}
+	ctx context.Context, take func(context.Context, *lateClient) *fencelock.Lease, most time.Duration,
+) time.Duration {
+	le := take(ctx, c)
 	c.link.Set(blackHole)
-	r, err := granted(ctx, locking(ctx, c.b, c.name), most, "the next")
-	if err != nil {
-		return 0, err
-	}
-	return le.Deadline().Sub(r.at).Round(time.Millisecond), unlock(ctx, r.lease, "the next")
+	r := must(granted(ctx, locking(ctx, c.b, c.name), most, "the next"))
+	check(unlock(ctx, r.lease, "the next"))
+	return le.Deadline().Sub(r.at).Round(time.Millisecond)
 }

@@ -42,11 +42,7 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 	held := make([]*fencelock.Lease, n)
 	errs := make([]error, n)
 	atOnce(n, func(i int) { held[i], errs[i] = try(ctx, a, name+strconv.Itoa(i), "a free lock among many") })
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
+	check(errors.Join(errs...))
 	waits := make([]<-chan result, n)
 	for i := range n {
 		waits[i] = locking(ctx, b, name+strconv.Itoa(i))
@@ -68,10 +64,8 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 		}
 		seen := 0
 		for info, err := range a.List(ctx, name) {
-			if err != nil {
-				return err
-			}
-			if info.Waiters == 1 {
+			check(err)
+			if info.Waiters == 1 || e.h.uncounted {
 				seen++
 			}
 		}
@@ -82,16 +76,14 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 	}
 	const first = 3
 	for i := n - 1; i >= n-first; i-- {
-		if err := passedTo(ctx, held[i], waits[i]); err != nil {
-			return fmt.Errorf("wait %d of %d, while the others wait: %w", i+1, n, err)
-		}
+		part(fmt.Sprintf("wait %d of %d, while the others wait", i+1, n), func() error {
+			return passedTo(ctx, held[i], waits[i])
+		})
 	}
 	quick()
 	atOnce(n-first, func(i int) { errs[i] = unlock(ctx, held[i], "a holder of many") })
+	check(errors.Join(errs...))
 	for i := range n - first {
-		if errs[i] != nil {
-			return errs[i]
-		}
 		r := must(granted(ctx, waits[i], 10*time.Second, fmt.Sprintf("wait %d of %d", i+1, n)))
 		check(unlock(ctx, r.lease, "a waiter of many"))
 	}
@@ -174,14 +166,7 @@ func (e *Env) slowly(
 
 // passedTo releases a lock that a waiter is in the queue for, and waits until the waiter has had it.
 func passedTo(ctx context.Context, holder *fencelock.Lease, waiter <-chan result) error {
-	if err := unlock(ctx, holder, "the holder"); err != nil {
-		return err
-	}
-	r, err := granted(ctx, waiter, 10*time.Second, "the waiter")
-	if err != nil {
-		return err
-	}
-	return unlock(ctx, r.lease, "the waiter")
+	return unlock(ctx, passed(ctx, holder, waiter), "the waiter")
 }
 
 // atOnce calls do for 0 to n-1, sixteen at a time, and waits for all of them.

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,6 +77,10 @@ func allOrNone(ctx context.Context, e *Env, ls []*fencelock.Locker) error {
 		_, err := ls[0].LockAll(waits, names[:]...)
 		done <- err
 	}()
+	check(until(ctx, ample/2, "LockAll has the first name", func() (bool, error) {
+		info, err := ls[2].Inspect(ctx, names[0])
+		return info.Held, err
+	}))
 	check(waiting(ctx, ls[1], names[1], 1))
 	check(held(ctx, ls[2], names[0], "while LockAll waits for the name behind it"))
 	check(e.free(ctx, ls[2], names[2])) // what comes behind the one that it waits for
@@ -105,12 +110,10 @@ func lossOfOne(ctx context.Context, e *Env, ls []*fencelock.Locker) error {
 	for _, name := range names {
 		check(held(ctx, ls[1], name, "after LockAll"))
 	}
-	if err := ls[2].Break(ctx, names[1]); err != nil {
-		return fmt.Errorf("Break: %w", err)
-	}
+	check(want(ls[2].Break(ctx, names[1]), nil, "Break"))
 	select {
 	case <-all.Done():
-	case <-time.After(e.traits.Revoked + e.Slack()):
+	case <-time.After(cmp.Or(e.traits.Revoked, ample) + e.Slack()):
 		return errors.New("the Leases of LockAll are not told that one was broken")
 	}
 	err = all.Err()

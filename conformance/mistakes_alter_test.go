@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"errors"
+	"iter"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,70 @@ import (
 
 // The mistakes that a driver makes, over a sound store. Each returns d with one behaviour changed.
 
+// lessTold is a driver that tells less of its locks, which is no mistake.
+type lessTold struct {
+	core.Caller
+	hide func(*backend.Info)
+}
+
+func (d lessTold) Inspect(ctx context.Context, name string) (backend.Info, error) {
+	info, err := d.Caller.Inspect(ctx, name)
+	d.hide(&info)
+	return info, err
+}
+
+func (d lessTold) List(ctx context.Context, prefix string) iter.Seq2[backend.Info, error] {
+	return func(yield func(backend.Info, error) bool) {
+		for info, err := range d.Caller.List(ctx, prefix) {
+			d.hide(&info)
+			if !yield(info, err) {
+				return
+			}
+		}
+	}
+}
+
+// uncounted is d, which cannot tell who waits.
+func uncounted(d core.Caller) core.Caller {
+	return lessTold{d, func(i *backend.Info) { i.Waiters = -1 }}
+}
+
+// withoutNews is d, which promises no holder to tell it of a loss, and does not. Nor is that a mistake.
+func withoutNews(_ *rig, d core.Caller, _ Client) core.Caller {
+	return newsless{&changed{Caller: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+		mine := *r
+		mine.Lost = func(error) {}
+		return d.Acquire(ctx, &mine)
+	}}}
+}
+
+type newsless struct{ core.Caller }
+
+func (d newsless) Traits() backend.Traits {
+	t := d.Caller.Traits()
+	t.Revoked = 0
+	return t
+}
+
+// tokenless is a driver without tokens.
+type tokenless struct{ lessTold }
+
+func withoutTokens(_ *rig, d core.Caller, _ Client) core.Caller {
+	return tokenless{lessTold{d, func(i *backend.Info) { i.Token = 0 }}}
+}
+
+func (d tokenless) Traits() backend.Traits {
+	t := d.Caller.Traits()
+	t.Fencing = backend.NoFencing
+	return t
+}
+
+func (d tokenless) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+	g, err := d.Caller.Acquire(ctx, r)
+	g.Token, g.Reserved = 0, 0
+	return g, err
+}
+
 // only makes a mistake under one rule alone: for rules that the engine keeps, which no mistake of a
 // driver's own breaks without breaking most others.
 func only(rule string, alter alteration) alteration {
@@ -23,6 +88,42 @@ func only(rule string, alter alteration) alteration {
 		}
 		return d
 	}
+}
+
+// outageIsFree takes a look at a name that was not answered for one that found nothing.
+func outageIsFree(_ *rig, d core.Caller, _ Client) core.Caller { return surelyFree{d} }
+
+type surelyFree struct{ core.Caller }
+
+func (d surelyFree) Inspect(ctx context.Context, name string) (backend.Info, error) {
+	info, err := d.Caller.Inspect(ctx, name)
+	if err != nil && !backend.Final(err) {
+		return backend.Info{Name: name}, nil
+	}
+	return info, err
+}
+
+// outageIsHolder takes a try that was not answered for one that was refused.
+func outageIsHolder(_ *rig, d core.Caller, _ Client) core.Caller {
+	return &changed{Caller: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+		g, err := d.Acquire(ctx, r)
+		if err != nil && !r.Wait && !backend.Final(err) {
+			err = backend.ErrLocked
+		}
+		return g, err
+	}}
+}
+
+// outageIsBreak takes a Break that was not answered for one that was done.
+func outageIsBreak(_ *rig, d core.Caller, _ Client) core.Caller { return sureOfBreak{d} }
+
+type sureOfBreak struct{ core.Caller }
+
+func (d sureOfBreak) Break(ctx context.Context, name string) error {
+	if err := d.Caller.Break(ctx, name); backend.Final(err) {
+		return err
+	}
+	return nil
 }
 
 // slowTry asks again and again before it says that the lock is taken.
@@ -260,6 +361,19 @@ func hundredOnly(_ *rig, d core.Caller, _ Client) core.Caller {
 	return &changed{Caller: d, renew: func(ctx context.Context, hs []*core.Hold) []error {
 		errs := make([]error, len(hs))
 		copy(errs, d.Renew(ctx, hs[:min(100, len(hs))]))
+		return errs
+	}}
+}
+
+// upToALoss renews a batch until one of it is lost.
+func upToALoss(_ *rig, d core.Caller, _ Client) core.Caller {
+	return &changed{Caller: d, renew: func(ctx context.Context, hs []*core.Hold) []error {
+		errs := make([]error, len(hs))
+		for i, h := range hs {
+			if errs[i] = d.Renew(ctx, []*core.Hold{h})[0]; errs[i] != nil {
+				break
+			}
+		}
 		return errs
 	}}
 }

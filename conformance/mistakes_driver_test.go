@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
+	"path"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/conformance/faultproxy"
+	"github.com/fencelock/fencelock/fence"
 	"github.com/fencelock/fencelock/internal/core"
 )
 
@@ -19,6 +23,7 @@ type rig struct {
 	store   *toy
 	mistake *mistake
 	wiped   bool
+	kept    map[string]backend.Token
 	clients atomic.Int64
 	crowd   sync.Map // what wakes the waiters of storm
 }
@@ -44,6 +49,12 @@ func (r *rig) harness() Harness {
 		Own:    true,
 		Writes: r,
 		Fill:   r.fill,
+		Guard: func(context.Context, string) (fence.Guard, error) {
+			if r.mistake.flaw == markSpends {
+				return &anyToken{max: map[string]backend.Token{}}, nil
+			}
+			return &fence.Memory{}, nil
+		},
 		Apart: []Apart{{
 			"two databases of the toy",
 			func(_ context.Context, side int, prefix string) (backend.Driver, error) {
@@ -147,6 +158,21 @@ func (r *rig) Resume() error   { return r.set(false) }
 func (r *rig) Wipe() error     { r.wiped = true; return nil }
 func (r *rig) KeepsData() bool { return true }
 
+// Keep and SetBack implement Rewinder, as far as tokens are concerned.
+func (r *rig) Keep() error {
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
+	r.kept = maps.Clone(r.store.counter)
+	return nil
+}
+
+func (r *rig) SetBack() error {
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
+	r.store.counter = r.kept
+	return nil
+}
+
 func (r *rig) set(down bool) error {
 	r.store.mu.Lock()
 	defer r.store.mu.Unlock()
@@ -163,6 +189,26 @@ func (r *rig) fill(context.Context) (func(context.Context) error, error) {
 	}
 	set(true)
 	return func(context.Context) error { set(false); return nil }, nil
+}
+
+// anyToken is a guard that takes whatever is not lower than what it has seen.
+type anyToken struct {
+	mu  sync.Mutex
+	max map[string]backend.Token
+}
+
+// Check implements fence.Guard.
+func (g *anyToken) Check(_ context.Context, resource string, t backend.Token) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case t <= 0:
+		return backend.Invalid("token %d", t)
+	case t < g.max[resource]:
+		return &backend.StaleError{Max: g.max[resource]}
+	}
+	g.max[resource] = t
+	return nil
 }
 
 // owned stands for a client of a store that the caller has and gives to a driver.
@@ -372,6 +418,13 @@ func (d *toyDriver) Inspect(_ context.Context, name string) (backend.Info, error
 
 func (d *toyDriver) List(_ context.Context, prefix string) iter.Seq2[backend.Info, error] {
 	all, _ := d.store.list(d.prefix, prefix)
+	if d.store.flaw == listPattern && prefix != "" {
+		all, _ = d.store.list(d.prefix, "")
+		all = slices.DeleteFunc(all, func(info backend.Info) bool {
+			like, err := path.Match(prefix+"*", info.Name)
+			return !like || err != nil
+		})
+	}
 	return func(yield func(backend.Info, error) bool) {
 		for _, info := range all {
 			if !yield(info, nil) {

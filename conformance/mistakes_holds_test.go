@@ -59,6 +59,10 @@ func (s *toy) next(l *toyLock, w *toyWaiter) backend.Token {
 		return max(l.token+1, floor)
 	case counterPlain:
 		return s.counter[at]
+	case anchorsMissing:
+		if s.counter[at] > floor {
+			return s.counter[at]
+		}
 	case tokenSeconds:
 		return max(time.Now().Unix(), floor)
 	case tokenNanos:
@@ -101,6 +105,9 @@ func (s *toy) renew(o *order) error {
 	case s.flaw == renewSaysYes:
 		return nil
 	default:
+		if s.flaw == renewSetsExpiry && l != nil && l.order != nil && l.order.Nonce != o.Nonce {
+			l.expires = now.Add(s.span(o))
+		}
 		return backend.ErrLost
 	}
 	switch {
@@ -170,15 +177,20 @@ func (s *toy) free(key string, l *toyLock, o *order) {
 		s.rows[o.Prefix+"counter of "+o.Name] = true
 	case s.flaw == overtaking && len(l.queue) > 0:
 		l.order = nil
-		time.AfterFunc(10*time.Millisecond, func() { // the waiters look again
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.serve(key, l)
-		})
+		s.serveLater(10*time.Millisecond, key, l)
 		return
 	}
 	l.order = nil
 	s.serve(key, l)
+}
+
+// serveLater is serve when the waiters look again.
+func (s *toy) serveLater(in time.Duration, key string, l *toyLock) {
+	time.AfterFunc(in, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.serve(key, l)
+	})
 }
 
 // hidden lets the sweeper of releaseLater free the lock, or the next who wants it.
@@ -219,6 +231,9 @@ func (s *toy) breakLock(o *order) {
 		if s.flaw == blockFreed {
 			s.counter[l.prefix] = l.token
 		}
+		if s.flaw == breakLeavesRow {
+			s.rows[o.Prefix+"broken "+l.order.Nonce] = true
+		}
 		l.order = nil
 		if s.flaw == tellsAll {
 			for _, other := range s.locks {
@@ -227,7 +242,11 @@ func (s *toy) breakLock(o *order) {
 				}
 			}
 		}
-		s.serve(key, l)
+		if s.flaw == breakWakesNone && len(l.queue) > 0 {
+			s.serveLater(4*time.Second, key, l)
+		} else {
+			s.serve(key, l)
+		}
 	}
 	s.mu.Unlock()
 	for _, lost := range tell {

@@ -33,7 +33,7 @@ var mistakes = []mistake{
 		says: "a cancelled wait returns no lock and no error (consul)",
 	},
 	{
-		name: "busy upkeep", alter: upkeep, catches: "A7 A9 C6",
+		name: "busy upkeep", alter: upkeep, catches: "A7 A9 C6 F5",
 		says: "the driver asks the store 25 times a second whether it is there",
 	},
 	{flaw: placeKept, catches: "A8", says: "Abandon leaves the place in the queue (etcd TryLock leaves its key)"},
@@ -62,7 +62,9 @@ var mistakes = []mistake{
 	{flaw: nameIsPath, catches: "A10", says: "a collides with a/b (etcd concurrency)"},
 	{flaw: nameNormal, catches: "A10", says: "the store normalises Unicode"},
 	{flaw: nameTagged, catches: "A10", says: "what stands in braces is taken for the name (Redis Cluster slots)"},
+	{flaw: ownerUnknown, catches: "A10", says: "Inspect shows the owner of who asked last, and not that of who holds"},
 	{flaw: nameTrimmed, catches: "A10", says: "the store trims spaces"},
+	{flaw: listPattern, catches: "A10", says: "List gives the beginning of the names to SCAN MATCH or LIKE as it is"},
 	{flaw: prefixCut, catches: "A12 K2", says: "the prefix counts up to its first separator"},
 	{
 		flaw: databasesMeet, catches: "K2",
@@ -125,11 +127,17 @@ var mistakes = []mistake{
 	{flaw: expiresLate, catches: "A13 C1 C4", says: "the store raises the TTL and nobody reads it (etcd)"},
 	{flaw: graceIgnored, catches: "C8", says: "the store frees the lock at the TTL whatever the grace"},
 	{flaw: sharedTTL, catches: "C9", says: "all leases of a session have the shortest TTL"},
+	{flaw: longestTTL, catches: "C9", says: "a session has all its locks for the longest TTL among them"},
 	{flaw: lifetime, catches: "C2", says: "the session under the lock has a bounded lifetime"},
 	{flaw: renewNoManual, catches: "C3", says: "renewals by hand do not reach the store"},
 	{flaw: renewRevives, catches: "C4", says: "a renewal resurrects what has expired"},
 	{flaw: renewCreates, catches: "C4", says: "a renewal creates what is gone (SET instead of PEXPIRE)"},
 	{flaw: renewAnybody, catches: "C4", says: "a renewal prolongs the lock whoever holds it"},
+	{
+		name: "renews up to a loss", alter: upToALoss, catches: "C4",
+		says: "those behind a lost one are not renewed, and told that they are",
+	},
+	{flaw: renewSetsExpiry, catches: "C4", says: "a renewal that is refused sets the next holder's expiry"},
 	{flaw: renewSaysYes, catches: "C4", says: "a renewal answers nil when the lock is not ours"},
 	{
 		flaw: renewTooSoon, catches: "D6",
@@ -183,6 +191,11 @@ var mistakes = []mistake{
 	// Token.
 	{flaw: counterPerLock, catches: "E1 E4 E9", says: "the counter is deleted at release (madelson on MongoDB)"},
 	{flaw: counterPlain, catches: "E2", says: "a plain counter starts again with the store"},
+	{
+		flaw: anchorsMissing, catches: "E2",
+		says: "the counter follows the clock only where it is missing, and a stale replica or a " +
+			"backup has an older one",
+	},
 	{flaw: tokenSeconds, catches: "E1 E4 E10", says: "the token is the time in seconds, the same for two"},
 	{flaw: tokenNanos, catches: "E6", says: "the token is above 2^53"},
 	{flaw: tokenRandom, catches: "E1 E10 K2 K9", says: "the token is a random secret"},
@@ -203,6 +216,7 @@ var mistakes = []mistake{
 	},
 	{flaw: floorIgnored, catches: "E9", says: "the floor of a request is ignored"},
 	{flaw: floorSpends, catches: "K7", says: "one floor at the end of the numbers spends those of all names"},
+	{flaw: markSpends, catches: "K7", says: "a guard remembers any number, and one bad one shuts all out for good"},
 
 	// Waiting and resources.
 	{
@@ -227,6 +241,8 @@ var mistakes = []mistake{
 		says: "a grant that another's release has made still ends with the " +
 			"claim when it is confirmed",
 	},
+	{flaw: breakWakesNone, catches: "F8", says: "Break frees the lock, and those who wait see it when they look"},
+	{flaw: breakLeavesRow, catches: "D8", says: "what tells an old holder of its loss is kept for ever"},
 	{flaw: waitLeavesRow, catches: "F6 J1", says: "a wait leaves its queue behind"},
 	{flaw: failedTryWrites, catches: "J1", says: "every failed try writes a row (pglock)"},
 	{name: "a goroutine a lock", alter: leaks, catches: "J1", says: "each lock starts a goroutine that nobody ends"},
@@ -239,6 +255,15 @@ var mistakes = []mistake{
 		name: "a failed release is given up", alter: releasesOnce, catches: "B5 K5 K48",
 		says: "what could not be released while the store was away counts as lost when it is back",
 	},
+	{
+		name: "an outage is a free lock", alter: outageIsFree, catches: "K5 K48",
+		says: "Inspect takes no answer for no lock",
+	},
+	{
+		name: "an outage is a holder", alter: outageIsHolder, catches: "K5 K48",
+		says: "a try takes no answer for a refusal",
+	},
+	{name: "an outage is a Break", alter: outageIsBreak, catches: "C5", says: "Break takes no answer for a yes"},
 	{flaw: deafOfClient, catches: "K4", says: "a call waits for a connection of the client whatever its ctx"},
 	{flaw: renewsByClient, catches: "K45", says: "renewals wait for a connection that the program has taken"},
 	{flaw: closeWaits, catches: "K46", says: "Close waits for a client that the program has closed"},
@@ -275,6 +300,9 @@ var mistakesOverWire = []mistake{
 			"place has expired and the next one holds",
 	},
 	{flaw: impatient, catches: "K31", says: "one failed look ends a wait"},
+	{flaw: graceIgnored, catches: "C8 G3", says: "the store frees the lock at the TTL whatever the grace"},
+	{flaw: deadLeaveRow, catches: "G2 G3", says: "what a dead holder had beside its lock has no expiry"},
+	{flaw: staysOnLine, catches: "J1", says: "Close leaves a connection of the driver's client open"},
 	{flaw: checkThenSet, catches: "G1", says: "looking and taking are two steps"},
 	{flaw: crowdStays, catches: "K35", says: "the store chokes on the names of one dead process (ZOOKEEPER-4306)"},
 	{flaw: expiresLate, catches: "A13 C4 D5 G2 G3 G4", says: "the store raises the TTL and nobody reads it (etcd)"},

@@ -30,6 +30,7 @@ type toy struct {
 	busy    map[string]bool          // what the store was asked to work at
 	turned  map[string]bool          // nonces that came out of a queue
 	stop    chan struct{}            // closed at the end
+	asker   string                   // the owner of the last request
 }
 
 // order is a request for one name, flat so that it can go over a wire.
@@ -103,6 +104,7 @@ func (s *toy) ask(o *order, lost func(error)) *toyWaiter {
 	w := &toyWaiter{order: o, lost: lost, since: time.Now(), grant: make(chan backend.Token, 1)}
 	key := s.key(o)
 	l := s.locks[key]
+	s.asker = o.Owner
 	if how := s.ended[s.nonce(o)]; how == wasReleased && s.flaw != copyTakes ||
 		how == wasAbandoned && s.flaw != abandonForgotten {
 		return nil
@@ -260,6 +262,13 @@ func (s *toy) grantTo(l *toyLock, w *toyWaiter) {
 		l.token = s.counter[l.prefix]
 	}
 	l.expires = time.Now().Add(s.span(w.order))
+	if s.flaw == longestTTL {
+		for _, other := range s.locks {
+			if other.order != nil && other.order.Client == w.order.Client && other.expires.After(l.expires) {
+				l.expires = other.expires
+			}
+		}
+	}
 	switch {
 	case w.gone && s.flaw == deadStalls:
 		l.expires = l.expires.Add(time.Hour)
@@ -306,6 +315,9 @@ func (l *toyLock) until(s *toy) {
 			if s.uses["dead "+l.order.Client]++; s.uses["dead "+l.order.Client] > 50 {
 				return
 			}
+		}
+		if s.flaw == deadLeaveRow {
+			s.rows[l.prefix+"row of the dead "+l.order.Nonce] = true
 		}
 		l.order = nil
 	}
@@ -358,8 +370,11 @@ func (s *toy) list(prefix, name string) (all []backend.Info, left []string) {
 				Name: l.name, Held: true, Owner: l.order.Owner, Token: l.token,
 				ExpiresIn: time.Until(l.expires), Waiters: len(l.queue),
 			}
-			if s.flaw == holderWaits {
+			switch s.flaw {
+			case holderWaits:
 				info.Waiters++
+			case ownerUnknown:
+				info.Owner = s.asker
 			}
 			all, left = append(all, info), append(left, l.name)
 		}

@@ -26,8 +26,10 @@ const (
 	nameTrimmed flaw = "names trimmed"
 	prefixCut   flaw = "prefix cut"
 
+	ownerUnknown  flaw = "owner of the last request"
 	databasesMeet flaw = "two databases share their locks"
 	prefixPattern flaw = "List takes the prefix for a pattern"
+	listPattern   flaw = "List takes names for a pattern"
 	noncesMeet    flaw = "nonces without their keyspace"
 
 	fewRemembered     flaw = "few releases remembered"
@@ -45,6 +47,7 @@ const (
 	graceIgnored    flaw = "grace ignored"
 	sharedTTL       flaw = "one TTL for all leases"
 	lifetime        flaw = "bounded lifetime"
+	longestTTL      flaw = "the longest TTL for all leases"
 	renewNoManual   flaw = "manual renewal ignored"
 	heartbeatOfWait flaw = "acquire ctx owns the heartbeat"
 	renewTooSoon    flaw = "second renewal refused"
@@ -52,8 +55,10 @@ const (
 	renewCreates    flaw = "renewal creates"
 	renewAnybody    flaw = "renewal without owner check"
 	renewSaysYes    flaw = "renewal always nil"
+	renewSetsExpiry flaw = "refused renewal sets the expiry"
 	reportsLate     flaw = "renewal confirmed before it is reported"
 	renewNewToken   flaw = "renewal takes a token"
+	breakWakesNone  flaw = "Break wakes nobody"
 	breakSilent     flaw = "holder not told of Break"
 	tellsAll        flaw = "all holders told of Break"
 	forgetsLocks    flaw = "restart loses locks"
@@ -61,6 +66,7 @@ const (
 
 	counterPerLock flaw = "counter deleted at release"
 	counterPlain   flaw = "counter goes back on restart"
+	anchorsMissing flaw = "only a missing counter is anchored"
 	tokenSeconds   flaw = "token is the second"
 	tokenNanos     flaw = "token above 2^53"
 	tokenRandom    flaw = "token is random"
@@ -68,6 +74,7 @@ const (
 	floorIgnored   flaw = "floor ignored"
 	blockFreed     flaw = "block freed by Break"
 	floorSpends    flaw = "any floor obeyed"
+	markSpends     flaw = "any token shown to the guard taken"
 
 	placesAge       flaw = "places last three seconds"
 	lifo            flaw = "last come, first served"
@@ -75,6 +82,7 @@ const (
 	failedTryWrites flaw = "failed tries write rows"
 	claimKept       flaw = "a claim is not confirmed"
 	waitLeavesRow   flaw = "a wait leaves its queue"
+	breakLeavesRow  flaw = "a Break leaves a row"
 	rowPerName      flaw = "a row per name for ever"
 
 	resentExpiry  flaw = "an acquire sent again keeps its expiry"
@@ -100,4 +108,6 @@ const (
 	turnKept      flaw = "a turn that has passed is taken"
 	impatient     flaw = "the first failed look ends a wait"
 	crowdStays    flaw = "many long names of the dead stay"
+	staysOnLine   flaw = "connection left by Close"
+	deadLeaveRow  flaw = "a dead holder leaves a row"
 )

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
 )
 
@@ -64,12 +66,12 @@ func (m *mistake) verdict(o outcome) (missed, others []string, share float64) {
 	return missed, others, float64(passed) / float64(checked)
 }
 
-// inVirtualTime checks every rule that needs no wire and no process.
-func inVirtualTime(t *testing.T, m *mistake) outcome {
+// inVirtualTime checks the rules that only names, or every one, that need no wire and no process.
+func inVirtualTime(t *testing.T, m *mistake, only ...string) outcome {
 	o := outcome{}
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(m)
-		for res := range Report(t.Context(), r.harness()) {
+		for res := range Report(t.Context(), r.harness(), only...) {
 			o[res.Rule] = res
 		}
 		close(r.store.stop)
@@ -136,20 +138,45 @@ func judge(t *testing.T, m *mistake, o outcome) {
 
 // TestSoundDriversPass shows that what the mistakes are made in is sound without them.
 func TestSoundDriversPass(t *testing.T) {
-	sound := &mistake{name: "sound"}
-	t.Run("virtual", func(t *testing.T) {
-		for _, res := range inVirtualTime(t, sound) {
-			if res.Err != nil {
-				t.Error(res.Err)
+	for _, m := range []*mistake{
+		{name: "sound"}, {name: "without tokens", alter: withoutTokens}, {name: "without news", alter: withoutNews},
+	} {
+		t.Run("virtual/"+m.name, func(t *testing.T) {
+			for _, res := range inVirtualTime(t, m) {
+				if res.Err != nil {
+					t.Error(res.Err)
+				}
 			}
-		}
+		})
+	}
+	t.Run("virtual/uncounted", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h, err := FromURL("memory://")
+			if err != nil {
+				t.Fatal(err)
+			}
+			open := h.Driver
+			h.Driver = func(ctx context.Context, c Client) (backend.Driver, error) {
+				d, err := open(ctx, c)
+				if err != nil {
+					return nil, err
+				}
+				return core.Composite{Caller: uncounted(core.Of(d))}, nil
+			}
+			h.Short, h.tiny = true, true
+			for res := range Report(t.Context(), h) {
+				if res.Err != nil {
+					t.Error(res.Err)
+				}
+			}
+		})
 	})
 	t.Run("wire", func(t *testing.T) {
 		only := strings.Fields(sample)
 		for _, m := range mistakesOverWire {
 			only = append(only, strings.Fields(m.catches)...)
 		}
-		for _, res := range overWire(t, sound, only...) {
+		for _, res := range overWire(t, &mistake{name: "sound"}, only...) {
 			if res.Err != nil {
 				t.Error(res.Err)
 			}
@@ -157,11 +184,16 @@ func TestSoundDriversPass(t *testing.T) {
 	})
 }
 
+// TestMistakes shows that each is caught. -short leaves out all rules but those that must catch it.
 func TestMistakes(t *testing.T) {
 	lines := []string{fmt.Sprintf("%-30s %s", "", head())}
 	for i := range mistakes {
 		m := &mistakes[i]
-		o := inVirtualTime(t, m)
+		var only []string
+		if testing.Short() {
+			only = strings.Fields(m.catches)
+		}
+		o := inVirtualTime(t, m, only...)
 		judge(t, m, o)
 		lines = append(lines, line(m, o))
 	}

@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) {
 	Child(&wireBusy{})
 	flag.Parse()
-	if err := flag.Set("test.parallel", "3"); err != nil { // most of the time over the wire is waiting
+	if err := flag.Set("test.parallel", "6"); err != nil { // most of the time over the wire is waiting
 		panic(err)
 	}
 	os.Exit(m.Run())
@@ -174,10 +174,14 @@ func (s *toy) waiterGone(o *order) {
 	}
 }
 
+// lines keeps what staysOnLine has left open from the garbage collector, which would close it.
+var lines sync.Map
+
 // toyClient is the driver of a toyServer.
 type toyClient struct {
 	addr string
 	flaw flaw
+	line sync.Once // of staysOnLine
 	toyDriver
 }
 
@@ -201,6 +205,12 @@ func (d *toyClient) ask(ctx context.Context, o *order) (reply, error) {
 	}
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
+	if d.flaw == staysOnLine && o.Op == "release" {
+		d.line.Do(func() {
+			left, _ := dialer.DialContext(ctx, "tcp", d.addr)
+			lines.Store(left, true)
+		})
+	}
 	if err = json.NewEncoder(c).Encode(o); err == nil {
 		err = json.NewDecoder(c).Decode(&r)
 	}

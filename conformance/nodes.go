@@ -20,42 +20,27 @@ var hostileNodes = []Rule{
 
 func memberHangs(ctx context.Context, e *Env) error {
 	b := must(e.Open(ctx, e.kept()))
-	link, member, err := e.h.Member(ctx)
-	if err != nil {
-		return fmt.Errorf("a way to one member: %w", err)
-	}
+	link, member := must2(e.h.Member(ctx))
 	e.onClose(link.Close)
 	for i := range e.count(3, 5, 10) {
 		// Another client each time: what it does not know yet is part of it.
 		a := must(e.open(ctx, Client{Prefix: e.prefix, Link: link}, e.kept()))
-		if err := e.memberHangs(ctx, a, b, link, member); err != nil {
-			return fmt.Errorf("trial %d: %w", i+1, err)
-		}
+		part(fmt.Sprintf("trial %d", i+1), func() error { return e.memberHangs(ctx, a, b, link, member) })
 	}
 	return nil
 }
 
 // memberHangs lets a hold and b wait, and takes the member away.
 func (e *Env) memberHangs(ctx context.Context, a, b *fencelock.Locker, link Link, member Server) error {
-	name := e.Name()
-	le, err := try(ctx, a, name, "the holder")
-	if err != nil {
-		return err
-	}
-	ch := locking(ctx, b, name)
-	if err := waiting(ctx, b, name, 1); err != nil {
-		return err
-	}
+	le, line := lined(ctx, a, e.Name(), b)
+	ch := line[0]
 	for range 2 {
-		if err := renewed(ctx, le); err != nil {
-			return err
-		}
+		check(renewed(ctx, le))
 	}
 	link.Set(blackHole)
-	if err := member.Pause(); err != nil {
-		return err
-	}
+	check(member.Pause())
 	var r result
+	var err error
 	select {
 	case <-le.Done():
 		r, err = granted(ctx, ch, e.Kept()+e.Slack()+10*time.Second, "the waiter")
@@ -70,21 +55,15 @@ func (e *Env) memberHangs(ctx context.Context, a, b *fencelock.Locker, link Link
 	err = errors.Join(err, member.Resume())
 	link.Cut()
 	link.Set(passAll)
-	if err != nil {
-		return err
-	}
+	check(err)
 	return unlock(ctx, r.lease, "the waiter")
 }
 
 // renewed returns just after the next renewal.
 func renewed(ctx context.Context, le *fencelock.Lease) error {
 	for old := le.Deadline(); le.Deadline().Equal(old); {
-		if err := le.Err(); err != nil {
-			return fmt.Errorf("while it waits for a renewal: %w", err)
-		}
-		if err := sleep(ctx, time.Millisecond); err != nil {
-			return err
-		}
+		check(live(le, "while it waits for a renewal"))
+		check(sleep(ctx, time.Millisecond))
 	}
 	return nil
 }

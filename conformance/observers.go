@@ -78,9 +78,10 @@ func observerMisbehaves(ctx context.Context, e *Env) error {
 		))
 		wg.Go(func() {
 			c := &observed{e: e, l: l, other: b}
-			if err := c.check(ctx, r.kinds, o.blocks); err != nil {
-				errs[i] = fmt.Errorf("blocks %v: %w", r.blocks, err)
-			}
+			errs[i] = stopped(func() error {
+				part(fmt.Sprintf("blocks %v", r.blocks), func() error { return c.misbehaves(ctx, r.kinds, o.blocks) })
+				return nil
+			})
 		})
 	}
 	wg.Wait()
@@ -102,56 +103,34 @@ func (c *observed) call(do func()) {
 	})
 }
 
-func (c *observed) check(ctx context.Context, kinds []fencelock.EventKind, blocks chan struct{}) (err error) {
+func (c *observed) misbehaves(ctx context.Context, kinds []fencelock.EventKind, blocks chan struct{}) error {
 	defer func() {
 		if blocks != nil {
 			close(blocks)
 		}
 		c.calls.Wait()
 	}()
-	good, err := try(ctx, c.l, "good", "a free lock")
-	if err != nil {
-		return err
-	}
-	broken, err := try(ctx, c.l, "broken", "a free lock")
-	if err != nil {
-		return err
-	}
+	good := must(try(ctx, c.l, "good", "a free lock"))
+	broken := must(try(ctx, c.l, "broken", "a free lock"))
 	free := make([]string, 0, len(kinds)) // those that another client must get at once
 	for _, k := range kinds {
-		gone, err := c.provoke(ctx, k, blocks != nil)
-		if err != nil {
-			return fmt.Errorf("%v: %w", k, err)
-		}
-		if gone {
-			free = append(free, badName(k))
-		}
+		part(k.String(), func() error {
+			if c.provoke(ctx, k, blocks != nil) {
+				free = append(free, badName(k))
+			}
+			return nil
+		})
 	}
 	for _, name := range free {
-		r, err := granted(ctx, locking(ctx, c.other, name), time.Second+c.e.Slack(), "another client, of "+name)
-		if err != nil {
-			return err
-		}
-		if err := unlock(ctx, r.lease, name); err != nil {
-			return err
-		}
+		r := must(granted(ctx, locking(ctx, c.other, name), time.Second+c.e.Slack(), "another client, of "+name))
+		check(unlock(ctx, r.lease, name))
 	}
-	if err := sleep(ctx, 2*c.e.Kept()); err != nil {
-		return err
-	}
-	if err := good.Err(); err != nil {
-		return fmt.Errorf("another lease of the same Locker, after two TTLs: got %w, want it held", err)
-	}
-	if err := c.other.Break(ctx, "broken"); err != nil {
-		return err
-	}
-	if _, err := ended(ctx, broken, c.e.traits.Revoked+c.e.Slack()); err != nil {
-		return err
-	}
+	check(sleep(ctx, 2*c.e.Kept()))
+	check(live(good, "another lease of the same Locker, after two TTLs"))
+	check(c.other.Break(ctx, "broken"))
+	check(c.e.learns(ctx, broken))
 	began := time.Now()
-	if _, err := cycle(ctx, c.l, "another", "another name"); err != nil {
-		return err
-	}
+	must(cycle(ctx, c.l, "another", "another name"))
 	if took := time.Since(began); took > time.Second+c.e.Slack() {
 		return fmt.Errorf("another name: a cycle took %v", took)
 	}
@@ -159,7 +138,7 @@ func (c *observed) check(ctx context.Context, kinds []fencelock.EventKind, block
 }
 
 // provoke brings an event of this kind about, and reports whether the lock is given up after it, or at once.
-func (c *observed) provoke(ctx context.Context, k fencelock.EventKind, blocks bool) (gone bool, err error) {
+func (c *observed) provoke(ctx context.Context, k fencelock.EventKind, blocks bool) (gone bool) {
 	name := badName(k)
 	m := c.l.Mutex(name)
 	switch k {
@@ -173,32 +152,29 @@ func (c *observed) provoke(ctx context.Context, k fencelock.EventKind, blocks bo
 				_ = le.Unlock(ctx)
 			}
 		})
-		return !blocks, nil
+		return !blocks
 	case fencelock.NotAcquired:
 		over, cancel := context.WithCancel(ctx)
 		cancel()
 		c.call(func() { _, _ = m.TryLock(over) })
-		return true, nil
+		return true
 	case fencelock.Released:
-		return true, c.passes(ctx, m)
+		c.passes(ctx, m)
+		return true
 	case fencelock.CleanedUp:
-		le, err := try(ctx, c.other, name, "a free lock")
-		if err != nil {
-			return false, err
-		}
+		le := must(try(ctx, c.other, name, "a free lock"))
 		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
-		_, err = m.Lock(short)
-		return true, errors.Join(want(err, context.DeadlineExceeded, "Lock until its ctx ends"),
-			unlock(ctx, le, "the other client"))
+		_, err := m.Lock(short)
+		check(want(err, context.DeadlineExceeded, "Lock until its ctx ends"))
+		check(unlock(ctx, le, "the other client"))
+		return true
 	}
-	le, err := try(ctx, c.l, name, "a free lock")
-	if err != nil {
-		return false, err
-	}
+	le := must(try(ctx, c.l, name, "a free lock"))
 	switch k {
 	case fencelock.Lost:
-		return true, c.other.Break(ctx, name)
+		check(c.other.Break(ctx, name))
+		return true
 	case fencelock.Joined, fencelock.Left:
 		c.call(func() {
 			held, cancel := le.Context(ctx)
@@ -208,25 +184,20 @@ func (c *observed) provoke(ctx context.Context, k fencelock.EventKind, blocks bo
 				_ = inner.Unlock(ctx)
 			}
 		})
-		return !blocks, nil
+		return !blocks
 	case fencelock.NotReleased:
-		if err := unlock(ctx, le, "the holder"); err != nil {
-			return false, err
-		}
+		check(unlock(ctx, le, "the holder"))
 		c.call(func() { _ = le.Unlock(ctx) })
-		return true, nil
+		return true
 	case fencelock.Unlocking:
 		c.call(func() { _ = le.Unlock(ctx) })
 	}
-	return false, nil // it goes on being held
+	return false // it goes on being held
 }
 
 // passes has a lock unlocked for which another Lock of the same process waits.
-func (c *observed) passes(ctx context.Context, m fencelock.Mutex) error {
-	le, err := try(ctx, c.l, m.Name(), "a free lock")
-	if err != nil {
-		return err
-	}
+func (c *observed) passes(ctx context.Context, m fencelock.Mutex) {
+	le := must(try(ctx, c.l, m.Name(), "a free lock"))
 	next := make(chan result, 1)
 	c.call(func() {
 		le, err := m.Lock(ctx)
@@ -235,10 +206,7 @@ func (c *observed) passes(ctx context.Context, m fencelock.Mutex) error {
 			_ = le.Unlock(ctx)
 		}
 	})
-	if err := waiting(ctx, c.other, m.Name(), 1); err != nil {
-		return err
-	}
+	check(waiting(ctx, c.other, m.Name(), 1))
 	c.call(func() { _ = le.Unlock(ctx) })
-	_, err = granted(ctx, next, time.Second+c.e.Slack(), "the next in line here")
-	return err
+	must(granted(ctx, next, time.Second+c.e.Slack(), "the next in line here"))
 }

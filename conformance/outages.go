@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,28 +12,23 @@ import (
 
 func serverRestarts(ctx context.Context, e *Env) error {
 	s := e.h.Server
-	for _, wipe := range []bool{false, true} {
+	for _, lose := range []func() error{nil, s.Wipe} {
 		a, b := must2(e.Two(ctx, fencelock.WithTTL(max(15*time.Second, 5*e.TTL()))))
 		name := must(e.unraised(ctx, a))
 		le := must(try(ctx, a, name, "a free lock"))
-		check(restart(s, wipe))
-		kept := s.KeepsData() && !wipe
+		check(restart(s, lose))
+		kept := s.KeepsData() && lose == nil
 		if kept {
 			check(sleep(ctx, 2*e.TTL()))
-			if err := le.Err(); err != nil {
-				return fmt.Errorf("a restart with all data: got %w, want the lease held", err)
-			}
+			check(live(le, "a restart with all data"))
 			check(held(ctx, b, name, "after a restart with all data"))
 			check(unlock(ctx, le, "after a restart with all data"))
-		} else if _, err := ended(ctx, le, e.traits.Revoked+5*time.Second+e.Slack()); err != nil {
+		} else if _, err := ended(ctx, le, cmp.Or(e.traits.Revoked, ample)+5*time.Second+e.Slack()); err != nil {
 			return fmt.Errorf("a restart without the data: %w", err)
 		}
 		// Either way the lock works on, with a higher token.
 		r := must(granted(ctx, locking(ctx, b, name), 10*time.Second, "after the restart"))
-		if r.lease.Token() <= le.Token() {
-			return fmt.Errorf("token after a restart (data lost: %v): got %d, want more than %d",
-				!kept, r.lease.Token(), le.Token())
-		}
+		check(e.above(r.lease.Token(), le.Token(), fmt.Sprintf("after a restart (data lost: %v)", !kept)))
 		check(unlock(ctx, r.lease, "after the restart"))
 	}
 	return nil
@@ -51,10 +47,11 @@ func (e *Env) unraised(ctx context.Context, l *fencelock.Locker) (string, error)
 	return "", errors.New("the tokens of ten names are all ahead of the clock")
 }
 
-func restart(s Server, wipe bool) error {
+// restart kills the server and starts it again. meanwhile, if there is one, is called in between.
+func restart(s Server, meanwhile func() error) error {
 	err := s.Kill()
-	if err == nil && wipe {
-		err = s.Wipe()
+	if err == nil && meanwhile != nil {
+		err = meanwhile()
 	}
 	return errors.Join(err, s.Start())
 }
@@ -81,9 +78,7 @@ func waiterCutOff(ctx context.Context, e *Env) error {
 		told = true // an error is allowed
 	case <-time.After(ttl):
 	}
-	if err := le.Err(); err != nil {
-		return fmt.Errorf("the holder: got %w, want it held", err)
-	}
+	check(live(le, "the holder"))
 	check(unlock(ctx, le, "the holder"))
 	var lease *fencelock.Lease
 	if !told {

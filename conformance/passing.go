@@ -23,11 +23,11 @@ var hostilePassing = []Rule{
 
 // passing is one process with a holder and a Lock behind it, and another process.
 type passing struct {
+	*Env
 	here, there *fencelock.Locker
 	name        string
 	le          *fencelock.Lease
 	next        <-chan result // of a Lock here
-	told        time.Duration
 }
 
 func passedOnAndBroken(ctx context.Context, e *Env) error {
@@ -51,39 +51,26 @@ func passedOnAndBroken(ctx context.Context, e *Env) error {
 	}
 	for how, order := range orders {
 		for i := range e.count(3, 10, 30) {
-			p := &passing{here: here, there: there, name: e.Name(), told: e.traits.Revoked + e.Slack()}
-			err := p.begin(ctx)
-			if err == nil {
-				err = order(ctx, p)
-			}
-			if err != nil {
-				return fmt.Errorf("%s, round %d: %w", how, i+1, err)
-			}
+			p := &passing{Env: e, here: here, there: there, name: e.Name()}
+			part(fmt.Sprintf("%s, round %d", how, i+1), func() error {
+				p.begin(ctx)
+				return order(ctx, p)
+			})
 		}
 	}
 	return nil
 }
 
 // begin makes a holder that the store knew to have others behind it, as the engine reserves numbers for those.
-func (p *passing) begin(ctx context.Context) error {
-	first, err := try(ctx, p.here, p.name, "a free lock")
-	if err != nil {
-		return err
-	}
+func (p *passing) begin(ctx context.Context) {
+	first := must(try(ctx, p.here, p.name, "a free lock"))
 	second := locking(ctx, p.here, p.name)
-	if err := waiting(ctx, p.there, p.name, 1); err != nil {
-		return err
-	}
-	if err := unlock(ctx, first, "the first"); err != nil {
-		return err
-	}
-	r, err := granted(ctx, second, 10*time.Second, "the second")
-	if err != nil {
-		return err
-	}
+	check(waiting(ctx, p.there, p.name, 1))
+	check(unlock(ctx, first, "the first"))
+	r := must(granted(ctx, second, 10*time.Second, "the second"))
 	p.le, p.next = r.lease, locking(ctx, p.here, p.name)
 	// It is in line a moment later, and the lock is passed on to it only for a few milliseconds from now.
-	return sleep(ctx, 300*time.Microsecond)
+	check(sleep(ctx, 300*time.Microsecond))
 }
 
 // broken breaks the holder before it can pass the lock on. late: the other client asks only then.
@@ -93,9 +80,7 @@ func (p *passing) broken(ctx context.Context, by *fencelock.Locker, late bool) e
 	if !late {
 		theirs = locking(ctx, p.there, p.name)
 	}
-	if err := by.Break(ctx, p.name); err != nil {
-		return fmt.Errorf("Break: got %w, want nil", err)
-	}
+	check(want(by.Break(ctx, p.name), nil, "Break"))
 	if late { // a try is refused where the Lock here stands in the store's queue
 		r := <-trying(ctx, p.there, p.name)
 		switch {
@@ -107,34 +92,21 @@ func (p *passing) broken(ctx context.Context, by *fencelock.Locker, late bool) e
 			return fmt.Errorf("TryLock after Break: got %w, want a lease or ErrLocked", r.err)
 		}
 	}
-	if err := want(p.le.Unlock(ctx), fencelock.ErrLost, "Unlock of a lease that was broken before"); err != nil {
-		return err
-	}
+	check(want(p.le.Unlock(ctx), fencelock.ErrLost, "Unlock of a lease that was broken before"))
 	return p.follow(ctx, got, p.next, theirs)
 }
 
 // passed breaks the lock after it was passed on.
 func (p *passing) passed(ctx context.Context, by *fencelock.Locker) error {
-	if err := unlock(ctx, p.le, "the holder"); err != nil {
-		return err
-	}
-	r, err := granted(ctx, p.next, 10*time.Second, "the next one here")
-	if err != nil {
-		return err
-	}
+	check(unlock(ctx, p.le, "the holder"))
+	r := must(granted(ctx, p.next, 10*time.Second, "the next one here"))
 	if r.lease.Token() <= p.le.Token() {
 		return fmt.Errorf("passed on: got token %d after %d", r.lease.Token(), p.le.Token())
 	}
-	if err := by.Break(ctx, p.name); err != nil {
-		return fmt.Errorf("Break: got %w, want nil", err)
-	}
+	check(want(by.Break(ctx, p.name), nil, "Break"))
 	theirs := locking(ctx, p.there, p.name)
-	if _, err := ended(ctx, r.lease, p.told); err != nil {
-		return err
-	}
-	if err := want(r.lease.Unlock(ctx), fencelock.ErrLost, "Unlock of a lease that was broken before"); err != nil {
-		return err
-	}
+	check(p.learns(ctx, r.lease))
+	check(want(r.lease.Unlock(ctx), fencelock.ErrLost, "Unlock of a lease that was broken before"))
 	p.le = r.lease
 	return p.follow(ctx, nil, theirs, locking(ctx, p.here, p.name))
 }
@@ -152,11 +124,7 @@ func (p *passing) follow(ctx context.Context, got []result, waiting ...<-chan re
 	last := p.le.Token()
 	for n := len(got) + len(left); n > 0; n-- {
 		if len(got) == 0 {
-			r, err := granted(ctx, rest, 10*time.Second, "a waiter")
-			if err != nil {
-				return err
-			}
-			got = append(got, r)
+			got = append(got, must(granted(ctx, rest, 10*time.Second, "a waiter")))
 		}
 		le := got[0].lease
 		select {
@@ -174,9 +142,7 @@ func (p *passing) follow(ctx context.Context, got []result, waiting ...<-chan re
 			return fmt.Errorf("got token %d after %d", le.Token(), last)
 		}
 		last, got = le.Token(), got[1:]
-		if err := unlock(ctx, le, "one after the Break"); err != nil {
-			return err
-		}
+		check(unlock(ctx, le, "one after the Break"))
 	}
 	return nil
 }

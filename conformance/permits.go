@@ -40,7 +40,7 @@ func permitsBound(ctx context.Context, e *Env) error {
 }
 
 func deadPermit(ctx context.Context, e *Env) error {
-	d := must(e.caller(ctx))
+	d := e.caller(ctx)
 	// Its renewals are to reach no other hold.
 	renewing := must(e.Open(ctx, fencelock.WithTTL(2*e.TTL())))
 	other := must(e.Open(ctx))
@@ -101,9 +101,7 @@ func slots(ctx context.Context, e *Env) error {
 			if slices.ContainsFunc(held, func(o *fencelock.Lease) bool { return o != nil && o.Slot() == s }) {
 				return fmt.Errorf("two live permits have slot %d", s)
 			}
-			if le.Token() <= greatest[s] {
-				return fmt.Errorf("slot %d: got token %d after %d", s, le.Token(), greatest[s])
-			}
+			check(e.above(le.Token(), greatest[s], fmt.Sprintf("of slot %d", s)))
 			greatest[s], held[i] = le.Token(), le
 		}
 		gone := round % n
@@ -117,7 +115,7 @@ func slots(ctx context.Context, e *Env) error {
 }
 
 func permitAgain(ctx context.Context, e *Env) error {
-	d := must(e.caller(ctx))
+	d := e.caller(ctx)
 	l := must(e.Open(ctx))
 	name := e.Name()
 	other := must(acquire(ctx, d, e.permit(name, 3, false), "another"))
@@ -134,7 +132,7 @@ func permitAgain(ctx context.Context, e *Env) error {
 }
 
 func permitAbandoned(ctx context.Context, e *Env) error {
-	d := must(e.caller(ctx))
+	d := e.caller(ctx)
 	name := e.Name()
 	held := must(acquire(ctx, d, e.permit(name, 2, false), "a holder"))
 	r := e.permit(name, 2, false)
@@ -150,7 +148,7 @@ func permitAbandoned(ctx context.Context, e *Env) error {
 }
 
 func releasedTwice(ctx context.Context, e *Env) error {
-	d := must(e.caller(ctx))
+	d := e.caller(ctx)
 	name := e.Name()
 	first := must(acquire(ctx, d, e.permit(name, 2, false), "the first"))
 	second := must(acquire(ctx, d, e.permit(name, 2, false), "the second"))
@@ -165,7 +163,7 @@ func releasedTwice(ctx context.Context, e *Env) error {
 }
 
 func wokenCounts(ctx context.Context, e *Env) error {
-	d := must(e.caller(ctx))
+	d := e.caller(ctx)
 	deaf, link := must2(e.OpenThrough(ctx))
 	l := must(e.Open(ctx))
 	name := e.Name()

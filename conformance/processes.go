@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -10,6 +9,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/fencelock/fencelock"
 )
 
 // processes is group G.
@@ -20,7 +21,7 @@ var processes = []Rule{
 		Needs: Needs{Process: true}, Check: twoProcesses,
 	},
 	{
-		Name: "G2", What: "a process that exits without Unlock",
+		Name: "G2", What: "a process that exits without Unlock: free within TTL + 1s",
 		Why:   "Programs crash; their locks must come free.",
 		Needs: Needs{Process: true}, Check: exitWithoutUnlock,
 	},
@@ -45,9 +46,7 @@ func twoProcesses(ctx context.Context, e *Env) error {
 	var ps []*Process
 	for range procs {
 		p := must(e.Process(ctx))
-		// it is up
-		must(p.Ask(ctx, "lock", e.Name(),
-			strconv.FormatInt(e.TTL().Milliseconds(), 10)))
+		must(p.Lock(ctx, e.Name(), ample)) // it is up
 		ps = append(ps, p)
 	}
 	for _, p := range ps {
@@ -62,7 +61,7 @@ func twoProcesses(ctx context.Context, e *Env) error {
 	}
 	// Hand over between processes.
 	b := must(e.Open(ctx))
-	old := must(ps[0].Lock(ctx, name, e.TTL()))
+	old := must(ps[0].Lock(ctx, name, ample))
 	check(held(ctx, b, name, "held by another process"))
 	ch := locking(ctx, b, name)
 	check(waiting(ctx, b, name, 1))
@@ -70,53 +69,61 @@ func twoProcesses(ctx context.Context, e *Env) error {
 	must(ps[0].Ask(ctx, "unlock", name))
 	r := must(granted(ctx, ch, time.Second+e.Slack(), "the waiter in this process"))
 	e.Notef("handed over between processes in %v, the unlock included", r.at.Sub(began).Round(10*time.Microsecond))
-	if r.lease.Token() <= old {
-		return fmt.Errorf("token handed over: got %d after %d", r.lease.Token(), old)
-	}
+	check(e.above(r.lease.Token(), old, "handed over"))
 	return unlock(ctx, r.lease, "the waiter in this process")
 }
 
 func exitWithoutUnlock(ctx context.Context, e *Env) error {
-	return e.holderGone(ctx, "exits", func(p *Process) { p.Send("exit"); <-p.done })
+	return e.holderGone(ctx, "exits", 0, func(p *Process) { p.Send("exit"); <-p.done })
 }
 
 func killedHolder(ctx context.Context, e *Env) error {
-	return e.holderGone(ctx, "is killed", (*Process).Kill)
+	var grace time.Duration
+	if e.traits.Grace {
+		grace = e.TTL()
+	}
+	return e.holderGone(ctx, "is killed", grace, (*Process).Kill)
 }
 
-// holderGone checks that a lock whose process is gone comes free in time, to a waiter and to a try.
-func (e *Env) holderGone(ctx context.Context, how string, end func(*Process)) error {
+// holderGone checks that a lock whose process is gone comes free in time, to a waiter and, when its grace is over, to a
+// try, and that nothing of the process stays.
+func (e *Env) holderGone(ctx context.Context, how string, graceOfTry time.Duration, end func(*Process)) error {
 	b := must(e.Open(ctx))
-	for _, way := range []string{"a waiter", "a try"} {
+	for way, grace := range map[string]time.Duration{"a waiter": 0, "a try": graceOfTry} {
+		who := way + ", after the holder " + how
 		p := must(e.Process(ctx))
 		name := e.Name()
-		old := must(p.Lock(ctx, name, e.TTL()))
-		bound := e.TTL() + time.Second + e.Slack()
+		asked := time.Now()
+		old := must(p.lock(ctx, name, e.TTL(), grace))
+		bound := e.TTL() + grace + time.Second + e.Slack()
 		began := time.Now()
 		end(p)
+		var le *fencelock.Lease
 		if way == "a waiter" {
-			r := must(granted(ctx, locking(ctx, b, name), bound, "a waiter, after the holder "+how))
-			e.Notef("%s: free for a waiter after %v (TTL %v)", how, time.Since(began).Round(time.Millisecond), e.TTL())
-			if r.lease.Token() <= old {
-				return fmt.Errorf("token after the holder %s: got %d after %d", how, r.lease.Token(), old)
-			}
-			check(unlock(ctx, r.lease, "the next"))
-			continue
-		}
-		if err := until(ctx, bound, "a try, after the holder "+how, func() (bool, error) {
-			le, err := b.Mutex(name).TryLock(ctx)
-			if err != nil {
-				if isLocked(err) {
+			le = must(granted(ctx, locking(ctx, b, name), bound, who)).lease
+		} else {
+			check(until(ctx, bound, who, func() (bool, error) {
+				var err error
+				if le, err = b.Mutex(name).TryLock(ctx); isLocked(err) {
 					err = nil
 				}
-				return false, err
-			}
-			return true, le.Unlock(ctx)
-		}); err != nil {
-			return errors.Join(err)
+				return le != nil, err
+			}))
 		}
+		e.Notef("free for %s after %v (TTL %v, grace %v)",
+			who, time.Since(began).Round(time.Millisecond), e.TTL(), grace)
+		// A lease that is a connection ends with it, and with it its grace.
+		kept, least := time.Since(asked), e.TTL()+grace-e.traits.Resolution
+		if grace > 0 && !e.traits.LeasePerConn && kept < least {
+			return fmt.Errorf("%s: granted %v after it asked, want at least %v", who, kept, least)
+		}
+		check(e.above(le.Token(), old, "of "+who))
+		check(unlock(ctx, le, who))
 	}
-	return nil
+	if e.h.Store == nil {
+		return nil
+	}
+	return e.emptyWithin(ctx, e.TTL()+2*time.Second)
 }
 
 // killedAtWork: two processes lock and unlock the same names as fast as they can, and are killed in the middle of that.
@@ -129,8 +136,7 @@ func killedAtWork(ctx context.Context, e *Env) error {
 		var ps [2]*Process
 		for i := range ps {
 			ps[i] = must(e.Process(ctx))
-			ttl := strconv.FormatInt(e.TTL().Milliseconds(), 10)
-			must(ps[i].Ask(ctx, "churn", strconv.Itoa(names), ttl, name))
+			must(ps[i].Ask(ctx, "churn", strconv.Itoa(names), e.TTL().String(), name))
 		}
 		check(sleep(ctx, time.Duration(rand.Int64N(int64(100*time.Millisecond)))))
 		var kills sync.WaitGroup

@@ -108,7 +108,7 @@ func deadWriter(ctx context.Context, e *Env) error {
 		}
 		name := e.Name()
 		reader := must(take(ctx, ls[0].RWMutex(name).TryRLock, "a reader"))
-		writer := must(e.startWaiter(ctx, ls[0], name, long, 1))
+		writer := e.startWaiter(ctx, ls[0], name, long, 1)
 		behind := calling(ctx, ls[1].RWMutex(name).RLock)
 		check(waiting(ctx, ls[0], name, 2))
 		check(way.end(writer))
@@ -276,10 +276,8 @@ func (e *Env) free(ctx context.Context, l *fencelock.Locker, name string) error 
 
 // readersAtGuard is rule E12.
 func readersAtGuard(ctx context.Context, e *Env) error {
-	for what, guard := range must(e.guards(ctx)) {
-		if err := readersAt(ctx, e, guard); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
+	for what, guard := range e.guards(ctx) {
+		part(what, func() error { return readersAt(ctx, e, guard) })
 	}
 	return nil
 }

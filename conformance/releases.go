@@ -31,7 +31,7 @@ var releases = []Rule{
 	{
 		Name: "B4", What: "after Unlock the store shows it free",
 		Why:   "A lock that only this library believes to be free is not.",
-		Needs: Needs{Store: true}, Check: storeShowsFree,
+		Needs: Needs{Behind: true}, Check: storeShowsFree,
 	},
 	{
 		Name: "B5", What: "the store is down: ErrUnavailable, and a later Unlock works",
@@ -63,52 +63,39 @@ var releases = []Rule{
 }
 
 func crowdRepeated(ctx context.Context, e *Env) error {
-	d, err := e.caller(ctx)
-	check(err)
+	d := e.caller(ctx)
 	n := 120
 	if e.traits.LeasePerConn {
 		n = 30
 	}
 	same := nonce()[:4] // a store may keep what it remembers by the first digits
-	take := func() (*core.Hold, error) {
+	take := func(who string) *core.Hold {
 		r := e.Request(e.Name(), false)
 		r.TTL, r.Nonce = ample, same+r.Nonce[4:]
-		g, err := d.Acquire(ctx, r)
-		return &core.Hold{Request: r, Grant: g}, err
+		return must(acquire(ctx, d, r, who))
 	}
 	holds := make([]*core.Hold, n)
 	for i := range holds {
-		if holds[i], err = take(); err != nil {
-			return fmt.Errorf("Acquire %d of %d: %w", i+1, n, err)
-		}
+		holds[i] = take(fmt.Sprintf("holder %d of %d", i+1, n))
 	}
 	start, released := make(chan struct{}), make(chan error, n)
-	for _, h := range holds {
+	for i, h := range holds {
 		go func() {
 			<-start
-			released <- d.Release(ctx, h)
+			released <- release(ctx, d, h, fmt.Sprintf("holder %d of %d at once", i+1, n))
 		}()
 	}
 	close(start)
+	var err error
 	for range holds {
 		err = errors.Join(err, <-released)
 	}
-	if err != nil {
-		return fmt.Errorf("Release of %d at once: got %w, want nil", n, err)
-	}
-	for range 5 { // alone
-		h, err := take()
-		if err == nil {
-			err = d.Release(ctx, h)
-		}
-		if err != nil {
-			return fmt.Errorf("Acquire and Release alone: got %w, want nil", err)
-		}
+	check(err)
+	for range 5 {
+		check(release(ctx, d, take("one alone"), "one alone"))
 	}
 	for i, h := range holds {
-		if err := d.Release(ctx, h); err != nil {
-			return fmt.Errorf("Release %d of %d sent again: got %w, want nil", i+1, n, err)
-		}
+		check(release(ctx, d, h, fmt.Sprintf("holder %d of %d, sent again", i+1, n)))
 	}
 	return nil
 }
@@ -192,7 +179,7 @@ func unlockWhileDown(ctx context.Context, e *Env) error {
 }
 
 func releaseRepeated(ctx context.Context, e *Env) error {
-	d := must(e.caller(ctx))
+	d := e.caller(ctx)
 	name := e.Name()
 	first := e.Request(name, false)
 	h := must(acquire(ctx, d, first, "the first"))
@@ -219,9 +206,7 @@ func closeFrees(ctx context.Context, e *Env) error {
 		leases[i] = must(try(ctx, a, names[i], "a free lock"))
 	}
 	// One of them is gone already: its release cannot succeed.
-	if err := b.Break(ctx, names[n/2]); err != nil {
-		return fmt.Errorf("Break: %w", err)
-	}
+	check(want(b.Break(ctx, names[n/2]), nil, "Break"))
 	began := time.Now()
 	_ = a.Close() // may report the one
 	if took := time.Since(began); took > 5*time.Second+e.Slack() {
@@ -248,12 +233,10 @@ func unlockAfterLoss(ctx context.Context, e *Env) error {
 	link.Set(passAll)
 	check(want(le.Unlock(ctx), fencelock.ErrLost, "Unlock after the deadline"))
 	// The same at the store: a driver that is asked to release what it has lost.
-	d := must(e.caller(ctx))
+	d := e.caller(ctx)
 	r := e.Request(e.Name(), false)
 	h := must(acquire(ctx, d, r, "the holder"))
-	if err := b.Break(ctx, r.Name); err != nil {
-		return fmt.Errorf("Break: %w", err)
-	}
+	check(want(b.Break(ctx, r.Name), nil, "Break"))
 	return want(d.Release(ctx, h), backend.ErrLost, "Release of a lock that was broken")
 }
 
@@ -285,7 +268,7 @@ func (e *Env) noGhost(ctx context.Context, a, b *fencelock.Locker, link Link) er
 // sentAgain checks at the driver that a request which is sent again has the effect of
 // once, and of one that has ended none.
 func (e *Env) sentAgain(ctx context.Context) error {
-	d := must(e.caller(ctx))
+	d := e.caller(ctx)
 	name := e.Name()
 	holder, waiter := e.Request(name, false), e.Request(name, true)
 	holder.TTL, waiter.TTL = 10*e.TTL(), 10*e.TTL()
@@ -314,7 +297,7 @@ func (e *Env) sentAgain(ctx context.Context) error {
 // arrivesLate checks at the driver that a request which got lost on its way, was abandoned, and arrives after that is
 // not granted.
 func (e *Env) arrivesLate(ctx context.Context) error {
-	d, link := must2(e.callerThrough(ctx))
+	d, link := e.callerThrough(ctx)
 	lost := e.Request(e.Name(), false)
 	lost.TTL = 10 * e.TTL()
 	if _, err := d.Inspect(ctx, lost.Name); err != nil { // it is connected
@@ -330,12 +313,15 @@ func (e *Env) arrivesLate(ctx context.Context) error {
 	short, cancel = context.WithTimeout(ctx, 200*time.Millisecond)
 	_ = d.Abandon(short, lost) // it does not come through either, and is no reason to forget the Acquire
 	cancel()
+	short, cancel = context.WithTimeout(ctx, 200*time.Millisecond)
+	err = d.Break(short, lost.Name)
+	cancel()
+	if err == nil {
+		return errors.New("Break through a dead link: got nil, want an error")
+	}
 	link.Cut()
 	link.Set(passAll)
-	check(until(ctx, 5*time.Second, "Abandon once the store is back", func() (bool, error) {
-		err := d.Abandon(ctx, lost)
-		return err == nil || errors.Is(err, backend.ErrLost), nil
-	}))
+	check(abandoned(ctx, d, lost, 5*time.Second))
 	_, err = d.Acquire(ctx, lost)
 	return want(err, backend.ErrLost, "Acquire that arrives after its Abandon")
 }

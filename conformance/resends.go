@@ -35,71 +35,55 @@ var hostileResends = []Rule{
 }
 
 func resentIsKept(ctx context.Context, e *Env) error {
-	d := must(e.caller(ctx))
+	d := e.caller(ctx)
 	name := e.Name()
 	first, waiter := e.Request(name, false), e.Request(name, true)
 	first.TTL, waiter.TTL = 10*e.TTL(), 10*e.TTL()
-	g, err := d.Acquire(ctx, first)
-	if err != nil {
-		return fmt.Errorf("Acquire: %w", err)
-	}
-	if g, err = e.keeps(ctx, d, first, g); err != nil {
-		return fmt.Errorf("of a free lock: %w", err)
-	}
+	h := e.keeps(ctx, d, must(acquire(ctx, d, first, "the holder")), "of a free lock")
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-	_, err = d.Acquire(short, waiter)
+	_, err := d.Acquire(short, waiter)
 	cancel()
 	check(want(err, context.DeadlineExceeded, "Acquire of a held lock, with Wait"))
-	check(release(ctx, d, &core.Hold{Request: first, Grant: g}, "the holder"))
+	check(release(ctx, d, h, "the holder"))
 	soon, cancel := context.WithTimeout(ctx, time.Second+e.Slack())
-	g, err = d.Acquire(soon, waiter)
-	cancel()
-	if err != nil {
-		return fmt.Errorf("Acquire by the waiter, again: got %w, want a grant", err)
-	}
-	if g, err = e.keeps(ctx, d, waiter, g); err != nil {
-		return fmt.Errorf("after a wait: %w", err)
-	}
-	return d.Release(ctx, &core.Hold{Request: waiter, Grant: g})
+	defer cancel()
+	h = e.keeps(ctx, d, must(acquire(soon, d, waiter, "the waiter, again")), "after a wait")
+	return release(ctx, d, h, "the waiter")
 }
 
-// keeps sends the request of a grant again, after a pause, and compares what the new grant is trusted with what the
+// keeps sends the request of a hold again, after a pause, and compares what the new grant is trusted with what the
 // store keeps.
-func (e *Env) keeps(ctx context.Context, d core.Caller, r *backend.Request, g backend.Grant) (backend.Grant, error) {
-	if err := sleep(ctx, e.TTL()); err != nil { // a tenth of its TTL, and many times what is allowed for
-		return g, err
-	}
+func (e *Env) keeps(ctx context.Context, d core.Caller, h *core.Hold, when string) *core.Hold {
+	check(sleep(ctx, e.TTL())) // a tenth of its TTL, and many times what is allowed for
 	asked := backend.Now()
-	again, err := d.Acquire(ctx, r)
-	if err != nil || again.Token != g.Token {
-		return g, fmt.Errorf("Acquire sent again: got token %d, %v; want its own grant, token %d",
-			again.Token, err, g.Token)
+	again := must(acquire(ctx, d, h.Request, "the same, sent again "+when))
+	if again.Token != h.Token {
+		check(fmt.Errorf("%s: Acquire sent again: got token %d, want its own, %d", when, again.Token, h.Token))
 	}
 	if !again.Asked.IsZero() {
 		asked = again.Asked
 	}
-	span := r.TTL
+	span := h.TTL
 	if again.Max > 0 {
 		span = min(span, again.Max)
 	}
-	held, expires, err := e.h.Store.Look(ctx, e.prefix, r.Name)
+	held, expires, err := e.h.Store.Look(ctx, e.prefix, h.Name)
 	looked := backend.Now() // the store's answer is of a moment before this, however long the look took
 	if err != nil || !held {
-		return g, fmt.Errorf("a look at the store: got held %v, %v; want it held", held, err)
+		check(fmt.Errorf("%s: a look at the store: got held %v, %v; want it held", when, held, err))
 	}
 	// The margin as the engine takes it.
-	trust := span - max(20*time.Millisecond, r.TTL/50, e.traits.Margin) - looked.Sub(asked)
+	trust := span - max(20*time.Millisecond, h.TTL/50, e.traits.Margin) - looked.Sub(asked)
 	if expires > 0 && trust > expires+e.traits.Resolution {
-		return g, fmt.Errorf("Acquire sent again: trusted for %v more, and the store keeps it for %v", trust, expires)
+		check(fmt.Errorf("%s: Acquire sent again: trusted for %v more, and the store keeps it for %v",
+			when, trust, expires))
 	}
-	return again, nil
+	return again
 }
 
 func undoneWhole(ctx context.Context, e *Env) error {
 	for _, end := range []string{"Release", "Abandon"} {
-		if err := e.lateCopy(ctx, end); err != nil {
-			return fmt.Errorf("ended by %s: %w", end, err)
-		}
+		part("ended by "+end, func() error { return e.lateCopy(ctx, end) })
 	}
 	return nil
 }
@@ -107,29 +91,17 @@ func undoneWhole(ctx context.Context, e *Env) error {
 // lateCopy sends a request whose first copy stays under way for a while, sends it again, ends it,
 // and looks whether the first copy takes the lock when it arrives.
 func (e *Env) lateCopy(ctx context.Context, end string) error {
-	d, link, err := e.callerThrough(ctx)
-	if err != nil {
-		return err
-	}
-	other, err := e.caller(ctx)
-	if err != nil {
-		return err
-	}
+	d, link := e.callerThrough(ctx)
+	other := e.caller(ctx)
 	const late = 3 * time.Second
 	r := e.Request(e.Name(), false)
 	r.TTL = ample
-	warm := e.Request(e.Name(), false)
-	g, err := d.Acquire(ctx, warm) // it is connected, and the store knows its scripts
-	if err == nil {
-		err = d.Release(ctx, &core.Hold{Request: warm, Grant: g})
-	}
-	if err != nil {
-		return fmt.Errorf("Acquire and Release: %w", err)
-	}
+	// It is connected, and the store knows its scripts.
+	check(release(ctx, d, must(acquire(ctx, d, e.Request(e.Name(), false), "the first")), "the first"))
 	began := time.Now()
 	link.Set(faultproxy.Mode{Delay: late})
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-	_, err = d.Acquire(short, r)
+	_, err := d.Acquire(short, r)
 	cancel()
 	if err == nil {
 		return errors.New("Acquire over a slow way: got a grant, want an error")
@@ -137,7 +109,7 @@ func (e *Env) lateCopy(ctx context.Context, end string) error {
 	link.Set(passAll)
 	// The second copy goes another way if the store's client gives up a connection that has not answered.
 	soon, cancel := context.WithTimeout(ctx, late/2)
-	g, err = d.Acquire(soon, r)
+	g, err := d.Acquire(soon, r)
 	if err == nil && end == "Release" {
 		err = d.Release(soon, &core.Hold{Request: r, Grant: g})
 	} else {
@@ -148,32 +120,29 @@ func (e *Env) lateCopy(ctx context.Context, end string) error {
 		e.Notef("%s: the copies came in order (after %v: %v)", end, took.Round(time.Millisecond), err)
 	}
 	if err != nil {
-		if err := until(ctx, late+5*time.Second, "Abandon", func() (bool, error) {
-			err := d.Abandon(ctx, r)
-			return err == nil || errors.Is(err, backend.ErrLost), nil
-		}); err != nil {
-			return err
-		}
+		check(abandoned(ctx, d, r, late+5*time.Second))
 	}
-	if err := sleep(ctx, time.Until(began.Add(late+time.Second+e.Slack()))); err != nil {
-		return err
-	}
+	check(sleep(ctx, time.Until(began.Add(late+time.Second+e.Slack()))))
 	if info, err := other.Inspect(ctx, r.Name); err != nil || info.Held {
 		return fmt.Errorf("after the late copy: got %+v, %v; want the lock free", info, err)
 	}
-	next := e.Request(r.Name, false)
-	g, err = other.Acquire(ctx, next)
-	if err != nil {
-		return fmt.Errorf("Acquire after the late copy: got %w, want the lock free", err)
-	}
-	return other.Release(ctx, &core.Hold{Request: next, Grant: g})
+	next := must(acquire(ctx, other, e.Request(r.Name, false), "another, after the late copy"))
+	return release(ctx, other, next, "another, after the late copy")
+}
+
+// abandoned abandons a request, again and again until the store has heard of it.
+func abandoned(ctx context.Context, d core.Caller, r *backend.Request, most time.Duration) error {
+	return until(ctx, most, "Abandon", func() (bool, error) {
+		err := d.Abandon(ctx, r)
+		return err == nil || errors.Is(err, backend.ErrLost), nil
+	})
 }
 
 // sentTwiceByItself delays the first copy of a try, and no later one. A driver that waits for that
 // copy instead is not caught, which is no mistake.
 func sentTwiceByItself(ctx context.Context, e *Env) error {
-	d, link := must2(e.callerThrough(ctx))
-	other := must(e.caller(ctx))
+	d, link := e.callerThrough(ctx)
+	other := e.caller(ctx)
 	// It is connected, and the store knows its scripts.
 	check(release(
 		ctx, d, must(acquire(ctx, d, e.Request(e.Name(), false), "the first")), "the first",
@@ -183,28 +152,22 @@ func sentTwiceByItself(ctx context.Context, e *Env) error {
 	r.TTL = ample
 	began, before := time.Now(), link.Counts().Requests
 	link.Set(faultproxy.Mode{Delay: late})
-	type answer struct {
-		g   backend.Grant
-		err error
-	}
 	soon, cancel := context.WithTimeout(ctx, late-time.Second)
 	defer cancel()
-	got := make(chan answer, 1)
+	var h *core.Hold
+	got := make(chan error, 1)
 	go func() {
-		g, err := d.Acquire(soon, r)
-		got <- answer{g, err}
+		var err error
+		h, err = acquire(soon, d, r, "the holder")
+		got <- err
 	}()
 	check(sleep(ctx, 250*time.Millisecond)) // its first copy is on its way
 	link.Set(passAll)
-	a := <-got
-	if a.err != nil {
-		e.Notef("not sent again within %v: %v", time.Since(began).Round(time.Millisecond), a.err)
-		return until(ctx, late+5*time.Second, "Abandon", func() (bool, error) {
-			err := d.Abandon(ctx, r)
-			return err == nil || errors.Is(err, backend.ErrLost), nil
-		})
+	if err := <-got; err != nil {
+		e.Notef("not sent again within %v: %v", time.Since(began).Round(time.Millisecond), err)
+		return abandoned(ctx, d, r, late+5*time.Second)
 	}
-	check(release(ctx, d, &core.Hold{Request: r, Grant: a.g}, "the holder"))
+	check(release(ctx, d, h, "the holder"))
 	check(sleep(ctx, time.Until(began.Add(late+500*time.Millisecond+e.Slack()))))
 	e.Notef("requests that arrived: %d", link.Counts().Requests-before)
 	if info, err := other.Inspect(ctx, r.Name); err != nil || info.Held {

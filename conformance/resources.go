@@ -41,13 +41,29 @@ func nothingLeft(ctx context.Context, e *Env) error {
 	rounds := e.count(50, 1000, 1000)
 	// Leave out of the count what a first use starts.
 	check(e.busy(ctx, 10))
-	before := must(e.settled(ctx))
+	before := e.settled(ctx)
 	check(e.busy(ctx, rounds))
-	after := must(e.settled(ctx))
+	after := e.settled(ctx)
 	if after > before+5 {
 		return fmt.Errorf("goroutines after %d cycles: got %d, had %d before", rounds, after, before)
 	}
+	if e.h.Link != nil && !e.h.Calls {
+		check(e.hangsUp(ctx))
+	}
 	return e.emptyWithin(ctx, e.TTL()+2*time.Second)
+}
+
+// hangsUp: a client that was closed has no connection left, whether or not a goroutine reads it.
+func (e *Env) hangsUp(ctx context.Context) error {
+	a, link := must2(e.OpenThrough(ctx))
+	b := must(e.Open(ctx))
+	le, line := lined(ctx, b, e.Name(), a)
+	must(cycle(ctx, a, e.Name(), "while another waits"))
+	check(passedTo(ctx, le, line[0]))
+	check(want(a.Close(), nil, "Close"))
+	return until(ctx, 5*time.Second, "Close leaves no connection", func() (bool, error) {
+		return link.Counts().Open == 0, nil
+	})
 }
 
 // busy opens two clients, cycles locks with waiting, cancelling and failing tries, and closes them.
@@ -74,17 +90,15 @@ func (e *Env) busy(ctx context.Context, rounds int) error {
 }
 
 // settled returns the number of goroutines once it does not fall any more.
-func (e *Env) settled(ctx context.Context) (int, error) {
+func (e *Env) settled(ctx context.Context) int {
 	least := runtime.NumGoroutine()
 	for same := 0; same < 10; same++ {
-		if err := sleep(ctx, 20*time.Millisecond); err != nil {
-			return 0, err
-		}
+		check(sleep(ctx, 20*time.Millisecond))
 		if n := runtime.NumGoroutine(); n < least {
 			least, same = n, 0
 		}
 	}
-	return least, nil
+	return least
 }
 
 func thousandLeases(ctx context.Context, e *Env) error {
@@ -101,17 +115,13 @@ func thousandLeases(ctx context.Context, e *Env) error {
 	}
 	check(sleep(ctx, ttl*3/2))
 	for i, le := range all {
-		if err := le.Err(); err != nil {
-			return fmt.Errorf("lease %d of %d, renewed: got %w, want it held", i+1, n, err)
-		}
+		check(live(le, fmt.Sprintf("lease %d of %d, renewed", i+1, n)))
 	}
 	for _, i := range []int{0, n / 2, n - 1} {
 		check(held(ctx, b, all[i].Name(), "one of many"))
 	}
 	began := time.Now()
-	if err := a.Close(); err != nil {
-		return fmt.Errorf("Close with %d leases: got %w, want nil", n, err)
-	}
+	check(want(a.Close(), nil, fmt.Sprintf("Close with %d leases", n)))
 	e.Notef("Close released %d leases in %v", n, time.Since(began).Round(time.Millisecond))
 	for _, i := range []int{0, n / 2, n - 1} {
 		must(try(ctx, b, all[i].Name(), "after Close"))
@@ -129,9 +139,7 @@ func brokenConnections(ctx context.Context, e *Env) error {
 			go func() { _, err := cycle(ctx, a, name, "before the break"); done <- err }()
 		}
 		for range cap(done) {
-			if err := <-done; err != nil {
-				return err
-			}
+			check(<-done)
 		}
 		link.Cut()
 		for i := range 20 {
@@ -150,11 +158,6 @@ func givenClient(ctx context.Context, e *Env) error {
 	check(waiting(ctx, l, name, 1))
 	check(unlock(ctx, le, "the holder"))
 	must(granted(ctx, ch, time.Second+e.Slack(), "the waiter"))
-	if err := l.Close(); err != nil {
-		return fmt.Errorf("Close: got %w, want nil", err)
-	}
-	if err := intact(ctx); err != nil {
-		return fmt.Errorf("the caller's client after Close: %w", err)
-	}
-	return nil
+	check(want(l.Close(), nil, "Close"))
+	return want(intact(ctx), nil, "the caller's client after Close")
 }

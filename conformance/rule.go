@@ -37,6 +37,7 @@ type Rule struct {
 type Needs struct {
 	Link    bool // a Link between client and store
 	Store   bool // a look at the store behind the library's back
+	Behind  bool // one that is not the driver's own
 	Server  bool // the server can be stopped
 	Member  bool // one member of several can be stopped
 	Process bool // a second process
@@ -48,6 +49,7 @@ type Needs struct {
 	Shared  bool // a client that the program uses too
 	Own     bool // connections of the driver's own beside that
 	Told    bool // waiters are told of a release
+	Waiters bool // the store tells how many wait
 }
 
 // Rules returns the table of rules, in order. The groups H (histories under faults) and
@@ -71,12 +73,14 @@ func (r Rule) exempt(h *Harness, t backend.Traits) string {
 			return why
 		}
 	}
+	_, own := h.Store.(driverStore)
 	for _, n := range []struct {
 		needs, has bool
 		what       string
 	}{
 		{r.Needs.Link, h.Link != nil, "Link"},
 		{r.Needs.Store, h.Store != nil, "Store"},
+		{r.Needs.Behind, h.Store != nil && !own, "Store that looks without the driver"},
 		{r.Needs.Server, h.Server != nil, "Server"},
 		{r.Needs.Member, h.Member != nil, "Member"},
 		{r.Needs.Process, h.URL != nil, "URL"},
@@ -88,6 +92,7 @@ func (r Rule) exempt(h *Harness, t backend.Traits) string {
 		{r.Needs.Shared, h.Shared != nil, "Shared"},
 		{r.Needs.Own, h.Own, "driver with connections of its own (Own)"},
 		{r.Needs.Told, !h.Polls, "waiters that are told of a release (Polls)"},
+		{r.Needs.Waiters, !h.uncounted, "store that tells how many wait (Info.Waiters)"},
 	} {
 		if n.needs && !n.has {
 			return "the harness has no " + n.what

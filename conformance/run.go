@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // Run checks every rule as a subtest of t: FENCELOCK's own backends and any other
@@ -127,7 +128,7 @@ func (g *group) leave() {
 
 // seats has a place for each backend whose rules may run beside each other: with more of them they wait for each other
 // longer than a store may take to answer.
-var seats = make(chan struct{}, 3*runtime.GOMAXPROCS(0))
+var seats = make(chan struct{}, 1+3*runtime.GOMAXPROCS(0))
 
 // Check checks every rule and joins the errors of those that are broken.
 func Check(ctx context.Context, h Harness) error {
@@ -205,7 +206,7 @@ func (h *Harness) parallel() int {
 	return 8
 }
 
-// traits opens a first client and asks what the backend promises.
+// traits opens a first client and asks what the backend promises, and whether it knows who waits.
 func (h *Harness) traits(ctx context.Context) (backend.Traits, error) {
 	if h.Driver == nil {
 		return backend.Traits{}, errors.New("conformance: Harness.Driver is not set")
@@ -215,5 +216,7 @@ func (h *Harness) traits(ctx context.Context) (backend.Traits, error) {
 		return backend.Traits{}, fmt.Errorf("conformance: a first client: %w", err)
 	}
 	t := d.Traits()
-	return t, d.Close()
+	info, err := core.Of(d).Inspect(ctx, "free")
+	h.uncounted = info.Waiters < 0
+	return t, errors.Join(err, d.Close())
 }

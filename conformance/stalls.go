@@ -42,7 +42,7 @@ var hostileStalls = []Rule{
 	{
 		Name: "K34", What: "who has waited for long is served before who came later",
 		Why:   "A place that is kept up badly is lost while its owner waits, and others pass by.",
-		Trait: noFIFO, Check: longWaits,
+		Trait: noFIFO, Needs: Needs{Waiters: true}, Check: longWaits,
 	},
 }
 
@@ -52,19 +52,14 @@ const stallMost = core.Patience - time.Second
 // lined returns a holder's lease, with a Lock of each of ls waiting behind it, in this order.
 func lined(
 	ctx context.Context, holder *fencelock.Locker, name string, ls ...*fencelock.Locker,
-) (*fencelock.Lease, []<-chan result, error) {
-	le, err := try(ctx, holder, name, "a free lock")
-	if err != nil {
-		return nil, nil, err
-	}
+) (*fencelock.Lease, []<-chan result) {
+	le := must(try(ctx, holder, name, "a free lock"))
 	var line []<-chan result
 	for i, l := range ls {
 		line = append(line, locking(ctx, l, name))
-		if err := waiting(ctx, holder, name, i+1); err != nil {
-			return nil, nil, err
-		}
+		check(waiting(ctx, holder, name, i+1))
 	}
-	return le, line, nil
+	return le, line
 }
 
 func turnMissed(ctx context.Context, e *Env) error {
@@ -72,7 +67,7 @@ func turnMissed(ctx context.Context, e *Env) error {
 	ttl := 2 * e.TTL() // a grant of its last look is not too late to be believed
 	b, link := must2(e.OpenThrough(ctx, fencelock.WithTTL(ttl)))
 	name := e.Name()
-	le, line := must2(lined(ctx, a, name, b, c))
+	le, line := lined(ctx, a, name, b, c)
 	second, third := line[0], line[1]
 	// the push arrives, and what the waiter asks for then does not
 	link.Set(faultproxy.Mode{HoldRequests: true})
@@ -107,9 +102,7 @@ func turnMissed(ctx context.Context, e *Env) error {
 		told = true // an error is allowed
 	case <-time.After(2 * time.Second):
 	}
-	if err := next.lease.Err(); err != nil {
-		return fmt.Errorf("the third: got %w, want it held", err)
-	}
+	check(live(next.lease, "the third"))
 	check(held(ctx, a, name, "the third has it"))
 	if err := unlock(ctx, next.lease, "the third"); err != nil || told {
 		return err
@@ -142,9 +135,9 @@ func stallOfWaiter(ctx context.Context, e *Env) error {
 			link.Set(passAll)
 			return nil
 		}
-		if err := e.stall(ctx, stop, resume, a, b); err != nil {
-			return fmt.Errorf("connections cut at the end: %v: %w", cut, err)
-		}
+		part(fmt.Sprintf("connections cut at the end: %v", cut), func() error {
+			return e.stall(ctx, stop, resume, a, b)
+		})
 	}
 	return nil
 }
@@ -160,35 +153,20 @@ func (e *Env) stall(
 	ctx context.Context, stop, resume func() error, a *fencelock.Locker,
 	waiters ...*fencelock.Locker,
 ) error {
-	name := e.Name()
-	le, line, err := lined(ctx, a, name, waiters...)
-	if err != nil {
-		return err
-	}
-	if err := stop(); err != nil {
-		return err
-	}
-	serr := sleep(ctx, stallMost)
-	if err := errors.Join(serr, resume()); err != nil {
-		return err
-	}
+	le, line := lined(ctx, a, e.Name(), waiters...)
+	check(stop())
+	err := sleep(ctx, stallMost)
+	check(errors.Join(err, resume()))
 	rest := merged(line...)
 	select {
 	case r := <-rest:
 		return fmt.Errorf("a waiter after a stall of %v: Lock: got %w, want it to wait on", stallMost, r.err)
 	case <-time.After(2 * time.Second):
 	}
-	if err := unlock(ctx, le, "the holder after a stall"); err != nil {
-		return err
-	}
+	check(unlock(ctx, le, "the holder after a stall"))
 	for range line {
-		r, err := granted(ctx, rest, 2*time.Second+2*e.traits.DeadWaiter+e.Slack(), "a waiter after a stall")
-		if err == nil {
-			err = unlock(ctx, r.lease, "a waiter after a stall")
-		}
-		if err != nil {
-			return err
-		}
+		r := must(granted(ctx, rest, 2*time.Second+2*e.traits.DeadWaiter+e.Slack(), "a waiter after a stall"))
+		check(unlock(ctx, r.lease, "a waiter after a stall"))
 	}
 	return nil
 }
@@ -198,12 +176,10 @@ func fullStore(ctx context.Context, e *Env) error {
 	through, link := must2(e.OpenThrough(ctx))
 	names := []string{e.Name(), e.Name(), e.Name(), e.Name(), e.Name()}
 	old := must(try(ctx, a, names[0], "a free lock"))
-	if err := old.Renew(ctx); err != nil {
-		return fmt.Errorf("Renew: %w", err)
-	}
+	check(want(old.Renew(ctx), nil, "Renew"))
 	unrenewed := must(try(ctx, a, names[1], "a free lock"))
 	fresh := must(try(ctx, a, names[2], "a free lock", e.kept()))
-	waited, line := must2(lined(ctx, a, names[3], b))
+	waited, line := lined(ctx, a, names[3], b)
 	must(cycle(ctx, through, e.Name(), "before")) // the reply to lose is the grant's
 	link.LoseReplies(1)
 	twice := must(granted(
@@ -229,14 +205,10 @@ func fullStore(ctx context.Context, e *Env) error {
 	}
 	check(e.fewRequests(ctx, through, link))
 	check(sleep(ctx, 2*e.Kept()))
-	if err := fresh.Err(); err != nil {
-		return fmt.Errorf("a lease that was granted just before the store was full: got %w, want it held", err)
-	}
+	check(live(fresh, "a lease that was granted just before the store was full"))
 	check(unlock(ctx, fresh, "the store is full"))
 	full = false
-	if err := empty(ctx); err != nil {
-		return fmt.Errorf("the harness: %w", err)
-	}
+	check(want(empty(ctx), nil, "the harness"))
 	select {
 	case r := <-line[0]: // its patience may be over
 		if r.err != nil {
@@ -261,21 +233,18 @@ func fullStore(ctx context.Context, e *Env) error {
 // fewRequests tries locks while the store is full: what could not be done is asked for again now and then only. Whether
 // a try is granted is the store's business.
 func (e *Env) fewRequests(ctx context.Context, l *fencelock.Locker, link Link) error {
-	const tries, perTry, watched = 50, 20, 3 * time.Second
+	const perTry, watched = 20, 3 * time.Second
+	tries := e.count(10, 50, 50)
 	before := link.Counts().Requests
 	for range tries {
 		le, err := l.Mutex(e.Name()).TryLock(ctx)
 		if err != nil {
 			continue
 		}
-		if err := unlock(ctx, le, "granted while the store is full"); err != nil {
-			return err
-		}
+		check(unlock(ctx, le, "granted while the store is full"))
 	}
-	if err := sleep(ctx, watched); err != nil {
-		return err
-	}
-	if sent := link.Counts().Requests - before; sent > tries*perTry {
+	check(sleep(ctx, watched))
+	if sent := link.Counts().Requests - before; sent > int64(tries*perTry) {
 		return fmt.Errorf("requests of %d tries in a store that is full, and in %v after them: "+
 			"got %d, want at most %d each", tries, watched, sent, perTry)
 	}

@@ -45,21 +45,20 @@ func storeOutOfReach(ctx context.Context, e *Env) error {
 			continue // a cut ends such leases: C5 has that
 		}
 		a, link := must2(e.OpenThrough(ctx))
-		c := must(e.contended(ctx, a))
-		err := e.hiccup(ctx, c, func() error { kind.fail(link); return nil }, func() error {
-			link.Set(passAll)
-			return nil
+		c := e.contended(ctx, a)
+		part(fmt.Sprintf("the store %s for %v", kind.what, hiccup), func() error {
+			return e.hiccup(ctx, c, func() error { kind.fail(link); return nil }, func() error {
+				link.Set(passAll)
+				return nil
+			})
 		})
-		if err != nil {
-			return fmt.Errorf("the store %s for %v: %w", kind.what, hiccup, err)
-		}
 	}
 	return nil
 }
 
 func serverStandsStill(ctx context.Context, e *Env) error {
 	a := must(e.Open(ctx))
-	c := must(e.contended(ctx, a))
+	c := e.contended(ctx, a)
 	return e.hiccup(ctx, c, e.h.Server.Pause, e.h.Server.Resume)
 }
 
@@ -68,21 +67,18 @@ func (e *Env) hiccup(ctx context.Context, c *contended, fail, mend func() error)
 	const n = 10
 	extra := make([]*fencelock.Lease, n)
 	for i := range extra {
-		var err error
-		if extra[i], err = try(ctx, c.a, e.Name(), "a free lock"); err != nil {
-			return err
-		}
+		extra[i] = must(try(ctx, c.a, e.Name(), "a free lock"))
 	}
 	tried := make([]string, 3*n)
 	for i := range tried {
 		tried[i] = e.Name()
 	}
-	if err := fail(); err != nil {
-		return err
-	}
+	check(fail())
 	began := time.Now()
-	results := make([]error, n)
+	results, tries := make([]error, n), make([]error, len(tried))
+	var seen error
 	var work sync.WaitGroup
+	work.Go(func() { seen = c.seen(ctx) })
 	for i, le := range extra {
 		work.Go(func() {
 			short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
@@ -90,39 +86,53 @@ func (e *Env) hiccup(ctx context.Context, c *contended, fail, mend func() error)
 			results[i] = le.Unlock(short)
 		})
 	}
-	for _, name := range tried {
+	for i, name := range tried {
 		work.Go(func() {
 			short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 			defer cancel()
-			if le, err := c.a.Mutex(name).TryLock(short); err == nil {
+			le, err := c.a.Mutex(name).TryLock(short)
+			if tries[i] = err; err == nil {
 				_ = le.Unlock(ctx)
 			}
 		})
 	}
 	err := sleep(ctx, hiccup-time.Since(began))
-	if err := errors.Join(err, mend()); err != nil {
-		return err
-	}
+	check(errors.Join(err, mend()))
 	work.Wait()
+	check(seen)
+	for _, err := range tries {
+		if isLocked(err) {
+			return fmt.Errorf("TryLock of a free lock meanwhile: got %w, and nobody has it", err)
+		}
+	}
 	for i, le := range extra {
 		if results[i] == nil {
 			continue
 		}
-		if err := want(results[i], fencelock.ErrUnavailable, "Unlock meanwhile"); err != nil {
-			return err
-		}
-		if err := unlock(ctx, le, "a second Unlock, once the store is back"); err != nil {
-			return err
-		}
+		check(want(results[i], fencelock.ErrUnavailable, "Unlock meanwhile"))
+		check(unlock(ctx, le, "a second Unlock, once the store is back"))
 	}
-	if err := c.whole(ctx, e, "once the store is back"); err != nil {
-		return err
-	}
+	check(c.whole(ctx, e, "once the store is back"))
 	for _, name := range tried {
-		if err := until(ctx, 5*time.Second+e.Slack(), "what was tried meanwhile is free",
-			freeFor(ctx, c.b, name)); err != nil {
-			return err
-		}
+		check(until(ctx, 5*time.Second+e.Slack(), "what was tried meanwhile is free", freeFor(ctx, c.b, name)))
 	}
 	return e.emptyWithin(ctx, 15*time.Second)
+}
+
+// seen returns an error if a lock that is held is said to be free, by a client that may not reach the store.
+func (c *contended) seen(ctx context.Context) error {
+	name := c.ours.Name()
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	if info, err := c.a.Inspect(short, name); err == nil && !info.Held {
+		return fmt.Errorf("Inspect meanwhile of what is held: got %+v", info)
+	}
+	short, cancel = context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	for info, err := range c.a.List(short, name) {
+		if err != nil || info.Name == name {
+			return nil
+		}
+	}
+	return errors.New("List meanwhile: got neither what is held nor an error")
 }

@@ -24,7 +24,8 @@ var (
 // failed is what check panics with. A rule that fails stops there.
 type failed struct{ err error }
 
-// check ends the rule with err, unless that is nil. Only the rule's own goroutine may call it.
+// check ends the rule with err, unless that is nil. Of other goroutines than the rule's only those may call it that
+// are inside stopped.
 func check(err error) {
 	if err != nil {
 		panic(failed{err})
@@ -44,17 +45,27 @@ func must2[T, U any](v T, w U, err error) (T, U) {
 
 // stopping returns f, which returns what check ends it with.
 func stopping(f func(context.Context, *Env) error) func(context.Context, *Env) error {
-	return func(ctx context.Context, e *Env) (err error) {
-		defer func() {
-			switch r := recover().(type) {
-			case nil:
-			case failed:
-				err = r.err
-			default:
-				panic(r)
-			}
-		}()
-		return f(ctx, e)
+	return func(ctx context.Context, e *Env) error { return stopped(func() error { return f(ctx, e) }) }
+}
+
+// stopped returns what f returns, or what check ends it with.
+func stopped(f func() error) (err error) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case failed:
+			err = r.err
+		default:
+			panic(r)
+		}
+	}()
+	return f()
+}
+
+// part is check for a part of a rule, which is named in the error.
+func part(what string, f func() error) {
+	if err := stopped(f); err != nil {
+		check(fmt.Errorf("%s: %w", what, err))
 	}
 }
 
@@ -94,6 +105,14 @@ func want(got, target error, what string) error {
 		return fmt.Errorf("%s: got %w, want no error", what, got)
 	}
 	return fmt.Errorf("%s: got %v, want one that matches %q", what, got, target)
+}
+
+// live returns an error unless the lease is held.
+func live(le *fencelock.Lease, what string) error {
+	if err := le.Err(); err != nil {
+		return fmt.Errorf("%s: got %w, want the lease held", what, err)
+	}
+	return nil
 }
 
 // unlock unlocks and says what was expected if that failed.
@@ -156,17 +175,46 @@ func until(ctx context.Context, most time.Duration, what string, ok func() (bool
 	}
 }
 
+// comes returns what comes on ch within most. If its own timer is late, the machine stood still: that time is added.
+func comes[T any](ctx context.Context, ch <-chan T, most time.Duration) (got T, in bool, err error) {
+	for left := max(most, 0); ; {
+		due := time.Now().Add(left)
+		select {
+		case got = <-ch:
+			return got, true, nil
+		case <-time.After(left):
+		case <-ctx.Done():
+			return got, false, ctx.Err()
+		}
+		if left = time.Since(due); left < 10*time.Millisecond {
+			break
+		}
+	}
+	select {
+	case got = <-ch:
+		return got, true, nil
+	default:
+		return got, false, nil
+	}
+}
+
 // ended waits until the lease has ended, at most so long, and returns when it saw it.
 func ended(ctx context.Context, le *fencelock.Lease, most time.Duration) (time.Time, error) {
-	select {
-	case <-le.Done():
-		return time.Now(), nil
-	case <-time.After(most):
-		return time.Time{}, fmt.Errorf("the holder was not told within %v "+
-			"(its deadline is %v away)", most, time.Until(le.Deadline()))
-	case <-ctx.Done():
-		return time.Time{}, ctx.Err()
+	_, in, err := comes(ctx, le.Done(), most)
+	if !in && err == nil {
+		err = fmt.Errorf("the holder was not told within %v (its deadline is %v away)", most, time.Until(le.Deadline()))
 	}
+	return time.Now(), err
+}
+
+// learns waits until the holder of a lock that was taken away learns of it: for as long as the backend promises, and
+// by a renewal where it promises nothing.
+func (e *Env) learns(ctx context.Context, le *fencelock.Lease) error {
+	if e.traits.Revoked == 0 {
+		return want(le.Renew(ctx), fencelock.ErrLost, "Renew of what was taken away")
+	}
+	_, err := ended(ctx, le, e.traits.Revoked+e.Slack())
+	return err
 }
 
 // lostBy returns an error unless the lease was lost, by one of reasons if there are any.
@@ -241,15 +289,14 @@ func waiting(ctx context.Context, l *fencelock.Locker, name string, n int) error
 
 // granted waits for a locking's lease.
 func granted(ctx context.Context, ch <-chan result, most time.Duration, who string) (result, error) {
-	select {
-	case r := <-ch:
-		if r.err != nil {
-			return r, fmt.Errorf("%s: Lock: got %w, want a lease", who, r.err)
-		}
-		return r, nil
-	case <-time.After(most):
-		return result{}, fmt.Errorf("%s: not granted within %v", who, most)
-	case <-ctx.Done():
-		return result{}, ctx.Err()
+	r, in, err := comes(ctx, ch, most)
+	switch {
+	case err != nil:
+		return r, err
+	case !in:
+		return r, fmt.Errorf("%s: not granted within %v", who, most)
+	case r.err != nil:
+		return r, fmt.Errorf("%s: Lock: got %w, want a lease", who, r.err)
 	}
+	return r, nil
 }

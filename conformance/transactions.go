@@ -32,19 +32,12 @@ type ending struct {
 // endings are these ways. Each writes the name itself.
 var endings = []ending{
 	{what: "Unlock", commit: true, end: func(ctx context.Context, e *Env, l *fencelock.Locker, name string) error {
-		le, err := e.writing(ctx, l, name)
-		if err != nil {
-			return err
-		}
-		return le.Unlock(ctx)
+		return e.writing(ctx, l, name).Unlock(ctx)
 	}},
 	{
 		what: "Unlock with a ctx that is done", commit: true,
 		end: func(ctx context.Context, e *Env, l *fencelock.Locker, name string) error {
-			le, err := e.writing(ctx, l, name)
-			if err != nil {
-				return err
-			}
+			le := e.writing(ctx, l, name)
 			done, cancel := context.WithCancel(ctx)
 			cancel()
 			return le.Unlock(done)
@@ -92,13 +85,8 @@ var endings = []ending{
 	{
 		what: "Break", want: fencelock.ErrLost,
 		end: func(ctx context.Context, e *Env, l *fencelock.Locker, name string) error {
-			le, err := e.writing(ctx, l, name)
-			if err != nil {
-				return err
-			}
-			if err := l.Break(ctx, name); err != nil {
-				return fmt.Errorf("Break: %w", err)
-			}
+			le := e.writing(ctx, l, name)
+			check(want(l.Break(ctx, name), nil, "Break"))
 			return le.Unlock(ctx)
 		},
 	},
@@ -147,12 +135,10 @@ func commitsWhatWasMeant(ctx context.Context, e *Env) error {
 }
 
 // writing locks a name and writes it.
-func (e *Env) writing(ctx context.Context, l *fencelock.Locker, name string) (*fencelock.Lease, error) {
-	le, err := try(ctx, l, name, "a free lock")
-	if err != nil {
-		return nil, err
-	}
-	return le, e.h.Writes.Write(ctx, le, name)
+func (e *Env) writing(ctx context.Context, l *fencelock.Locker, name string) *fencelock.Lease {
+	le := must(try(ctx, l, name, "a free lock"))
+	check(e.h.Writes.Write(ctx, le, name))
+	return le
 }
 
 // doing writes a name inside Do, which then does what end says.

@@ -102,7 +102,8 @@ func inMemory() (Harness, error) {
 	}, nil
 }
 
-// DriverStore is the Store of a backend that can be looked at by a client of its own only: open makes it.
+// DriverStore is the Store of a backend that can be looked at by a client of its own only: open makes it. What a driver
+// does not tell is not seen, so the rules about that (Needs.Behind) are excluded.
 func DriverStore(open func(ctx context.Context, prefix string) (backend.Driver, error)) Store {
 	return driverStore(open)
 }

@@ -12,11 +12,6 @@ import (
 // wanted is rule S21.
 func wanted(ctx context.Context, e *Env) error {
 	ls := e.several(ctx, 3)
-	info := must(ls[0].Inspect(ctx, e.Name()))
-	if info.Waiters < 0 {
-		e.Notef("the store cannot tell who waits: Wanted stays open")
-		return nil
-	}
 	check(wantedByWaiter(ctx, e, ls, ls[0].Mutex(e.Name()).Lock))
 	if e.traits.Readers {
 		check(wantedByWaiter(ctx, e, ls, ls[0].RWMutex(e.Name()).RLock))

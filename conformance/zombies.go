@@ -19,7 +19,7 @@ import (
 // tokenOfTheGrant checks that a token comes with its grant: one that is read by a second
 // request, when the lock was lost in between, is the next holder's.
 func (e *Env) tokenOfTheGrant(ctx context.Context) error {
-	d, link := must2(e.callerThrough(ctx))
+	d, link := e.callerThrough(ctx)
 	b := must(e.Open(ctx))
 	first := e.Request(e.Name(), false)
 	first.TTL = 10 * e.TTL() // as below: what the driver has for this TTL is there already
@@ -62,7 +62,7 @@ func guardRefuses(ctx context.Context, e *Env) error {
 	// Writers with all these tokens at once: the values that are accepted never go back.
 	var memory fence.Memory
 	written := fencelock.Token(0)
-	if err := race(ts, 100, func(t fencelock.Token) error {
+	check(race(ts, 100, func(t fencelock.Token) error {
 		return memory.Do(ctx, name, t, func() error {
 			if t < written {
 				return fmt.Errorf("token %d was let through after %d", t, written)
@@ -70,44 +70,33 @@ func guardRefuses(ctx context.Context, e *Env) error {
 			written = t
 			return nil
 		})
-	}); err != nil {
-		return err
-	}
-	guards := must(e.guards(ctx))
+	}))
+	guards := e.guards(ctx)
 	guards["fence.Memory after concurrent writes"] = &memory
 	for what, guard := range guards {
-		if err := guardOrders(ctx, guard, name, ts); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
+		part(what, func() error { return guardOrders(ctx, guard, name, ts) })
 	}
 	return nil
 }
 
 // guards are the guards that the rules are about, by what they are.
-func (e *Env) guards(ctx context.Context) (map[string]fence.Guard, error) {
+func (e *Env) guards(ctx context.Context) map[string]fence.Guard {
 	guards := map[string]fence.Guard{"fence.Memory": &fence.Memory{}}
 	if e.h.Guard != nil {
-		g, err := e.h.Guard(ctx, e.prefix)
-		if err != nil {
-			return nil, fmt.Errorf("the store's guard: %w", err)
-		}
-		guards["the store's guard"] = g
+		guards["the store's guard"] = must(e.h.Guard(ctx, e.prefix))
 	}
-	return guards, nil
+	return guards
 }
 
 // overHTTP returns the guard of a resource behind HTTP.
-func (e *Env) overHTTP() (fence.Guard, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
+func (e *Env) overHTTP() fence.Guard {
+	l := must(net.Listen("tcp", "127.0.0.1:0"))
 	page := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	s := &http.Server{Handler: fence.Handler(&fence.Memory{}, nil, page), ReadHeaderTimeout: 5 * time.Second}
 	done := make(chan struct{})
 	go func() { _ = s.Serve(l); close(done) }() // until Close
 	e.onClose(func() error { defer func() { <-done }(); return s.Close() })
-	return httpGuard("http://" + l.Addr().String() + "/"), nil
+	return httpGuard("http://" + l.Addr().String() + "/")
 }
 
 // httpGuard writes to resources below a URL.
@@ -157,7 +146,7 @@ func race(ts []fencelock.Token, n int, access func(fencelock.Token) error) error
 func guardOrders(ctx context.Context, guard fence.Guard, name string, ts []fencelock.Token) error {
 	var mu sync.Mutex
 	var accepted fencelock.Token // the greatest whose check has returned
-	if err := race(ts, 10, func(t fencelock.Token) error {
+	check(race(ts, 10, func(t fencelock.Token) error {
 		mu.Lock()
 		before := accepted
 		mu.Unlock()
@@ -171,20 +160,14 @@ func guardOrders(ctx context.Context, guard fence.Guard, name string, ts []fence
 		accepted = max(accepted, t)
 		mu.Unlock()
 		return nil
-	}); err != nil {
-		return err
-	}
+	}))
 	last := ts[len(ts)-1]
-	if err := guard.Check(ctx, name, last); err != nil {
-		return fmt.Errorf("the newest token again: got %w, want nil", err)
-	}
+	check(want(guard.Check(ctx, name, last), nil, "the newest token again"))
 	var stale *fencelock.StaleError
 	if err := guard.Check(ctx, name, ts[0]); !errors.As(err, &stale) || stale.Max != last {
 		return fmt.Errorf("the oldest token: got %v, want a StaleError with Max %d", err, last)
 	}
-	if err := guard.Check(ctx, name+"/other", ts[0]); err != nil {
-		return fmt.Errorf("the oldest token for another resource: got %w, want nil", err)
-	}
+	check(want(guard.Check(ctx, name+"/other", ts[0]), nil, "the oldest token for another resource"))
 	return want(guard.Check(ctx, name, 0), fencelock.ErrInvalid, "no token")
 }
 
@@ -192,8 +175,8 @@ func zombieWriter(ctx context.Context, e *Env) error {
 	p := must(e.Process(ctx))
 	b := must(e.Open(ctx))
 	name := e.Name()
-	guards := must(e.guards(ctx))
-	guards["fence.Handler"] = must(e.overHTTP())
+	guards := e.guards(ctx)
+	guards["fence.Handler"] = e.overHTTP()
 	// write is what the holder of a token does to every resource.
 	write := func(t fencelock.Token) (errs []error) {
 		for what, guard := range guards {
@@ -204,14 +187,10 @@ func zombieWriter(ctx context.Context, e *Env) error {
 		return errs
 	}
 	old := must(p.Lock(ctx, name, e.TTL()))
-	if errs := write(old); errs != nil {
-		return fmt.Errorf("the first holder's write: %w", errors.Join(errs...))
-	}
+	check(want(errors.Join(write(old)...), nil, "the first holder's write"))
 	check(p.Stop())
 	r := must(granted(ctx, locking(ctx, b, name), 2*e.TTL()+time.Second+e.Slack(), "the next"))
-	if errs := write(r.lease.Token()); errs != nil {
-		return fmt.Errorf("the next holder's write: %w", errors.Join(errs...))
-	}
+	check(want(errors.Join(write(r.lease.Token())...), nil, "the next holder's write"))
 	check(p.Continue())
 	refused := write(old)
 	if len(refused) != len(guards) {

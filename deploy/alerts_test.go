@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/deploy/internal/prom"
+	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/metrics/prometheus"
 )
 
@@ -24,7 +24,7 @@ func promtool(t *testing.T, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, prom.Program(t, "promtool"), args...)
+	cmd := exec.CommandContext(ctx, servers.Program(t, "prometheus", "promtool"), args...)
 	cmd.Dir = "prometheus"
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
@@ -49,7 +49,7 @@ func TestMetricsAreFit(t *testing.T) {
 	if !strings.Contains(scraped.Body.String(), "distributed_lock_wait_seconds_bucket") {
 		t.Fatalf("got %s", scraped.Body)
 	}
-	cmd := exec.CommandContext(t.Context(), prom.Program(t, "promtool"), "check", "metrics")
+	cmd := exec.CommandContext(t.Context(), servers.Program(t, "prometheus", "promtool"), "check", "metrics")
 	cmd.Stdin = scraped.Body
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("promtool check metrics: %v\n%s", err, out)

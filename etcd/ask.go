@@ -105,7 +105,7 @@ func (s *store) ask(ctx context.Context, c *backend.Claim) error {
 			s.inherit(c, p, t)
 			return nil
 		}
-		return s.look(ctx, c, p)
+		return s.look(ctx, c, p, false)
 	}
 	l, err := s.leaseOf(ctx, c, p)
 	if err != nil {
@@ -137,7 +137,7 @@ func (s *store) leaseOf(ctx context.Context, c *backend.Claim, p *place) (*lease
 
 // first puts the own entry under the lock's lease if the queue is empty, which is a grant.
 // Otherwise it joins the queue, under the waiters' lease, if the claim listens. An entry that is
-// there already is found. It does neither if the gates are not those of the claim.
+// there already is found. It does neither if the claim was judged by other gates.
 func (s *store) first(c *backend.Claim, p *place, l *lease) *part {
 	s.prepare(p)
 	k, pt, began := s.keys, s.history.now(), backend.Now()
@@ -186,7 +186,7 @@ func (s *store) first(c *backend.Claim, p *place, l *lease) *part {
 		case err != nil:
 			return err
 		case p.rev > 0: // of an earlier send
-			return s.look(ctx, c, p)
+			return s.look(ctx, c, p, true)
 		}
 		return s.refuse(c, p)
 	}
@@ -209,7 +209,7 @@ func (s *store) unleased(ctx context.Context, err error, l, session *lease) erro
 // looks are the reads of a request that is not granted; looked takes in the answers to them.
 func (s *store) looks(c *backend.Claim, p *place) []*pb.RequestOp {
 	ops := []*pb.RequestOp{
-		opGet(p.key), p.list(), opCount(s.keys.gone(c.Nonce)), s.getGates,
+		opGet(p.key), p.list(), opKey(s.keys.gone(c.Nonce)), s.getGates,
 	}
 	if c.Mode != backend.Exclusive {
 		ops = append(ops, s.getBase)
@@ -218,7 +218,7 @@ func (s *store) looks(c *backend.Claim, p *place) []*pb.RequestOp {
 }
 
 // looked returns ErrGates if the gates are others, unless the own entry is in the queue: they are
-// asked when its turn has come.
+// asked when its turn has come, and of a holder's not at all.
 func (s *store) looked(c *backend.Claim, p *place, rev int64, answers []*pb.ResponseOp) error {
 	p.locked = true
 	if answers[2].GetResponseRange().GetCount() > 0 {
@@ -236,18 +236,18 @@ func (s *store) looked(c *backend.Claim, p *place, rev int64, answers []*pb.Resp
 			return err
 		}
 	}
-	if p.rev > 0 {
+	if p.rev > 0 && (p.holds || s.push.blocked(p)) {
 		return nil
 	}
 	return shown(c, answers[3].GetResponseRange().GetKvs())
 }
 
 // look looks at the queue if somebody is known to be in front of the own entry, or may be, and
-// takes the lock if nobody is.
-func (s *store) look(ctx context.Context, c *backend.Claim, p *place) error {
+// takes the lock if nobody is. listed: it was read just now.
+func (s *store) look(ctx context.Context, c *backend.Claim, p *place, listed bool) error {
 	// A holder's entry stays one: what was granted is not to be refused when it is sent again.
-	if !p.holds && s.push.stale(p) {
-		if err := s.read(ctx, c, p); err != nil {
+	if !p.holds && s.push.stale(p, listed) {
+		if _, err := s.read(ctx, c, p); err != nil {
 			return err
 		}
 	}
@@ -311,11 +311,7 @@ func (s *store) turn(ctx context.Context, c *backend.Claim, p *place) (bool, err
 		return err == nil, err
 	}
 	s.history.see(pt, resp.Header)
-	err = s.looked(c, p, resp.Header.Revision, resp.Responses)
-	if err == nil && !p.holds && !s.push.blocked(p) {
-		err = shown(c, resp.Responses[3].GetResponseRange().GetKvs())
-	}
-	return false, err
+	return false, s.looked(c, p, resp.Header.Revision, resp.Responses)
 }
 
 // granted makes the grant of an entry that is first in the queue, under lease l.
@@ -333,7 +329,7 @@ func (s *store) granted(
 	return nil
 }
 
-// held makes h that of a claim whose entry is there, and was asked for at began.
+// held makes h the hold of a claim whose entry is there, and was asked for at began.
 func (s *store) held(c *backend.Claim, p *place, h *hold, began backend.Instant) {
 	h.key, h.rev, h.own = p.key, p.rev, p.own != nil
 	p.hold = h

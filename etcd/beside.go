@@ -103,7 +103,10 @@ func (s *store) beside(ctx context.Context, c *backend.Claim, p *place) error {
 		case q == nil && p.rev == 0 && p.watch != nil:
 			err = s.join(ctx, c, p)
 		case q == nil:
-			err = s.read(ctx, c, p)
+			waits := false
+			if waits, err = s.read(ctx, c, p); waits {
+				return s.push.queued(c, p)
+			}
 		case p.rev == 0 && queues:
 			return requeue(c, p)
 		case p.holds && !c.Admits(q.there): // they were not there, but in an older state of the store
@@ -129,16 +132,25 @@ func (s *store) beside(ctx context.Context, c *backend.Claim, p *place) error {
 	return backend.Refusal(errRaces)
 }
 
-// read looks at the queue.
-func (s *store) read(ctx context.Context, c *backend.Claim, p *place) error {
+// read looks at the queue: at the own entry and the last one in front and, where these are not as they were, at all.
+// So many waiters do not list each other again and again.
+func (s *store) read(ctx context.Context, c *backend.Claim, p *place) (waits bool, err error) {
 	s.prepare(p)
-	pt := s.history.now()
-	resp, err := s.txn(ctx, nil, s.looks(c, p), nil)
+	pt, same := s.history.now(), s.push.behind(p)
+	then, els := s.looks(c, p), []*pb.RequestOp(nil)
+	if same != nil {
+		then, els = nil, then
+	}
+	resp, err := s.txn(ctx, same, then, els)
 	if err != nil {
-		return err
+		return false, err
 	}
 	s.history.see(pt, resp.Header)
-	return s.looked(c, p, resp.Header.Revision, resp.Responses)
+	if same != nil && resp.Succeeded {
+		s.push.stays(p, resp.Header.Revision)
+		return true, nil
+	}
+	return false, s.looked(c, p, resp.Header.Revision, resp.Responses)
 }
 
 // joining puts the own entry into the queue, under the waiters' lease, unless it is there, the claim was
@@ -190,7 +202,7 @@ func (s *store) choose(ctx context.Context, c *backend.Claim, p *place, q *seen)
 	if joins {
 		session, els = p.session, []*pb.RequestOp{s.joining(c, p)}
 	}
-	resp, err := s.txn(ctx, ifs, append(then, p.put(v, l)), els)
+	resp, err := s.txn(ctx, ifs, append(then, p.keep(v, l)), els)
 	switch {
 	case err != nil:
 		return true, s.unleased(ctx, err, l, session)
@@ -205,11 +217,7 @@ func (s *store) choose(ctx context.Context, c *backend.Claim, p *place, q *seen)
 	if joins {
 		return false, s.joined(c, p, resp.Header.Revision, resp.Responses[0])
 	}
-	err = s.looked(c, p, resp.Header.Revision, resp.Responses)
-	if err == nil && p.rev > 0 && !p.holds && !s.push.blocked(p) {
-		err = shown(c, resp.Responses[3].GetResponseRange().GetKvs())
-	}
-	return false, err
+	return false, s.looked(c, p, resp.Header.Revision, resp.Responses)
 }
 
 // turnOf returns what the entry of a holder is to say, and the transaction that makes it that but for

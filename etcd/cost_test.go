@@ -5,13 +5,16 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/etcd"
 )
 
@@ -153,6 +156,60 @@ func manyHeld(t *testing.T, r *rig) {
 	}
 	t.Logf("calls in %v with %d locks held: %v", span, held, got)
 }
+
+// longQueue: neither a try nor a waiter that looks reads the whole queue.
+func longQueue(t *testing.T, r *rig) {
+	var told atomic.Int64 // the length of the longest answer
+	l, d := r.between(t, func(
+		ctx context.Context, _ *pb.TxnRequest, resp *pb.TxnResponse, send func(context.Context) error,
+	) error {
+		err := send(ctx)
+		if err == nil {
+			told.Store(max(told.Load(), int64(len(resp.String()))))
+		}
+		return err
+	})
+	session, err := r.c.Grant(t.Context(), 60)
+	must(t, err)
+	front := r.prefix + "~lock/x/0"
+	for i := range 100 {
+		key := fmt.Sprintf("%s%03d", front, i)
+		_, err := r.c.Put(t.Context(), key, "wait::somebody", clientv3.WithLease(session.ID))
+		must(t, err)
+	}
+	_, err = l.Mutex("x").TryLock(t.Context())
+	want(t, "TryLock", err, fencelock.ErrLocked)
+	const most = 1500
+	if n := told.Load(); n > most {
+		t.Errorf("the answer to a try has %d bytes", n)
+	}
+	req := request("x", 1, 20*time.Second)
+	req.Wait = true
+	c := &backend.Claim{Request: req, Waker: ignores{}}
+	ask := func() error {
+		told.Store(0)
+		c.Err, c.Queued = nil, false
+		d.Ask(t.Context(), []*backend.Claim{c})
+		return c.Err
+	}
+	want(t, "the first request", ask(), backend.ErrLocked)
+	must(t, d.Enter(t.Context(), c))
+	want(t, "the one that queues", ask(), backend.ErrLocked)
+	want(t, "a look", ask(), backend.ErrLocked)
+	if n := told.Load(); n > most || !c.Queued {
+		t.Errorf("the answer to a waiter that looks has %d bytes; queued: %v", n, c.Queued)
+	}
+	_, err = r.c.Delete(t.Context(), front, clientv3.WithPrefix())
+	must(t, err)
+	await(t, 5*time.Second, "it is granted the lock", func() bool { return ask() == nil })
+	c.Held, c.Leaving = true, true
+	must(t, ask())
+}
+
+// ignores is the Waker of a claim that is asked for without one.
+type ignores struct{}
+
+func (ignores) Wake(time.Duration) {}
 
 // fewWatches: however many names a process has waited for, it keeps few watches.
 func fewWatches(t *testing.T, r *rig) {

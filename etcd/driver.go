@@ -81,7 +81,10 @@ func New(client *clientv3.Client, opts *Options) (*Driver, error) {
 	}
 	s.push.s, s.push.watches = s, map[string]*watch{}
 	s.push.ctx, s.push.cancel = context.WithCancel(s.ctx)
-	s.history.onBack = s.push.renew
+	s.history.onBack = func() {
+		s.leases.giveUp()
+		s.push.renew()
+	}
 	s.ids.free = map[string]string{}
 	s.shut = sync.OnceValue(s.close)
 	return &Driver{s}, nil
@@ -204,5 +207,3 @@ func (s *ids) give(queue, id string) {
 	}
 	s.free[queue] = id
 }
-
-var errUnexpected = errors.New("unexpected reply of the server")

@@ -2,8 +2,11 @@ package etcd
 
 import (
 	"context"
+	"errors"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 )
 
 // Watches is how many queues a driver watches, for the tests of package etcd_test.
@@ -35,6 +38,20 @@ func Do(ctx context.Context, send func(context.Context) (int, error)) (int, erro
 
 // ShareLogins is what a client's Auth becomes.
 func ShareLogins(a clientv3.Auth) clientv3.Auth { return &logins{Auth: a} }
+
+// CutKeepAlives makes every renewal of a lease fail from now on.
+func (d *Driver) CutKeepAlives() {
+	d.store.leases.lc = cutLeases{d.store.leases.lc}
+	d.store.leases.hangUp()
+}
+
+type cutLeases struct{ pb.LeaseClient }
+
+func (cutLeases) LeaseKeepAlive(
+	context.Context, ...grpc.CallOption,
+) (pb.Lease_LeaseKeepAliveClient, error) {
+	return nil, errors.New("cut")
+}
 
 // Opening is the context under which a stream is opened.
 func Opening(ctx context.Context) context.Context { return opening(ctx) }

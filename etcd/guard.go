@@ -91,11 +91,7 @@ func (g *Guard) Do(
 		resp.Succeeded, resp.Responses = true, resp.Responses[1:]
 		return resp, nil
 	}
-	kvs := resp.Responses[0].GetResponseRange().GetKvs()
-	if len(kvs) == 0 {
-		return nil, errUnexpected
-	}
-	seen, err := readNumber(kvs[0])
+	seen, err := readNumber(resp.Responses[0].GetResponseRange().GetKvs()[0])
 	if err != nil {
 		return nil, err
 	}

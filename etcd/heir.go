@@ -18,15 +18,15 @@ import (
 //
 //   - Its place: the watch tells the deletions of a queue in their order, its own among them.
 //   - Its token: the base as of the put of its entry, plus its create revision. Those in front that were heirs too have
-//     lower ones, since their entries were put earlier. Who is granted the lock by a transaction writes its own entry
-//     in that. A deletion shows what the entry said last. If that was written later than the heir's own entry, and says
+//     lower ones, since their entries were put earlier. A claim that is granted by a transaction writes its own entry
+//     in it. A deletion shows what the entry said last. If that was written later than the heir's own entry, and says
 //     no lower token, the heir doubts: it takes its turn by a transaction, which writes nothing if the base is what it
 //     was. A holder that raises the base takes the heirs behind it out of the queue.
-//   - The gates: nobody becomes an heir once there is the key of the gates, and before the first gate is written all
-//     heirs that do not hold yet are taken out of the queues. They join again, as those who have to take their turn.
+//   - The gates: once their key is there, no waiter becomes an heir, and before the first gate is written all
+//     heirs that do not hold yet are taken out of the queues. They join again, as waiters that take their turn.
 //
-// The entry stays under the waiters' lease until the first renewal. So who dies holds up the others no longer than a
-// dead waiter, and a lock that is soon released costs no more.
+// The entry stays under the waiters' lease until the first renewal. So an heir that dies holds up the others no longer
+// than a dead waiter, and a lock that is soon released costs no more.
 
 // stands are the operations by which a claim joins a queue: the entry, who else is there, and of an heir the base.
 // anchors: it compares the base with the clock if that is due.

@@ -11,6 +11,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
+	"github.com/fencelock/fencelock/internal/servers"
 )
 
 // values are what the entries of a queue say, in their order.
@@ -237,5 +238,45 @@ func heirOfAShortTTL(t *testing.T, r *rig) {
 		unlock(t, first)
 		unlock(t, wait.Granted(t, 5*time.Second)) // never, if the last one has its place
 		unlock(t, last.Granted(t, 5*time.Second))
+	}
+}
+
+// The first renewal of an heir does not put its entry under a lease that ends before the one that it has: the renewal
+// of that may be lost.
+func TestHeirMovesUnderNoOlderLease(t *testing.T) {
+	t.Parallel()
+	r := on(t, servers.Etcd(t, servers.EtcdOptions{}), "older:")
+	first := lock(t, open(t, r.url()).Mutex("x"))
+	d := r.driver(t, r.url())
+	const ttl = 3 * time.Second
+	_, err := d.Acquire(t.Context(), request("y", 2, ttl)) // the shared lease is there, and older than the waiters'
+	must(t, err)
+	req, granted := request("x", 1, ttl), make(chan *core.Hold, 1)
+	req.Wait = true
+	go func() {
+		g, err := d.Acquire(t.Context(), req)
+		if err != nil {
+			t.Errorf("Acquire: %v", err)
+		}
+		granted <- &core.Hold{Request: req, Grant: g}
+	}()
+	await(t, 5*time.Second, "queued", func() bool { return len(r.queue(t, "x")) == 2 })
+	under := func() int64 {
+		kvs, err := r.c.Get(t.Context(), r.prefix+"~lock/x/", clientv3.WithLastCreate()...)
+		must(t, err)
+		if len(kvs.Kvs) == 0 {
+			t.Fatal("the entry is gone")
+		}
+		return kvs.Kvs[0].Lease
+	}
+	before := under()
+	d.Driver.CutKeepAlives()
+	unlock(t, first)
+	h := <-granted
+	if err := d.Renew(within(t, 300*time.Millisecond), []*core.Hold{h})[0]; err == nil {
+		t.Fatal("renewed without a keep-alive")
+	}
+	if after := under(); after != before {
+		t.Errorf("the entry is under lease %x now, and was under %x, which ends later", after, before)
 	}
 }

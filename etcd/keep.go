@@ -19,8 +19,10 @@ import (
 const (
 	// perTxn is how many entries one transaction is about: servers allow 128 operations by default.
 	perTxn = 120
-	// streams is how many streams a batch of keep-alives is spread over at most: the server answers
-	// those of one stream one after the other.
+	// freshMost is how many holds of one call have their token written: that takes longer than a look at the others.
+	freshMost = 2 * perTxn
+	// streams is how many streams a batch of keep-alives is spread over at most: the server answers the
+	// keep-alives of one stream one after the other.
 	streams = 8
 	// perStream is how many leases are worth a stream of their own.
 	perStream = 16
@@ -35,11 +37,11 @@ type asked struct {
 
 // Keep implements backend.Driver: to extend, a keep-alive for each lease that the holds are under,
 // many over one stream; and beside that a look whether their entries are there: if the lease lives
-// after it, an entry that was there has been there all the time. What is under the waiters' lease
-// moves under another that was renewed before.
+// after it, an entry that was there has been there all the time. An entry under the waiters' lease, or
+// under one that was given up, moves under another lease, which was renewed before.
 func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
 	began, errs := backend.Now(), make([]error, len(cs))
-	var written, fresh []asked // the first renewal of a hold writes its token
+	var written, fresh []asked // one of the first renewals of a hold writes its token
 	moving := map[slotKey][]asked{}
 	for i, c := range cs {
 		h, err := holdOf(c)
@@ -48,9 +50,9 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 			continue
 		}
 		switch a := (asked{h, h.lease.Load(), &errs[i]}); {
-		case extend && a.under.kind == waits:
+		case extend && (a.under.kind == waits || a.under.kind == shared && a.under.isDead()):
 			moving[slotOf(c.Request)] = append(moving[slotOf(c.Request)], a)
-		case extend && !h.written.Load():
+		case extend && !h.written.Load() && len(fresh) < freshMost:
 			fresh = append(fresh, a)
 		default:
 			written = append(written, a)
@@ -99,9 +101,15 @@ func spread(all []asked, do func([]asked)) {
 }
 
 // move renews holds that were inherited: it puts their entries under the lease that they share, which is renewed after
-// began. If that lives, both are asked for at once: an heir has little time for its first renewal.
+// began. If that lives, both are asked for at once: an heir has little time for its first renewal. Not if it ends
+// before the lease that they have: of the two requests the first alone may come to the server.
 func (s *store) move(ctx context.Context, k slotKey, began backend.Instant, all []asked) {
-	l := s.leases.cur(k, func(l *lease) bool { return l.within(l.granted) })
+	l := s.leases.cur(k, func(l *lease) bool {
+		end := l.confirmed().Add(l.granted)
+		return l.within(l.granted) && !slices.ContainsFunc(all, func(a asked) bool {
+			return end.Sub(a.under.confirmed().Add(a.under.granted)) < 0
+		})
+	})
 	var err error
 	var beside sync.WaitGroup
 	if l != nil {

@@ -23,8 +23,8 @@ func (k keys) locks() string { return k.prefix + "~lock/" }
 // The encoded name has no slash, so no queue lies in another.
 func (k keys) queue(name string) string { return k.locks() + encode(name) + "/" }
 
-// mark is what stands before the id in the key of a claim that others may hold the lock beside: +r of
-// a reader, +p5. of a permit of five. What begins otherwise excludes all others.
+// mark stands before the id in the key of a claim that others may hold the lock beside: +r of a reader,
+// +p5. of a permit of five. A key that begins otherwise excludes all others.
 func mark(r *backend.Request) string {
 	switch r.Mode {
 	case backend.Reader:
@@ -38,8 +38,7 @@ func mark(r *backend.Request) string {
 // idOf is the id of an entry that others may be beside, by its key.
 func idOf(key string) string { return key[strings.LastIndexAny(key, "r.")+1:] }
 
-// asks returns what an entry asks for, of which the key without that of its queue and the value are
-// given.
+// asks returns what an entry asks for. id is its key without the prefix of the queue, text its value.
 func asks(id, text string) *backend.Request {
 	limit, _, whole := strings.Cut(strings.TrimPrefix(id, "+p"), ".")
 	n, err := strconv.Atoi(limit)

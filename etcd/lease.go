@@ -350,6 +350,19 @@ func (s *leases) drop(of string, but int64) {
 	}
 }
 
+// giveUp stops the use of all leases: in a store that has gone back, locks that were released since may have entries
+// under them. The holds move to other leases, and the old ones end.
+func (s *leases) giveUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sl := range s.slots {
+		if sl.cur != nil {
+			sl.cur.die()
+		}
+	}
+	clear(s.spare)
+}
+
 // verify finds out which leases the server does not know any more.
 func (s *leases) verify(ctx context.Context, ls ...*lease) error {
 	for _, err := range s.keepAlive(ctx, ls) {

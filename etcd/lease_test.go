@@ -96,6 +96,29 @@ func ownLeases(t *testing.T, r *rig) {
 	unlock(t, le)
 }
 
+// brokenOwnLease: the lease of one lock that an operator has broken ends with the release that finds that, and serves
+// no other lock: a late copy of a request may put something under it yet.
+func brokenOwnLease(t *testing.T, r *rig) {
+	d := r.driver(t, r.url())
+	req := request("x", 1, 30*time.Second)
+	req.Auto = false
+	h := hold(t, d, req)
+	id := r.lease(t, "x")
+	must(t, r.driver(t, r.url()).Break(t.Context(), "x"))
+	want(t, "Release", d.Release(t.Context(), h), backend.ErrLost)
+	await(t, 5*time.Second, "its lease is over", func() bool {
+		ttl, err := r.c.TimeToLive(t.Context(), id)
+		must(t, err)
+		return ttl.TTL < 0
+	})
+	next := request("x", 2, 30*time.Second)
+	next.Auto = false
+	hold(t, d, next)
+	if again := r.lease(t, "x"); again == id {
+		t.Error("the next lock is under the lease that has ended")
+	}
+}
+
 // grantedTTL: whole seconds, rounded up, grace included; the holder trusts what it asked for.
 func grantedTTL(t *testing.T, r *rig) {
 	l := open(t, r.url())
@@ -226,6 +249,41 @@ func sessionRevoked(t *testing.T, r *rig) {
 		rising(t, "after a revoked session", a.Token(), again.Token())
 		unlock(t, again)
 	}
+}
+
+// leaseOverRestore: an older state of the store has an entry of a lock that was released since. It ends, though its
+// process goes on to hold another one that was under the same lease.
+func leaseOverRestore(t *testing.T, r *rig) {
+	var back atomic.Bool
+	l, _ := r.between(t, func(
+		ctx context.Context, _ *pb.TxnRequest, resp *pb.TxnResponse, send func(context.Context) error,
+	) error {
+		err := send(ctx)
+		if err == nil && back.CompareAndSwap(true, false) {
+			resp.Header.Revision = 1
+		}
+		return err
+	}, fencelock.WithTTL(4*time.Second))
+	own := l.Mutex("own", fencelock.WithManualRenew())
+	le := lock(t, own)
+	spare := r.lease(t, "own") // is left over for the next such lock
+	unlock(t, le)
+	kept := lock(t, l.Mutex("kept"))
+	_, err := r.c.Put(t.Context(), r.prefix+"~lock/x/released", "held::somebody",
+		clientv3.WithLease(r.lease(t, "kept")))
+	must(t, err)
+	back.Store(true)
+	must(t, kept.Renew(t.Context()))
+	le = lock(t, own)
+	if r.lease(t, "own") == spare {
+		t.Error("a lease of before is used for another lock")
+	}
+	unlock(t, le)
+	next, err := open(t, r.url()).Mutex("x").Lock(within(t, 20*time.Second))
+	must(t, err)
+	must(t, kept.Err())
+	unlock(t, next)
+	unlock(t, kept)
 }
 
 // backOff: leases that die at once are replaced more and more slowly.

@@ -10,7 +10,6 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/fencelock/fencelock/backend"
 )
@@ -29,7 +28,8 @@ func (s *store) leave(ctx context.Context, c *backend.Claim) error {
 	// A request that creates the entry may still be under way: a tombstone is to refuse it.
 	if !c.Held && p.key != "" {
 		// The deletion waits for nothing that a tombstone needs and a full server has not.
-		if _, err := s.txn(ctx, nil, []*pb.RequestOp{opDelete(p.key)}, nil); err != nil {
+		_, err := s.txn(ctx, nil, []*pb.RequestOp{opDelete(p.key)}, nil)
+		if err != nil && !backend.Final(err) {
 			return err
 		}
 	}
@@ -78,9 +78,12 @@ func (s *store) leaving(c *backend.Claim, tomb []*pb.RequestOp) *part {
 	}
 	one := &part{c: c, then: ops}
 	one.take = func(_ context.Context, _ *pb.TxnResponse, err error) error {
-		if err == nil {
+		switch {
+		case err == nil:
 			p.key = "" // the key is not used again: a copy of this may be under way
 			s.settle(p, p.own, !c.Unsure)
+		case p.session != nil && backend.Final(err): // nobody asks again: it goes with its lease, which is not renewed
+			p.session.die()
 		}
 		return err
 	}
@@ -134,7 +137,7 @@ func (s *store) releasing(c *backend.Claim, p *place, tomb []*pb.RequestOp) *par
 	return one
 }
 
-// same is true as long as the entry is there, and is that of the hold.
+// same is true as long as the entry is there and belongs to the hold.
 func (h *hold) same() *pb.Compare {
 	return createdAt(h.key, h.rev)
 }
@@ -184,14 +187,9 @@ func (s *store) wasOurs(ctx context.Context, nonce string, h *hold, now int64) (
 		// A stream of its own, which ends here: where one goes to a member that hangs, no other watch waits behind it.
 		ctx, cancel := context.WithCancel(opening(ctx))
 		defer cancel()
-		watcher := s.watcher()
-		if watcher == nil { // one of few, which that Watcher keeps
-			watcher = s.client.Watcher
-			ctx = metadata.AppendToOutgoingContext(ctx, "fencelock-stream", "left "+nonce[:1])
-		} else {
-			defer watcher.Close()
-		}
-		for resp := range watcher.Watch(ctx, h.key, clientv3.WithRev(from+1), clientv3.WithFilterPut()) {
+		stream := s.watcher("left " + nonce[:1]) // one of few, where the client's Watcher keeps them
+		defer stream.Close()
+		for resp := range stream.Watch(ctx, h.key, clientv3.WithRev(from+1), clientv3.WithFilterPut()) {
 			if err := resp.Err(); err != nil {
 				return 0, err
 			}

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// loginAge is how long after its answer a login is also that of a stream which is opened then.
+	// loginAge is how long after its answer a login also serves streams that are opened.
 	loginAge = time.Second
 	// loginMost bounds a login.
 	loginMost = 15 * time.Second
@@ -20,7 +20,7 @@ const (
 // logins makes the logins of a client that come together one. clientv3 logs in for each stream that it opens (3.7),
 // and to check a password costs the server a tenth of a second of a processor, on purpose: where it is busy, a stream
 // is given up before its login is through, and another one begun, which would cost it as much again. So a login goes on
-// when who asked for it has gone.
+// when its caller has gone.
 type logins struct {
 	clientv3.Auth
 	flying core.Group

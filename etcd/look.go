@@ -70,18 +70,11 @@ type queue struct {
 // queues yields the queues of a range.
 func (s *store) queues(ctx context.Context, r backend.Range) iter.Seq2[queue, error] {
 	return func(yield func(queue, error) bool) {
-		if r.Name != "" {
-			resp, err := s.get(ctx, s.keys.queue(r.Name), clientv3.WithPrefix())
-			if err != nil {
-				yield(queue{}, err)
-				return
-			}
-			yield(queue{r.Name, resp.Kvs}, nil)
-			return
-		}
 		from := s.keys.locks() + encode(r.Prefix)
-		end := clientv3.GetPrefixRangeEnd(from)
-		var q queue
+		if r.Name != "" {
+			from = s.keys.queue(r.Name)
+		}
+		end, q := clientv3.GetPrefixRangeEnd(from), queue{name: r.Name}
 		for more := true; more; {
 			resp, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page))
 			if err != nil {
@@ -105,7 +98,7 @@ func (s *store) queues(ctx context.Context, r backend.Range) iter.Seq2[queue, er
 				from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 			}
 		}
-		if len(q.kvs) > 0 {
+		if len(q.kvs) > 0 || r.Name != "" {
 			yield(q, nil)
 		}
 	}

@@ -22,7 +22,7 @@ import (
 // All gates of the keyspace are in one key, as a list. The version of the list, and of each gate,
 // is its text.
 
-// version is that of what a claim was judged by.
+// version is the version of the gates that a claim was judged by.
 func version(r *backend.Record) string {
 	if r == nil {
 		return ""
@@ -53,7 +53,7 @@ func readGates(kvs []*mvccpb.KeyValue) ([]backend.Gate, *backend.Record, error) 
 	}, nil
 }
 
-// shown takes in a read of the gates: ErrGates if they are not those of the claim.
+// shown takes in a read of the gates: ErrGates if the claim was judged by others.
 func shown(c *backend.Claim, kvs []*mvccpb.KeyValue) error {
 	_, is, err := readGates(kvs)
 	if err != nil || version(is) == version(c.Gates) {
@@ -144,8 +144,8 @@ func (s *store) Swap(ctx context.Context, rs []backend.Record, keep time.Duratio
 	return nil
 }
 
-// swapGate replaces a gate. Nobody is an heir while there is the key of the gates, so before there is any gate in it
-// it is there without, and those who are heirs since before lose their places.
+// swapGate replaces a gate. There are no heirs while there is the key of the gates. So before the first gate the key is
+// written without any, and then the heirs from before it lose their places.
 func (s *store) swapGate(ctx context.Context, move string, r backend.Record) error {
 	gates, by, err := s.loadGates(ctx)
 	if err != nil {

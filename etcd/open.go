@@ -169,7 +169,7 @@ func (s *store) probe(ctx context.Context) error {
 		return pb.NewMaintenanceClient(s.client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
 	})
 	if err != nil {
-		return ctx.Err() // what stands in for etcd, and who has few rights, may have no answer
+		return ctx.Err() // a stand-in for etcd, or a user with few rights, may get no answer
 	}
 	return tooOld(status.Version)
 }

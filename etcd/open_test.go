@@ -184,6 +184,40 @@ func TestUsers(t *testing.T) {
 	}
 }
 
+// A waiter gives up while its user has no rights: its entry does not stay for as long as others of the process wait.
+func TestWaiterWithoutRightsLeaves(t *testing.T) {
+	t.Parallel()
+	e := servers.Etcd(t, servers.EtcdOptions{})
+	app, ctx := users(t, e), t.Context()
+	root := clientOf(t, clientv3.Config{Endpoints: e.Addrs(), Username: "root", Password: "root"})
+	r := &rig{e: e, prefix: "app:"}
+	l, d := open(t, app), r.driver(t, app)
+	x, y := lock(t, l.Mutex("x")), lock(t, l.Mutex("y"))
+	waiter := func(name string, nonce int) *backend.Request {
+		w := request(name, nonce, 30*time.Second)
+		w.Wait = true
+		return w
+	}
+	stays := make(chan error, 1)
+	go func() {
+		_, err := d.Acquire(ctx, waiter("y", 1))
+		stays <- err
+	}()
+	leaves := waiter("x", 2)
+	_, err := d.Acquire(within(t, 2*time.Second), leaves)
+	want(t, "a wait", err, backend.ErrLocked)
+	_, err = root.RoleRevokePermission(ctx, "locks", "app:", clientv3.GetPrefixRangeEnd("app:"))
+	must(t, err)
+	want(t, "Abandon without rights", d.Abandon(ctx, leaves), backend.ErrInvalid)
+	_, err = root.RoleGrantPermission(ctx, "locks", "app:", clientv3.GetPrefixRangeEnd("app:"),
+		clientv3.PermissionType(clientv3.PermReadWrite))
+	must(t, err)
+	unlock(t, x)
+	unlock(t, get(t, l.Mutex("x").Lock))
+	unlock(t, y)
+	must(t, <-stays)
+}
+
 // The streams that a process opens together share a login. One at a time, and each anew when it was given up, they
 // would never get through to a server that is busy with the checks of those before.
 func TestLoginsShared(t *testing.T) {

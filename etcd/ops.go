@@ -2,9 +2,14 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"reflect"
+	"slices"
+	"sync/atomic"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 )
@@ -18,7 +23,6 @@ const (
 	greater = pb.Compare_GREATER
 )
 
-// created compares the create revision of a key.
 func created(key string, is pb.Compare_CompareResult, rev int64) *pb.Compare {
 	c := new(struct {
 		pb.Compare
@@ -42,6 +46,13 @@ func says(key string, is pb.Compare_CompareResult, text string) *pb.Compare {
 	return &pb.Compare{
 		Key: []byte(key), Result: is, Target: pb.Compare_VALUE,
 		TargetUnion: &pb.Compare_Value{Value: []byte(text)},
+	}
+}
+
+// under is true where a key is under that lease.
+func under(key string, l clientv3.LeaseID) *pb.Compare {
+	return &pb.Compare{
+		Key: []byte(key), Result: equal, Target: pb.Compare_LEASE, TargetUnion: &pb.Compare_Lease{Lease: int64(l)},
 	}
 }
 
@@ -72,7 +83,6 @@ func opPut(key, text string, under clientv3.LeaseID) *pb.RequestOp {
 	return &op.RequestOp
 }
 
-// opGet reads a key.
 func opGet(key string) *pb.RequestOp { return opRange(key, "") }
 
 // opList reads the keys that begin so.
@@ -103,14 +113,6 @@ func opKey(key string) *pb.RequestOp {
 	return op
 }
 
-// opCount counts a key.
-func opCount(key string) *pb.RequestOp {
-	op := opRange(key, "")
-	op.GetRequestRange().CountOnly = true
-	return op
-}
-
-// opDelete deletes a key.
 func opDelete(key string) *pb.RequestOp {
 	op := new(struct {
 		pb.RequestOp
@@ -132,8 +134,8 @@ func opTxn(ifs []*pb.Compare, then, els []*pb.RequestOp) *pb.RequestOp {
 // committer sends transactions over a client.
 type committer func(context.Context, *pb.TxnRequest) (*pb.TxnResponse, error)
 
-// committerOf returns that of a client. Where the program has put a KV of its own into it, such as that of a
-// namespace, they go through that: it knows where the keys are.
+// committerOf returns the committer of a client. If the program has put a KV of its own into the client, such as a
+// namespace's, transactions go through that: it knows where the keys are.
 func committerOf(client *clientv3.Client) committer {
 	var own callOptions
 	plain := clientv3.NewKVFromKVClient(&own, client)
@@ -144,14 +146,40 @@ func committerOf(client *clientv3.Client) committer {
 		}
 	}
 	_, _ = plain.Txn(context.Background()).Commit()
-	kv := clientv3.RetryKVClient(client)
+	kv, all := clientv3.RetryKVClient(client), slices.Clip(own.all)
 	return func(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
-		resp, err := kv.Txn(ctx, r, own.all...)
-		return resp, clientv3.ContextError(ctx, err)
+		c := &call{Context: ctx}
+		resp, err := kv.Txn(c, r, append(all, grpc.OnFinish(c.ended))...)
+		if err = clientv3.ContextError(ctx, err); c.copied.Load() && known(err) {
+			return nil, errCopied
+		}
+		return resp, err
 	}
 }
 
-// callOptions learns those of a client.
+// errCopied is the error of a transaction that the client has sent again by itself, as it does where the answer is that
+// it was cancelled (clientv3 3.7). The first copy may come later than the answer to the second one.
+var errCopied = errors.New("the client has sent the request again: a copy of it may be under way")
+
+// call is the ctx of one transaction, and what became of its sends.
+type call struct {
+	context.Context
+	open   atomic.Bool // the last send may be under way yet, or was done
+	copied atomic.Bool // another send followed one that may be
+}
+
+// Deadline implements context.Context: the server is told of none. It would set a timer with each request, and hears of
+// the end of ctx without.
+func (c *call) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// ended takes in how a send ended.
+func (c *call) ended(err error) {
+	if c.open.Swap(err == nil || !answered(rpctypes.Error(err))) {
+		c.copied.Store(true)
+	}
+}
+
+// callOptions learns the call options of a client.
 type callOptions struct {
 	pb.KVClient
 	all []grpc.CallOption
@@ -194,7 +222,7 @@ func ops(all []*pb.RequestOp) []clientv3.Op {
 			get := r.RequestRange
 			option(get.RangeEnd != nil, clientv3.WithRange(string(get.RangeEnd)))
 			option(get.KeysOnly, clientv3.WithKeysOnly())
-			option(get.CountOnly, clientv3.WithCountOnly())
+			option(get.Limit > 0, clientv3.WithLimit(get.Limit))
 			res[i] = clientv3.OpGet(string(get.Key), opts...)
 		case *pb.RequestOp_RequestDeleteRange:
 			res[i] = clientv3.OpDelete(string(r.RequestDeleteRange.Key))

@@ -28,13 +28,15 @@ func (s *kvServer) Txn(_ context.Context, in *pb.TxnRequest, _ ...grpc.CallOptio
 func TestOwnKV(t *testing.T) {
 	kept := opPut("k", "v", 0)
 	kept.GetRequestPut().IgnoreLease = true
+	one := opList("k", true)
+	one.GetRequestRange().Limit = 1
 	all := []*pb.RequestOp{
 		opPut("k", "v", 0), opPut("k", "v", 7), kept, opGet("k"), opList("k", false), opList("k", true),
-		opKey("k"), opCount("k"), opDelete("k"),
+		opKey("k"), opDelete("k"), one,
 	}
 	ifs := []*pb.Compare{
 		createdAt("k", 0), created("k", greater, 3), none("k"), modified("k", less, 4), says("k", equal, "v"),
-		upTo("z", modified("k", equal, 5)), allUnder(says("k", less, "v")),
+		upTo("z", modified("k", equal, 5)), allUnder(says("k", less, "v")), under("k", 7),
 	}
 	want := &pb.TxnRequest{Compare: ifs, Success: append(all, opTxn(ifs, all, all)), Failure: all}
 	var server kvServer

@@ -68,7 +68,7 @@ type picker struct {
 	next    atomic.Uint32
 }
 
-// member is a connection, and what is known of who is behind it.
+// member is a connection, and what is known of the member behind it.
 type member struct {
 	conn   balancer.SubConn
 	silent atomic.Int64 // when it was, in ns since start; 0: it answers

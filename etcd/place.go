@@ -18,8 +18,8 @@ const (
 	floorTimer = 5 * time.Second
 	// unheardTimer is the same of one whose watch has not begun yet.
 	unheardTimer = 2 * time.Second
-	// requeuePause is what lies between two of a waiter's entries that were taken out of the queue,
-	// after the first: whoever takes it out may be about it yet.
+	// requeuePause is the least time between two entries of a waiter whose entries were taken out of the
+	// queue: more may be taken out still.
 	requeuePause = time.Second
 )
 
@@ -52,9 +52,11 @@ type place struct {
 	unheard bool  // it stands in the queue, and its watch has not begun
 	listed  int64 // the revision of the last list of the queue
 	// front are the entries in front that are there yet, but those that cannot keep it out; the own one:
-	// to be looked at.
+	// to be looked at. last is the one of them that was created last.
 	front map[string]*backend.Request
+	last  *mvccpb.KeyValue
 	gone  map[string]left // the deletions that the list did not know of
+	there int64           // the revision at which the own one was seen there last
 	// heir is the token with which it holds once nobody is in front, 0: it has to take its turn; joined the revision at
 	// which its entry was put as an heir's, era in what history, and under what lease. doubted: somebody in front may
 	// have been granted the lock since by a transaction, with a greater token.
@@ -123,6 +125,8 @@ func (u *push) queued(c *backend.Claim, p *place) error {
 		c.Next = time.Nanosecond
 	case u.unheard(p):
 		c.Queued, c.Next = true, unheardTimer
+	case u.stale(p, true): // the watch has begun since the list
+		c.Queued, c.Next = true, time.Nanosecond
 	default:
 		c.Queued, c.Next = true, floorTimer
 	}
@@ -157,16 +161,31 @@ func (p *place) put(v value, l *lease) *pb.RequestOp {
 	return opPut(p.key, v.String(), l.id)
 }
 
-// putHeld makes the own entry that of a holder, under the lock's lease.
+// putHeld makes the own entry a holder's, under the lock's lease.
 func (p *place) putHeld(due rise, l *lease) *pb.RequestOp {
 	v := holding(p.c.Request)
 	v.reserve = due.reserve
-	return p.put(v, l)
+	return p.keep(v, l)
 }
 
-// list reads the queue's keys, and what they say if that matters.
+// keep is put of a holder's entry. One that is as it is to be already stays as it is: the next send finds it so, where
+// no answer comes in time to one send after the other.
+func (p *place) keep(v value, l *lease) *pb.RequestOp {
+	put := p.put(v, l)
+	if !p.holds || v.reserve > 0 { // how many are reserved is known by the revision of the put
+		return put
+	}
+	same := []*pb.Compare{says(p.key, equal, v.String()), under(p.key, l.id)}
+	return opTxn(same, nil, []*pb.RequestOp{put})
+}
+
+// list reads the queue's keys, and their values if these matter. A claim that does not listen needs only the first.
 func (p *place) list() *pb.RequestOp {
-	return opList(p.queue, p.c.Mode == backend.Exclusive)
+	op := opList(p.queue, p.c.Mode == backend.Exclusive)
+	if p.c.Mode == backend.Exclusive && p.watch == nil {
+		op.GetRequestRange().Limit = 1
+	}
+	return op
 }
 
 // list takes in which entries are in front of the own one, as listed at a revision.
@@ -175,7 +194,7 @@ func (u *push) list(p *place, rev int64, queue []*mvccpb.KeyValue) {
 	defer u.mu.Unlock()
 	was := p.front
 	delete(was, p.key)
-	p.locked, p.listed, p.front = true, rev, map[string]*backend.Request{}
+	p.locked, p.listed, p.front, p.last = true, rev, map[string]*backend.Request{}, nil
 	p.doubted = p.doubted && rev != p.rev
 	for _, kv := range queue {
 		key := string(kv.Key)
@@ -193,6 +212,9 @@ func (u *push) list(p *place, rev int64, queue []*mvccpb.KeyValue) {
 		}
 		if p.c.Mode != backend.Reader || r.Mode != backend.Reader {
 			p.front[key] = r
+			if p.last == nil || kv.CreateRevision > p.last.CreateRevision {
+				p.last = kv
+			}
 		}
 	}
 	p.doubted = p.doubted || rev != p.rev && len(was) > 0 // what became of these was not heard
@@ -231,7 +253,7 @@ func (p *place) deleted(key string, l left) {
 			p.c.Wake(0)
 		}
 	}
-	if key == p.key && p.listed > 0 { // else it may be the release of who had the key before
+	if key == p.key && p.listed > 0 { // else it may be the release of an earlier claim with the key
 		p.ownGone()
 	}
 }
@@ -250,16 +272,37 @@ func (u *push) blocked(p *place) bool {
 }
 
 // stale reports whether the queue is to be looked at again: somebody is known to be in front of the
-// own entry, or the last list is from before the watch began.
-func (u *push) stale(p *place) bool {
+// own entry, unless that was read just now, or the last list is from before the watch began.
+func (u *push) stale(p *place, listed bool) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return p.watch != nil && (p.listed < p.watch.since || len(p.front) > 0)
+	return p.watch != nil && (p.listed < p.watch.since || !listed && len(p.front) > 0)
 }
 
-// seen is the revision at which a place that is granted the lock was in its queue last, as a list said.
+// behind returns the compares that are true as long as a place stands where it stood, behind the last one in front. It
+// does not matter whether others in front have gone unheard, as long as that one is there. nil: the queue is to be
+// listed, as it always is for permits, which may hold the lock beside those in front.
+func (u *push) behind(p *place) []*pb.Compare {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if p.watch == nil || p.listed < p.watch.since || p.last == nil || p.front[string(p.last.Key)] == nil ||
+		p.holds || p.c.Mode == backend.Permit {
+		return nil
+	}
+	return []*pb.Compare{createdAt(p.key, p.rev), still(p.last)}
+}
+
+// stays notes that the compares of behind were true at a revision. It is below the list's if the store has gone back.
+func (u *push) stays(p *place, rev int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	p.there, p.listed = rev, min(p.listed, rev)
+	clear(p.gone)
+}
+
+// seen is the revision at which a place that is granted the lock was in its queue last, as was read.
 func (u *push) seen(p *place) int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return p.listed
+	return max(p.listed, p.there)
 }

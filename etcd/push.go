@@ -28,7 +28,7 @@ const (
 	// keepEvery is how often the watches, and the leases that waiters need, are looked at.
 	keepEvery = 500 * time.Millisecond
 	// keepMost bounds one such round.
-	keepMost = time.Second
+	keepMost = waitTTL / 2
 	// streamsMost is how many streams there are for new watches, and how many go over a Watcher that the program has
 	// put into its client.
 	streamsMost = 8
@@ -81,26 +81,22 @@ func (u *push) stream() *watcher {
 // client, such as that of a namespace, the stream goes through it: it knows where the keys are. That
 // Watcher keeps a stream that a watch has left before it began, so there is only a number of them.
 func (u *push) watcher() *watcher {
-	if plain := u.s.watcher(); plain != nil {
-		return &watcher{Watcher: plain, heard: time.Now()}
-	}
 	var key string
 	for taken := true; taken; { // fewer than all are
 		u.made++
 		key = strconv.Itoa(u.made % streamsMost)
 		taken = slices.ContainsFunc(u.streams, func(w *watcher) bool { return w.key == key })
 	}
-	return &watcher{Watcher: u.s.client.Watcher, key: key, heard: time.Now()}
+	return u.s.watcher(key)
 }
 
-// watcher returns a Watcher of its own, which ends with its Close, or nil where the program has put another into the
-// client.
-func (s *store) watcher() clientv3.Watcher {
+// watcher returns a stream that ends with its Close or, over a Watcher of the program's, the one of that key.
+func (s *store) watcher(key string) *watcher {
 	plain := clientv3.NewWatcher(s.client)
 	if reflect.TypeOf(s.client.Watcher) == reflect.TypeOf(plain) {
-		return plain
+		return &watcher{Watcher: plain, heard: time.Now()}
 	}
-	return nil
+	return &watcher{Watcher: s.client.Watcher, key: key, heard: time.Now()}
 }
 
 // Watch implements clientv3.Watcher.
@@ -201,7 +197,7 @@ func (u *push) run(ctx context.Context, w *watch) {
 		}
 		u.mu.Lock()
 		if resp.Created && w.since == 0 {
-			w.since, u.silent = resp.Header.Revision, false
+			w.since, u.silent = resp.Header.Revision, time.Since(w.born) > beginMost
 			w.stream.waiting--
 			w.stream.heard = time.Now()
 			close(w.ready)
@@ -281,9 +277,6 @@ func (u *push) join(ctx context.Context, p *place) error {
 	if w == nil {
 		return context.Canceled
 	}
-	if u.begun(w) {
-		return nil
-	}
 	most := u.patience()
 	late := time.NewTimer(most - time.Since(w.born)) // others may have waited for it before
 	defer late.Stop()
@@ -306,13 +299,6 @@ func (u *push) join(ctx context.Context, p *place) error {
 		return fmt.Errorf("%w: %w", errWatch, w.why)
 	}
 	return errWatch
-}
-
-// begun reports whether a watch has begun, and is not over.
-func (u *push) begun(w *watch) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return w.since > 0
 }
 
 // patience is how long a watch may take to begin now.
@@ -437,7 +423,11 @@ func (s *store) Enter(ctx context.Context, c *backend.Claim) error {
 	if !p.locked && !(p.watch != nil && p.session.isDead()) {
 		return nil
 	}
-	session, err := s.leases.get(ctx, waitSlot, sessionAge)
+	age := sessionAge
+	if c.Unsure || p.rev > 0 { // keep renews it too: on a slow way that is not to take the time of the request
+		age = waitTTL - keepEvery
+	}
+	session, err := s.leases.get(ctx, waitSlot, age)
 	if err != nil {
 		return word(err)
 	}

@@ -250,6 +250,32 @@ func TestManyWatchesAtOnce(t *testing.T) {
 	}
 }
 
+// On a way that is slower than a watch may take to begin, only the first one is given up.
+func TestWatchesOnASlowWay(t *testing.T) {
+	t.Parallel()
+	d, p := behindProxy(t)
+	join := func(queue string) error {
+		c := &backend.Claim{Request: &backend.Request{}, Waker: woken(nil)}
+		return d.push.join(t.Context(), &place{c: c, queue: d.store.keys.queue(queue)})
+	}
+	if err := join("warm"); err != nil {
+		t.Fatal(err)
+	}
+	p.Set(faultproxy.Mode{Delay: 450 * time.Millisecond})
+	if err := join("first"); err == nil {
+		t.Error("the first watch began in time")
+	}
+	for _, queue := range []string{"first", "second", "third"} {
+		if err := join(queue); err != nil {
+			t.Errorf("the watch of the %s queue: %v", queue, err)
+		}
+	}
+	p.Set(faultproxy.Mode{})
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A waiter whose watch begins late, behind others, stands in the queue meanwhile: it is told of the beginning, for its
 // turn may have come, and of an end before that.
 func TestLateWatchWakes(t *testing.T) {
@@ -284,6 +310,76 @@ func TestLateWatchWakes(t *testing.T) {
 	}
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A watch that has begun since a waiter's list tells nothing of what was deleted before: the waiter looks.
+func TestWatchSinceTheList(t *testing.T) {
+	t.Parallel()
+	for since, looks := range map[int64]bool{9: false, 10: false, 11: true} {
+		c := &backend.Claim{Request: &backend.Request{Wait: true}}
+		p := &place{c: c, rev: 10, listed: 10, watch: &watch{since: since}}
+		if _ = new(push).queued(c, p); !c.Queued || (c.Next < unheardTimer) != looks {
+			t.Errorf("a watch since %d: queued: %v, and looks in %v", since, c.Queued, c.Next)
+		}
+	}
+}
+
+// What was read of a place counts from the revision of the read, also in a store that has gone back.
+func TestPlaceStays(t *testing.T) {
+	t.Parallel()
+	u, p := &push{}, &place{c: &backend.Claim{Request: &backend.Request{}}, queue: "q/", key: "q/own", rev: 10}
+	u.list(p, 10, []*mvccpb.KeyValue{
+		{Key: []byte("q/a"), CreateRevision: 5},
+		{Key: []byte("q/b"), CreateRevision: 7},
+		{Key: []byte("q/c"), CreateRevision: 3},
+	})
+	p.deleted("q/a", left{at: 11})
+	if u.stays(p, 20); u.seen(p) != 20 || len(p.gone) > 0 {
+		t.Errorf("it was there at %d, want 20; and of %d deletions the next list is to be told", u.seen(p), len(p.gone))
+	}
+	u.stays(p, 8)
+	if p.deleted("q/b", left{at: 9}); len(p.front) != 1 { // which is q/c
+		t.Errorf("a deletion after the store went back: in front are %v", p.front)
+	}
+}
+
+// A waiter looks for the last one in front, and lists the queue where it may not be behind that.
+func TestBehindTheLast(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		what string
+		mode backend.Mode
+		set  func(*place)
+		want bool
+	}{
+		{"as it was", backend.Exclusive, func(*place) {}, true},
+		{"a reader", backend.Reader, func(*place) {}, true},
+		{"a permit", backend.Permit, func(*place) {}, false},
+		{"another has gone", backend.Exclusive, func(p *place) { p.deleted("q/a", left{at: 11}) }, true},
+		{"the last has gone", backend.Exclusive, func(p *place) { p.deleted("q/b", left{at: 11}) }, false},
+		{"its own entry has", backend.Exclusive, func(p *place) { p.deleted(p.key, left{at: 11}) }, false},
+		{"it was granted the lock", backend.Reader, func(p *place) { p.holds = true }, false},
+		{"a watch since the list", backend.Exclusive, func(p *place) { p.watch.since = 11 }, false},
+		{"it does not listen", backend.Exclusive, func(p *place) { p.watch = nil }, false},
+	} {
+		woken, u := wakes(0), &push{}
+		c := &backend.Claim{Request: &backend.Request{Mode: tt.mode, Limit: 2}, Waker: &woken}
+		p := &place{c: c, queue: "q/", mark: mark(c.Request), key: "q/own", rev: 10, watch: &watch{since: 1}}
+		u.list(p, 10, []*mvccpb.KeyValue{
+			{Key: []byte("q/b"), CreateRevision: 7},
+			{Key: []byte("q/a"), CreateRevision: 5},
+			{Key: []byte(p.key), CreateRevision: 10},
+			{Key: []byte("q/c"), CreateRevision: 12},
+		})
+		tt.set(p)
+		ifs := u.behind(p)
+		if (ifs != nil) != tt.want {
+			t.Errorf("%s: got the compares %v", tt.what, ifs)
+		}
+		if ifs != nil && fmt.Sprint(ifs) != fmt.Sprint([]*pb.Compare{createdAt(p.key, 10), createdAt("q/b", 7)}) {
+			t.Errorf("%s: got %v, want those of its own entry and the last in front", tt.what, ifs)
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/etcd"
 	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
@@ -129,6 +130,41 @@ func turnPassed(t *testing.T, r *rig) {
 	unlock(t, wait.Granted(t, 5*time.Second))
 }
 
+// between returns a Locker over a client, and its driver, whose transactions are what do makes of them. send fills in
+// resp.
+func (r *rig) between(
+	t *testing.T,
+	do func(ctx context.Context, txn *pb.TxnRequest, resp *pb.TxnResponse, send func(context.Context) error) error,
+	opts ...fencelock.Option,
+) (*fencelock.Locker, *etcd.Driver) {
+	t.Helper()
+	return r.over(t, clientOf(t, clientv3.Config{
+		Endpoints: r.e.Addrs(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(func(
+			ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+		) error {
+			send := func(ctx context.Context) error { return invoke(ctx, method, req, reply, cc, opts...) }
+			if txn, ok := req.(*pb.TxnRequest); ok {
+				return do(ctx, txn, reply.(*pb.TxnResponse), send)
+			}
+			return send(ctx)
+		})},
+	}), opts...)
+}
+
+// answering is between, where the transactions are answered by what answer makes of the error that they have.
+func (r *rig) answering(
+	t *testing.T, answer func(txn *pb.TxnRequest, err error) error,
+) (*fencelock.Locker, *etcd.Driver) {
+	t.Helper()
+	return r.between(t, func(
+		ctx context.Context, txn *pb.TxnRequest, _ *pb.TxnResponse, send func(context.Context) error,
+	) error {
+		return answer(txn, send(ctx))
+	})
+}
+
 // turnAndEntryLost: the answer that grants a waiter the lock is lost, and its entry goes while it asks again. It queues
 // once more.
 func turnAndEntryLost(t *testing.T, r *rig) {
@@ -136,26 +172,19 @@ func turnAndEntryLost(t *testing.T, r *rig) {
 	turn := func(cmp *pb.Compare) bool {
 		return cmp.Target == pb.Compare_MOD && strings.Contains(string(cmp.Key), "~lock/x/")
 	}
-	l, d := r.over(t, clientOf(t, clientv3.Config{
-		Endpoints: r.e.Addrs(),
-		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(func(
-			ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
-			invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
-		) error {
-			err := invoke(ctx, method, req, reply, cc, opts...)
-			if txn, ok := req.(*pb.TxnRequest); !ok || !slices.ContainsFunc(txn.Compare, turn) {
-				return err
-			}
-			switch turns++; turns { // one after the other
-			case 1:
-				return status.Error(codes.Unavailable, "the answer is lost")
-			case 2:
-				close(again)
-				<-gone
-			}
+	l, d := r.answering(t, func(txn *pb.TxnRequest, err error) error {
+		if !slices.ContainsFunc(txn.Compare, turn) {
 			return err
-		})},
-	}))
+		}
+		switch turns++; turns { // one after the other
+		case 1:
+			return status.Error(codes.Unavailable, "the answer is lost")
+		case 2:
+			close(again)
+			<-gone
+		}
+		return err
+	})
 	le := lock(t, open(t, r.url()).Mutex("x"))
 	wait := r.wait(t, l.Mutex("x", fencelock.WithManualRenew()), 2) // its grant is its turn
 	unlock(t, le)
@@ -172,6 +201,55 @@ func turnAndEntryLost(t *testing.T, r *rig) {
 	unlock(t, wait.Granted(t, 15*time.Second))
 }
 
+// lateTurn: the answer that grants a waiter the lock is lost. The request that finds it granted writes nothing, so that
+// another copy finds the same.
+func lateTurn(t *testing.T, r *rig) {
+	turns := 0
+	l, _ := r.answering(t, func(txn *pb.TxnRequest, err error) error {
+		if slices.ContainsFunc(txn.Compare, func(c *pb.Compare) bool { return c.Target == pb.Compare_MOD }) {
+			if turns++; turns == 1 { // one after the other
+				err = status.Error(codes.Unavailable, "the answer is lost")
+			}
+		}
+		return err
+	})
+	le := lock(t, open(t, r.url()).Mutex("x"))
+	wait := r.wait(t, l.Mutex("x", fencelock.WithManualRenew()), 2) // its grant is its turn
+	unlock(t, le)
+	got := wait.Granted(t, 15*time.Second)
+	resp, err := r.c.Get(t.Context(), r.prefix+"~lock/x/"+r.queue(t, "x")[0])
+	must(t, err)
+	if n := resp.Kvs[0].Version; n != 2 || turns < 2 {
+		t.Errorf("in %d turns the entry was written %d times, want 2 times: for its place, and for the lock", turns, n)
+	}
+	unlock(t, got)
+}
+
+// lateJoin: the answer that tells a waiter of its place is lost. The next one shows who is in front: that is not asked
+// again.
+func lateJoin(t *testing.T, r *rig) {
+	var joins, reads atomic.Int64
+	l, _ := r.answering(t, func(txn *pb.TxnRequest, err error) error {
+		if strings.Contains(txn.String(), "~lock/x/") {
+			switch {
+			case len(txn.Compare) == 0:
+				reads.Add(1)
+			case len(txn.Failure) == 1 && joins.Add(1) == 1: // it queues
+				err = status.Error(codes.Unavailable, "the answer is lost")
+			}
+		}
+		return err
+	})
+	le := lock(t, open(t, r.url()).Mutex("x"))
+	wait := r.wait(t, l.Mutex("x"), 2)
+	await(t, 10*time.Second, "it has asked again", func() bool { return joins.Load() == 2 })
+	unlock(t, le)
+	unlock(t, wait.Granted(t, 5*time.Second))
+	if n := reads.Load(); n > 0 {
+		t.Errorf("the queue was read %d times more", n)
+	}
+}
+
 // failing returns a Locker over a client whose first release of the lock x is done, and answered by an error of this
 // code; and the number of transactions that were answered.
 func (r *rig) failing(t *testing.T, code codes.Code) (*fencelock.Locker, *atomic.Int64) {
@@ -181,22 +259,15 @@ func (r *rig) failing(t *testing.T, code codes.Code) (*fencelock.Locker, *atomic
 	frees := func(op *pb.RequestOp) bool {
 		return strings.Contains(string(op.GetRequestDeleteRange().GetKey()), "~lock/x/")
 	}
-	l, _ := r.over(t, clientOf(t, clientv3.Config{
-		Endpoints: r.e.Addrs(),
-		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(func(
-			ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
-			invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
-		) error {
-			err := invoke(ctx, method, req, reply, cc, opts...)
-			if txn, ok := req.(*pb.TxnRequest); ok && err == nil {
-				if slices.ContainsFunc(txn.Success, frees) {
-					once.Do(func() { err = status.Error(code, "the answer is lost") })
-				}
-				answered.Add(1)
+	l, _ := r.answering(t, func(txn *pb.TxnRequest, err error) error {
+		if err == nil {
+			if slices.ContainsFunc(txn.Success, frees) {
+				once.Do(func() { err = status.Error(code, "the answer is lost") })
 			}
-			return err
-		})},
-	}))
+			answered.Add(1)
+		}
+		return err
+	})
 	return l, answered
 }
 
@@ -205,6 +276,47 @@ func releaseCancelled(t *testing.T, r *rig) {
 	for _, code := range []codes.Code{codes.Canceled, codes.DeadlineExceeded} {
 		l, _ := r.failing(t, code)
 		unlock(t, lock(t, l.Mutex("x")))
+	}
+}
+
+// copiedByTheClient: etcd's client sends a request again by itself that was answered as cancelled. Nothing comes of the
+// first copy, which arrives when all is over.
+func copiedByTheClient(t *testing.T, r *rig) {
+	var withhold atomic.Bool
+	var first atomic.Pointer[pb.TxnRequest]
+	l, _ := r.between(t, func(
+		ctx context.Context, txn *pb.TxnRequest, _ *pb.TxnResponse, send func(context.Context) error,
+	) error {
+		if withhold.CompareAndSwap(true, false) {
+			first.Store(txn)
+			over, cancel := context.WithCancel(ctx)
+			cancel()
+			ctx = over
+		}
+		return send(ctx)
+	})
+	other := open(t, r.url())
+	unlock(t, lock(t, l.Mutex("warm")))
+	for _, of := range []struct {
+		what  string
+		cycle func()
+	}{
+		{"a lock", func() { unlock(t, lock(t, l.Mutex("x"))) }},
+		{"a try", func() {
+			le := lock(t, other.Mutex("x"))
+			_, err := l.Mutex("x").TryLock(t.Context())
+			want(t, "TryLock", err, fencelock.ErrLocked)
+			unlock(t, le)
+		}},
+		{"a reader", func() { unlock(t, get(t, l.RWMutex("x").RLock)) }},
+	} {
+		withhold.Store(true)
+		of.cycle()
+		_, err := pb.NewKVClient(r.c.ActiveConnection()).Txn(t.Context(), first.Load())
+		must(t, err)
+		if q := r.queue(t, "x"); len(q) > 0 {
+			t.Fatalf("the first copy of %s has left %q", of.what, q)
+		}
 	}
 }
 

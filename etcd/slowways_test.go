@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 )
@@ -49,13 +50,33 @@ func TestHeirOnASlowWay(t *testing.T) {
 	unlock(t, le)
 }
 
+// A waiter whose way becomes so slow that each look at the store takes half of the time that it has waits on, and is
+// granted the lock.
+func TestWayBecomesSlow(t *testing.T) {
+	t.Parallel()
+	r := on(t, servers.Etcd(t, servers.EtcdOptions{}), "slow:")
+	p, url := r.proxied(t)
+	le := lock(t, open(t, r.url()).Mutex("x"))
+	wait := r.wait(t, open(t, url).Mutex("x"), 2)
+	p.Set(faultproxy.Mode{Delay: 500 * time.Millisecond})
+	select {
+	case <-wait.Done:
+		t.Errorf("the wait has ended: %v", wait.Err)
+	case <-time.After(core.Patience + 3*time.Second):
+	}
+	unlock(t, le)
+	next := wait.Granted(t, 15*time.Second)
+	p.Set(faultproxy.Mode{})
+	unlock(t, next)
+}
+
 // Many holds are looked at and renewed at once, and not one transaction after the other.
 func TestManyHoldsOnASlowWay(t *testing.T) {
 	t.Parallel()
 	r := on(t, servers.Etcd(t, servers.EtcdOptions{}), "slow:")
 	p, url := r.proxied(t)
 	l := open(t, url, fencelock.WithTTL(4*time.Second))
-	held := make([]*fencelock.Lease, 2000)
+	held := make([]*fencelock.Lease, 1000) // nine transactions, which are too many for a third of the TTL
 	var wg sync.WaitGroup
 	for i := range held {
 		wg.Go(func() {
@@ -68,7 +89,7 @@ func TestManyHoldsOnASlowWay(t *testing.T) {
 	if wg.Wait(); t.Failed() {
 		return
 	}
-	p.Set(faultproxy.Mode{Delay: 90 * time.Millisecond})
+	p.Set(faultproxy.Mode{Delay: 150 * time.Millisecond})
 	<-time.After(6 * time.Second)
 	p.Set(faultproxy.Mode{})
 	lost := 0
@@ -78,6 +99,6 @@ func TestManyHoldsOnASlowWay(t *testing.T) {
 		}
 	}
 	if lost > 0 {
-		t.Errorf("%d of %d holds were lost on a way of 180 ms", lost, len(held))
+		t.Errorf("%d of %d holds were lost on a way of 300 ms", lost, len(held))
 	}
 }

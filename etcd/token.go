@@ -186,7 +186,7 @@ func (s *store) checkFloor(ctx context.Context, floor backend.Token) error {
 }
 
 // Raise implements backend.Mover. The token of an entry that is there already counts from its own
-// revision, that of a later one from a greater.
+// revision, the token of a later entry from a greater one.
 func (s *store) Raise(ctx context.Context, floor backend.Token, held *backend.Claim) error {
 	if floor < 0 || floor >= maxToken {
 		return backend.Invalid("floor %d: want one from 0 to below 2^53", floor)

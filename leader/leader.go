@@ -1,5 +1,5 @@
 // Package leader elects one of many processes and lets it lead, term after term. It is a loop
-// around a Mutex: whoever holds the lock leads, the others wait in its queue.
+// around a Mutex: the holder of the lock leads, the others wait in its queue.
 //
 //	err := leader.Run(ctx, locks.Mutex("scheduler"), leader.Callbacks{
 //		Lead: func(ctx context.Context, lease *fencelock.Lease) error {
@@ -7,17 +7,16 @@
 //		},
 //	})
 //
-// What is guaranteed: the token of each term is greater than that of every earlier one; and no two
-// leases of one name overlap as long as the store keeps its data and its time. Where it does not,
-// as Redis in a failover, two may lead: docs/guarantees.md has the faults of each store. What is
-// not: that Lead has stopped when its lease ends. Lead must stop when its ctx ends; until it has
-// done so, two may lead, and only a resource that checks the token tells them apart (package
-// fence). Callbacks.Late sees such a Lead.
+// Each term has a greater token than every earlier one, and no two leases of one name overlap as long
+// as the store keeps its data and its time. If it does not, as Redis in a failover, two may lead:
+// docs/guarantees.md has the faults of each store. It is not guaranteed that Lead has stopped when its
+// lease ends. Lead must stop when its ctx ends; until it has, two may lead, and only a resource that
+// checks the token tells them apart (package fence). Callbacks.Late sees such a Lead.
 //
 // A term is a long hold. In PostgreSQL it belongs in mode=lease: in the other modes the lock ends with its
 // connection, and the next leader may be granted it a moment before this one is told; in mode=row the leader's
 // transaction holds back vacuum in the whole database for as long as the term lasts, and in mode=advisory the
-// statement of whoever waits to be the next one does.
+// statement of the process that waits to be the next one does.
 package leader
 
 import (
@@ -28,6 +27,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 )
 
 // The pause between two terms, or after an error: least at first, twice as long each time up to
@@ -47,7 +47,8 @@ type Callbacks struct {
 	// does. It must return then. While it runs, the lease is renewed (unless the Mutex has
 	// WithManualRenew). Its return ends the term: the lock is released, another candidate has its
 	// turn, and this one stands again after a pause. After a panic the lock is released too; the
-	// panic is the program's.
+	// panic is the program's. Writes of Lead through the lease's own transaction are rolled back
+	// after a panic, and after an error unless that says that ctx has ended.
 	Lead func(ctx context.Context, lease *fencelock.Lease) error
 
 	// Lost is called once for each term that a loss ended, at the time of the loss, on another
@@ -105,21 +106,15 @@ func Run(ctx context.Context, m fencelock.Mutex, c Callbacks) error {
 
 // hopeless reports whether an error of Lock comes again each time.
 func hopeless(err error) bool {
-	for _, e := range []error{
-		fencelock.ErrInvalid, fencelock.ErrUnsupported, fencelock.ErrDeadlock, fencelock.ErrClosed,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return errors.Is(err, fencelock.ErrInvalid) || errors.Is(err, fencelock.ErrUnsupported) ||
+		errors.Is(err, fencelock.ErrDeadlock) || errors.Is(err, fencelock.ErrClosed)
 }
 
 // term leads until Lead returns. A loss is Lost's, not an error.
 func (c *Callbacks) term(ctx context.Context, lease *fencelock.Lease) (err error) {
 	held, cancel := lease.Context(ctx)
 	returned, watched := make(chan struct{}), make(chan struct{})
-	told := false
+	told, cause := false, errPanicked
 	go func() {
 		defer close(watched)
 		c.watch(lease, returned, &told)
@@ -128,7 +123,13 @@ func (c *Callbacks) term(ctx context.Context, lease *fencelock.Lease) (err error
 		close(returned)
 		<-watched
 		cancel()
+		if cause != nil {
+			if x, ok := lease.Handle().(backend.Undoer); ok {
+				x.Undo(cause)
+			}
+		}
 		switch unlock := lease.Unlock(ctx); {
+		case cause != nil && errors.As(unlock, new(*fencelock.UndoneError)): // by that
 		case errors.Is(unlock, fencelock.ErrReleased):
 		case !errors.Is(unlock, fencelock.ErrLost):
 			err = errors.Join(err, unlock)
@@ -138,10 +139,14 @@ func (c *Callbacks) term(ctx context.Context, lease *fencelock.Lease) (err error
 	}()
 	err = c.Lead(held, lease)
 	if end := context.Cause(held); end != nil && (errors.Is(err, end) || errors.Is(err, held.Err())) {
-		return nil // it says that it was ended
+		err = nil // it says that it was ended
 	}
+	cause = err
 	return err
 }
+
+// errPanicked is why what Lead wrote was rolled back.
+var errPanicked = errors.New("the callback Lead panicked")
 
 // watch waits for the end of the lease or of Lead. told: it was the lease's, and Lost has it.
 func (c *Callbacks) watch(lease *fencelock.Lease, returned <-chan struct{}, told *bool) {

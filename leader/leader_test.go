@@ -14,6 +14,7 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/memory"
+	"github.com/fencelock/fencelock/internal/testkit"
 	"github.com/fencelock/fencelock/leader"
 	"github.com/fencelock/fencelock/locktest"
 )
@@ -510,6 +511,70 @@ func TestHopeless(t *testing.T) {
 		_ = a.Close()
 		if err := <-leading; !errors.Is(err, fencelock.ErrClosed) {
 			t.Errorf("closed while leading: got %v", err)
+		}
+	})
+}
+
+// What is written in a term that a panic or an error ends is rolled back, and the error told once.
+func TestTermThatFailedIsUndone(t *testing.T) {
+	fault, elsewhere := errors.New("no database"), fmt.Errorf("another lock: %w", fencelock.ErrLost)
+	for name, tt := range map[string]struct {
+		lead func(ctx context.Context) error
+		want error // told to Failed
+		undo bool
+	}{
+		"returns":            {func(context.Context) error { return nil }, nil, false},
+		"says its end":       {func(ctx context.Context) error { return fmt.Errorf("end: %w", ctx.Err()) }, nil, false},
+		"fails":              {func(context.Context) error { return fault }, fault, true},
+		"loses another":      {func(context.Context) error { return elsewhere }, elsewhere, true},
+		"panics":             {func(context.Context) error { panic(fault) }, nil, true},
+		"ends its goroutine": {func(context.Context) error { runtime.Goexit(); return nil }, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, x := testkit.Ledgers(t)
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				var failed error
+				over := make(chan struct{})
+				go func() {
+					defer close(over)
+					defer func() { _ = recover() }()
+					_ = leader.Run(ctx, l.Mutex("n"), leader.Callbacks{
+						Lead: func(ctx context.Context, _ *fencelock.Lease) error {
+							stop()
+							return tt.lead(ctx)
+						},
+						Lost:   func(*fencelock.Lease, error) { t.Error("told of a loss") },
+						Failed: func(err error) { failed = err },
+					})
+				}()
+				<-over
+				if (x.Undone != nil) != tt.undo || failed != tt.want {
+					t.Errorf("undone by %v, failed with %v, want any: %v, and %v", x.Undone, failed, tt.undo, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// Lead's error does not hide that the lock was not released.
+func TestTermThatFailedInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, fault := locktest.New(t), errors.New("no database")
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		var failed error
+		_ = leader.Run(ctx, store.Locker(t).Mutex("n"), leader.Callbacks{
+			Lead: func(context.Context, *fencelock.Lease) error {
+				stop()
+				store.Outage(time.Hour)
+				return fault
+			},
+			Failed: func(err error) { failed = err },
+		})
+		if !errors.Is(failed, fault) || !errors.Is(failed, fencelock.ErrUnavailable) {
+			t.Errorf("failed: got %v, want Lead's error and that of Unlock", failed)
 		}
 	})
 }

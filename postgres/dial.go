@@ -78,7 +78,7 @@ func (p *pace) begin(ctx, open context.Context) (over func(), err error) {
 	}
 }
 
-// crowded is the error of who has no place when ctx ends: nothing was sent.
+// crowded is the error of a caller that has no place when ctx ends: nothing was sent.
 func crowded(ctx context.Context) error {
 	return backend.Refusal(fmt.Errorf("other connections are being made, and none was done in time: %w", ctx.Err()))
 }
@@ -138,6 +138,15 @@ func (d *dialer) serve(config *pgxpool.Config) {
 	if config.ConnConfig.ValidateConnect == nil {
 		config.ConnConfig.ValidateConnect = primaryOnly
 	}
+	told := config.ConnConfig.OnNotice
+	config.ConnConfig.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
+		if n.Routine == "SyncRepWaitForLSN" { // somebody has ended the wait for a standby: that is no answer
+			_ = conn.Close(context.Background())
+		}
+		if told != nil {
+			told(conn, n)
+		}
+	}
 	if config.ShouldPing == nil {
 		config.ShouldPing = func(ctx context.Context, p pgxpool.ShouldPingParams) bool {
 			return wasIdle(ctx, p) && !d.slow.answers()
@@ -181,10 +190,10 @@ func primaryOnly(ctx context.Context, conn *pgconn.PgConn) error {
 	return pgconn.ValidateConnectTargetSessionAttrsPrimary(ctx, conn)
 }
 
-// begin waits for a place among the connections that are begun, before pgx counts connect_timeout: who got one has the
-// whole of it. Who waits for longer than connectMost gives up, so that after an outage not all are begun that anybody
-// wanted in it. The place is given back when the connection has begun, or cannot with any host, or when connectMost is
-// over: the server may never answer.
+// begin waits for a place among the connections that are begun. It waits before pgx counts connect_timeout, so that a
+// connection with a place has the whole of it. A caller gives up after connectMost: otherwise an outage would leave a
+// line of callers that have gone. The place is given back when the connection has begun, when no host could be reached,
+// or after connectMost, because the server may never answer.
 func (d *dialer) begin(ctx context.Context, c *pgx.ConnConfig) error {
 	ctx, done := context.WithTimeout(ctx, connectMost)
 	defer done()

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/rand"
 	"encoding/hex"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -140,7 +139,5 @@ func (o *Options) place() (prefix string, err error) {
 }
 
 func badMode(m Mode) error {
-	const most = 40
-	shown := strings.ToValidUTF8(string(m[:min(len(m), most)]), "")
-	return backend.Invalid("mode %q: want %q, %q or %q", shown, Row, Advisory, Lease)
+	return backend.Invalid("mode %.40q: want %q, %q or %q", m, Row, Advisory, Lease)
 }

@@ -123,21 +123,16 @@ func (h *hub) close() {
 	h.stopLocked()
 }
 
-// wakeAll makes every waiter look now.
-func (h *hub) wakeAll() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, w := range h.waiters {
-		w.claim.Wake(0)
-	}
-}
-
 // listen keeps a connection that hears what is pushed to this process, until ctx ends.
 func (h *hub) listen(ctx context.Context) {
 	pause := time.Duration(0)
 	for ctx.Err() == nil {
 		heard := h.hear(ctx)
-		h.deaf(ctx)
+		h.mu.Lock()
+		if ctx.Err() == nil {
+			h.hears = false
+		}
+		h.mu.Unlock()
 		switch {
 		case heard:
 			pause = 0
@@ -157,15 +152,6 @@ func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
-	}
-}
-
-// deaf notes that no push is heard any more.
-func (h *hub) deaf(ctx context.Context) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if ctx.Err() == nil {
-		h.hears = false
 	}
 }
 
@@ -218,8 +204,10 @@ func (h *hub) hear(ctx context.Context) bool {
 	if ctx.Err() == nil {
 		h.hears = true
 	}
+	for _, w := range h.waiters { // what was pushed before is gone
+		w.claim.Wake(0)
+	}
 	h.mu.Unlock()
-	h.wakeAll() // what was pushed before is gone
 	for {
 		if n.Payload != "hello" {
 			h.push(n.Payload)

@@ -18,10 +18,11 @@ const (
 	heardFor = 3 * time.Second
 )
 
-// slow says when a server is. pgx closes a connection on which no answer comes in time, cancels the statement over a
-// second one, and dials a third. Where many processes begin at once, a server would soon do nothing else, and answer
-// nobody in time. So while it is slow, a statement goes on after its caller has gone, who counts it as under way in any
-// case. Once such a statement was answered, connections are not pinged for a while: no ping would be answered in time.
+// slow says whether the server is slow. pgx closes a connection on which no answer comes in time, cancels the statement
+// over a second one, and dials a third. When many processes begin at once, a server would soon do nothing else, and
+// answer nothing in time. So while it is slow, a statement goes on after its caller has gone; the caller counts it as
+// under way in any case. After an answer to such a statement, connections are not pinged for a while: no ping would be
+// answered in time.
 type slow struct {
 	mu    sync.Mutex
 	most  int       // statements that may outlive their callers at once; 0: none, and the server never counts as slow
@@ -32,8 +33,9 @@ type slow struct {
 	asked map[string]*flight
 }
 
-// flight is a statement that may outlive its caller. The first who asks the same again meanwhile gets its answer, since
-// a copy would stand behind it in the line of a lock. The second asks by another connection: this one may be dead.
+// flight is a statement that may outlive its caller. The first caller that asks the same again meanwhile gets its
+// answer, because a copy would stand behind it in the line of a lock. The second caller asks by another connection, in
+// case this one is dead.
 type flight struct {
 	statement
 	over chan struct{} // closed when it has ended
@@ -106,7 +108,7 @@ func (l *slow) note(ctx context.Context, err error) {
 	}
 }
 
-// enter reports whether a statement may outlive its caller, who has gone: for so long, then end is called.
+// enter reports whether a statement may outlive its caller, which has gone. After lateMost it calls end.
 func (l *slow) enter(f *flight, end func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -161,13 +161,13 @@ func (a *array) int(n int64) {
 	*a = strconv.AppendInt(*a, n, 10)
 }
 
-// raw adds what stands for itself: a number, or NULL.
+// raw adds what stands for itself: a number, a truth value, or NULL.
 func (a *array) raw(s string) {
 	a.next()
 	*a = append(*a, s...)
 }
 
-// hex adds bytes that are given in hex. What is no hex the server refuses.
+// hex adds bytes that are given in hex. The server refuses what is no hex.
 func (a *array) hex(digits string) {
 	a.next()
 	*a = append(append(*a, `\\x`...), digits...)
@@ -178,11 +178,6 @@ func (a *array) bytes(parts ...string) {
 	for _, p := range parts {
 		*a = hex.AppendEncode(*a, []byte(p))
 	}
-}
-
-func (a *array) bool(b bool) {
-	a.next()
-	*a = strconv.AppendBool(*a, b)
 }
 
 // end returns it whole.
@@ -257,7 +252,7 @@ func (l *lease) Leave(ctx context.Context, cs []*backend.Claim) {
 		l.leave(c)
 		names.bytes(l.prefix, c.Name)
 		nonces.hex(c.Nonce)
-		held.bool(c.Held)
+		held.raw(strconv.FormatBool(c.Held))
 		if c.Unsure {
 			keeps.int(millis(c.TTL + c.Grace + tombstone))
 		} else {

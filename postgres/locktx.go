@@ -155,19 +155,18 @@ func notInTx(err error) error {
 	case code == "55P03": // lock_timeout
 		return fmt.Errorf("%w: %w", backend.ErrLocked, err)
 	}
-	for _, m := range []struct{ code, means string }{
-		{"FL001", "the transaction is not READ COMMITTED: its snapshot is older than the lock"},
-		{"25006", "the transaction only reads: want READ WRITE, on a server that is no replica"},
-		{"25P02", "a statement of the transaction has failed: roll back first"},
-		{"42883", noTables},
-		{"42P01", noTables},
-		{"3F000", noTables},
-	} {
-		if code == m.code {
-			return backend.Invalid("%s (%w)", m.means, err)
-		}
+	means := map[string]string{
+		"FL001": "the transaction is not READ COMMITTED: its snapshot is older than the lock",
+		"25006": "the transaction only reads: want READ WRITE, on a server that is no replica",
+		"25P02": "a statement of the transaction has failed: roll back first",
+		"42883": noTables,
+		"42P01": noTables,
+		"3F000": noTables,
+	}[code]
+	if means == "" {
+		return meaning(err)
 	}
-	return meaning(err)
+	return backend.Invalid("%s (%w)", means, err)
 }
 
 // noTables is the advice where the tables are missing.

@@ -13,17 +13,17 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// What a migration needs is in tables of both modes: store has the methods of backend.Mover that
-// are about them.
+// A migration's tables are the same in both modes, so store has the methods of backend.Mover that use
+// them.
 
-// gates are those of a keyspace as of one moment.
+// gates are the gates of a keyspace as of one moment.
 type gates struct {
 	version string // fencelock_gates_now
 	all     []backend.Gate
 	raw     []byte // a list of them
 }
 
-// noGates are those of a store that never had any.
+// noGates are the gates of a store that never had any.
 var noGates = &gates{version: "0"}
 
 // readGates reads fencelock_gates of a keyspace.
@@ -78,7 +78,7 @@ func seen(c *backend.Claim) string {
 	return c.Gates.Version
 }
 
-// readGate reads one of them. What no driver writes lets nobody in.
+// readGate reads one gate. An unreadable one lets no request in.
 func readGate(keyspace, move string, raw []byte) (backend.Gate, error) {
 	all, err := backend.DecodeGates(listOf(raw))
 	if err == nil && (len(all) != 1 || all[0].Move != move) {
@@ -142,7 +142,7 @@ func (st *store) loadGates(ctx context.Context) (all []backend.Record, err error
 			return nil
 		})
 	if err == nil && len(all) > 0 {
-		err = st.query(ctx, "SELECT "+awaitStandby, nil, func(scanner) error { return nil })
+		err = st.upkeep(ctx, "SELECT "+awaitStandby, nil, func(scanner) error { return nil })
 	}
 	if err != nil {
 		return nil, err
@@ -190,7 +190,7 @@ func (st *store) swapGate(ctx context.Context, move string, r backend.Record) er
 		}
 	}
 	set := false
-	err := st.query(ctx, "SELECT fencelock_set_gate($1, $2, $3, $4)",
+	err := st.upkeep(ctx, "SELECT fencelock_set_gate($1, $2, $3, $4)",
 		[]any{[]byte(st.prefix), []byte(move), r.Data, was},
 		func(row scanner) error { return row.Scan(&set) })
 	if err == nil && !set {
@@ -224,7 +224,7 @@ func (st *store) Raise(ctx context.Context, floor backend.Token, held *backend.C
 		return st.raise(ctx, nil, floor)
 	}
 	raised := false
-	err := st.query(ctx, "SELECT fencelock_raise_held($1, $2, $3)",
+	err := st.upkeep(ctx, "SELECT fencelock_raise_held($1, $2, $3)",
 		[]any{st.key(held.Name), nonceOf(held.Request), floor},
 		func(row scanner) error { return row.Scan(&raised) })
 	if err == nil && !raised {
@@ -235,10 +235,10 @@ func (st *store) Raise(ctx context.Context, floor backend.Token, held *backend.C
 
 // raise makes every later token of a name exceed floor; of all names without a key.
 func (st *store) raise(ctx context.Context, key []byte, floor backend.Token) error {
-	return st.query(ctx, "SELECT fencelock_raise($1, $2)", []any{key, floor}, nil)
+	return st.upkeep(ctx, "SELECT fencelock_raise($1, $2)", []any{key, floor}, nil)
 }
 
-// nonceOf is a nonce as the tables have it; that of a request that is not the engine's is nobody's.
+// nonceOf is a nonce as the tables have it. One that is no hex, which the engine never makes, matches no row.
 func nonceOf(r *backend.Request) []byte {
 	nonce, err := hex.DecodeString(r.Nonce)
 	if err != nil {

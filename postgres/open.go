@@ -24,9 +24,9 @@ func init() {
 const maxConns = 50
 
 // passed are the keys that go to pgx and pgxpool as they are: how to connect, the pool, and those
-// run-time parameters of the server that make sense for a session of ours. What is not among them
-// is refused, for pgx would hand it to the server, which says so late, or a mistyped sslmode would
-// connect in the clear.
+// run-time parameters of the server that make sense for a session of ours. Any other key is refused:
+// pgx would hand it to the server, which says so late, and a mistyped sslmode would connect in the
+// clear.
 var passed = []string{
 	// pgconn, as libpq
 	"host", "port", "user", "password", "dbname", "database", "passfile", "connect_timeout",
@@ -138,11 +138,11 @@ func listenConfig(raw string, mode Mode) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, backend.Invalid("the query of listen_url cannot be read")
 	}
+	known := slices.DeleteFunc(slices.Sorted(slices.Values(passed)),
+		func(k string) bool { return strings.HasPrefix(k, "pool_") })
 	for k := range keys {
-		if !slices.Contains(passed, k) || strings.HasPrefix(k, "pool_") {
-			return nil, backend.Invalid("unknown key in listen_url: known are %s",
-				strings.Join(slices.DeleteFunc(slices.Sorted(slices.Values(passed)),
-					func(k string) bool { return strings.HasPrefix(k, "pool_") }), ", "))
+		if !slices.Contains(known, k) {
+			return nil, backend.Invalid("unknown key in listen_url: known are %s", strings.Join(known, ", "))
 		}
 	}
 	config, err := pgx.ParseConfig(raw)

@@ -51,17 +51,19 @@ type row struct {
 	heard    time.Time             // when one that asks for a lock was last answered
 	recent   map[string]use        // the names that were released last
 	tidier   *time.Timer           // nil: there are none
+	proof    proof                 // the last one
 	closed   bool
 
-	looking chan struct{} // of size 1: who has it looks for all that wait
+	looking chan struct{} // of size 1: its owner looks for all that wait
 	looked  time.Time     // when that was last; guarded by looking
+	proving chan struct{} // of size 1: its owner proves, for all
 }
 
 func newRow(st *store, most int, advisory bool) *row {
 	return &row{
 		store: st, advisory: advisory, most: most, slots: make(chan struct{}, most-1),
 		sessions: map[*session]struct{}{}, recent: map[string]use{},
-		looking: make(chan struct{}, 1),
+		looking: make(chan struct{}, 1), proving: make(chan struct{}, 1),
 	}
 }
 
@@ -82,7 +84,7 @@ func (r *row) Traits() backend.Traits {
 // Calls implements backend.Driver. The read that is parked on a connection tells of its end.
 func (r *row) Calls() backend.Calls { return backend.Calls{Most: 1, Tells: true} }
 
-// Enter implements backend.Driver. Who waits is blocked in the server's queue.
+// Enter implements backend.Driver. A waiter is blocked in the server's queue.
 func (r *row) Enter(context.Context, *backend.Claim) error { return nil }
 
 // gone is the place of a claim that was given up.
@@ -154,10 +156,11 @@ func (r *row) ask(ctx context.Context, c *backend.Claim) error {
 			}
 		}
 		err := s.try(ctx, c)
-		if ctx.Err() != nil || s.id != "" || !endedBefore(err) { // with an id it may have the door
+		behind := errors.Is(err, errBehind) && r.pool.Stat().IdleConns() > 0
+		if ctx.Err() != nil || !behind && (s.id != "" || !endedBefore(err)) { // with an id it may have the door
 			return err
 		}
-		s.stand(past) // it met a connection that had died before, perhaps one of many
+		s.stand(past) // its connection had died before, or leads to a server of before: perhaps one of many
 		s = nil
 	}
 	return errors.New("the server has ended every connection")
@@ -206,7 +209,7 @@ func (r *row) connect(ctx context.Context) (*pgxpool.Conn, error) {
 	return nil, backend.Refusal(fmt.Errorf("no connection in time: %w", err))
 }
 
-// answered takes in that the server answers who asks for a lock.
+// answered notes that the server answers requests for locks.
 func (r *row) answered() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -312,10 +315,10 @@ func (r *row) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []erro
 	return errs
 }
 
-// Raise implements backend.Mover. What the holder's own transaction writes lasts only once it has
-// committed, so the raise goes by another connection, if the holder's transaction is open, and is
-// durable with that. Being connected is holding: if the transaction is open afterwards too, nobody
-// else has held the row since the grant, and whoever does later draws his token after the raise.
+// Raise implements backend.Mover. The writes of the holder's own transaction last only once it has
+// committed, so the raise goes by another connection, if the holder's transaction is open, and lasts
+// when that commits. Being connected is holding: if the transaction is open afterwards too, no other
+// session has held the row since the grant, and every later holder draws its token after the raise.
 func (r *row) Raise(ctx context.Context, floor backend.Token, held *backend.Claim) error {
 	if held == nil {
 		return r.raise(ctx, nil, floor)
@@ -328,7 +331,7 @@ func (r *row) Raise(ctx context.Context, floor backend.Token, held *backend.Clai
 		return err
 	}
 	raised := false
-	err := r.query(ctx, "SELECT fencelock_raise($2, $3) FROM (SELECT "+r.progress()+
+	err := r.upkeep(ctx, "SELECT fencelock_raise($2, $3) FROM (SELECT "+r.progress()+
 		" AS status) x WHERE status = 'in progress'",
 		[]any{s.id, r.key(held.Name), floor},
 		func(scanner) error { raised = true; return nil })

@@ -95,7 +95,7 @@ func (s *session) taking(c *backend.Claim, wait bool, idle time.Duration) string
 	return s.row.sql("SELECT fencelock_take(") + literal(s.row.key(c.Name)) + "," +
 		floor + "," + strconv.FormatBool(wait) + "," +
 		strconv.Itoa(len(s.row.prefix)) + "," + mark + "," + seen(c) + ",'" +
-		strconv.FormatInt(millis(idle), 10) + "'," + s.tail() + ")"
+		strconv.FormatInt(millis(idle), 10) + "'," + s.tail() + ")" + mayWait
 }
 
 // making is the statement that makes the row if it is not there, in a transaction of its own.
@@ -128,11 +128,7 @@ func (s *session) try(ctx context.Context, c *backend.Claim) error {
 			return s.refused(ctx, err)
 		case a.word(0) == "floor":
 			if err := s.draw(ctx, c); err != nil {
-				if c.Wait { // it has the door yet, and asks again
-					s.stand(waiting)
-					return err
-				}
-				return s.refused(ctx, err)
+				return s.unproved(ctx, c, err)
 			}
 			lasting, cancel := ctx, context.CancelFunc(func() {})
 			if c.Wait { // on a slow way no time may be left
@@ -145,7 +141,7 @@ func (s *session) try(ctx context.Context, c *backend.Claim) error {
 			}
 			return s.grant(ctx, c, asked)
 		case a.word(0) == "held":
-			return s.grant(ctx, c, asked)
+			return s.grantProved(ctx, c, asked)
 		case a.word(0) == "missing": // somebody tidies it away just now
 			sql = "ROLLBACK;" + again
 		case c.Wait && a.word(1) == "2": // the transaction can wait as it is
@@ -169,24 +165,28 @@ func (s *session) waiting() string { return "ROLLBACK;" + s.making() + s.begin(t
 // queue joins the server's queue after a try that found the row locked, in the transaction of that
 // if begin is empty. The grant is for a moment, until it is confirmed.
 func (s *session) queue(c *backend.Claim, begin string) error {
-	if s.unwait == "" {
-		s.unwait = unchecked
-	}
 	if begin != "" {
 		s.unwait = restore
 	}
 	s.stand(waiting)
-	sql, flight := begin+s.taking(c, true, min(claim, s.timeout())), make(chan taken, 1)
-	s.flight, s.asked = flight, backend.Now()
+	s.flight = s.fly(context.Background(), func() {}, c, begin+s.taking(c, true, min(claim, s.timeout())))
+	return queued(c)
+}
+
+// fly runs statements that no caller waits for, and wakes the claim when they are answered.
+func (s *session) fly(ctx context.Context, done func(), c *backend.Claim, sql string) chan taken {
+	answer := make(chan taken, 1)
+	s.asked = backend.Now()
 	s.row.flying.Go(func() {
-		res, err := s.exec(context.Background(), sql)
+		defer done()
+		res, err := s.exec(ctx, sql)
 		if s.ctx.Err() != nil {
-			<-s.turn // who ends the session waits for it
+			<-s.turn // the end of the session waits for it
 		}
-		flight <- taken{res, err}
+		answer <- taken{res, err}
 		c.Wake(0)
 	})
-	return queued(c)
+	return answer
 }
 
 func queued(c *backend.Claim) error {
@@ -207,9 +207,6 @@ func (s *session) asleep(ctx context.Context, c *backend.Claim) error {
 	}
 	var answer taken
 	if s.flight == nil { // it has the door, and was told of other gates, or got no token: this waits for nobody
-		if s.unwait == "" {
-			s.unwait = unchecked
-		}
 		s.asked = backend.Now()
 		answer.res, answer.err = s.exec(ctx, s.taking(c, true, min(claim, s.timeout())))
 	} else {
@@ -232,19 +229,21 @@ func (s *session) asleep(ctx context.Context, c *backend.Claim) error {
 	case a.word(0) == "missing":
 		return s.queue(c, s.waiting())
 	case a.word(0) == "floor":
-		// Where that fails the session has the door yet, and asks again. It ends with ctx, so that who
-		// gives up does not keep it meanwhile.
+		// If that fails the session still has the door, and asks again. It ends with ctx, so that a
+		// caller that gives up does not keep the door meanwhile.
 		if err := s.draw(ctx, c); err != nil {
-			return err
+			return s.unproved(ctx, c, err)
 		}
 	case a.word(0) != "held":
 		return s.refused(ctx, unexpected(strings.Join(a, " ")))
-	case c.Auto && c.Move == "" && s.asked.Elapsed() <= min(freshest, c.TTL/2):
+	case c.Auto && c.Move == "" && s.asked.Elapsed() <= min(freshest, c.TTL/2) && (!s.waits || s.proven(c)):
 		s.unconfirmed, s.settles = s.confirming(), make(chan struct{})
 		if err := s.grant(ctx, c, s.asked); err != nil {
 			return err
 		}
-		c.Grant.Short = min(claim, s.timeout())
+		if c.Grant.Short = min(claim, s.timeout()); s.waits {
+			c.Grant.Short = min(c.Grant.Short, c.TTL*2/3)
+		}
 		return nil
 	}
 	return s.confirm(ctx, c)
@@ -254,18 +253,8 @@ func (s *session) asleep(ctx context.Context, c *backend.Claim) error {
 // ends, and the next Ask has the answer.
 func (s *session) confirm(ctx context.Context, c *backend.Claim) error {
 	if s.sure == nil {
-		done, sql := make(chan taken, 1), s.confirming()
-		s.sure, s.asked = done, backend.Now()
-		s.row.flying.Go(func() {
-			lasting, cancel := context.WithTimeout(context.Background(), lookMost)
-			defer cancel()
-			res, err := s.exec(lasting, sql)
-			if s.ctx.Err() != nil {
-				<-s.turn // who ends the session waits for it
-			}
-			done <- taken{res, err}
-			c.Wake(0)
-		})
+		lasting, cancel := context.WithTimeout(context.Background(), lookMost)
+		s.sure = s.fly(lasting, cancel, c, s.confirming())
 	}
 	select {
 	case a := <-s.sure:
@@ -273,7 +262,7 @@ func (s *session) confirm(ctx context.Context, c *backend.Claim) error {
 		if a.err != nil {
 			return s.refused(ctx, a.err)
 		}
-		return s.grant(ctx, c, s.asked)
+		return s.grantProved(ctx, c, s.asked)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -285,8 +274,8 @@ func (s *session) confirming() string {
 		strconv.FormatInt(millis(s.timeout()), 10) + ";"
 }
 
-// settled waits until the grant is confirmed, which the engine sees to at once for who asks for the transaction: a
-// statement that takes long would hold the confirmation up.
+// settled waits until the grant is confirmed. The engine confirms it at once when the program asks for the transaction,
+// because a long statement would hold the confirmation up.
 func (s *session) settled(ctx context.Context) error {
 	if s.settles == nil {
 		return nil
@@ -334,9 +323,9 @@ func (s *session) read(c *backend.Claim, res []*pgconn.Result, err error) (reply
 	case at < 0 || len(res[at].Rows) != 1 || len(res[at].Rows[0]) < 1:
 		return nil, unexpected("no row")
 	}
-	told := string(res[at].Rows[0][0])
+	told, waits := strings.CutSuffix(string(res[at].Rows[0][0]), " waits")
 	a := reply(strings.Fields(told))
-	s.id = a.word(2)
+	s.id, s.waits = a.word(2), waits
 	switch a.word(0) {
 	case "gates":
 		return nil, s.row.otherGates(c, told)
@@ -352,19 +341,14 @@ func (s *session) read(c *backend.Claim, res []*pgconn.Result, err error) (reply
 }
 
 // draw draws a token by another connection, whose transaction raises what must be raised, and has
-// committed before anybody sees the token. The session's own gets no transaction id by it. The
-// connection may lead elsewhere: to a server that was the primary once.
+// committed before anybody sees the token. The session's own gets no transaction id by it.
 func (s *session) draw(ctx context.Context, c *backend.Claim) error {
 	var token *int64
-	var at string
-	err := s.row.upkeep(ctx, "SELECT fencelock_above($1, $2), "+timeline, []any{s.row.key(c.Name), c.Floor},
-		func(row scanner) error { return row.Scan(&token, &at) })
+	err := s.row.commits(ctx, s.at.timeline, s.waits, "SELECT fencelock_above($1, $2), "+timeline,
+		[]any{s.row.key(c.Name), c.Floor}, &token)
 	switch {
 	case err != nil:
 		return err
-	case at != s.at.timeline:
-		s.row.own.Reset()
-		return errElsewhere
 	case token == nil:
 		return errFar
 	}
@@ -373,11 +357,7 @@ func (s *session) draw(ctx context.Context, c *backend.Claim) error {
 	return nil
 }
 
-// errElsewhere: a token of another history is not worth anything.
-var errElsewhere = errors.New("the lock and its token are of different servers, one of which was promoted")
-
-// grant makes the session a hold, whose connection is anybody's who takes the turn; unless look has
-// ended it meanwhile.
+// grant makes the session a hold, and gives its turn away, unless look has ended the session meanwhile.
 func (s *session) grant(ctx context.Context, c *backend.Claim, asked backend.Instant) error {
 	s.named = s.pg.PgConn().ParameterStatus(applicationName)
 	s.mu.Lock()
@@ -397,11 +377,15 @@ func (s *session) grant(ctx context.Context, c *backend.Claim, asked backend.Ins
 // refused ends a session that was not granted the lock. One that is in order frees its place in the
 // server before its caller hears of it.
 func (s *session) refused(ctx context.Context, err error) error {
+	if errors.Is(err, errBehind) { // the next session is to have another connection, perhaps to the same server
+		_, _ = s.exec(ctx, "ROLLBACK")
+		_ = s.pg.Close(ctx)
+	}
 	s.leave(ctx, "ROLLBACK;"+s.tidying())
 	if !missing(err) {
 		return err
 	}
-	if err := s.row.ensure(ctx); err != nil {
+	if err := s.row.create(ctx, true); err != nil {
 		return err
 	}
 	return backend.Refusal(errors.New("the driver's tables were missing"))

@@ -1,13 +1,15 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math"
 	"net"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencelock/fencelock/backend"
 )
@@ -92,6 +94,12 @@ func (s *session) commit() {
 	if kept {
 		tidying = s.row.sweeping
 	}
+	var told notices
+	if s.waits && s.row.own != s.row.pool { // of a connection that the driver has made, see dialer.serve
+		wire := s.pg.PgConn().Frontend()
+		wire.Trace(&told, pgproto3.TracerOptions{SuppressTimestamps: true})
+		defer wire.Untrace()
+	}
 	res, err := s.exec(context.Background(), guard+undo+note+end+";"+tidying())
 	if kept { // a COMMIT may take longer than a row stays
 		s.row.stays(s.req.Name)
@@ -110,6 +118,8 @@ func (s *session) commit() {
 	}
 	closed := s.pg.IsClosed()
 	switch {
+	case done == "COMMIT" && told > 0: // that its wait for a standby was ended, perhaps: this is no answer
+		_ = s.pg.Close(context.Background())
 	case done == "COMMIT":
 		s.settle(released, nil)
 	case done == "ROLLBACK":
@@ -124,6 +134,16 @@ func (s *session) commit() {
 		s.loss = lossOf(err)
 		s.mu.Unlock()
 	}
+}
+
+// notices counts the notices of the server, as pgproto3 traces them.
+type notices int
+
+func (n *notices) Write(line []byte) (int, error) {
+	if bytes.HasPrefix(line, []byte("B\tNoticeResponse")) {
+		*n++
+	}
+	return len(line), nil
 }
 
 // learn learns the transaction's number, before anything is sent that commits.
@@ -167,7 +187,7 @@ func (s *session) tidying() string {
 	return s.row.tidyingBy(sql)
 }
 
-// keep notes a release, and reports whether the row is to stay, as that of a name that was released shortly before.
+// keep notes a release, and reports whether the row is to stay: the name was released shortly before, too.
 func (r *row) keep(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,11 +231,17 @@ func (r *row) tidyKept() {
 	}
 	over := r.overLocked(time.Now().Add(-keepFor))
 	r.flying.Go(func() {
-		r.tidyAll(over, lookMost)
+		left, next := r.tidyAll(over, lookMost), keepFor
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		for _, name := range left {
+			next = lookMost
+			if _, again := r.recent[name]; !again {
+				r.recent[name] = use{kept: true}
+			}
+		}
 		if r.tidier = nil; len(r.recent) > 0 && !r.closed {
-			r.tidier = time.AfterFunc(keepFor, r.tidyKept)
+			r.tidier = time.AfterFunc(next, r.tidyKept)
 		}
 	})
 }
@@ -232,8 +258,8 @@ func (r *row) tidyLast() {
 	r.tidyAll(all, pingMost)
 }
 
-// overLocked takes out the names that were released by then, and returns those whose rows were left: who locks one
-// makes it again.
+// overLocked takes out the names that were released by then, and returns those whose rows were left: the next lock of
+// such a name makes its row again.
 func (r *row) overLocked(then time.Time) (left []string) {
 	for name, u := range r.recent {
 		if u.at.After(then) {
@@ -246,16 +272,17 @@ func (r *row) overLocked(then time.Time) (left []string) {
 	return left
 }
 
-// tidyAll deletes the rows of names that nobody wants. What it does not delete is as a dead process's, also where a
-// transaction of LockTx has the name.
-func (r *row) tidyAll(names []string, most time.Duration) {
+// tidyAll deletes the rows of names that no session wants, and returns the names it could not ask about. If it does not
+// delete a row, as where a transaction of LockTx has the name, a sweep does later, as for dead processes.
+func (r *row) tidyAll(names []string, most time.Duration) (left []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	defer cancel()
-	for some := range slices.Chunk(names, tidyMost) {
+	for left = names; len(left) > 0; {
 		conn, err := r.spare(ctx)
 		if err != nil {
-			return
+			return left
 		}
+		some := left[:min(tidyMost, len(left))]
 		each := make([]string, len(some)) // apart: a door is not to wait for others' rows
 		for i, name := range some {
 			each[i] = r.tidyingBy("SELECT fencelock_tidy(" + literal(r.key(name)) + ")")
@@ -263,9 +290,11 @@ func (r *row) tidyAll(names []string, most time.Duration) {
 		err = conn.exec(ctx, strings.Join(each, ";"))
 		conn.release()
 		if err != nil {
-			return
+			return left
 		}
+		left = left[len(some):]
 	}
+	return nil
 }
 
 // sweeping deletes, now and then, rows that the dead have left, or that a try has beside a transaction of LockTx.
@@ -332,7 +361,7 @@ func (s *session) status(ctx context.Context) (string, error) {
 	if meant {
 		lasts = replicated
 	}
-	err := s.row.query(ctx, "SELECT status, line, "+crashed+", "+lasts+" FROM (SELECT line, CASE WHEN line = $2 THEN "+
+	err := s.row.upkeep(ctx, "SELECT status, line, "+crashed+", "+lasts+" FROM (SELECT line, CASE WHEN line = $2 THEN "+
 		text+" END AS status FROM (SELECT "+timeline+" AS line) l) s", []any{id, s.at.timeline},
 		func(row scanner) error { return row.Scan(&status, &now, &last, &there) })
 	switch {
@@ -340,6 +369,8 @@ func (s *session) status(ctx context.Context) (string, error) {
 		return "", nil
 	case err != nil:
 		return "", err
+	case *now < s.at.timeline:
+		return "", s.row.elsewhere(s.at.timeline, *now)
 	case *now != s.at.timeline:
 		return "", errPromoted
 	case text == xactStatus && (status == nil || *last != s.at.crashed):
@@ -359,8 +390,8 @@ func (s *session) status(ctx context.Context) (string, error) {
 	return committed, err
 }
 
-// replicated makes the answer that a transaction has committed wait for what a COMMIT waits for: one that was cancelled
-// while it waited for a synchronous standby is committed here alone. What the question writes comes behind it.
+// replicated makes the answer "committed" wait for what a COMMIT waits for: a COMMIT that was cancelled while it waited
+// for a synchronous standby is committed here alone. The question writes a message behind it, and waits for that.
 const replicated = "CASE WHEN status = 'committed' THEN " + awaitStandby + " END"
 
 // awaitStandby makes a statement's commit wait for what a COMMIT waits for, though it changes nothing.
@@ -376,11 +407,11 @@ var errForgotten = errors.New("the server has recovered from a crash since the C
 var errPromoted = errors.New("another server was promoted since the COMMIT was sent: whether it " +
 	"was done cannot be told")
 
-// clean makes sure that nothing is left of a session that is not wanted any more: its connection is
-// closed, and the server asked to end what it still has of it. It knows that by its label, and before
-// it has read the statement that sets one by the port it was opened from, or, where a proxy is between
-// them, by its age: another process of that number is not as old as the connection, or a minute older. That of a
-// pooler is, and may serve another.
+// clean makes sure that nothing is left of a session that is not wanted any more. It closes the connection and asks the
+// server to end the process behind it. It knows that process by its label. Before the process has read the statement
+// that sets the label, clean knows it by the port of the connection or, behind a proxy, by its age: a process of that
+// number that is younger than the connection, or more than a minute older, is another one. The process of a pooler is
+// older, and may serve another client.
 func (r *row) clean(ctx context.Context, s *session) error {
 	port, age := 0, float64(math.MaxInt32) // no process's
 	if conn := s.pg.PgConn(); s.at.pid == conn.PID() {
@@ -399,7 +430,7 @@ func (r *row) clean(ctx context.Context, s *session) error {
 		s.stand(past)
 		s.putBack()
 		return nil
-	case st == doubtful: // who ends its wait for a standby shows others what may yet be lost
+	case st == doubtful: // to end its wait for a standby would show others what may yet be lost
 		err := r.query(ctx, "SELECT"+its+" AND wait_event='SyncRep'", args, func(scanner) error { return errWaits })
 		if err != nil {
 			return err

@@ -14,9 +14,9 @@ import (
 )
 
 // rowsOf finds the rows with the prefix $1, or, unless $2, the name $1 alone, row or not; their
-// doors, and the process that holds each: who has its door, or else whose transaction has locked the
-// row by hand. ours: it is a lease's. A transaction of LockTx has the door alone too, but not twice, as one
-// of mode advisory.
+// doors, and the process that holds each: the one that has its door, or else the one that has locked
+// the row by hand. ours: it is a lease's. A transaction of LockTx has the door alone too, but not
+// twice, as one of mode advisory has.
 const rowsOf = `WITH l AS MATERIALIZED (
 	SELECT *, CASE WHEN locktype = 'advisory' AND objsubid = 1
 		THEN classid::bigint << 32 | objid::bigint END AS door
@@ -49,7 +49,7 @@ const rowsHeld = rowsOf + ` SELECT encode(r.name, 'hex'), r.pid IS NOT NULL,
 			AND '(' || l.page || ',' || l.tuple || ')' = r.ctid::text))::int, '', false
 FROM held r LEFT JOIN pg_stat_activity a ON a.pid = r.pid`
 
-// rowsUndrained describes those of fencelock_undrained_row likewise.
+// rowsUndrained describes the rows of fencelock_undrained_row likewise.
 const rowsUndrained = `SELECT encode(name, 'hex'), held, label, idle, waiters,
 	encode(coalesce(moving, ''), 'hex'), nameless FROM fencelock_undrained_row($1)`
 

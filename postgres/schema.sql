@@ -244,24 +244,24 @@ CREATE OR REPLACE FUNCTION fencelock_mark(mv bytea) RETURNS bigint LANGUAGE sql 
 CREATE OR REPLACE FUNCTION fencelock_here(d bigint) RETURNS text LANGUAGE sql STABLE AS
 	'SELECT d || '':'' || pg_backend_pid() || '':'' || extract(epoch FROM transaction_timestamp())';
 
--- Locks the row for the transaction that calls it, and draws a token. Whoever wants the row goes
+-- Locks the row for the transaction that calls it, and draws a token. All clients reach the row
 -- through its door, whose queue is strictly first come, first served: a plain row lock lets a
--- newcomer in between a release and the first waiter. mv: the migration of a client in phase both,
--- by whose mark fencelock_undrained_row knows it; it is there before the door is, and as long.
--- seen: the gates that let the client pass (fencelock_gates_now), or NULL. idle: the
+-- newcomer in between a release and the first waiter. mv: the migration of a client in phase both;
+-- fencelock_undrained_row knows the client by the mark of mv, which is locked before the door and
+-- as long. seen: the gates that let the client pass (fencelock_gates_now), or NULL. idle: the
 -- idle_in_transaction_session_timeout of the transaction, in ms, and tail: what follows the token
--- in its application_name; NULL: as they are.
+-- in its application_name; NULL leaves both as they are.
 --
--- floor NULL is mode advisory: the door alone is locked, so that the transaction has no id until its
+-- floor NULL is mode advisory: only the door is locked, so that the transaction has no id until its
 -- holder writes. It has the door in share mode too, which tells it from fencelock_lock's.
 --
 -- Returns "state token id". id: the transaction's number, in mode advisory fencelock_here. state:
 -- held, locked (never with wait), missing (the row was deleted: insert it again), floor (held, but
 -- the token is still to be drawn, by fencelock_above in another transaction), far (the floor is too
--- far ahead); or fencelock_gates, if they are not those that the client knows. A
--- waiter has the door then: if they let it pass, it asks again. Behind locked comes 2 if the
--- transaction can wait as it is: it has no timeouts of statements, the label of a waiter, and the
--- server looks after its connection.
+-- far ahead); or the answer of fencelock_gates, if the client knows other gates. A waiter has the
+-- door then: if the gates let it pass, it asks again. Behind locked comes 2 if the transaction can
+-- wait as it is: it has no timeouts of statements, the label of a waiter, and the server looks
+-- after its connection.
 CREATE OR REPLACE FUNCTION fencelock_take(k bytea, floor bigint, wait boolean, pre int,
 	mv bytea, seen bigint, idle text, tail text) RETURNS text
 LANGUAGE plpgsql VOLATILE AS $$
@@ -372,18 +372,19 @@ END $$;
 -- The locks of a keyspace that are held, or may be, by whom a gate let in that was closed before the
 -- call. moving: the migration of a holder of phase both, if it has a gate.
 --
--- Why none is missed: fencelock_take looks at the gates when it has the door, and has it until its
--- transaction ends. pg_locks shows all advisory locks as of one moment. Whoever gets a door later
--- sees the closed gate, which was committed before this function was called. Whoever has one at
--- that moment may have seen it open: all are returned, in whatever part of taking or holding they
--- are; they lock the mark before the door. The names of the doors
--- come from a later statement, for a row is committed before its door is asked for, and it is not
--- deleted while somebody has the door. So a door without a row is nobody's any more, or
--- fencelock_lock's: whoever has that one has the mark of the gates that let it pass too, and is
--- returned, by the process of its session and as nameless, if those are not the gates of now. A
--- session that has ended meanwhile is returned all the same: the next call knows. application_name
--- decides nothing. What follows is for programs that lock a row by hand, without its door and
--- without looking at gates: they are returned if they are seen.
+-- Why none is missed: fencelock_take looks at the gates when it has the door, and has the door until
+-- its transaction ends. pg_locks shows all advisory locks as of one moment. A session that gets a
+-- door later sees the closed gate, which was committed before this function was called. A session
+-- that has a door at that moment may have seen the gate open: all of them are returned, in whatever
+-- part of taking or holding they are. They lock the mark before the door.
+--
+-- The names of the doors come from a later statement: a row is committed before its door is asked
+-- for, and it is not deleted while its door is locked. So a door without a row has come free, or is
+-- fencelock_lock's. That function also locks the mark of the gates that let it pass: if those are not
+-- the gates of now, its session is returned, by its process and as nameless. A session that has ended
+-- meanwhile is returned all the same: the next call knows. application_name decides nothing. The rest
+-- is for programs that lock a row by hand, without its door and without looking at gates: they are
+-- returned if they are seen.
 CREATE OR REPLACE FUNCTION fencelock_undrained_row(ks bytea, OUT name bytea, OUT held boolean,
 	OUT label text, OUT idle float8, OUT waiters int, OUT moving bytea, OUT nameless boolean)
 RETURNS SETOF record LANGUAGE plpgsql VOLATILE AS $$
@@ -436,16 +437,15 @@ BEGIN
 		-1::float8, -1, NULL::bytea, true FROM unnest(others) o;
 END $$;
 
--- Locks a name for the transaction that calls it, by its door alone: no row is made, for one that
--- is not committed would hold up whoever makes the same. A row that is there is locked too. Returns
--- "held token"; without wait also locked, or missing, if somebody tidies its row just now: nothing
--- is held then; or fencelock_gates, with the door held, if seen are not those. Called again with
--- seen NULL it refuses by an error, so that the transaction cannot go on.
+-- Locks a name for the transaction that calls it, by its door alone. It makes no row, because a row
+-- that is not committed would hold up every client that makes the same; it locks a row that is there.
+-- Returns "held token"; without wait also locked, or missing, if the row is being tidied just now:
+-- nothing is held then; or the answer of fencelock_gates, with the door held, if seen are not the
+-- gates. Called again with seen NULL it refuses by an error, so that the transaction cannot go on.
 --
 -- The gates are looked at once the door is won, and marked by a shared advisory lock (oid of
--- fencelock_gate, hash of the gates) before that look. Where they are still the same after it, no
--- gate that was closed before can be missed; where a gate is closed later, whoever closes it finds
--- the mark.
+-- fencelock_gate, hash of the gates) before that look. If they are the same after it, no gate that
+-- was closed before is missed; if a gate is closed later, the client that closes it finds the mark.
 CREATE OR REPLACE FUNCTION fencelock_lock(k bytea, pre int, wait boolean, seen bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -503,10 +503,10 @@ END $$;
 
 -- Mode lease -------------------------------------------------------------------------------------
 
--- The leases: a row for each name that is held, by the server's clock until expires_at. Of a name
--- that several may hold it is the mark of that, which does not expire, with the token of the readers
--- that hold at once, 0 while there is none; their holds are in fencelock_hold. So nobody is granted
--- the name alone beside them, and whoever looks for a lease finds that the name is held.
+-- The leases: a row for each name that is held, by the server's clock until expires_at. The row of a
+-- name with several holders is a mark that does not expire, with the token of the readers that hold
+-- at once, or 0; the holds are in fencelock_hold. So no client is granted the name alone beside them,
+-- and every look for a lease finds that the name is held.
 CREATE TABLE IF NOT EXISTS fencelock_lease (
 	name bytea PRIMARY KEY,
 	nonce bytea NOT NULL,
@@ -535,7 +535,7 @@ CREATE TABLE IF NOT EXISTS fencelock_hold (
 	PRIMARY KEY (name, nonce)
 ) WITH (fillfactor = 50);
 
--- Who waits. What a crash takes from these tables, the waiters put back.
+-- The waiters. They put back what a crash takes from these tables.
 CREATE SEQUENCE IF NOT EXISTS fencelock_ticket AS bigint;
 CREATE UNLOGGED TABLE IF NOT EXISTS fencelock_queue (
 	name bytea NOT NULL,
@@ -560,8 +560,8 @@ CREATE UNLOGGED TABLE IF NOT EXISTS fencelock_gone (
 	until timestamptz NOT NULL
 );
 
--- Rings of the nonces that were released last, for a release that is sent again: also after a
--- crash, for it can be what took the reply.
+-- Rings of the nonces that were released last, for a release that is sent again. They outlive a
+-- crash, because a crash can take the reply.
 CREATE TABLE IF NOT EXISTS fencelock_ring (
 	slot int PRIMARY KEY,
 	nonces bytea[] NOT NULL
@@ -575,11 +575,8 @@ CREATE TABLE IF NOT EXISTS fencelock_ring (
 CREATE OR REPLACE FUNCTION fencelock_line(ks bytea[]) RETURNS int[]
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-	done boolean;
+	done boolean := fencelock_level() IS NULL;
 BEGIN
-	IF current_setting('transaction_isolation') <> 'read committed' THEN
-		done := fencelock_level() IS NULL;
-	END IF;
 	done := (SELECT count(pg_advisory_xact_lock(7307, h)) FROM
 		(SELECT DISTINCT fencelock_hash(k) AS h FROM unnest(ks) k ORDER BY h) hs) IS NULL;
 	RETURN ARRAY(SELECT at FROM unnest(ks) WITH ORDINALITY u(k, at) ORDER BY k, at);
@@ -659,14 +656,13 @@ BEGIN
 	RETURN coalesce(beside, true);
 END $$;
 
--- Buries the holds of a name whose time is over, and hands it to all at the head of the queue who
--- may have it, up to self, as claims (see fencelock_grant). A dead waiter at the head is dropped,
--- whether the name is free or not: those behind it may be let in beside its holders. Returns who
--- is first in the queue then, or NULL.
+-- Deletes the holds of a name whose time is over, and hands the name to all waiters at the head of the
+-- queue that may have it, up to self, as claims (see fencelock_grant). A dead waiter at the head is
+-- dropped, whether the name is free or not, because those behind it may be let in beside the holders.
+-- Returns the first waiter then, or NULL.
 --
--- A hold that is being renewed is locked, so that it is left alone; to wait for it would not be in the
--- order of every batch. Where another's hand has deleted
--- the mark of a name, its holds are over.
+-- A hold that is being renewed is locked, and is left alone: a wait for it would not be in the order
+-- in which every batch locks. If some program has deleted the mark of a name, its holds are over.
 CREATE OR REPLACE FUNCTION fencelock_serve(k bytea, self bytea, claim bigint) RETURNS bytea
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -890,8 +886,8 @@ END $$;
 
 -- fencelock_acquire for one request. ticket is -2 for a try that was not granted with its batch. All
 -- looks are in statements of their own after the lock of the name: they see every gate that was
--- there when that was won, and what others have done with the name. What is common is asked for
--- first, in one statement that also writes it.
+-- there when the lock was won, and what others have done with the name. The common cases come first,
+-- each in one statement that also writes.
 CREATE OR REPLACE FUNCTION fencelock_acquire(k bytea, n bytea, who bytea, ms bigint,
 	floor bigint, more bigint, mv bytea, seen bigint, ticket bigint, proc text, slack bigint,
 	claim bigint, pre int) RETURNS text
@@ -1019,11 +1015,10 @@ CREATE OR REPLACE FUNCTION fencelock_acquire_any(ks bytea[], ns bytea[], whos by
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off AS $$
 DECLARE
 	line int[] := fencelock_line(ks);
+	gates bigint := fencelock_gates_now();
 	answers text[];
-	gates bigint;
 	i int;
 BEGIN
-	gates := (SELECT coalesce(bit_xor(hash_record_extended(g, 0::bigint)), 0) FROM fencelock_gate g);
 	IF (SELECT max(f) FROM unnest(floors) f) >= fencelock_clock() THEN -- as in fencelock_acquire
 		PERFORM pg_advisory_xact_lock(7306, 1);
 	END IF;
@@ -1125,10 +1120,9 @@ END $$;
 
 -- Releases (held: so that it may be sent again, noted in a ring) or abandons (keeps: ms for which a
 -- late acquire is refused, or 0), and hands the locks on. Returns t for each that was released, now
--- or before, else f. It commits without waiting for the disk: a crash may undo the last releases,
--- then the lease is there until its time is over. What it must not undo is a grant, and whoever is
--- granted the lock by a release confirms that by an acquire, whose commit is flushed, and all
--- before it.
+-- or before, else f. It commits without waiting for the disk: a crash may undo the last releases, and
+-- those leases last until their time is over. A crash must not undo a grant: the waiter that a release
+-- grants the lock to confirms it by an acquire, whose commit is flushed with all before it.
 CREATE OR REPLACE FUNCTION fencelock_release(ks bytea[], ns bytea[], keeps bigint[],
 	helds boolean[], claim bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off AS $$
@@ -1259,12 +1253,12 @@ END $$;
 -- is visible, and returns a moment, in µs: what expires later was held then.
 --
 -- Why none is missed: fencelock_acquire looks at the gates when it has the advisory lock (7307,
--- hash) of the name, and has it until its transaction has committed, or not. Whoever gets that lock
--- later sees the gates of now, which were committed before this function was called. Those that
--- have one at the moment at which pg_locks is read may have seen others: each is waited for, in a
--- subtransaction that keeps nothing. A claim is none: its confirmation is such an acquire. Only a
--- renewal can make a lease of what looks expired, if it found it alive and has not committed yet:
--- so such rows are locked, which waits for it.
+-- hash) of the name, and has that lock until its transaction has ended. An acquire that gets the lock
+-- later sees the gates of now, which were committed before this function was called. An acquire that
+-- has it when pg_locks is read may have seen others: this function waits for each of them, in a
+-- subtransaction that keeps nothing. A claim does not count, because its confirmation is such an
+-- acquire. Only a renewal can revive a lease that looks expired, if it found it alive and has not
+-- committed yet: so such rows are locked, which waits for it.
 CREATE OR REPLACE FUNCTION fencelock_settled(ks bytea) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -43,18 +43,18 @@ type session struct {
 	row  *row
 	req  *backend.Request
 	conn *pgxpool.Conn // nil once it has gone back; mu guards it
-	pg   *pgx.Conn     // the same, for whoever has the turn
+	pg   *pgx.Conn     // the same, for the owner of the turn
 	at   server
 	tag  string // names the session in pg_stat_activity
 
 	ctx    context.Context // ends with the session
 	cancel context.CancelFunc
-	turn   chan struct{} // of size 1: who has it uses the connection
+	turn   chan struct{} // of size 1: its owner uses the connection
 
 	mu     sync.Mutex
 	state  standing
 	loss   error // why it is over, if it was held
-	wanted int   // who waits for the turn
+	wanted int   // how many wait for the turn
 	parked bool  // a read is parked on the connection
 	closed bool  // the connection is being closed
 	timer  *time.Timer
@@ -69,6 +69,8 @@ type session struct {
 	id  string // the transaction's, see identity: to tell it from another, and to learn what became of a COMMIT
 	xid string // mode advisory: the number of one that was written in, before its COMMIT is sent; mu guards it
 
+	waits bool // a COMMIT may wait for a standby; the turn guards it
+
 	unconfirmed string        // what is still to be sent of a grant that is for a moment; the turn guards it
 	settles     chan struct{} // closed when that was done; nil: the grant was confirmed
 
@@ -81,7 +83,7 @@ type session struct {
 func newSession(r *row, c *backend.Claim, conn *pgxpool.Conn) *session {
 	s := &session{
 		row: r, req: c.Request, conn: conn, pg: conn.Conn(), at: serverOf(conn.Conn().PgConn()),
-		tag: c.Nonce[:6], turn: make(chan struct{}, 1),
+		tag: c.Nonce[:6], turn: make(chan struct{}, 1), unwait: unchecked,
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.tx.root.s = s
@@ -124,7 +126,7 @@ func (s *session) take(ctx context.Context) (err error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.wanted--; err != nil && s.wanted == 0 && s.state == holding && s.timer != nil {
-			s.timer.Reset(parkAfter) // who had the turn may have left that to us
+			s.timer.Reset(parkAfter) // the last owner of the turn may have left that to us
 		}
 	}()
 	select {
@@ -192,7 +194,7 @@ func (s *session) park() {
 	switch {
 	case ended:
 		s.end(lossOf(err))
-	case alone: // whoever interrupted has gone away again
+	case alone: // the caller that interrupted has gone again
 		s.mu.Lock()
 		if s.state == holding && s.wanted == 0 {
 			s.timer.Reset(parkAfter)
@@ -265,8 +267,8 @@ func (s *session) forsake() {
 	}
 }
 
-// drop closes the connection, and returns it to the pool once nobody uses it. What a holder has
-// left open, such as Rows, keeps it: the pool forgets it then.
+// drop closes the connection, and returns it to the pool once it is not in use. Rows that a holder has
+// left open keep it: the pool forgets it then.
 func (s *session) drop() {
 	s.cancel()
 	s.mu.Lock()
@@ -322,8 +324,8 @@ func (s *session) giveUp(how func(_ *pgxpool.Conn, closed bool)) {
 	how(conn, closed)
 }
 
-// renew makes the server's lease last for the full time again. What was sent stays under way when
-// ctx ends: a slow answer must not cost the connection.
+// renew makes the server's lease last for the full time again. A renewal that was sent stays under way
+// when ctx ends: a slow answer must not cost the connection.
 func (s *session) renew(ctx context.Context) error {
 	if err := s.held(); err != nil {
 		return err
@@ -331,25 +333,36 @@ func (s *session) renew(ctx context.Context) error {
 	if err := s.take(ctx); err != nil {
 		return err
 	}
-	defer s.give()
-	if err := s.held(); err != nil {
-		return err
+	asked, err := backend.Now(), s.held()
+	if err == nil {
+		err = s.identify()
 	}
-	return s.identify()
+	waits := s.waits
+	s.give()
+	if err == nil && waits {
+		_, err = s.row.prove(ctx, s.at.timeline, asked)
+	}
+	return err
 }
 
 // identify asks the server which transaction this is, and returns the loss if it is another than
 // the one that was granted the lock: a holder's COMMIT AND CHAIN ends that, and begins one that
 // looks like it. The caller has the turn.
 func (s *session) identify() error {
-	res, err := s.exec(s.ctx, s.unconfirmed+"SELECT "+s.identity())
+	res, err := s.exec(s.ctx, s.unconfirmed+"SELECT "+s.identity()+mayWait)
 	if lost := s.open(err); lost != nil {
 		return lost
 	}
-	if n := len(res) - 1; n < 0 || len(res[n].Rows) != 1 || string(res[n].Rows[0][0]) != s.id {
+	told := ""
+	if n := len(res) - 1; n >= 0 && len(res[n].Rows) == 1 {
+		told = string(res[n].Rows[0][0])
+	}
+	id, waits, _ := strings.Cut(told, " ")
+	if id != s.id {
 		s.end(lossOf(nil))
 		return s.heldOr(backend.ErrLost)
 	}
+	s.waits = waits != ""
 	s.named = s.pg.PgConn().ParameterStatus(applicationName)
 	if s.unconfirmed != "" {
 		s.unconfirmed = ""

@@ -125,8 +125,8 @@ func (st *store) sqlConn(ctx context.Context) (link, error) {
 		}
 		defer over()
 		dials = true
-		// A db dials for one caller. What is made too late for this one is the next one's, so that a
-		// wait that rides out an outage has a connection at its end.
+		// A db dials for one caller. A connection that is made too late for this caller serves the next
+		// one, so that a wait that rides out an outage has a connection at its end.
 		if ends {
 			limited, cancel = context.WithTimeout(context.WithoutCancel(ctx), max(connectMost, time.Until(end)))
 		}
@@ -240,7 +240,7 @@ func aside[T any](ctx context.Context, do func(context.Context) (T, error)) (T, 
 	return core.Do(ctx, true, new(core.Group), do)
 }
 
-// sqlOnce is run aside. What goes on after the end of ctx touches nothing of the caller's.
+// sqlOnce runs a statement aside. If it goes on after the end of ctx, it touches nothing of the caller's.
 func (st *store) sqlOnce(ctx context.Context, s *statement) error {
 	var mu sync.Mutex
 	over, other := false, *s

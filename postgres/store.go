@@ -57,7 +57,7 @@ type store struct {
 	texts    sync.Map                  // words, by a statement without the schema
 	plain    atomic.Bool               // sessions do not keep what was prepared: a pooler is in front
 	level    atomic.Bool               // the sessions' default isolation level is not READ COMMITTED
-	ensuring chan struct{}             // of size 1: who looks for the schema, or creates our objects
+	ensuring chan struct{}             // of size 1: its owner looks for the schema, or creates our objects
 	flying   core.Group                // what outlives its caller
 	swept    atomic.Pointer[time.Time] // when the last sweep began
 	slow     *slow                     // of the connections; never nil
@@ -91,7 +91,7 @@ func (st *store) makeOwn(config *pgxpool.Config) error {
 	d := newDialer()
 	d.serve(config)
 	config.MaxConnIdleTime = min(config.MaxConnIdleTime, idleFor)
-	// What the program does for its own use of connections.
+	// These hooks are for the program's own use of connections.
 	//lint:ignore SA1019 a program may set it still
 	config.BeforeAcquire = nil
 	config.PrepareConn, config.AfterRelease = nil, nil
@@ -266,8 +266,8 @@ type statement struct {
 // words are a statement's text and name.
 type words struct{ text, name string }
 
-// whole is a statement with the schema. One that only calls a function of ours is prepared, for its plan is the same
-// whatever the tables have. Its name comes of its text and our version: behind a pooler a session has those of many
+// whole is a statement with the schema. A call of a function of ours is prepared, because its plan is the same whatever
+// the tables have. Its name is made of its text and our version: behind a pooler a session has the statements of many
 // clients.
 func (st *store) whole(text string) words {
 	w := words{text: st.sql(text)}
@@ -300,7 +300,7 @@ func (st *store) send(ctx context.Context, s *statement) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case missing(err) && try < 3:
-			if err := st.ensure(ctx); err != nil {
+			if err := st.create(ctx, true); err != nil {
 				return err
 			}
 		case code == "FL001" && try < 3:
@@ -513,19 +513,14 @@ func (st *store) ready(ctx context.Context) error {
 	if st.place.Load() != nil {
 		return nil
 	}
-	return st.create(ctx, func() bool { return st.place.Load() != nil })
+	return st.create(ctx, false)
 }
 
-// ensure creates our objects again, where they were: the server may have lost its data.
-func (st *store) ensure(ctx context.Context) error {
-	return st.create(ctx, func() bool { return false })
-}
-
-// create looks for our objects and creates them if they are not there, unless another call has done
-// it meanwhile. Processes that do so at once wait for each other. The connection is the driver's
-// own, where it has one of the program's pool's kind: no SET of the program has moved its
+// create looks for our objects and creates them if they are not there, unless another call has done it meanwhile;
+// again: where they were, for the server may have lost its data. Processes that do so at once wait for each other. The
+// connection is the driver's own, where it has one of the program's pool's kind: no SET of the program has moved its
 // search_path. It goes on when ctx ends, or on a slow server every call would begin it anew.
-func (st *store) create(ctx context.Context, done func() bool) error {
+func (st *store) create(ctx context.Context, again bool) error {
 	flying := &st.flying
 	if st.db != nil {
 		flying = new(core.Group)
@@ -537,12 +532,11 @@ func (st *store) create(ctx context.Context, done func() bool) error {
 		case <-ctx.Done():
 			return "", ctx.Err()
 		}
-		if done() {
-			return "", nil
-		}
 		in := st.schema
 		if at := st.place.Load(); at != nil {
-			in = *at
+			if in = *at; !again {
+				return "", nil
+			}
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createMost)
 		defer cancel()
@@ -618,8 +612,8 @@ const whereSchema = `SELECT nspname FROM pg_namespace WHERE nspname = coalesce(n
 		JOIN pg_proc f ON f.pronamespace = n.oid AND f.proname = 'fencelock_version' ORDER BY i LIMIT 1),
 	current_schema())`
 
-// createSchema returns the schema of our objects, and creates them if they are not there. Only
-// those who are about to do that wait for each other.
+// createSchema returns the schema of our objects, and creates them if they are not there. Only callers
+// that are about to create them wait for each other.
 func createSchema(ctx context.Context, tx link, schema string) (in string, err error) {
 	in, there, err := findSchema(ctx, tx, schema)
 	if err != nil || there {
@@ -695,35 +689,32 @@ func checkSchema(name string) error {
 	return nil
 }
 
-// meaning returns an error of the server as the contract has it: what another try cannot mend is
-// ErrInvalid.
+// meanings are the errors of the server that another try cannot mend, by their codes.
+var meanings = map[string]string{
+	"42501": "the role lacks rights: run the driver's schema.sql once as the owner of the schema, " +
+		"with the GRANTs at its head (docs/postgres.md)",
+	"42P01": "a table of the driver is missing, and could not be created",
+	"42704": "a table of the driver is missing, and could not be created",
+	"42883": "a function of the driver is missing, and could not be created",
+	"42703": "a table of the driver's name has other columns: another program's, or of another version",
+	"42809": "an object of the driver's name is something else",
+	"42P07": "an object of the driver's name is something else",
+	"42P13": "a function of the driver's name has another signature: of another version?",
+	"28P01": "the server refuses the user or password",
+	"28000": "the server refuses the user",
+	"3D000": "the server has no such database",
+	"3F000": "the server has no such schema",
+	"FL053": "a floor or token is too far ahead: want at most the server's clock in µs and an hour",
+	"FL022": "a table of the driver has what no driver writes there",
+}
+
+// meaning returns an error of the server as the contract has it: one of those is ErrInvalid.
 func meaning(err error) error {
-	code := codeOf(err)
-	if code == "" || backend.Final(err) {
+	means := meanings[codeOf(err)]
+	if means == "" || backend.Final(err) {
 		return err
 	}
-	for _, m := range []struct{ code, means string }{
-		{"42501", "the role lacks rights: run the driver's schema.sql once as the owner of the schema, " +
-			"with the GRANTs at its head (docs/postgres.md)"},
-		{"42P01", "a table of the driver is missing, and could not be created"},
-		{"42704", "a table of the driver is missing, and could not be created"},
-		{"42883", "a function of the driver is missing, and could not be created"},
-		{"42703", "a table of the driver's name has other columns: another program's, or of another version"},
-		{"42809", "an object of the driver's name is something else"},
-		{"42P07", "an object of the driver's name is something else"},
-		{"42P13", "a function of the driver's name has another signature: of another version?"},
-		{"28P01", "the server refuses the user or password"},
-		{"28000", "the server refuses the user"},
-		{"3D000", "the server has no such database"},
-		{"3F000", "the server has no such schema"},
-		{"FL053", "a floor or token is too far ahead: want at most the server's clock in µs and an hour"},
-		{"FL022", "a table of the driver has what no driver writes there"},
-	} {
-		if code == m.code {
-			return backend.Invalid("%s (%w)", m.means, err)
-		}
-	}
-	return err
+	return backend.Invalid("%s (%w)", means, err)
 }
 
 // millis is a duration as the server takes it. It rounds up: the store may keep a lock longer,

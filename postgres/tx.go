@@ -161,7 +161,7 @@ const savepoint = "fencelock_granted"
 // leaseTx is the transaction of a lease, or one nested in it.
 type leaseTx struct {
 	s     *session
-	outer *leaseTx // nil for that of the lease
+	outer *leaseTx // nil: it is the lease's
 	name  string   // of the nested one's savepoint
 
 	// tx.mu guards these.
@@ -247,10 +247,10 @@ func (t *leaseTx) enter(ctx context.Context) error {
 
 // writable is what precedes the holder's first statement.
 //
-// While a statement runs, or its result is not read, the idle timeout does not run, so other limits
-// see to it that a holder who is gone does not keep the lock: the server looks whether the
-// connection is there, ends a statement after the time of the lease, and a connection whose client
-// reads nothing for so long. One savepoint is behind all that, for a statement that fails.
+// While a statement runs, or its result is not read, the idle timeout does not run. So other limits
+// free the lock of a holder that is gone: the server looks whether the connection is there, and after
+// the time of the lease it ends a statement, or a connection whose client reads nothing. A savepoint
+// comes last, for a statement that fails.
 func (s *session) writable() string {
 	ms := strconv.FormatInt(millis(s.timeout()), 10)
 	return "SET LOCAL client_connection_check_interval=500;SET LOCAL tcp_user_timeout=" + ms + ";" +

@@ -97,7 +97,7 @@ func TestRights(t *testing.T) {
 	a, b := open(
 		t,
 		asUser(s, "documented", "p"),
-		fencelock.WithTTL(time.Second),
+		fencelock.WithTTL(2*time.Second),
 	), open(
 		t,
 		asUser(s, "documented", "p"),

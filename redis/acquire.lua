@@ -13,7 +13,7 @@ function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
   local value = seen[1] or lockvalue(LOCK)
   local mine = value and sub(value, 1, 33) == nonce .. ':'
   local claimed = mine and string.byte(value, -1) == 0
-  local n = mine and tonumber(string.match(value, '^%x+:(%d+):'))
+  local n, turn = mine and tonumber(string.match(value, '^%x+:(%d+):')), false
   if claimed or not mine then
     if not pass then return gated() end
     if not mine then
@@ -21,16 +21,18 @@ function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
       -- make room by their end, and a waiter that has died by that.
       tally(value)
       if held ~= 'x' then
-        if serve(pub, nonce, claim) and held == '' then n = draw(floor) else value = call('GET', LOCK) or '' end
+        turn = serve(pub, nonce, claim)
+        if turn and held == '' then n = draw(floor) else value = call('GET', LOCK) or '' end
       end
     end
   end
   if not n then
     if sub(kind, 1, 1) == 't' then return {'locked'} end
-    local foreign = string.match(value, '^%x+:%d+:') and 0 or 1
+    local pttl, foreign = call('PTTL', LOCK), string.match(value, '^%x+:%d+:') and 0 or 1
+    if turn == nil then pttl, foreign = 0, 0 end
     local ask = string.match(kind, '^w(%d+)')
     local said = ask and ask .. '/' .. version or '-'
-    return join(nonce, ticket, call('PTTL', LOCK), foreign, held == 'x' and 2000 or 1000, slack, process, said, owner)
+    return join(nonce, ticket, pttl, foreign, held == 'x' and 2000 or 1000, slack, process, said, owner)
   end
 
   -- The lock is the request's, with the token n. What follows n is free for it up to where the

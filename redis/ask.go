@@ -220,6 +220,11 @@ func (s *store) send(ctx context.Context, cs []*backend.Claim, r int) {
 		cmd = s.command(ctx, cs, r, true, space)
 		err = s.client.Process(ctx, sentOnce{cmd})
 	}
+	if half := len(cs) / 2; half > 0 && redisnode.Forbidden(err) { // the name of one is no other's business
+		s.send(ctx, cs[:half], min(r, half))
+		s.send(ctx, cs[half:], max(r-half, 0))
+		return
+	}
 	replies, _ := cmd.Val().([]any)
 	if err == nil && len(replies) != len(cs) {
 		err = redisnode.Unexpected(cmd.Val())
@@ -240,7 +245,7 @@ type sentOnce struct{ *goredis.Cmd }
 // NoRetry tells go-redis so.
 func (sentOnce) NoRetry() bool { return true }
 
-// version is that of the gates by which the claim was judged.
+// version is the version of the gates by which the claim was judged.
 func version(c *backend.Claim) string {
 	if c.Gates == nil {
 		return ungated
@@ -323,6 +328,7 @@ func (s *store) answer(c *backend.Claim, p *place, asked backend.Instant) {
 	res, _ := p.reply.([]any)
 	if p.err == nil && len(res) == 2 && res[0] == "err" {
 		p.err = scriptError(fmt.Sprint(res[1]))
+		p.again = p.again || c.Leaving // what it did before that stays done
 	}
 	switch {
 	case p.err != nil:
@@ -403,12 +409,10 @@ func granted(reply any, res []any) (token backend.Token, second int, ok bool) {
 
 // shown reads {"gates", version, list}.
 func (s *store) shown(c *backend.Claim, p *place, res []any) error {
-	if len(res) != 3 {
-		return redisnode.Unexpected(res)
-	}
-	known, _ := res[1].(string)
-	list, _ := res[2].(string)
+	var known, list string
 	switch {
+	case !redisnode.Read(res, new(string), &known, &list):
+		return redisnode.Unexpected(res)
 	case known == "":
 		c.Gates = nil
 	case known != versionOf(list):
@@ -421,8 +425,8 @@ func (s *store) shown(c *backend.Claim, p *place, res []any) error {
 
 // tooFar reads {"floor", now}.
 func tooFar(floor backend.Token, res []any) error {
-	if len(res) == 2 {
-		text, _ := res[1].(string)
+	var text string
+	if redisnode.Read(res, new(string), &text) {
 		now, err := strconv.ParseInt(text, 10, 64)
 		if err == nil && backend.CheckFloor(floor, now) != nil {
 			return backend.CheckFloor(floor, now)
@@ -431,19 +435,15 @@ func tooFar(floor backend.Token, res []any) error {
 	return redisnode.Unexpected(res)
 }
 
-// queued reads {"queued", ticket, pttl, foreign, dropped}. If the place in the queue was gone that
-// the claim had with this very hub, then whoever took it away found that nobody listens: the hub
-// hears nothing without knowing it, so it ends, and all its waiters look again, with the next one.
+// queued reads {"queued", ticket, pttl, foreign, dropped}. If the claim's place in the queue is gone
+// although it had it with this very hub, a script found no listener there: the hub hears nothing
+// without knowing it. So it ends, and all its waiters look again, with the next hub.
 func (p *place) queued(res []any, asked backend.Instant) error {
-	if len(res) != 5 {
-		return redisnode.Unexpected(res)
-	}
-	ticket, _ := res[1].(string)
-	left, _ := res[2].(int64)
-	foreign, _ := res[3].(int64)
-	dropped, _ := res[4].(int64)
+	var ticket string
+	var left, foreign, dropped int64
+	ok := redisnode.Read(res, new(string), &ticket, &left, &foreign, &dropped)
 	n, err := strconv.ParseInt(ticket, 10, 64)
-	if err != nil || p.listener.Hub() == nil {
+	if !ok || err != nil || p.listener.Hub() == nil {
 		return redisnode.Unexpected(res)
 	}
 	p.ticket, p.answered, p.since = n, p.asks, asked

@@ -194,3 +194,65 @@ func TestBreakOfThoseWhoHeld(t *testing.T) {
 		must(c.FlushAll(t.Context()).Err())
 	}
 }
+
+// A user with rights to some names has those, also where what it may not have is asked for in the same call, and keeps
+// what it holds of them.
+func TestRightsToSomeNames(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{Users: []string{"u on >p ~* &* +@all"}})
+	admin := goredis.NewClient(&goredis.Options{Addr: s.Addr()})
+	t.Cleanup(func() { _ = admin.Close() })
+	c := goredis.NewClient(&goredis.Options{Addr: s.Addr(), Username: "u", Password: "p"})
+	t.Cleanup(func() { _ = c.Close() })
+	d, err := New(c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims := func(digit string, mode backend.Mode) (cs []*backend.Claim) {
+		for _, name := range []string{"mine-1", "other-1", "mine-2", "mine-3", "other-2"} {
+			cs = append(cs, &backend.Claim{Request: &backend.Request{
+				Name: name + digit, Nonce: strings.Repeat(digit, 32), Owner: "o", TTL: time.Minute, Mode: mode,
+			}})
+		}
+		return cs
+	}
+	check := func(what string, cs []*backend.Claim, err func(i int) error, others error) {
+		t.Helper()
+		for i, c := range cs {
+			want := others
+			if strings.HasPrefix(c.Name, "mine") {
+				want = nil
+			}
+			if got := err(i); !errors.Is(got, want) {
+				t.Errorf("%s of %s: got %v, want %v", what, c.Name, got, want)
+			}
+		}
+	}
+	kinds := map[string][]*backend.Claim{"1": claims("1", backend.Exclusive), "2": claims("2", backend.Reader)}
+	for _, cs := range kinds {
+		d.Ask(t.Context(), cs)
+		check("the first Ask", cs, func(i int) error { return cs[i].Err }, nil)
+	}
+	err = admin.Do(t.Context(), "ACL", "SETUSER", "u", "resetkeys", "~fencelock:mine*", "~fl*").Err()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for digit, cs := range kinds {
+		for _, extend := range []bool{true, false} {
+			errs := d.Keep(t.Context(), cs, extend)
+			check("Keep", cs, func(i int) error { return errs[i] }, backend.ErrInvalid)
+		}
+		mixed := claims(string(digit[0]+2), cs[0].Mode)
+		for _, c := range cs {
+			c.Held, c.Leaving, c.Err = true, true, nil
+		}
+		mixed = append(mixed, cs...)
+		d.Ask(t.Context(), mixed)
+		check("Ask", mixed, func(i int) error { return mixed[i].Err }, backend.ErrInvalid)
+		for _, c := range mixed[:len(cs)] {
+			if (c.Token > 0) != (c.Err == nil) {
+				t.Errorf("%s: got token %d, %v", c.Name, c.Token, c.Err)
+			}
+		}
+	}
+}

@@ -1,9 +1,9 @@
--- Frees the lock of those who held it when the operator asked, and hands it on: who holds it since is no business
--- of his. What is no lock is left alone. Follows shape.lua, clock.lua, left.lua and what serves the queue.
+-- Frees the lock of those that held it when the operator asked, and hands it on: later holders keep it. A key that is
+-- no lock is left alone. Follows shape.lua, clock.lua, left.lua and what serves the queue.
 -- KEYS  1 lock  2 version of the gates, then on a cluster those that it may use
 -- ARGV  1 base, as in run.lua  2 claim ms  3 PUBLISH or SPUBLISH  4 as in shape.lua
---       5 nonce of this Break, of which a copy may come later, or "" to ask who holds  6... those who held
--- Reply 1 freed | {what}: what the key holds instead of a lock | {"", who...}: who holds
+--       5 nonce of this Break, of which a copy may come later, or "" to ask for the holders  6... these
+-- Reply 1 freed | {what}: what the key holds instead of a lock | {"", nonce...}: the holders
 local what = shape(KEYS[1], ARGV[4])
 if what and what ~= 'lock' then return {what} end
 clock()

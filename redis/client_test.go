@@ -28,12 +28,8 @@ func clientsOfTheCaller(t *testing.T, c goredis.UniversalClient) {
 	want(t, "TryLock through the other driver", err, fencelock.ErrLocked)
 	wait := start(t, b.Mutex(name))
 	waiters(t, a, name, 1)
-	began := time.Now()
 	unlock(t, le)
-	next := wait.Granted(t, 2*time.Second)
-	if took := wait.At.Sub(began); took > 500*time.Millisecond {
-		t.Errorf("handed over after %v", took)
-	}
+	next := wait.Granted(t, time.Second)
 	must(t, a.Close())
 	must(t, next.Renew(t.Context())) // the other driver's
 	must(t, c.Del(t.Context(), key(name)).Err())

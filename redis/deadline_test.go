@@ -53,11 +53,13 @@ func TestDeadlineCountsFromTheRequest(t *testing.T) {
 	held := lock(t, open(t, s.URL()).Mutex("y"))
 	wait := queue(t, c, l, "y", 1)
 	p.Set(faultproxy.Mode{Delay: slow})
+	released := time.Now()
 	unlock(t, held)
-	pushed := time.Now().Add(slow)
 	le = wait.Granted(t, 2*time.Second)
-	if late := le.Deadline().Sub(pushed.Add(ttl - margin)); late < -slow/2 || late > slow {
-		t.Errorf("waiter: the Deadline is %v after the confirmation + TTL - margin", late)
+	asked := le.Deadline().Add(margin - ttl)
+	if asked.Before(released.Add(slow)) || asked.After(wait.At.Add(-2*slow)) {
+		t.Errorf("waiter: the Deadline counts from %v after the release, the grant came %v after it: want one way "+
+			"before the confirmation, and two after it", asked.Sub(released), wait.At.Sub(released))
 	}
 	p.Set(faultproxy.Mode{})
 	unlock(t, le)

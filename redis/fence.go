@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	_ "embed"
 	"strconv"
 	"strings"
 
@@ -12,9 +11,6 @@ import (
 	"github.com/fencelock/fencelock/fence"
 	"github.com/fencelock/fencelock/internal/redisnode"
 )
-
-//go:embed fence.lua
-var fenceLua string
 
 // guardPrefix begins the keys of guards. The rest is the resource, verbatim, and with it the
 // resource's hash tag.
@@ -65,7 +61,7 @@ func NewFencedScript(src string) *FencedScript {
 		first, src, _ = strings.Cut(src, "\n")
 		first += "\n"
 	}
-	return &FencedScript{goredis.NewScript(first + fenceLua + src)}
+	return &FencedScript{goredis.NewScript(first + lua("fence") + src)}
 }
 
 // Run checks t for the resource as [CheckToken] does and, unless it is stale, runs the script. In a

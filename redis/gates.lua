@@ -1,6 +1,6 @@
 -- The gates of one place: a hash, migration -> record as JSON, and beside it their version, a hash
--- of their list in the order of the migrations' names. Who knows what list a version stands for
--- compares no more than that. The version alone is the gate: where it is missing there is none.
+-- of their list in the order of the migrations' names. A client that knows the list of a version
+-- compares only versions. The version alone is the gate: where it is missing there is none.
 local function hash(text) return string.sub(redis.sha1hex(text), 1, 16) end
 
 -- Whether a comes before b, byte by byte: Lua's own order is that of the server's locale.

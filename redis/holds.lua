@@ -1,4 +1,4 @@
--- Who holds a lock: one that is alone, or several as a group. Follows queue.lua.
+-- The holders of a lock: one that is alone, or several as a group. Follows queue.lua.
 --
 --   LOCK   "nonce:token:owner" of one holder that is alone, or the marker of a group: "shared:r:era" of
 --          readers, with the token of those that come next, or "shared:p:least" of permits, with the

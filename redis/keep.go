@@ -100,27 +100,33 @@ func (s *store) words(k keeping, of []int) (keys []*string, args []any) {
 	return keys, args
 }
 
-// keepAll asks one server, in one call.
+// keepAll asks one server, in one call: about some holds alone where it is forbidden to ask about others.
 func (s *store) keepAll(ctx context.Context, k keeping, errs []error) {
-	keys, args := s.words(k, k.of)
+	var reply any
+	var err error
 	if k.script == checkScript {
-		not, err := s.missing(ctx, k, keys)
-		if err != nil {
-			take(k.of, nil, err, errs)
-		}
-		if len(not) == 0 {
+		if k.of, err = s.missing(ctx, k); len(k.of) == 0 {
 			return
 		}
-		k.of = not
-		keys, args = s.words(k, k.of)
 	}
-	reply, err := s.runAll(ctx, k.script, keys, args)
+	if err == nil {
+		keys, args := s.words(k, k.of)
+		reply, err = s.runAll(ctx, k.script, keys, args)
+	}
+	if half := len(k.of) / 2; half > 0 && redisnode.Forbidden(err) {
+		some, others := k, k
+		some.of, others.of = k.of[:half], k.of[half:]
+		s.keepAll(ctx, some, errs)
+		s.keepAll(ctx, others, errs)
+		return
+	}
 	take(k.of, reply, err, errs)
 }
 
-// missing returns those of the holds with these keys that a plain read does not show, which costs the server a third
-// of the script. That tells whether they are ours.
-func (s *store) missing(ctx context.Context, k keeping, keys []*string) (of []int, err error) {
+// missing returns the holds that a plain read does not show, or all with an error. The read costs the
+// server a third of the script, which then tells whether the missing ones are ours.
+func (s *store) missing(ctx context.Context, k keeping) (of []int, err error) {
+	keys, _ := s.words(k, k.of)
 	words := make([]any, 1, 1+len(keys))
 	words[0] = "mget"
 	for _, key := range keys {
@@ -131,7 +137,7 @@ func (s *store) missing(ctx context.Context, k keeping, keys []*string) (of []in
 		err = redisnode.Unexpected(reply)
 	}
 	if err != nil {
-		return nil, err
+		return k.of, err
 	}
 	for at, i := range k.of {
 		nonce := k.cs[i].Nonce
@@ -193,13 +199,19 @@ func (s *store) keepEach(ctx context.Context, k keeping, of []int, errs []error)
 // byNode groups the indexes of claims by the node of a cluster that has their locks. Those whose
 // node is not known go together.
 func (s *store) byNode(ctx context.Context, cs []*backend.Claim, of []int) map[string][]int {
-	groups := map[string][]int{}
-	for _, i := range of {
-		node := ""
-		if n, err := s.cluster.MasterForKey(ctx, s.prefix+cs[i].Name); err == nil {
-			node = n.Options().Addr
+	groups, err := do(ctx, s, func(ctx context.Context) (map[string][]int, error) {
+		groups := map[string][]int{}
+		for _, i := range of {
+			node := ""
+			if n, err := s.cluster.MasterForKey(ctx, s.prefix+cs[i].Name); err == nil {
+				node = n.Options().Addr
+			}
+			groups[node] = append(groups[node], i)
 		}
-		groups[node] = append(groups[node], i)
+		return groups, nil
+	})
+	if err != nil { // ctx has ended
+		return map[string][]int{"": of}
 	}
 	return groups
 }

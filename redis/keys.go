@@ -14,17 +14,7 @@ const slots = 16384
 
 // keys are the Redis keys of one lock, all in the slot of the lock key itself.
 // The lock key is prefix + name, verbatim. Ours have a NUL byte, which no name and no
-// prefix has, and a hash tag of that slot:
-//
-//	fl\0{tag}c          the slot's counter
-//	fl\0{tag}q<lock>    the queue
-//	fl\0{tag}m<lock>    its waiters
-//	fl\0{tag}h<lock>    the holds of readers or permits: until when each lasts
-//	fl\0{tag}o<lock>    what else is known of them
-//	fl\0{tag}x<nonce>   a tombstone, or the mark that the lock was taken away from this nonce, or that it released it
-//	fl\0{tag}g<prefix>  the version of the keyspace's gates: on a cluster in every slot, elsewhere in one
-//	fl\0{tag}g<prefix>\0  the gates, in the same slots
-//	fl\0{tag}k<prefix>\0<migration>   the migration's clients, in one slot
+// prefix has, and a hash tag of that slot: the package comment lists them.
 type keys struct{ lock, tag string }
 
 func keysOf(lock string) keys { return keys{lock, tagOf("", lock)} }
@@ -43,7 +33,7 @@ func (k keys) ours() string { return ours(k.tag) }
 // ours is what the keys of a slot begin with.
 func ours(tag string) string { return "fl\x00{" + tag + "}" }
 
-// holds is the key of the holds of a group, parts that of what is known of them: holds.lua.
+// holds is the key of a group's holds, and parts the key with the rest about them: holds.lua.
 func (k keys) holds() string { return k.ours() + "h" + k.lock }
 func (k keys) parts() string { return k.ours() + "o" + k.lock }
 
@@ -70,7 +60,7 @@ func slot(key string) int {
 	return int(crc16(0, key) % slots)
 }
 
-// crc16 is CRC-16/XMODEM, from that of what is before s.
+// crc16 is CRC-16/XMODEM, which goes on from the crc of the text before s.
 func crc16(crc uint16, s string) uint16 {
 	table := crcTable()
 	for i := range len(s) {
@@ -96,9 +86,9 @@ var crcTable = sync.OnceValue(func() *[256]uint16 {
 	return &t
 })
 
-// tags has, for every slot, the first short text that hashes to it: a number in base 36. They are
-// parts of one text, and a number's checksum goes on from that of what is before its last digit,
-// since every lock of a program begins with them.
+// tags has, for every slot, the first short text that hashes to it: a number in base 36. The first
+// lock of a program needs them, so they are made cheaply: they are parts of one text, and a number's
+// checksum goes on from the checksum of its digits before the last.
 var tags = sync.OnceValue(func() *[slots]string {
 	const digits = "0123456789abcdefghijklmnopqrstuvwxyz"
 	table := crcTable()

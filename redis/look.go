@@ -63,19 +63,14 @@ func (s *store) plain() string {
 // info reads {value, there, pttl, waiters, shaped like a lock}, and of a group what members reads, or the error of a
 // key of another type. other: it is no lock, as far as one can see, but an application's data.
 func info(name string, reply any) (i backend.Info, other bool, err error) {
-	res, _ := reply.([]any)
-	if len(res) == 1 {
-		text, _ := res[0].(string)
+	var text string
+	var there, left, waiters, shaped int64
+	var group []any
+	if redisnode.Read(reply, &text) {
 		return backend.Info{}, true, scriptError(strings.TrimPrefix(text, "-"))
 	}
-	if len(res) != 5 && len(res) != 6 {
-		return backend.Info{}, false, redisnode.Unexpected(reply)
-	}
-	text, ok1 := res[0].(string)
-	there, ok2 := res[1].(int64)
-	left, ok3 := res[2].(int64)
-	waiters, ok4 := res[3].(int64)
-	if !ok1 || !ok2 || !ok3 || !ok4 {
+	if !redisnode.Read(reply, &text, &there, &left, &waiters, &shaped) &&
+		!redisnode.Read(reply, &text, &there, &left, &waiters, &shaped, &group) {
 		return backend.Info{}, false, redisnode.Unexpected(reply)
 	}
 	i = backend.Info{Name: name, Held: there == 1, Waiters: int(waiters)}
@@ -83,14 +78,14 @@ func info(name string, reply any) (i backend.Info, other bool, err error) {
 		return i, false, nil
 	}
 	parse(text, &i)
-	if len(res) == 6 && !members(text, res[5], &i) {
+	if group != nil && !members(text, group, &i) {
 		return backend.Info{}, false, redisnode.Unexpected(reply)
 	}
 	i.Leaked = left == -1
 	if left > 0 {
 		i.ExpiresIn = time.Duration(min(left, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 	}
-	return i, res[4] != int64(1), nil
+	return i, shaped != 1, nil
 }
 
 // parse reads "nonce:token:owner" with its marks. Any other value is a stranger's.
@@ -101,18 +96,12 @@ func parse(text string, i *backend.Info) {
 }
 
 // members reads {holds, greatest token, owner, none is confirmed, holds that end first} of a group with this
-// marker. Without holds, which only some other program can have deleted, nobody knows who holds it.
-func members(marker string, group any, i *backend.Info) bool {
-	res, _ := group.([]any)
-	if len(res) != 5 {
-		return false
-	}
-	n, ok1 := res[0].(int64)
-	token, ok2 := res[1].(int64)
-	owner, ok3 := res[2].(string)
-	pending, ok4 := res[3].(int64)
-	first, ok5 := res[4].([]any)
-	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || n < 0 || token < 0 {
+// marker. If its holds are missing, which only another program can have deleted, the holders are not known.
+func members(marker string, group []any, i *backend.Info) bool {
+	var n, token, pending int64
+	var owner string
+	var first []any
+	if !redisnode.Read(group, &n, &token, &owner, &pending, &first) || n < 0 || token < 0 {
 		return false
 	}
 	if n == 0 {
@@ -135,30 +124,22 @@ func members(marker string, group any, i *backend.Info) bool {
 
 // member reads {nonce, token, slot, owner, pttl} of one hold of a group.
 func member(one any, h *backend.Held) bool {
-	res, _ := one.([]any)
-	if len(res) != 5 {
-		return false
-	}
-	var ok [5]bool
 	var token, slot string
 	var left int64
-	h.ID, ok[0] = res[0].(string)
-	token, ok[1] = res[1].(string)
-	slot, ok[2] = res[2].(string)
-	h.Owner, ok[3] = res[3].(string)
-	left, ok[4] = res[4].(int64)
+	if !redisnode.Read(one, &h.ID, &token, &slot, &h.Owner, &left) {
+		return false
+	}
 	h.Owner, _, _ = strings.Cut(h.Owner, "\x00")
 	h.ExpiresIn = time.Duration(left) * time.Millisecond
 	var err1, err2 error
 	h.Token, err1 = strconv.ParseInt(token, 10, 64)
 	h.Slot, err2 = strconv.Atoi(slot)
-	return ok == [5]bool{true, true, true, true, true} && err1 == nil && err2 == nil &&
-		h.Token >= 0 && h.Slot >= 0
+	return err1 == nil && err2 == nil && h.Token >= 0 && h.Slot >= 0
 }
 
 // search finds the names that have a lock key or a queue, until found says no; a strict one finds those that are
 // held. SCAN returns each key that is there from its beginning to its end, and so is the key of a hold from before a
-// gate was closed. What is granted by a release is Pending before its waiter has confirmed it.
+// gate was closed. A lock that a release granted is Pending before its waiter has confirmed it.
 func (s *store) search(ctx context.Context, r backend.Range, found func(backend.Info) bool) error {
 	whole, seen, more := s.prefix+r.Prefix, map[string]bool{}, true
 	marks := []string{"", "fl\x00{*}q"} // before the name of a lock, and of its queue
@@ -353,8 +334,8 @@ func (s *store) masters(ctx context.Context) ([]goredis.Cmdable, error) {
 	})
 }
 
-// Break implements backend.Driver. A key that holds no lock is left alone, with ErrInvalid. It asks who holds the
-// lock and frees it of those alone, for its request may come late.
+// Break implements backend.Driver. A key that holds no lock is left alone, with ErrInvalid. It asks for the holders,
+// and frees the lock of these alone, because its request may come late.
 func (s *store) Break(ctx context.Context, name string) error {
 	k := keysOf(s.prefix + name)
 	reply, err := s.breaks(ctx, k, "", nil)

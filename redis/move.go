@@ -65,15 +65,6 @@ func (s *store) Load(ctx context.Context, prefix string) iter.Seq2[backend.Recor
 // loadGates returns the gates of every place.
 func (s *store) loadGates(ctx context.Context) ([]backend.Record, error) {
 	var all []backend.Record
-	known := map[string]string{} // versions by what they are of: the places have the same, as a rule
-	hash := func(text string) string {
-		v, ok := known[text]
-		if !ok {
-			v = versionOf(text)
-			known[text] = v
-		}
-		return v
-	}
 	err := everywhere(ctx, s, loadScript, s.places(), func(tag string) ([]string, []any) {
 		return s.gatesAt(tag), nil
 	}, func(tag string, c *goredis.Cmd) error {
@@ -97,10 +88,10 @@ func (s *store) loadGates(ctx context.Context) ([]backend.Record, error) {
 			data := records[move]
 			list = append(list, data)
 			all = append(all, backend.Record{
-				Key: backend.GateKey + move, Place: tag, Data: []byte(data), Version: hash(data),
+				Key: backend.GateKey + move, Place: tag, Data: []byte(data), Version: versionOf(data),
 			})
 		}
-		if hash("["+strings.Join(list, ",")+"]") != res[0] {
+		if versionOf("["+strings.Join(list, ",")+"]") != res[0] {
 			return badGate(s.gatesAt(tag)[0])
 		}
 		return nil
@@ -200,11 +191,15 @@ func (s *store) Raise(ctx context.Context, floor backend.Token, held *backend.Cl
 		}, func(_ []string, c *goredis.Cmd) error { return c.Err() })
 	}
 	k := keysOf(s.prefix + held.Name)
-	reply, err := s.run(ctx, raiseHeldScript, []string{k.lock, k.ours() + "c"}, held.Nonce, floor)
-	if err != nil {
+	switch reply, err := s.run(ctx, raiseHeldScript, []string{k.lock, k.ours() + "c"}, held.Nonce, floor); {
+	case err != nil:
 		return err
+	case reply == int64(0):
+		return backend.ErrLost
+	case reply != int64(1):
+		return redisnode.Unexpected(reply)
 	}
-	return verdict(reply)
+	return nil
 }
 
 // counters are the counters of all slots, together where one command may name several: those of a
@@ -223,15 +218,4 @@ func (s *store) counters() [][]string {
 		all = append(all, keys)
 	}
 	return all
-}
-
-// verdict reads raiseheld.lua's word about a hold.
-func verdict(ours any) error {
-	switch ours {
-	case int64(1):
-		return nil
-	case int64(0):
-		return backend.ErrLost
-	}
-	return redisnode.Unexpected(ours)
 }

@@ -92,14 +92,16 @@ func (s *store) Enter(ctx context.Context, c *backend.Claim) error {
 	}
 }
 
-// hub returns the hub that hears pushes about a lock: one, or on a cluster that of the lock's master.
+// hub returns the hub that hears pushes about a lock. On a cluster each master has its own.
 func (s *store) hub(ctx context.Context, k keys) (*redisnode.Hub, error) {
 	if s.cluster == nil {
 		return s.hubs.Open("", func(ctx context.Context) redisnode.PubSub {
 			return pubsub{s.client.Subscribe(ctx)}
 		})
 	}
-	c, err := s.cluster.MasterForKey(ctx, k.lock)
+	c, err := do(ctx, s, func(ctx context.Context) (*goredis.Client, error) { // asks, if it has asked nothing before
+		return s.cluster.MasterForKey(ctx, k.lock)
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -2,8 +2,7 @@
 -- the ticket, drawn from the counter. A waiter is "until process said owner", and alive if its "until"
 -- has not passed and a push to its process finds a listener. What it has said is its last ask and the
 -- version of the gates that it was judged by, "ask/version", or "-" where no push may grant. A reader
--- or a permit has its mode and its limit before that, "r0:" or "p3:": a program that knows neither
--- hands it the lock as a claim of an exclusive one then, whose time passes.
+-- or a permit has its mode and its limit before that, "r0:" or "p3:".
 local LOCK, QUEUE, WAITERS, COUNTER, TOMB, GATES
 local function of(lock, base, nonce)
   LOCK, QUEUE, WAITERS = lock, base .. 'q' .. lock, base .. 'm' .. lock
@@ -44,7 +43,7 @@ local function waiter(pub, nonce)
   local till, process, said, owner = string.match(entry, '^(%d+) (%S+) (%S+) (.*)$')
   if not till or tonumber(till) < ms then return nil end
   local to = (pub == 'SPUBLISH' and sub(COUNTER, 1, -2) or 'fl\0') .. 'p' .. process
-  -- PUBLISH counts those too who listen to every channel. To a shard's nobody can by a pattern. For a
+  -- PUBLISH also counts listeners to every channel; a shard's channels have none, for they know no pattern. For a
   -- user without the right to PUBSUB only a push tells.
   if pub == 'PUBLISH' and redis.pcall('PUBSUB', 'NUMSUB', to)[2] == 0 then return nil end
   return to, said, owner

@@ -77,23 +77,19 @@ func TestKilledWaiterIsSkipped(t *testing.T) {
 	released := time.Now()
 	unlock(t, le)
 	unlock(t, next.Granted(t, time.Second))
-	took := next.At.Sub(released)
-	t.Logf("hand-over past a dead waiter: %v", took)
-	if took > 300*time.Millisecond {
-		t.Errorf("hand-over past a dead waiter took %v, want it at once", took)
-	}
+	t.Logf("hand-over past a dead waiter: %v", next.At.Sub(released))
 	if dead.Over() {
 		t.Errorf("the waiter without a connection has given up before 5 s: %v", dead.Err)
 	}
 	p.Set(faultproxy.Mode{})
 }
 
-// deadWaiters puts waiters into a queue who died two minutes ago, behind those that are there or in front of them.
-func deadWaiters(t *testing.T, c goredis.Cmdable, name string, n int, inFront bool) {
+// deadWaiters puts waiters into a queue who died some time ago, behind those that are there or in front of them.
+func deadWaiters(t *testing.T, c goredis.Cmdable, name string, n int, inFront bool, ago time.Duration) {
 	t.Helper()
 	ours := redis.OursOf(key(name))
 	queue, waiters := ours+"q"+key(name), ours+"m"+key(name)
-	till := time.Now().Add(-2 * time.Minute).UnixMilli()
+	till := time.Now().Add(-ago).UnixMilli()
 	ticket := float64(time.Now().Add(time.Minute).UnixMicro())
 	if inFront {
 		ticket = 1
@@ -116,7 +112,7 @@ func TestTheDeadBehindOneWhoWaits(t *testing.T) {
 	c := foreign(t, s)
 	le := lock(t, open(t, s.URL()).Mutex("x"))
 	wait := queue(t, c, open(t, s.URL()), "x", 1)
-	deadWaiters(t, c, "x", 1, false)
+	deadWaiters(t, c, "x", 1, false, 2*time.Minute)
 	await(t, 5*time.Second, "the dead are out of the queue", func() bool { return queued(t, c, "x") == 1 })
 	unlock(t, le)
 	unlock(t, wait.Granted(t, time.Second))
@@ -148,27 +144,49 @@ func TestLostPlacesAreTakenAgain(t *testing.T) {
 	}
 }
 
-// One call drops 1,000 dead at the most, and nobody overtakes those who wait behind them.
+// One call drops 1,000 dead at the most, and nobody overtakes those who wait behind them. They look again at once.
 func TestManyDeadInFront(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
 	c := foreign(t, s)
-	l := open(t, s.URL())
-	le := lock(t, l.Mutex("x"))
-	wait := queue(t, c, open(t, s.URL()), "x", 1)
-	deadWaiters(t, c, "x", 2500, true)
-	unlock(t, le)
-	if n := queued(t, c, "x"); n < 1000 {
-		t.Errorf("%d are in the queue after one call, want at least 1,000 left", n)
-	}
-	for range 3 { // each drops some
-		if le, err := l.Mutex("x").TryLock(t.Context()); err == nil {
-			t.Error("one that came later has the lock first")
-			unlock(t, le)
+	l, other := open(t, s.URL()), open(t, s.URL())
+	for name, waits := range map[string]locks{"x": other.Mutex("x").Lock, "y": other.RWMutex("y").RLock} {
+		le := lock(t, l.Mutex(name))
+		wait := begin(t, waits)
+		await(t, 10*time.Second, "it waits", func() bool { return queued(t, c, name) == 1 })
+		deadWaiters(t, c, name, 15_000, true, 2*time.Minute)
+		unlock(t, le)
+		if n := queued(t, c, name); n < 13_000 {
+			t.Errorf("%d are in the queue after one call, want at least 13,000 left", n)
 		}
+		for range 3 { // each drops some
+			if le, err := l.Mutex(name).TryLock(t.Context()); err == nil {
+				t.Error("one that came later has the lock first")
+				unlock(t, le)
+			}
+		}
+		unlock(t, wait.Granted(t, 5*time.Second))
 	}
-	unlock(t, wait.Granted(t, 5*time.Second))
 	awaitClean(t, c, time.Second)
+}
+
+// Nor does one call drop more of those who have just died on a cluster, where only a push tells.
+func TestManyDeadInFrontOnACluster(t *testing.T) {
+	t.Parallel()
+	cl := servers.RedisCluster(t, servers.ClusterOptions{Masters: 1})
+	c := clusterClient(t, cl)
+	l, other := open(t, cl.URL()), open(t, cl.URL())
+	for name, waits := range map[string]locks{"x": other.Mutex("x").Lock, "y": other.RWMutex("y").RLock} {
+		le := lock(t, l.Mutex(name))
+		wait := begin(t, waits)
+		waiters(t, l, name, 1)
+		deadWaiters(t, c, name, 5000, true, -time.Minute) // alive for a minute, as far as the queue can tell
+		unlock(t, le)
+		if n := c.ZCard(t.Context(), redis.OursOf(key(name))+"q"+key(name)).Val(); n < 3000 {
+			t.Errorf("%d are in the queue after one call, want at least 3,000 left", n)
+		}
+		unlock(t, wait.Granted(t, 5*time.Second))
+	}
 }
 
 func TestVanishedWaiterCostsOneClaim(t *testing.T) {

@@ -2,7 +2,7 @@
 -- the lock if the nonce holds it, takes the nonce out of the queue, and hands the lock on. A waiter that
 -- gives up before readers or permits have it makes room for those behind it. What it is given and replies: run.lua.
 function release(nonce, keep, kind, claim, pub)
-  -- Whoever holds the lock has left the queue. Of a release that is sent again this is what a demoted master refuses.
+  -- A holder has left the queue. In a release that is sent again this is what a demoted master refuses.
   if kind ~= '1' and call('ZREM', QUEUE, nonce) == 1 then call('HDEL', WAITERS, nonce) end
   local value = redis.pcall('GET', LOCK) -- a key of another type is not ours
   local ours = type(value) == 'string' and sub(value, 1, 33) == nonce .. ':'

@@ -149,6 +149,24 @@ func TestLostReplyOfRelease(t *testing.T) {
 	awaitClean(t, c, time.Second)
 }
 
+// A release that has freed the lock and cannot hand it on says why. Called again it is not told that the lock was lost.
+func TestReleaseThatCannotHandOn(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	l, other := open(t, s.URL()), open(t, s.URL())
+	for name, holds := range map[string]locks{"x": l.Mutex("x").Lock, "y": l.RWMutex("y").RLock} {
+		le := get(t, holds)
+		wait := queue(t, c, other, name, 1)
+		must(t, c.Set(t.Context(), redis.OursOf(key(name))+"c", "no number", 0).Err())
+		want(t, "Unlock", le.Unlock(t.Context()), fencelock.ErrInvalid)
+		<-wait.Done
+		want(t, "the waiter's Lock", wait.Err, fencelock.ErrInvalid)
+		await(t, 2*time.Second, "nobody waits", func() bool { return queued(t, c, name) == 0 })
+		must(t, le.Unlock(t.Context()))
+	}
+}
+
 // A release that is sent twice hands over once.
 func TestLostReplyOfReleaseWithWaiters(t *testing.T) {
 	t.Parallel()

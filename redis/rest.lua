@@ -1,4 +1,4 @@
--- What run.lua has left to do, one by one. What goes wrong with one is no other's business.
+-- The requests that run.lua has left over, one by one. An error of one leaves the others alone.
 if a == 0 then clock() end
 GATES = KEYS[queues]
 local claim, slack, process, pub = string.match(ARGV[3], '^(%d+) (%d+) (%S+) (%S+)$')

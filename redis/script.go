@@ -1,96 +1,48 @@
 package redis
 
 import (
-	_ "embed"
+	"embed"
 
 	goredis "github.com/redis/go-redis/v9"
 )
 
-var (
-	//go:embed refuse.lua
-	refuseLua string
-	//go:embed behind.lua
-	behindLua string
-	//go:embed clock.lua
-	clockLua string
-	//go:embed args.lua
-	argsLua string
-	//go:embed run.lua
-	runLua string
-	//go:embed queue.lua
-	queueLua string
-	//go:embed left.lua
-	leftLua string
-	//go:embed join.lua
-	joinLua string
-	//go:embed holds.lua
-	holdsLua string
-	//go:embed groups.lua
-	groupsLua string
-	//go:embed serve.lua
-	serveLua string
-	//go:embed gates.lua
-	gatesLua string
-	//go:embed gated.lua
-	gatedLua string
-	//go:embed acquire.lua
-	acquireLua string
-	//go:embed release.lua
-	releaseLua string
-	//go:embed rest.lua
-	restLua string
-	//go:embed share.lua
-	shareLua string
-	//go:embed keepshared.lua
-	keepSharedLua string
-	//go:embed renew.lua
-	renewLua string
-	//go:embed check.lua
-	checkLua string
-	//go:embed shape.lua
-	shapeLua string
-	//go:embed value.lua
-	valueLua string
-	//go:embed break.lua
-	breakLua string
-	//go:embed inspect.lua
-	inspectLua string
-	//go:embed load.lua
-	loadLua string
-	//go:embed swap.lua
-	swapLua string
-	//go:embed clients.lua
-	clientsLua string
-	//go:embed source.lua
-	sourceLua string
-	//go:embed raise.lua
-	raiseLua string
-	//go:embed raiseheld.lua
-	raiseHeldLua string
-)
+//go:embed *.lua
+var files embed.FS
+
+// lua is the text of these files, one after the other.
+func lua(names ...string) (text string) {
+	for _, name := range names {
+		one, err := files.ReadFile(name + ".lua")
+		if err != nil {
+			panic(err)
+		}
+		text += string(one)
+	}
+	return text
+}
 
 // The scripts. The one that every lock pays for begins with what uncontended
 // ones need, and returns before the queue's functions are even defined.
 var (
-	lineLua = queueLua + holdsLua + function("groups()", groupsLua) + serveLua
-	comeLua = function("lockvalue(key)", shapeLua+valueLua) + function("gated()", gatesLua+gatedLua) + joinLua
+	lineLua = lua("queue", "holds") + function("groups()", "groups") + lua("serve")
+	comeLua = function("lockvalue(key)", "shape", "value") + function("gated()", "gates", "gated") + lua("join")
 
-	runScript = newScript(refuseLua + clockLua + argsLua + runLua + lineLua +
-		"if a > 0 then\n" + comeLua + acquireLua + "end\n" +
-		"if r > 0 then\n" + leftLua + releaseLua + "end\n" + restLua)
-	shareScript      = newScript(refuseLua + clockLua + argsLua + lineLua + comeLua + leftLua + shareLua + restLua)
-	renewScript      = newScript(refuseLua + behindLua + renewLua)
-	checkScript      = newScript(refuseLua + behindLua + checkLua)
-	keepSharedScript = newScript(refuseLua + behindLua + clockLua + keepSharedLua)
-	breakScript      = newScript(shapeLua + clockLua + lineLua + leftLua + breakLua)
-	inspectScript    = newScript(shapeLua + inspectLua)
+	runScript = newScript(lua("refuse", "clock", "args", "run") + lineLua +
+		"if a > 0 then\n" + comeLua + lua("acquire") + "end\n" +
+		"if r > 0 then\n" + lua("left", "release") + "end\n" + lua("rest"))
+	shareScript      = newScript(lua("refuse", "clock", "args") + lineLua + comeLua + lua("left", "share", "rest"))
+	renewScript      = newScript(lua("refuse", "behind", "renew"))
+	checkScript      = newScript(lua("refuse", "behind", "check"))
+	keepSharedScript = newScript(lua("refuse", "behind", "clock", "keepshared"))
+	breakScript      = newScript(lua("shape", "clock") + lineLua + lua("left", "break"))
+	inspectScript    = newScript(lua("shape", "inspect"))
 
-	loadScript      = newScript(gatesLua + loadLua)
-	swapScript      = newScript(gatesLua + swapLua)
-	clientsScript   = newScript(clientsLua)
-	sourceScript    = newScript(sourceLua)
-	raiseScript     = newScript(raiseLua)
-	raiseHeldScript = newScript(raiseHeldLua)
+	loadScript      = newScript(lua("gates", "load"))
+	swapScript      = newScript(lua("gates", "swap"))
+	clientsScript   = newScript(lua("clients"))
+	sourceScript    = newScript(lua("source"))
+	raiseScript     = newScript(lua("raise"))
+	raiseHeldScript = newScript(lua("raiseheld"))
 )
 
 // script is a Lua script, called by its hash.
@@ -104,5 +56,7 @@ func newScript(text string) *script {
 	return &script{s, text, s.Hash()}
 }
 
-// function is a Lua function of what a file does. Its own functions are there only once it is called.
-func function(head, body string) string { return "local function " + head + "\n" + body + "end\n" }
+// function is a Lua function of what files do. Their own functions are there only once it is called.
+func function(head string, names ...string) string {
+	return "local function " + head + "\n" + lua(names...) + "end\n"
+}

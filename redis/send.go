@@ -119,8 +119,6 @@ func (scriptError) RedisError() {}
 
 // answers are the server's that are this driver's own to explain.
 var answers = []redisnode.Answer{
-	{Code: "WRONGTYPE", Means: "the key of the lock, prefix and name, or one of ours beside it, which begin with fl, " +
-		"holds a value of another type, which some other program put there: use another name or prefix"},
 	{Code: "FLEND", Means: "the counter of tokens of this lock's slot, a key that begins with fl, is " +
 		"at the end of its numbers, or holds no number: some program has written to it"},
 	{Code: "ERR This instance has cluster support disabled", Means: "the server is not one of a cluster: use redis://"},

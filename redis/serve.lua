@@ -1,5 +1,5 @@
--- Takes in the value of the lock, nil for none, and buries the holds of a group that have ended: who calls it must
--- serve the queue. A marker whose holds are lost keeps everybody out until it expires. Follows holds.lua.
+-- Takes in the value of the lock, nil for none, and deletes the holds of a group that have ended: its caller must
+-- serve the queue. A marker whose holds are lost keeps all out until it expires. Follows holds.lua.
 local function tally(value)
   local mode, n = marker(value)
   taken = nil
@@ -15,12 +15,13 @@ end
 -- waiter has said by which of its asks it takes that, and the gates are those that it was judged by
 -- then, it holds the lock from now on, and hears so. Otherwise it must send its acquire again, which the
 -- gates may refuse: until then what it has is a claim. The last of 16 in one call has such a claim, and
--- its acquire goes on. The dead are dropped at the head, 1,000 in one call, also where it is not their turn,
--- for those behind them may have the lock. The waiter that stays the first looks by itself before the time of a
--- claim is over. Stops at the waiter self, who takes the lock himself, and returns whether it is his turn.
+-- its acquire goes on. The dead are dropped at the head, also where it is not their turn, for those behind them may
+-- have the lock. The waiter that stays the first looks by itself before the time of a claim is over. Stops at the
+-- waiter self, who takes the lock himself, and returns whether it is his turn; nil if it stopped at the 1,000 that one
+-- call takes out, so that the waiter looks again at once.
 local function serve(pub, self, claim)
-  local given, dead = 0, 0
-  while true do
+  local given = 0
+  for _ = 1, 1000 do
     local h = call('ZRANGE', QUEUE, 0, 0)[1]
     if not h or h == self then return true end
     local to, said, owner = waiter(pub, h)
@@ -31,8 +32,6 @@ local function serve(pub, self, claim)
     end
     if not to then
       drop(h)
-      dead = dead + 1
-      if dead == 1000 then return false end
     elseif given == 16 or held ~= '' and not (mode and admits(mode, limit)) then
       if held == 'x' or heard(pub, to) then return false end
       drop(h)

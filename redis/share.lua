@@ -29,11 +29,13 @@ function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
   end
 
   tally(value)
+  local turn = false
   if n then
     n, slot = tonumber(n), tonumber(slot)
     if n <= floor then n = draw(floor) end
-  elseif held ~= 'x' and serve(pub, nonce, claim) and admits(mode, limit) then
-    n, slot = number(mode, floor)
+  elseif held ~= 'x' then
+    turn = serve(pub, nonce, claim)
+    if turn and admits(mode, limit) then n, slot = number(mode, floor) end
   end
   if n then
     put(nonce, mode, limit, owner, ttl, 'h', n, slot)
@@ -43,7 +45,7 @@ function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
   end
   if wait == 't' then return {'locked'} end
 
-  -- Of permits one that ends makes room. Who dies in front of others is dropped by their look, so they
+  -- The end of one permit makes room. Waiters drop a dead one in front of them when they look, so they
   -- look every second while the lock is held by a group.
   local foreign, most, pttl = 1, 1000
   if held == 'x' then
@@ -53,6 +55,7 @@ function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
   elseif held == 'p' and mode == 'p' then
     pttl = ends(0) - ms
   end
+  if turn == nil then pttl, foreign = 0, 0 end
   local said = mode .. num(limit) .. ':' .. (ask ~= '' and ask .. '/' .. version or '-')
   return join(nonce, ticket, pttl or call('PTTL', LOCK), foreign, most, slack, process, said, owner)
 end
@@ -62,18 +65,11 @@ function release(nonce, keep, kind, claim, pub)
   local value = redis.pcall('GET', LOCK) -- a key of another type is not ours
   if type(value) == 'table' then value = '' end
   groups()
-  local ours = value and sub(value, 1, 33) == nonce .. ':'
-  local had = 0
-  tally(value or nil)
+  tally(value)
+  local ours, had = held ~= 'x' and held ~= '' and call('ZSCORE', HOLDS, nonce), 0
   if ours then
-    call('DEL', LOCK)
-    held = ''
-  elseif held ~= 'x' and held ~= '' then
-    ours = call('ZSCORE', HOLDS, nonce)
-    if ours then
-      had = ours - ms
-      remove(nonce)
-    end
+    had = ours - ms
+    remove(nonce)
   end
   local reply = left(ours, keep, kind, had)
   if held ~= 'x' then serve(pub, '', claim) end -- it may have been in the way of others, or the dead were

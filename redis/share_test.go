@@ -123,8 +123,6 @@ func TestLostReplyOfAReleaseOfAGroup(t *testing.T) {
 	awaitTombstones(t, c, time.Second)
 }
 
-// A writer that died in the queue keeps the readers behind it out no longer than Traits.DeadWaiter:
-// whether its connection ended, or its host vanished. Nothing is released meanwhile.
 // A release whose first copy never arrives is answered as of a hold that was lost, if that was broken meanwhile.
 func TestReleaseOfABrokenHoldIsSentAgain(t *testing.T) {
 	t.Parallel()
@@ -150,6 +148,8 @@ func TestReleaseOfABrokenHoldIsSentAgain(t *testing.T) {
 	want(t, "Unlock", <-done, fencelock.ErrLost)
 }
 
+// A writer that died in the queue keeps the readers behind it out no longer than Traits.DeadWaiter:
+// whether its connection ended, or its host vanished. Nothing is released meanwhile.
 func TestDeadWaitingWriter(t *testing.T) {
 	t.Parallel()
 	for _, end := range []struct {
@@ -217,7 +217,7 @@ func TestWriterThatLeavesServes(t *testing.T) {
 	writer.Cancel()
 	for _, p := range late {
 		le := p.Granted(t, time.Second)
-		if took := p.At.Sub(left); took > 300*time.Millisecond {
+		if took := p.At.Sub(left); took > 600*time.Millisecond {
 			t.Errorf("granted %v after the writer gave up, want it at once", took)
 		}
 		if le.Token() != reader.Token() {
@@ -242,7 +242,7 @@ func TestOneOfSeveralExpires(t *testing.T) {
 		}
 	}
 	var hs []*core.Hold
-	for i, ttl := range []time.Duration{20 * time.Second, 400 * time.Millisecond, 10 * time.Second} {
+	for i, ttl := range []time.Duration{20 * time.Second, 2 * time.Second, 10 * time.Second} {
 		r := request(i, ttl)
 		g, err := d.Acquire(t.Context(), r)
 		must(t, err)
@@ -265,9 +265,9 @@ func TestOneOfSeveralExpires(t *testing.T) {
 	_, err := d.Acquire(t.Context(), request(3, time.Minute))
 	want(t, "a fourth", err, backend.ErrLocked)
 	wait := begin(t, open(t, s.URL()).Semaphore("x", 3).Acquire)
-	le := wait.Granted(t, 3*time.Second)
-	if took := wait.At.Sub(began); took < 300*time.Millisecond || took > time.Second {
-		t.Errorf("the permit of a dead holder was had after %v, want about its 400 ms", took)
+	le := wait.Granted(t, 4*time.Second)
+	if took := wait.At.Sub(began); took < time.Second || took > 3*time.Second {
+		t.Errorf("the permit of a dead holder was had after %v, want about its 2 s", took)
 	}
 	if le.Slot() != 1 || le.Token() <= hs[1].Token {
 		t.Errorf("got slot %d and token %d, want slot 1 and more than %d", le.Slot(), le.Token(), hs[1].Token)
@@ -309,7 +309,7 @@ func TestManyAreLetIn(t *testing.T) {
 		in = append(in, le)
 	}
 	t.Logf("%d readers were in after %v", n, took)
-	if took > 500*time.Millisecond {
+	if took > time.Second {
 		t.Errorf("%d readers were in after %v, want it at once", n, took)
 	}
 	if last.Over() {
@@ -429,7 +429,7 @@ func TestGroupWithoutMemory(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
 	c := foreign(t, s)
-	const ttl = time.Second
+	const ttl = 1500 * time.Millisecond
 	a, b := open(t, s.URL(), fencelock.WithTTL(ttl)), open(t, s.URL(), fencelock.WithTTL(3*ttl))
 	ls := []*fencelock.Lease{
 		get(t, a.RWMutex("x").RLock), get(t, b.RWMutex("x").RLock), get(t, a.Semaphore("y", 2).Acquire),

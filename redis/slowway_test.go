@@ -10,6 +10,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/redis"
@@ -32,6 +33,29 @@ func TestConnectionOnASlowWay(t *testing.T) {
 	}
 	p.Cut()
 	unlock(t, le)
+}
+
+// A program's own cluster client that knows no slots yet asks for them first, and makes no call outlive its ctx.
+func TestClusterClientThatKnowsNoSlots(t *testing.T) {
+	t.Parallel()
+	p, _ := proxied(t, servers.Redis(t, servers.RedisOptions{}))
+	p.Set(faultproxy.BlackHole)
+	c := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: []string{p.Addr()}})
+	d, err := redis.New(c, nil)
+	must(t, err)
+	claims := []*backend.Claim{{Request: request("x", nonceA, "")}}
+	for what, call := range map[string]func(context.Context) error{
+		"Enter": func(ctx context.Context) error { return d.Enter(ctx, claims[0]) },
+		"Keep":  func(ctx context.Context) error { return d.Keep(ctx, claims, true)[0] },
+	} {
+		began := time.Now()
+		want(t, what, call(within(t, 300*time.Millisecond)), context.DeadlineExceeded)
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("%s, bounded by 300ms, took %v", what, took)
+		}
+	}
+	must(t, c.Close())
+	must(t, d.Close())
 }
 
 // A lease in a cluster is renewed by connections that may have to be made first, which takes a program's own client

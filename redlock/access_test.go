@@ -74,7 +74,7 @@ func TestTLSAndPassword(t *testing.T) {
 const (
 	rights = "~fencelock:* ~fl* resetchannels &fl* -@all +eval +evalsha +info +time +get +set " +
 		"+del +exists +pexpire +pttl +hget +hset +hdel +hmget +hgetall +hvals +rpush +ltrim " +
-		"+lpos +scan +publish +subscribe"
+		"+lpos +zadd +zrem +zrange +scan +publish +subscribe"
 	functions = " +fcall +function|load"
 )
 
@@ -276,4 +276,40 @@ func TestFunctionsOnceThereAreReplicas(t *testing.T) {
 		unlock(t, lock(t, l.Mutex("a")))
 		return lists() == had
 	})
+}
+
+// A user with rights to some names keeps what it holds of them, though what it may not have any more is renewed in the
+// same call. It has a right to functions all the same.
+func TestRightsToSomeNames(t *testing.T) {
+	t.Parallel()
+	g := servers.Redises(t, 3, servers.RedisOptions{Users: []string{"u on >p ~* &* +@all"}})
+	c := over(t, g, g.Addrs())
+	d := closing(t, strings.Replace(c.url("fresh=1"), "//", "//u:p@", 1))
+	var hs []*core.Hold
+	for i, name := range []string{"mine-1", "other-1", "mine-2", "mine-3", "other-2"} {
+		r := request(name, fmt.Sprint(i), "")
+		grant, err := d.Acquire(t.Context(), r)
+		must(t, err)
+		hs = append(hs, &core.Hold{Request: r, Grant: grant})
+	}
+	for _, r := range c.direct {
+		must(t, r.Do(t.Context(), "ACL", "SETUSER", "u", "resetkeys", "~fencelock:mine*", "~fl*").Err())
+	}
+	for what, errs := range map[string][]error{"Renew": d.Renew(t.Context(), hs), "Check": d.Check(t.Context(), hs)} {
+		for i, h := range hs {
+			if strings.HasPrefix(h.Name, "mine") {
+				must(t, errs[i])
+			} else {
+				want(t, what+" of "+h.Name, errs[i], backend.ErrInvalid)
+			}
+		}
+	}
+	must(t, d.Release(t.Context(), hs[0]))
+	for i, r := range c.direct {
+		stats, err := r.Info(t.Context(), "commandstats").Result()
+		must(t, err)
+		if strings.Contains(stats, "cmdstat_evalsha:") {
+			t.Errorf("node %d was asked by scripts, which notice less of what it has forgotten", i)
+		}
+	}
 }

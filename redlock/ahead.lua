@@ -13,7 +13,7 @@ local function count(locks, at)
     local id, value = ARGV[from + 1], values[lock]
     if ARGV[from] == 'r' then
       freed[lock] = value and string.sub(value, 1, #id + 1) == id .. ':' or freed[lock]
-    elseif not far(agreed(ARGV[from + 4]).floor) and (not value or freed[lock]) then
+    elseif not far(agreed(ARGV[from + 4]).floor, ARGV[from + 3]) and (not value or freed[lock]) then
       free[#free + 1], with[#free + 1] = i, terms
       named[#named + 1] = 'c' .. ARGV[from + 3]
     end

@@ -23,6 +23,12 @@ const (
 	// voteMost is how long a claim waits for the votes of a majority at the most. A claim that does not
 	// wait is sent five times in 5 s, and the engine ends the first three sends sooner.
 	voteMost = 1200 * time.Millisecond
+	// splitLeast is how long a claim waits at the least for the other nodes, once a majority has answered and has
+	// not given its votes.
+	splitLeast = 20 * time.Millisecond
+	// connectMost is how long it waits at the most for one that may have to make a connection: the engine ends its
+	// first sends after 700 ms.
+	connectMost = 500 * time.Millisecond
 )
 
 var (
@@ -161,7 +167,11 @@ func (s *store) vote(ctx context.Context, c *backend.Claim) error {
 		c: c, known: p.token, numbers: make([]backend.Token, len(s.nodes)),
 		question: s.ask(ctx, most, vote, p.ballot.answered),
 	}
-	err := v.each(ctx, most, v.take, v.decided)
+	err := v.each(ctx, most, v.take, func() bool { return v.decided() || v.short() })
+	if err == nil && v.short() && !v.decided() {
+		took := asked.Elapsed()
+		err = v.each(ctx, min(v.slowest(took), most-took), v.take, v.decided)
+	}
 	if v.forgetful() {
 		s.mendSoon()
 	}
@@ -197,7 +207,11 @@ func (s *store) undo(c *backend.Claim, p *place) {
 	if p.ballot.nothing() {
 		return
 	}
-	s.free(nil, c.Request, p.ballot, undone, false)
+	how := undone + " 0"
+	if p.queued && p.splits > 0 { // its vote took it out of the waiters
+		how += fmt.Sprint(" ", p.stamp, " ", s.process)
+	}
+	s.free(nil, c.Request, p.ballot, how)
 	p.ballots++
 	p.token, p.ballot = 0, s.ballot(c.Nonce+"."+strconv.Itoa(p.ballots))
 }
@@ -208,7 +222,7 @@ func patience(ttl time.Duration) time.Duration {
 	return min(max(ttl/4, 50*time.Millisecond), voteMost)
 }
 
-// version is that of the gates that a claim was judged by: their records.
+// version is the version of the gates that a claim was judged by: their records.
 func version(gates *backend.Record) string {
 	if gates == nil {
 		return ""
@@ -237,6 +251,24 @@ func (v *votes) decided() bool {
 	quorum := v.s.quorum
 	return v.gone || v.count >= quorum && (v.known == 0 || v.have(v.known) >= quorum) ||
 		v.count+v.rest() < quorum && v.good >= quorum
+}
+
+// short reports whether a majority has answered, and only votes that are still to come can win. A node that
+// is silent must not keep several clients that have split the votes from trying again.
+func (v *votes) short() bool { return v.good >= v.s.quorum && v.count < v.s.quorum }
+
+// slowest is how long a ballot that is short waits for the other nodes, after so long for the majority: twice as long
+// as that, or as the last call took that one of them answered, and longer for the connection that a call may have to
+// make. A node that has just become silent was as fast as any, and one that is slow decides a ballot as before.
+func (v *votes) slowest(took time.Duration) time.Duration {
+	took, seen := 2*took, v.seen()
+	for _, n := range v.nodes {
+		if !slices.ContainsFunc(seen, func(a answer) bool { return a.node == n.index }) {
+			last := time.Duration(n.took.Load())
+			took = max(took, 2*last, min(4*last, connectMost))
+		}
+	}
+	return max(took, splitLeast)
 }
 
 // have is how many votes have this number.

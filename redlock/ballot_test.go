@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -104,6 +105,19 @@ func thrice(t *testing.T) (*goredis.Client, *store) {
 	return client, d.store
 }
 
+// settledThrice is thrice with a node that votes.
+func settledThrice(t *testing.T) (*goredis.Client, *store) {
+	t.Helper()
+	client, s := thrice(t)
+	if _, err := s.nodes[0].ask(t.Context(), []op{{stateKey, []any{"s"}}}); err != nil { // makes the node's state
+		t.Fatal(err)
+	}
+	if err := client.HDel(t.Context(), stateKey, "until").Err(); err != nil { // ends its quarantine
+		t.Fatal(err)
+	}
+	return client, s
+}
+
 // A vote that is given again takes nobody's place, and comes after no release and no Break.
 func TestVoteAgainOnANode(t *testing.T) {
 	t.Parallel()
@@ -167,6 +181,146 @@ func TestVoteAgainOnANode(t *testing.T) {
 	}
 }
 
+// A waiter that undoes a ballot which lost to a split is among the waiters again before the node keeps the lock for the
+// one that came first. It is not pushed, for it looks by itself.
+func TestUndoOfASplitBallot(t *testing.T) {
+	t.Parallel()
+	client, s := settledThrice(t)
+	one, other := strings.Repeat("1", 32), strings.Repeat("2", 32)
+	for _, tt := range []struct {
+		lock, stamp string // of the one that undoes; the other has 5
+		kept, push  string
+	}{
+		{"older", "4", one, "w200 " + other},
+		{"younger", "6", other, "g " + other},
+		{"none", "", other, "g " + other},
+	} {
+		sub := client.Subscribe(t.Context(), channel+"p"+tt.lock)
+		t.Cleanup(func() { _ = sub.Close() })
+		if _, err := sub.Receive(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		how := undone + " 0"
+		if tt.stamp != "" {
+			how += " " + tt.stamp + " p" + tt.lock
+		}
+		vote := func(id, stamp string) []any {
+			terms := "30000 0 " + cmp.Or(stamp, "0") + " p" + tt.lock + "\x00\x00owner"
+			return []any{"v", id, time.Now().UnixMicro(), bucket(tt.lock), terms}
+		}
+		for _, args := range [][]any{
+			vote(one, tt.stamp), vote(other, "5"), {"r", one, bucket(tt.lock), "0 " + how},
+		} {
+			if _, err := s.nodes[0].ask(t.Context(), []op{{tt.lock, args}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := client.Get(t.Context(), "fl\x00rl:v"+tt.lock).Val(); got != tt.kept {
+			t.Errorf("%s: the lock is kept for %q, want %q", tt.lock, got, tt.kept)
+		}
+		if tt.stamp != "" { // where the undo comes after a Leave, as long as a Lock that was cancelled may be waiting
+			now, err := client.Time(t.Context()).Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var until int64
+			entry := client.HGet(t.Context(), waitKey+tt.lock, one).Val()
+			if n, err := fmt.Sscan(entry, &until); n != 1 {
+				t.Fatalf("%s: the waiter is %q: %v", tt.lock, entry, err)
+			}
+			if left := time.UnixMilli(until).Sub(now); left > time.Second {
+				t.Errorf("%s: the waiter counts as alive for %v, want at most a second", tt.lock, left)
+			}
+		}
+		m, err := sub.ReceiveMessage(t.Context())
+		if err != nil || m.Payload != tt.push {
+			t.Errorf("%s: got the push %v, %v, want %q", tt.lock, m, err, tt.push)
+		}
+	}
+}
+
+// Waiters that died behind others are taken out while the lock is held: a waiter that crashes again and again must not
+// fill the queue of a lock that is held for weeks.
+func TestDeadWaitersAreTakenOut(t *testing.T) {
+	t.Parallel()
+	client, s := settledThrice(t)
+	const dead = 200
+	p := client.Pipeline()
+	p.Set(t.Context(), "a", "a stranger's", time.Minute)
+	for i := range dead {
+		nonce := fmt.Sprintf("%032x", i)
+		p.ZAdd(t.Context(), "fl\x00rl:qa", goredis.Z{Score: float64(2 + i), Member: nonce})
+		p.HSet(t.Context(), waitKey+"a", nonce, fmt.Sprint(time.Now().Add(-time.Minute).UnixMilli(), " p"))
+	}
+	if _, err := p.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	args := []any{"v", strings.Repeat("f", 32), time.Now().UnixMicro(), bucket("a"), "30000 0 1 p\x00\x00owner"}
+	looks := 0
+	for ; client.ZCard(t.Context(), "fl\x00rl:qa").Val() > 1 && looks < 10*dead; looks++ {
+		if _, err := s.nodes[0].ask(t.Context(), []op{{"a", args}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%d dead waiters were taken out by %d looks of a live one", dead, looks)
+	if left := client.HLen(t.Context(), waitKey+"a").Val(); left != 1 {
+		t.Errorf("%d waiters are left after %d looks, want the live one", left, looks)
+	}
+}
+
+// However many wait for a lock, its release reads two of them, and takes out 1,000 dead ones at the most.
+func TestReleaseBeforeManyWaiters(t *testing.T) {
+	t.Parallel()
+	client, s := settledThrice(t)
+	sub := client.Subscribe(t.Context(), channel+"p")
+	t.Cleanup(func() { _ = sub.Close() })
+	if _, err := sub.Receive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const waiters = 5000
+	id := strings.Repeat("1", 32)
+	for _, tt := range []struct {
+		lock string
+		till time.Duration
+		left int64  // in the line
+		kept string // for whom
+	}{
+		{"alive", time.Minute, waiters, fmt.Sprintf("%032x", 0)},
+		{"dead", -time.Minute, waiters - 1000, ""},
+	} {
+		p := client.Pipeline()
+		p.Set(t.Context(), tt.lock, id+":5:owner", time.Minute)
+		for i := range waiters {
+			nonce, till := fmt.Sprintf("%032x", i), time.Now().Add(tt.till).UnixMilli()
+			p.ZAdd(t.Context(), "fl\x00rl:q"+tt.lock, goredis.Z{Score: float64(i), Member: nonce})
+			p.HSet(t.Context(), waitKey+tt.lock, nonce, fmt.Sprint(till, " p"))
+		}
+		p.ConfigResetStat(t.Context())
+		if _, err := p.Exec(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		release := op{tt.lock, []any{"r", id, bucket(tt.lock), ""}}
+		if replies, err := s.nodes[0].ask(t.Context(), []op{release}); err != nil || replies[0] != int64(1) {
+			t.Fatalf("%s: got %v, %v", tt.lock, replies, err)
+		}
+		stats := client.InfoMap(t.Context(), "commandstats").Val()["Commandstats"]
+		if all := stats["cmdstat_hgetall"] + stats["cmdstat_hvals"]; all != "" {
+			t.Errorf("%s: all of them were read: %s", tt.lock, all)
+		}
+		if got := client.ZCard(t.Context(), "fl\x00rl:q"+tt.lock).Val(); got != tt.left {
+			t.Errorf("%s: %d are left in the line, want %d", tt.lock, got, tt.left)
+		}
+		if got := client.Get(t.Context(), "fl\x00rl:v"+tt.lock).Val(); got != tt.kept {
+			t.Errorf("%s: the lock is kept for %q, want %q", tt.lock, got, tt.kept)
+		}
+	}
+	for _, want := range []string{fmt.Sprintf("g %032x", 0), fmt.Sprintf("w200 %032x", 1)} {
+		if m, err := sub.ReceiveMessage(t.Context()); err != nil || m.Payload != want {
+			t.Errorf("got the push %v, %v, want %q", m, err, want)
+		}
+	}
+}
+
 // A client whose clock is far ahead takes the numbers along no further than a quarantine makes good: after a loss of
 // all data they begin at the nodes' clocks.
 func TestProposalFarAhead(t *testing.T) {
@@ -204,11 +358,7 @@ func TestProposalFarAhead(t *testing.T) {
 // Votes for a ballot that was too late, and whose undoing is under way, are no other holder's.
 func TestOwnVotesAreNobodyElses(t *testing.T) {
 	t.Parallel()
-	client, s := thrice(t)
-	_ = s.settle(t.Context()) // makes the node's state; its quarantine ends here
-	if err := client.HDel(t.Context(), stateKey, "until").Err(); err != nil {
-		t.Fatal(err)
-	}
+	client, s := settledThrice(t)
 	r := &backend.Request{Name: "x", Nonce: strings.Repeat("a", 32), Owner: "o", TTL: 10 * time.Second}
 	ballots := 1
 	ask := func(holder string, wait bool) (time.Duration, error) {
@@ -235,5 +385,62 @@ func TestOwnVotesAreNobodyElses(t *testing.T) {
 	}
 	if _, err := ask(strings.Repeat("b", 32), false); !errors.Is(err, backend.ErrLocked) {
 		t.Errorf("held by another: got %v, want ErrLocked", err)
+	}
+}
+
+// A floor that a bucket's counter covers is not too far ahead of the clock, alone or in a call of several.
+func TestFloorThatACounterCovers(t *testing.T) {
+	t.Parallel()
+	client, s := settledThrice(t)
+	floor := time.Now().UnixMicro() + 5*backend.FloorAhead
+	if err := client.HSet(t.Context(), stateKey, "c"+bucket("a"), floor).Err(); err != nil {
+		t.Fatal(err)
+	}
+	vote := func(lock, by string, floor int64) op {
+		terms := fmt.Sprint("30000 ", floor, " 0 p\x00\x00owner")
+		return op{lock, []any{"v", strings.Repeat(by, 32), time.Now().UnixMicro(), bucket(lock), terms}}
+	}
+	for _, ops := range [][]op{
+		{vote("a", "1", floor)},
+		{vote("b", "2", 0), vote("a", "3", floor), vote("c", "4", 0)},
+		{vote("b", "5", floor), vote("a", "6", floor), vote("c", "7", floor)},
+	} {
+		if err := client.Del(t.Context(), "a", "b", "c").Err(); err != nil {
+			t.Fatal(err)
+		}
+		replies, err := s.nodes[0].ask(t.Context(), ops)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, reply := range replies {
+			res, _ := reply.([]any)
+			want := int64(0)
+			if ops[i].lock != "a" && strings.Contains(ops[i].args[4].(string), fmt.Sprint(floor)) {
+				want = 8
+			}
+			if len(res) != 2 || res[0] != want || ops[i].lock == "a" && res[1].(int64) <= floor {
+				t.Errorf("the vote for %s of %d: got %v, want {%d, …}", ops[i].lock, len(ops), reply, want)
+			}
+		}
+	}
+}
+
+// What a node refuses for the keys of one lock is no other lock's business, though both go to it in one call.
+func TestRefusedForTheKeysOfAnother(t *testing.T) {
+	t.Parallel()
+	client, s := thrice(t)
+	if err := client.Set(t.Context(), waitKey+"bad", "x", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	var batch []*request
+	for _, lock := range []string{"good", "bad", "good"} {
+		q := s.question(s.nodes[:1], 1)
+		batch = append(batch, &request{ops: []op{{lock, []any{"i"}}}, to: q})
+	}
+	_ = s.nodes[0].call(batch) // of which each has its answer
+	for i, want := range []error{nil, backend.ErrInvalid, nil} {
+		if got := batch[i].to.heard[0].err; !errors.Is(got, want) {
+			t.Errorf("%s: got %v, want %v", batch[i].ops[0].lock, got, want)
+		}
 	}
 }

@@ -16,7 +16,7 @@
 // where there is none: so a program that uses the canonical SET key value NX PX on that key at a
 // majority excludes us and is excluded. The lock is held while a majority of the nodes has it for
 // the same id. The id is the nonce of the acquisition, and in later ballots the nonce and the number
-// of the ballot, for what is late of one ballot must not touch the next. An operator sees on each
+// of the ballot, so that a late request of one ballot cannot touch the next. An operator sees on each
 // node:
 //
 //	prefix+name        the lock
@@ -25,7 +25,8 @@
 //	                   number that all its numbers exceed (base), at most 4,096 counters (c…), how
 //	                   many calls have changed something (s…, one for each version of the
 //	                   library), and what it is (about)
-//	fl\0rl:w<lock>     who waits: nonce, with its place, until when it counts as alive, and its process
+//	fl\0rl:q<lock>     the waiters: nonce, by its place
+//	fl\0rl:w<lock>     until when each of them counts as alive, and its process
 //	fl\0rl:v<lock>     the waiter that a freed lock is kept for, for 0.2 s
 //	fl\0rl:x<id>       tombstone of a ballot that was given up while a request was under way
 //	fl\0rl:r<bucket>   the last 128 ids released, for a release that is sent again: after more, that
@@ -33,25 +34,29 @@
 //	fl\0rl:g<prefix>   gates of the keyspace, if a migration has set any: a hash, by migration
 //	fl\0rl:k<prefix>\0<migration>  what the migration's clients report of themselves; expires with the last of them
 //
-// What is left of a name once nobody holds it or waits for it: nothing. The rest is constant.
+// A name that is neither held nor waited for leaves nothing. The rest is constant.
 //
 // # Votes
 //
-// Every node is asked at once, in one call: of a function of Redis 7 (library
-// fencelock_redlock_<hash of its text>, which the client loads where it is missing, and which stays
-// on the node), or of a script where the node or the user's rights know no functions. What several
-// goroutines want of a node while a call to it is under way goes into the next call together, which
-// reads for all of them at once what their votes and releases need. A caller goes on as soon as a
-// majority has answered. Stragglers are finished in the background: their votes stay, or are undone
-// if the ballot did not win; a node that does not answer is sent what it is owed when it does. A
-// call to a node ends after 2 s, and a claim waits for the votes of a majority for a quarter of the
-// TTL, 1.2 s at most.
+// The client asks all nodes at once, each in one call of a function of Redis 7 (library
+// fencelock_redlock_<hash of its text>, which the client loads if it is missing, and which stays on
+// the node), or of a script if the node has no functions or the user no right to them. While a call
+// to a node is under way, the requests of other goroutines wait, and go in the next call together,
+// which reads what they need for all of them at once. A caller goes on as soon as a majority has
+// answered. The other answers are awaited in the background: their votes stay, or are undone if the
+// ballot did not win. A node that does not answer gets the undoing when it answers again.
 //
-// The lease is trusted for the TTL without the drift (1 % of the TTL and 2 ms; drift= is the
-// share), counted from before the votes were asked for; the engine takes its own margin off
-// besides. An error is not a refusal: without the answer of a majority an acquisition ends with
-// ErrUnavailable, and with ErrLocked where a majority answers and refuses. When several clients
-// have split the votes, each undoes its own and comes back at a random moment.
+// A call to a node ends after 2 s. A claim waits for the votes of a majority for a quarter of the
+// TTL, at most 1.2 s. If a majority has answered, but not voted for it, the claim waits for the other
+// nodes: at least 20 ms, and twice as long as the majority or their own last calls took. A node
+// that may have to connect again has four times as long as its last call, up to 500 ms.
+//
+// The lease is trusted for the TTL minus the drift (1 % of the TTL and 2 ms; drift= is the share),
+// counted from before the votes were asked for; the engine takes its own margin off besides. An
+// error is not a refusal: an acquisition ends with ErrUnavailable if no majority answers, and with
+// ErrLocked if a majority answers and refuses. When several clients have split the votes, each undoes
+// its own and comes back at a random moment, but all nodes keep the lock for the waiter among them
+// that came first.
 //
 // # Quarantine
 //
@@ -60,12 +65,12 @@
 // clients. A TTL + Grace above it is ErrInvalid. No persistence is needed, and no delayed restart
 // by an operator.
 //
-// A node that has settled and has not got a lock which a majority has is asked for its vote again
-// by the holder's renewals and looks. So a lease outlives restarts of all nodes, one after the
-// other, if they are a quarantine and the lease's TTL apart: then the node that came back has a
-// vote for it, before the next one goes.
+// If a node has settled and lacks a lock that a majority has, the holder's renewals and looks ask it
+// for its vote again. So a lease outlives restarts of all nodes, one after the other, if they are a
+// quarantine and the lease's TTL apart: the node that came back has voted for it before the next one
+// goes.
 //
-// Every vote and every renewal asks whether the node forgot, in two ways:
+// Every vote and every renewal checks in two ways whether the node forgot:
 //
 //   - It compares the server's run id with the one in the data. They differ after a restart, a
 //     FLUSHALL, with another server's data, and on a new node.
@@ -78,25 +83,25 @@
 //
 // A script has no memory. It asks INFO each time for the run id, and for what the server was
 // promoted from, which finds a failover and back, but neither restored keys nor DEBUG RELOAD. Two
-// versions of the library count for themselves: what one of them has changed, and the data has
-// lost, only a client of the same version finds. A virtual machine that is set back together with
-// the memory of its processes looks to all of them as if nothing had happened: that is not
-// detected.
+// versions of the library count for themselves: if the data loses a change that one of them made,
+// only a client of the same version finds that out. A virtual machine that is set back together with
+// the memory of its processes looks to all of them as if nothing had happened: that is not detected.
 //
 // New nodes cannot be told from nodes that lost everything, so a new cluster waits once, unless an
-// operator says fresh=1: no lock was forgotten. That is heeded only if every node answers and none
-// has settled since its start, and does nothing for a node that restarts; but a cluster of which all nodes
-// were restarted within one quarantine is taken for a new one, so take it out of the URL once the cluster runs.
+// operator says fresh=1: no lock was forgotten. The nodes heed that only if all of them answer and
+// none has settled before, as its data tells, so it does nothing for a single node that restarts. But a
+// cluster whose nodes were all restarted without their data within one quarantine looks like a new one:
+// take fresh=1 out of the URL once the cluster runs.
 //
 // # Tokens
 //
 // Each node answers with a number: above its counter, above its base (its clock at the end of its
 // last quarantine), at least the client's clock in µs (as far as that is not ahead of the node's by
 // more than a quarter of the quarantine), and above the floor. The greatest of the votes is the
-// token. If not a majority gave it, it is written back before the grant, and that counts only where
-// the lock is still ours and still has the number that this client was given. So each later grant
-// has a vote from a node that knows the token. Package tests/models/redlock checks this by visiting
-// every state.
+// token. If fewer than a majority gave it, the client writes it back before the grant, and counts
+// only nodes on which the lock is still ours and still has the number that this client was given. So
+// each later grant has a vote from a node that knows the token. Package tests/models/redlock checks
+// this by visiting every state.
 //
 // # Waiting
 //
@@ -110,36 +115,36 @@
 //
 // # Gates
 //
-// A node compares in its vote the gates that it has with those that the client has judged the
-// request by, in an EXISTS that it asks anyway while it has none; where they are others, the client
-// judges by those that a majority has. A change of a gate must reach every node, or it is an error
-// that names those that are missing; the first node of the URL decides between several who change
-// one at once (with nodes in another order both may fail, and try again). A majority is enough to
-// read them. A node without a gate that another has, or with an older one, is given the latest by
-// the next client that sees it, in a vote or in Gates: so it has it back before the end of its
-// quarantine as a rule, and one such node opens nothing. A majority that loses its data together,
-// or before any client has looked, has lost its gates.
+// In its vote a node compares its gates with those by which the client has judged the request, in an
+// EXISTS that it asks anyway while it has none. If they differ, the client judges by the gates of a
+// majority. A change of a gate must reach every node, or it is an error that names the missing nodes.
+// If several clients change a gate at once, the first node of the URL decides between them (if their
+// URLs list the nodes in different orders both may fail, and try again). A majority is enough to read
+// the gates. If a node lacks a gate that another has, or has an older one, the next client that sees
+// it, in a vote or in Gates, gives it the latest: as a rule before the end of its quarantine, and one
+// such node opens nothing. A majority that loses its data together, or before any client has looked,
+// has lost its gates.
 //
-// Undrained searches all nodes, wants a majority of which none forgot anything since a quarantine
-// ago, and counts a lock that even one of them has: what a lost ballot left behind can delay it by a
-// TTL. Behind the owner in a lock's value a NUL and a migration mark a holder in PhaseBoth.
+// Undrained searches all nodes, wants a majority that forgot nothing since a quarantine ago, and
+// counts a lock that even one node has: the remains of a lost ballot can delay it by a TTL. Behind
+// the owner in a lock's value, a NUL and a migration mark a holder in PhaseBoth.
 //
 // # What is not promised
 //
-// Mutual exclusion when a node's wall clock jumps forward, so that it expires a lock early, and the
-// lock has then no majority any more: that of one node is enough if the others of the majority were
-// just enough. The tokens still differ, and a resource that checks them refuses the older holder.
-// Tokens across a loss of data where a node's clock was set back by more than the quarantine, or
-// after a floor that was ahead of the nodes' clocks. Anything where nodes evict keys, replicate to
-// each other, or clients disagree about the quarantine or the nodes: one that is to be replaced is
-// stopped for good before the first program lists the new one, and all programs are stopped before
-// the number of nodes is another.
+//   - Mutual exclusion when a node's wall clock jumps forward, so that it expires a lock early and
+//     the lock has no majority any more. One such node is enough if the majority was a bare one. The
+//     tokens still differ, and a resource that checks them refuses the older holder.
+//   - Rising tokens across a loss of data if a node's clock was set back by more than the quarantine,
+//     or after a floor that was ahead of the nodes' clocks.
+//   - Anything if nodes evict keys or replicate to each other, or if clients disagree about the
+//     quarantine or the nodes. Stop a node that is to be replaced for good before the first program
+//     lists the new one, and stop all programs before you change the number of nodes.
 //
 // # What the servers need
 //
 // Redis 6 or later, maxmemory-policy noeviction, clocks that are kept by slewing. With ACLs: the
 // lock keys and ~fl*, the channels &fl*, and the commands EVAL, EVALSHA, INFO, TIME, GET, SET, DEL,
-// EXISTS, PEXPIRE, PTTL, the H and L commands of the scripts, RPUSH, SCAN, PUBLISH, SUBSCRIBE; and
+// EXISTS, PEXPIRE, PTTL, the H, L and Z commands of the scripts, RPUSH, SCAN, PUBLISH, SUBSCRIBE; and
 // FCALL, FUNCTION|LOAD on Redis 7, and MGET, without which each vote costs more of the node's time.
 // A holder looks every 0.6 s whether a majority still has its lock, so a Break is noticed within a
 // second.

@@ -48,7 +48,7 @@ type Options struct {
 	// from 0 (none given: DefaultDrift) to below 0.5. The grant is trusted for that much less, and 2 ms.
 	Drift float64
 	// Fresh is an operator's word that no lock was forgotten: nodes in quarantine settle at once. It is heeded
-	// only if every node answers and none has settled since its start; see the package documentation.
+	// only if every node answers and none has settled before; see the package documentation.
 	Fresh bool
 }
 
@@ -144,11 +144,11 @@ func (s *store) node(i int, client goredis.UniversalClient) (*node, error) {
 // Traits returns what the Redlock backend promises.
 func (s *store) Traits() backend.Traits { return backend.TraitsOf("redlock") }
 
-// Calls implements backend.Driver. What goes to a node together is decided for each node alone, so
-// that a lock waits for no other lock's votes.
+// Calls implements backend.Driver. Each node has batches of its own, so that a lock waits for no other
+// lock's votes.
 func (s *store) Calls() backend.Calls { return backend.Calls{Most: 1} }
 
-// Close implements backend.Driver. What is still owed to nodes that answer is sent first.
+// Close implements backend.Driver. It first sends what it still owes to nodes that answer.
 func (s *store) Close() error {
 	s.hubs.Close()
 	for _, n := range s.nodes {

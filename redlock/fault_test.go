@@ -443,3 +443,17 @@ func TestFreshBesideASettledNode(t *testing.T) {
 	must(t, c.Servers()[2].Kill())
 	unlock(t, lock(t, open(t, c.url("fresh=1")).Mutex("a")))
 }
+
+// A node whose state is of another type, which some other program has put there, says so.
+func TestForeignState(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	l := open(t, c.url("fresh=1"))
+	unlock(t, lock(t, l.Mutex("a")))
+	for _, r := range c.direct {
+		must(t, r.Del(t.Context(), state).Err())
+		must(t, r.Set(t.Context(), state, "x", 0).Err())
+	}
+	_, err := l.Mutex("a").TryLock(t.Context())
+	want(t, "TryLock", err, fencelock.ErrInvalid)
+}

@@ -30,12 +30,13 @@ end
 
 -- r: releases or undoes.
 -- args   id  bucket  how: "ms to keep a tombstone, or 0; remember the id as released: 0, 1, or 2, which was sent
---        before; leave the waiters: 1 or 0"; or "", which is "0 1 0"
+--        before; leave the waiters: 1 or 0"; a waiter that comes back after split votes adds " stamp
+--        process", so that every node keeps the lock for the same one; or "", which is "0 1 0"
 -- reply  1 released, now or before | 0 not ours | -2 not ours, and it may be among the releases that were dropped
 ops.r = function(lock)
   local id, bucket, how = args(3)
-  local keep, remember, leaves = '0', '1', '0'
-  if how ~= '' then keep, remember, leaves = string.match(how, '^(%d+) (%d) (%d)$') end
+  local keep, remember, leaves, stamp, process = '0', '1', '0', '', ''
+  if how ~= '' then keep, remember, leaves, stamp, process = string.match(how, '^(%d+) (%d) (%d) ?(%d*) ?(%S*)$') end
   local ring = RING .. bucket
   local _, mine = read(lock, id)
   if mine then
@@ -61,15 +62,17 @@ ops.r = function(lock)
         RINGS[which] = due + 60000000
       end
     end
-    if not clear and call('EXISTS', WAITERS .. lock) == 1 then wake(lock) end
+    -- It asks again sooner than that, unless it has left: by another connection, that may have come before this.
+    if stamp ~= '' then join(lock, nonceOf(id), stamp, process, 500) end
+    if not clear and call('EXISTS', WAITERS .. lock) == 1 then wake(lock, nonceOf(id)) end
     return 1
   end
   if remember ~= '0' and call('LPOS', ring, id) then return 1 end
   return remember == '2' and call('LPOS', ring, '-') and -2 or 0
 end
 
--- b: frees the lock if one of these holds it, and refuses votes for them from now on, also where it has none. A copy
--- that comes late meets nobody who has got the lock since, but a stranger with the same value.
+-- b: frees the lock if one of these holds it, and refuses votes for them from now on, also where it has none. A late
+-- copy frees the lock of no later holder, except of a stranger with the same value.
 -- args ids, each between spaces, for a stranger - and the SHA-1 of its value   reply 1 | {5} a key of another type
 ops.b = function(lock)
   local ids = args(1)

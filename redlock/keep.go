@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -65,6 +66,10 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 		default:
 			s.voteAgain(c, ballots[i])
 		}
+	}
+	forbidden := func(a answer) bool { return redisnode.Forbidden(a.err) } // for the key of another's lock, perhaps
+	if half := len(cs) / 2; half > 0 && backend.Final(errs[0]) && slices.ContainsFunc(q.seen(), forbidden) {
+		return append(s.Keep(ctx, cs[:half], extend), s.Keep(ctx, cs[half:], extend)...)
 	}
 	return errs
 }

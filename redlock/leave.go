@@ -29,7 +29,7 @@ func (s *store) Leave(ctx context.Context, cs []*backend.Claim) {
 		case c.Held:
 			how, p.again = released, true
 		}
-		s.free(q, c.Request, p.ballot, how, p.queued || !c.Held && c.Wait)
+		s.free(q, c.Request, p.ballot, how+" "+flag(p.queued || !c.Held && c.Wait))
 		p.token = 0
 		c.Err = q.holder(ctx, !c.Held)
 	}
@@ -50,17 +50,18 @@ const (
 )
 
 // free sends the release of a ballot to every node, with a tombstone where something of it may be
-// under way. A node that does not answer gets it when it does. to may be nil.
-func (s *store) free(to *question, r *backend.Request, b *ballot, remember string, leave bool) {
+// under way. A node that does not answer gets it when it does. to may be nil; how is what hold.lua's
+// r has behind the tombstone.
+func (s *store) free(to *question, r *backend.Request, b *ballot, how string) {
 	lock := s.prefix + r.Name
 	keep := r.TTL + r.Grace + tombstone
 	until := time.Now().Add(keep)
 	release := func(keep time.Duration) []op {
-		how := ""
-		if keep > 0 || remember != released || leave {
-			how = fmt.Sprint(redisnode.Millis(keep), " ", remember, " ", flag(leave))
+		text := ""
+		if keep > 0 || how != released+" 0" {
+			text = fmt.Sprint(redisnode.Millis(keep), " ", how)
 		}
-		return []op{{lock, []any{"r", b.id, bucket(lock), how}}}
+		return []op{{lock, []any{"r", b.id, bucket(lock), text}}}
 	}
 	certain, doubtful := release(0), []op(nil)
 	b.end()

@@ -43,15 +43,13 @@ type sight struct {
 // read takes in a reply of look.lua's i. A node where the key is of another type has no vote of anybody.
 func (v *view) read(reply any) error {
 	v.answers++
-	res, _ := reply.([]any)
-	if len(res) != 4 {
+	var text string
+	var there, pttl, waiters int64
+	if !redisnode.Read(reply, &text, &there, &pttl, &waiters) {
 		return errForeignType
 	}
-	text, _ := res[0].(string)
-	pttl, _ := res[2].(int64)
-	waiters, _ := res[3].(int64)
 	v.waiters = append(v.waiters, int(waiters))
-	if res[1] == int64(1) {
+	if there == 1 {
 		val := redisnode.Parse(text)
 		if v.ids == nil {
 			v.ids = map[string][]sight{}
@@ -289,8 +287,8 @@ func (n *node) state(ctx context.Context) (state, error) {
 	return st, err
 }
 
-// Break implements backend.Driver. A majority must have freed the lock of whoever a majority knows; the
-// others follow when they answer. A vote for one who waits stays, but where nobody holds the lock.
+// Break implements backend.Driver. A majority must have freed the lock of every holder that a majority
+// knows; the other nodes follow when they answer. A vote for a waiter stays if the lock is held.
 func (s *store) Break(ctx context.Context, name string) error {
 	v, err := s.view(ctx, name)
 	if err != nil {
@@ -305,7 +303,7 @@ func (s *store) Break(ctx context.Context, name string) error {
 			ids += id + " "
 			continue
 		}
-		for _, stranger := range seen { // who is known by the value
+		for _, stranger := range seen { // known by the value
 			ids += fmt.Sprintf("-%x ", sha1.Sum([]byte(stranger.text))) //nolint:gosec // as above
 		}
 	}

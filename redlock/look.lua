@@ -4,18 +4,19 @@ ops.i = function(lock)
   if type(value) == 'table' then return {5} end
   local live = 0
   for _, w in ipairs(call('HVALS', WAITERS .. lock)) do
-    local till = string.match(w, '^%d+ (%d+) ')
+    local till = string.match(w, '^(%d+) ')
     if till and tonumber(till) >= ms() then live = live + 1 end
   end
   return {value or '', value and 1 or 0, call('PTTL', lock), live}
 end
 
 -- s: the node's state.
--- reply {1 if it has settled, run id, until or "", when it or the last one began, INFO of the server}
+-- reply {1 if it has settled, 2 if it had before, as its data tells, or 0; run id, until or "", when it or the last
+--        one began, INFO of the server}
 ops.s = function()
   quarantine()
   local s = call('HMGET', STATE, 'run', 'until', 'began')
-  return {left == 0 and 1 or 0, s[1], s[2] or '', s[3] or '', call('INFO', 'server')}
+  return {left == 0 and 1 or base > 0 and 2 or 0, s[1], s[2] or '', s[3] or '', call('INFO', 'server')}
 end
 
 -- f: an operator's word that no lock was forgotten: ends the quarantine that the operator's client

@@ -120,9 +120,9 @@ func (s *store) mendSoon() {
 	})
 }
 
-// gates returns what the nodes have, nil for one that does not answer. A majority must. Those that
-// have no gate, or an older one, get the latest first: they lost it, or whoever changed it was
-// interrupted, and a change that has begun may always be finished.
+// gates returns what the nodes have, nil for one that does not answer. A majority must. Nodes without a
+// gate, or with an older one, get the latest first: they lost it, or its change was interrupted, and a
+// change that has begun may always be finished.
 func (s *store) gates(ctx context.Context) ([]gateList, error) {
 	for again := false; ; again = true {
 		lists := make([]gateList, len(s.nodes))

@@ -58,7 +58,7 @@ type request struct {
 	by time.Time
 }
 
-// answer gives one to whoever waits for it.
+// answer gives an answer to the caller that waits for it.
 func (r *request) answer(a answer) {
 	if r.note != nil {
 		r.note(a)
@@ -70,8 +70,8 @@ func (r *request) answer(a answer) {
 
 var errBehind = errors.New("it has not answered for long: too many requests wait for it")
 
-// node is one of the Redis servers. What is asked while a call is under way
-// goes into the next call together.
+// node is one of the Redis servers. Requests that come while a call is under way go into the next call
+// together.
 type node struct {
 	index    int
 	client   goredis.UniversalClient
@@ -79,7 +79,8 @@ type node struct {
 	settings string // as state.lua has it
 	s        *store
 
-	scripts atomic.Bool // it has no functions for us
+	scripts atomic.Bool  // it has no functions for us
+	took    atomic.Int64 // how long the last call took that it answered; 0: it is silent
 
 	mu      sync.Mutex
 	queue   []*request
@@ -158,6 +159,12 @@ func (n *node) work() {
 		n.begun = append(n.begun, began)
 		n.mu.Unlock()
 		err := n.call(batch)
+		switch took := time.Since(began); {
+		case err == nil:
+			n.took.Store(int64(took))
+		case took > 4*time.Duration(n.took.Load()): // and not slow
+			n.took.Store(0)
+		}
 		n.mu.Lock()
 		i := slices.Index(n.begun, began)
 		n.begun = slices.Delete(n.begun, i, i+1)
@@ -204,7 +211,7 @@ func (n *node) call(batch []*request) error {
 	}
 	args, ops := n.asked(batch)
 	replies, err := n.run(ctx, args)
-	if len(batch) > 1 && full(err) { // what needs no memory is not to fail with what does
+	if len(batch) > 1 && ofOne(err) {
 		for _, r := range batch {
 			err = n.call([]*request{r})
 		}
@@ -226,7 +233,7 @@ func (n *node) call(batch []*request) error {
 }
 
 // asked returns a call of body for these requests, with the number of keys, but without the command
-// and what it runs. The terms of a vote are not said again if they are those of the one before.
+// and what it runs. The terms of a vote are left out if they are the same as of the vote before.
 func (n *node) asked(batch []*request) (args []any, ops int) {
 	for _, r := range batch {
 		ops += len(r.ops)
@@ -253,6 +260,12 @@ func (n *node) asked(batch []*request) (args []any, ops int) {
 		}
 	}
 	return args, ops
+}
+
+// ofOne reports whether the server refused a call for what one of its requests needs, and the others may not: memory,
+// or a key that the user has no right to or that is of another type.
+func ofOne(err error) bool {
+	return full(err) || redisnode.Forbidden(err) || err != nil && strings.Contains(err.Error(), "WRONGTYPE")
 }
 
 // full reports whether the server refused a write for lack of memory: in a script, where it has no

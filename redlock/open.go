@@ -132,8 +132,8 @@ func (s *store) probe(ctx context.Context) error {
 	}
 }
 
-// look wants the states of a majority of the nodes, and that of those that answer in time none is too
-// old and no two are one server.
+// look wants the states of a majority of the nodes. Of the nodes that answer in time none may be too
+// old, and no two may be one server.
 func (s *store) look(ctx context.Context) error {
 	var bad error
 	runs := map[string]string{} // addresses by run id
@@ -161,10 +161,10 @@ func (s *store) look(ctx context.Context) error {
 }
 
 // settle gives the operator's word that no lock was forgotten. It is heeded only where it can be
-// true: every node must answer and none may have settled since its start, for among nodes that have, one
+// true: every node must answer and none may have settled before, as its data tells, for among nodes that have, one
 // that has not is one that lost its data. Otherwise the nodes keep to their quarantine. So it does nothing
-// for a node that restarts, but all that restart within one quarantine look new, with their data or
-// without. Where some have settled, another client may be giving its word, and the others follow.
+// for a node that restarts, but all that restart without their data within one quarantine look new. Where some have
+// settled, another client may be giving its word, and the others follow.
 func (s *store) settle(ctx context.Context) error {
 	states := make([]state, len(s.nodes))
 	q := s.ask(ctx, callMost, []op{{stateKey, []any{"s"}}}, nil)
@@ -172,14 +172,14 @@ func (s *store) settle(ctx context.Context) error {
 		states[a.node], _, err = stateOf(a.replies[0])
 		return err
 	}, nil)
-	settled := slices.ContainsFunc(states, func(st state) bool { return st.settled })
-	if err == nil && !settled && q.good < len(s.nodes) {
+	used := slices.ContainsFunc(states, func(st state) bool { return st.used })
+	if err == nil && !used && q.good < len(s.nodes) {
 		err = q.because(fmt.Sprintf("%d of %d nodes answered, and all must", q.good, len(s.nodes)), len(s.nodes))
 	}
 	if err != nil {
 		return fmt.Errorf("fresh: %w", err)
 	}
-	if !settled {
+	if !used {
 		// The quarantines that were seen end, and no others.
 		q := s.askEach(s.nodes, s.quorum, callMost, func(i int) op {
 			return op{stateKey, []any{"f", states[i].run, states[i].until}}
@@ -200,20 +200,17 @@ func (s *store) settle(ctx context.Context) error {
 // state is a node's.
 type state struct {
 	settled    bool
+	used       bool   // it has settled before, or has now
 	run, until string // which quarantine it is in
 	began      string // when it or the last one began
 }
 
 // stateOf reads a reply of look.lua's s, with what the server says of itself.
 func stateOf(reply any) (st state, info string, err error) {
-	res, _ := reply.([]any)
-	if len(res) != 5 {
-		return st, "", redisnode.Unexpected(reply)
+	var settled int64
+	if !redisnode.Read(reply, &settled, &st.run, &st.until, &st.began, &info) {
+		err = redisnode.Unexpected(reply)
 	}
-	st.settled = res[0] == int64(1)
-	st.run, _ = res[1].(string)
-	st.until, _ = res[2].(string)
-	st.began, _ = res[3].(string)
-	info, _ = res[4].(string)
-	return st, info, nil
+	st.settled, st.used = settled == 1, settled != 0
+	return st, info, err
 }

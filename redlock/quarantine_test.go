@@ -130,6 +130,26 @@ func TestFresh(t *testing.T) {
 	unlock(t, lock(t, waiting.Mutex("a")))
 }
 
+// It is not heeded where the data of the nodes, which are older than a lock, tells that they had settled before.
+func TestFreshAfterARestartWithOlderData(t *testing.T) {
+	t.Parallel()
+	g := servers.Redises(t, 3, servers.RedisOptions{Config: []string{"save 3600 1"}})
+	c := over(t, g, g.Addrs())
+	l := open(t, c.url("fresh=1"))
+	unlock(t, lock(t, l.Mutex("warm")))
+	for i, r := range c.direct {
+		await(t, 5*time.Second, "it has settled", func() bool { return c.settled(t, i) })
+		must(t, r.Save(t.Context()).Err())
+	}
+	lock(t, l.Mutex("a"))
+	for _, s := range c.Servers() {
+		must(t, s.Kill())
+		must(t, s.Start())
+	}
+	_, err := open(t, c.url("fresh=1")).Mutex("a").TryLock(t.Context())
+	want(t, "TryLock while another may hold the lock", err, fencelock.ErrUnavailable)
+}
+
 // It is not heeded while a node does not answer: that one may have votes, or have settled.
 func TestFreshNeedsEveryNode(t *testing.T) {
 	t.Parallel()

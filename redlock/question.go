@@ -123,7 +123,7 @@ func (q *question) each(ctx context.Context, most time.Duration, take func(answe
 	}
 }
 
-// majority waits for all answers, and wants those of a majority.
+// majority waits for all answers, and wants the answers of a majority.
 func (q *question) majority(ctx context.Context, take func(answer) error) error {
 	return q.enough(q.each(ctx, callMost, take, nil))
 }
@@ -136,10 +136,14 @@ func (q *question) enough(err error) error {
 	return err
 }
 
-// err says that no majority answered, and why.
+// err says that no majority answered, or none the same, and why.
 func (q *question) err() error {
-	return q.because(fmt.Sprintf("no majority: %d of %d nodes answered, %d are needed",
-		q.good, len(q.s.nodes), q.s.quorum), q.s.quorum)
+	what, needed := "no majority", "are needed"
+	if q.good >= q.s.quorum {
+		what, needed = "the votes are split", "that agree are needed"
+	}
+	return q.because(fmt.Sprintf("%s: %d of %d nodes answered, %d %s",
+		what, q.good, len(q.s.nodes), q.s.quorum, needed), q.s.quorum)
 }
 
 // seen returns the answers that the caller has seen.

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
 var (
@@ -43,8 +45,8 @@ var (
 	script     = goredis.NewScript(scriptText)
 )
 
-// library is body as a function of Redis 7, whose name says which text it is. What is local to a
-// library lives as long as the server's process, at most, and so does the run id: it is asked for
+// library is body as a function of Redis 7, whose name says which text it is. Local variables of a
+// library live as long as the server's process, at most, and so does the run id: it is asked for
 // once. LIBRARY is the field of the node's state with its count.
 var (
 	library = "fencelock_redlock_" + shortHash(body)
@@ -94,5 +96,5 @@ func (n *node) run(ctx context.Context, args []any) ([]any, error) {
 // to them.
 func noFunctions(err error) bool {
 	return goredis.HasErrorPrefix(err, "unknown command") || goredis.HasErrorPrefix(err, "unknown subcommand") ||
-		goredis.HasErrorPrefix(err, "NOPERM")
+		goredis.HasErrorPrefix(err, "NOPERM") && !redisnode.Forbidden(err)
 }

@@ -8,12 +8,13 @@
 --       2… for each operation its kind and arguments (vote.lua, hold.lua, look.lua, gate.lua)
 --
 -- Of ours besides, all with a NUL byte, which no lock's name has:
---   fl\0rl:x<id> tombstone   fl\0rl:v<lock> reservation   fl\0rl:w<lock> waiters: hash nonce -> "stamp until process"
+--   fl\0rl:x<id> tombstone   fl\0rl:v<lock> reservation   fl\0rl:w<lock> waiters: hash nonce -> "until process"
+--   fl\0rl:q<lock> their order: zset nonce -> stamp
 --   fl\0rl:r<bucket> ids released last
 --   fl\0rl:g<prefix> gates: hash migration -> record as JSON
 --   fl\0rl:k<prefix>\0<migration> clients: hash id -> "until record"
-local STATE, TOMB, RESERVED, WAITERS = 'fl\0rl', 'fl\0rl:x', 'fl\0rl:v', 'fl\0rl:w'
-local RING, GATES, CHANNEL = 'fl\0rl:r', 'fl\0rl:g', 'fl\0rl:p'
+local STATE, TOMB, RESERVED = 'fl\0rl', 'fl\0rl:x', 'fl\0rl:v'
+local WAITERS, LINE, RING, GATES, CHANNEL = 'fl\0rl:w', 'fl\0rl:q', 'fl\0rl:r', 'fl\0rl:g', 'fl\0rl:p'
 
 -- What one call has and has read so far; run.lua begins it. set is what ARGV[1] says. op is which
 -- operation it does, terms are those of the last vote. What ahead.lua has read: values, by lock,
@@ -145,9 +146,11 @@ local function quarantine(bucket)
   return left, s[4]
 end
 
--- Whether a floor is further ahead of the node's clock than a floor may be, an hour.
-local function far(floor)
+-- Whether a floor is further ahead of the node's clock than a floor may be, an hour, and no migration has raised the
+-- numbers there.
+local function far(floor, bucket)
   return floor > (SEEN or 0) + 3600000000 and floor > us() + 3600000000
+    and floor > math.max(base, tonumber(call('HGET', STATE, 'c' .. bucket) or 0))
 end
 
 -- The number of a vote of these terms, above its bucket's counter; base is known.
@@ -164,31 +167,53 @@ local function read(lock, id)
   return v, type(v) == 'string' and string.sub(v, 1, #id) == id and string.byte(v, #id + 1) == 58
 end
 
+-- The process of a waiter; nil if its time has passed.
+local function waiter(lock, nonce)
+  local till, process = string.match(call('HGET', WAITERS .. lock, nonce) or '', '^(%d+) (%S+)$')
+  if till and tonumber(till) >= ms() then return process end
+end
+
+-- Takes a waiter out.
+local function drop(lock, nonce)
+  call('ZREM', LINE .. lock, nonce)
+  call('HDEL', WAITERS .. lock, nonce)
+end
+
+-- Puts a waiter into the queue of a lock, where it counts as alive for so many ms. It looks at four others there at
+-- most, and takes out the dead.
+local function join(lock, nonce, stamp, process, alive)
+  clear = false
+  call('ZADD', LINE .. lock, stamp, nonce)
+  call('HSET', WAITERS .. lock, nonce, num(ms() + alive) .. ' ' .. process)
+  if call('PTTL', WAITERS .. lock) < alive then
+    call('PEXPIRE', LINE .. lock, alive)
+    call('PEXPIRE', WAITERS .. lock, alive)
+  end
+  local line = call('ZRANGE', LINE .. lock, 0, 63)
+  for i = 1, #line, 16 do
+    local other = line[(us() + i) % #line + 1]
+    if not waiter(lock, other) then drop(lock, other) end
+  end
+end
+
 -- Tells the first live waiter that the lock is free, and keeps others from it for a moment; tells the
 -- second to look when that is over. A waiter is alive if its time has not passed and a push finds a listener.
-local function wake(lock)
+-- The waiter self is alive, and looks by itself. One call takes out 1,000 dead waiters at the most; the waiters
+-- behind them look by themselves.
+local function wake(lock, self)
   clear = false
-  local all = call('HGETALL', WAITERS .. lock)
-  local line = {}
-  for i = 1, #all, 2 do
-    local stamp, till, process = string.match(all[i + 1], '^(%d+) (%d+) (%S+)$')
-    if till and tonumber(till) >= ms() then
-      line[#line + 1] = {tonumber(stamp), all[i], process}
+  local message, at = 'g ', 0
+  for _ = 1, 1000 do
+    local nonce = call('ZRANGE', LINE .. lock, at, at)[1]
+    if not nonce then return end
+    local process = waiter(lock, nonce)
+    if not process or nonce ~= self and call('PUBLISH', CHANNEL .. process, message .. nonce) == 0 then
+      drop(lock, nonce)
+    elseif at == 0 then
+      call('SET', RESERVED .. lock, nonce, 'PX', set.reserve)
+      message, at = 'w' .. set.reserve .. ' ', 1
     else
-      call('HDEL', WAITERS .. lock, all[i])
-    end
-  end
-  table.sort(line, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
-  local told = false
-  for _, w in ipairs(line) do
-    local message = told and ('w' .. set.reserve) or 'g'
-    if call('PUBLISH', CHANNEL .. w[3], message .. ' ' .. w[2]) == 0 then
-      call('HDEL', WAITERS .. lock, w[2])
-    elseif told then
       return
-    else
-      call('SET', RESERVED .. lock, w[2], 'PX', set.reserve)
-      told = true
     end
   end
 end
@@ -196,7 +221,7 @@ end
 -- Takes a waiter out, and passes on what was kept for it. mine: the lock is its own, and is passed on by its release.
 local function leave(lock, nonce, mine)
   if clear then return end
-  call('HDEL', WAITERS .. lock, nonce)
+  drop(lock, nonce)
   if call('GET', RESERVED .. lock) == nonce then
     call('DEL', RESERVED .. lock)
     if not mine and call('EXISTS', lock) == 0 then wake(lock) end

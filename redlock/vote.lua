@@ -11,7 +11,7 @@ ops.v = function(lock)
   local t, nonce = agreed(text), nonceOf(id)
   local wait, c = quarantine(bucket)
   if wait > 0 then return {2, wait} end
-  if far(t.floor) then return {8, us()} end
+  if far(t.floor, bucket) then return {8, us()} end
   local value, mine, special
   if not (clear and not values[lock]) and there(lock, TOMB .. id, RESERVED .. lock) then
     if call('EXISTS', TOMB .. id) == 1 then return {3} end
@@ -38,15 +38,12 @@ ops.v = function(lock)
     if not call('SET', lock, value, 'PX', t.ttl, 'NX') then return {5} end
     if values then values[lock] = value end
     if reserved then call('DEL', RESERVED .. lock) end
-    if t.stamp ~= '0' and not clear then call('HDEL', WAITERS .. lock, nonce) end
+    if t.stamp ~= '0' and not clear then drop(lock, nonce) end
     return {0, tonumber(s)}
   end
   local pttl = call('PTTL', value and lock or RESERVED .. lock)
   if t.stamp ~= '0' then
-    clear = false
-    local alive = (pttl < 0 or pttl > 3000) and 5000 or pttl + 2000
-    call('HSET', WAITERS .. lock, nonce, t.stamp .. ' ' .. num(ms() + alive) .. ' ' .. t.process)
-    if call('PTTL', WAITERS .. lock) < alive then call('PEXPIRE', WAITERS .. lock, alive) end
+    join(lock, nonce, t.stamp, t.process, (pttl < 0 or pttl > 3000) and 5000 or pttl + 2000)
   end
   if not value then return {4, pttl} end
   return {1, pttl, string.match(value, '^(%x[%x.]*):%d+:') or ''}

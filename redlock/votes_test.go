@@ -3,13 +3,15 @@ package redlock
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Three of five nodes have answered, or more: what the others say matters where they can make a majority yet.
+// Three of five nodes have answered, or more: what the others say matters where they can make a majority yet. It is
+// waited for shortly where a majority has not given its votes.
 func TestDecided(t *testing.T) {
 	t.Parallel()
 	s := &store{quorum: 3}
@@ -17,13 +19,14 @@ func TestDecided(t *testing.T) {
 		taken, good, count int
 		known              backend.Token
 		numbers            []backend.Token
-		want               bool
+		want, short        bool
 	}{
-		{taken: 3, good: 3, count: 0, want: true},
-		{taken: 3, good: 3, count: 1, want: false},
-		{taken: 4, good: 4, count: 1, want: true},
-		{taken: 4, good: 4, count: 2, want: false},
+		{taken: 3, good: 3, count: 0, want: true, short: true},
+		{taken: 3, good: 3, count: 1, want: false, short: true},
+		{taken: 4, good: 4, count: 1, want: true, short: true},
+		{taken: 4, good: 4, count: 2, want: false, short: true},
 		{taken: 4, good: 2, count: 1, want: false}, // an outage, perhaps
+		{taken: 2, good: 2, count: 2, want: false},
 		{taken: 3, good: 3, count: 3, want: true},
 		{taken: 3, good: 3, count: 3, known: 7, numbers: []backend.Token{7, 7, 8}, want: false},
 		{taken: 4, good: 4, count: 4, known: 7, numbers: []backend.Token{7, 7, 8, 7}, want: true},
@@ -32,8 +35,20 @@ func TestDecided(t *testing.T) {
 			question: &question{s: s, nodes: make([]*node, 5), taken: tt.taken, good: tt.good},
 			count:    tt.count, known: tt.known, numbers: tt.numbers,
 		}
-		if got := v.decided(); got != tt.want {
-			t.Errorf("%+v: got %v", tt, got)
+		if got, short := v.decided(), v.short(); got != tt.want || short != tt.short {
+			t.Errorf("%+v: got %v, short %v", tt, got, short)
+		}
+	}
+}
+
+// A majority that has answered is not called none.
+func TestErrorOfSplitVotes(t *testing.T) {
+	t.Parallel()
+	s := &store{quorum: 2, nodes: []*node{{index: 0}, {index: 1}, {index: 2, addr: "silent"}}}
+	for good, want := range map[int]string{1: "no majority: 1 of 3", 2: "split: 2 of 3"} {
+		q := &question{s: s, nodes: s.nodes, heard: []answer{{node: 0}, {node: 1}}, taken: 2, good: good}
+		if got := q.err().Error(); !strings.Contains(got, want) || !strings.Contains(got, "silent: no answer") {
+			t.Errorf("%d have answered: got %q, want %q", good, got, want)
 		}
 	}
 }

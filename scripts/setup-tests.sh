@@ -48,6 +48,7 @@ advice() {
 
 required() {
 	local list=",${FENCELOCK_REQUIRE:-},"
+	list=${list// /,}
 	[[ $list == *,all,* || $list == *,"$1",* ]]
 }
 

@@ -4,7 +4,8 @@
 #
 # It installs what they need where it may (setup-tests.sh), then says which backends
 # run and how, and in its last line which were not run. FENCELOCK_REQUIRE=redis,… makes a
-# missing one a failure; FENCELOCK_SERVERS=local|container chooses the kind.
+# missing one a failure; FENCELOCK_SERVERS=local|container chooses the kind. FENCELOCK_BESIDE is a command that only
+# computes, for --full: it runs where the tests wait, and its failure is theirs.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -109,7 +110,7 @@ else
 	others=$(scripts/packages.sh | grep -vE '/(bench|conformance|tests/(backends|guarantees|models/.*))$')
 	others="./postgres $others" # the longest begins first
 	{
-		nice -n 19 go test -count=1 -v "$@" ./tests/models/... >"$TMPDIR/models" 2>&1
+		nice -n 19 go test -count=1 -v -p 1 -timeout 30m "$@" ./tests/models/... >"$TMPDIR/models" 2>&1
 		compiled() { nice -n 19 go list -export -test -deps -f '' "$@" >/dev/null; }
 		compiled -race $others
 		(cd examples/nats-driver && compiled -race ./...)
@@ -118,10 +119,19 @@ else
 		compiled ./integrations/controller-runtime ./integrations/goose
 	} &
 	beside=$!
+	computes=
+	if [[ -n ${FENCELOCK_BESIDE:-} ]]; then
+		nice -n 19 $FENCELOCK_BESIDE >"$TMPDIR/computes" 2>&1 &
+		computes=$!
+	fi
 	# With the race detector the backends' rules take twelve minutes: go test -race ./tests/backends
 	go test -count=1 -vet=off -shuffle=on -timeout 30m "$@" ./tests/backends || status=$?
 	wait "$beside" || status=$?
 	grep -v '^=== ' "$TMPDIR/models"
+	if [[ -n $computes ]]; then
+		wait "$computes" || status=$?
+		cat "$TMPDIR/computes"
+	fi
 	# Faults are made beside nothing else, and the processes that meet them are not slowed by the race detector.
 	go test -count=1 -vet=off -shuffle=on -timeout 20m "$@" ./tests/guarantees || status=$?
 	# What an operation costs is counted without the race detector, which allocates; and the rules' own tests are slow

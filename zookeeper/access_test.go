@@ -96,6 +96,7 @@ func TestBadURLs(t *testing.T) {
 		"zookeeper://localhost?db=1", "zookeeper://:pass@localhost", "zookeeper://localhost?prefix=%00",
 		"zookeeper://localhost/app?prefix=locks", "zookeeper://localhost/app?prefix=tokens",
 		"zookeeper://localhost/app?prefix=done", "zookeeper://localhost/app?prefix=clients",
+		"zookeeper://localhost?prefix=zookeeper",
 		"zookeeper://localhost?tls_ca=/etc/ca.pem", "zookeepers://localhost?tls_ca=/no/such/file.pem",
 	} {
 		_, err := fencelock.Open(t.Context(), at)

@@ -31,7 +31,7 @@ type place struct {
 	ended  chan error         // of size 1
 	cancel context.CancelFunc // ends the one that is under way aside
 
-	// What follows is written by the operation that is under way.
+	// The operation that is under way writes these.
 	s       *session  // changed only while there is none
 	doubt   bool      // a request that makes nodes of ours was not answered
 	wait    string    // our node in the queue; empty if there is none
@@ -51,6 +51,7 @@ type place struct {
 	undone  bool            // by undo
 	watched string
 	watch   *watch
+	seen    line // what it has read of a long queue that it stands in; see known
 
 	news atomic.Pointer[news]
 
@@ -97,7 +98,7 @@ func (st *store) find(c *backend.Claim) *place {
 	return st.places[c.Nonce]
 }
 
-// length is that of the hold.
+// length is how long the hold lasts.
 func (p *place) length() time.Duration { return p.r.TTL + p.r.Grace }
 
 // load is what the claim adds to the transaction that ends its session: the path of its node, with
@@ -121,9 +122,9 @@ const (
 	undoing
 )
 
-// do does what a call of Enter, Ask or Leave is for, and returns when that has ended or ctx has.
-// What was sent cannot be taken back, and a server that is slow would only be further behind if it
-// were asked again: so the operation goes on when ctx ends. The next call waits for it; one that gives up ends it.
+// do runs the operation of a call of Enter, Ask or Leave, and returns when that has ended or ctx has.
+// A request that was sent cannot be taken back, and a second copy would only delay a slow server more:
+// so the operation goes on when ctx ends. The next call waits for it; a Leave ends it.
 func (p *place) do(ctx context.Context, c *backend.Claim, k kind) error {
 	select {
 	case p.turns <- struct{}{}:
@@ -158,7 +159,7 @@ func (p *place) do(ctx context.Context, c *backend.Claim, k kind) error {
 		case fresh, err == nil, backend.Final(err), errors.Is(err, backend.ErrGates):
 			return err
 		}
-		// What an earlier call began has had no answer: it is asked again.
+		// The operation of an earlier call has had no answer: it is asked again.
 	}
 }
 
@@ -230,12 +231,12 @@ func (p *place) join(k kind) error {
 		return err
 	}
 	p.unwatch()
-	p.s, p.wait, p.turn, p.doubt = s, "", nil, false
+	p.s, p.wait, p.turn, p.doubt, p.seen = s, "", nil, false, line{}
 	return nil
 }
 
-// Ask implements backend.Driver: one multi, if the lock is free. What others have changed meanwhile
-// is asked for, and the claim sent again.
+// Ask implements backend.Driver: one multi, if the lock is free. If others have changed something
+// meanwhile, it looks, and sends the claim again.
 func (st *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
 		p := st.place(c)

@@ -147,7 +147,7 @@ func (s *session) depart() {
 			s.depart() // what it could not take along
 			f.fly()
 			s.landed(f)
-			runtime.Gosched() // who has just been answered may come along
+			runtime.Gosched() // callers that have just been answered may come along
 			f = s.board(m, s.await(context.Background()))
 		}
 		s.marks <- m
@@ -172,7 +172,7 @@ func (s *session) board(m *mark, ended error) *flight {
 	}
 	f := &flight{s: s, mark: m, apart: time.Since(b.wrong) < busyFor}
 	b.queue = slices.DeleteFunc(b.queue, func(u *unit) bool {
-		return len(f.units) < b.most && f.load <= maxLoad && f.add(u)
+		return len(f.units) < b.most && f.load < requestLoad && f.add(u)
 	})
 	if len(f.units) == 0 {
 		return nil
@@ -183,8 +183,8 @@ func (s *session) board(m *mark, ended error) *flight {
 	return f
 }
 
-// landed hands out the results of a flight. What was not done because an operation failed that is
-// none of its own goes again, with fewer at a time: others' may be in the way.
+// landed hands out the results of a flight. A unit that was not done because another's operation
+// failed goes again, with fewer at a time.
 func (s *session) landed(f *flight) {
 	again := f.land()
 	for _, u := range again {
@@ -205,8 +205,8 @@ func (s *session) landed(f *flight) {
 	b.mu.Unlock()
 }
 
-// flight is what leaves in one multi: if it grants anything the check of the gates, that of the base, and what tells
-// the zxid; the units' operations; the mark.
+// flight leaves in one multi. It has, if it grants anything, the checks of the gates and the base and the write that
+// tells the zxid; the units' operations; the mark.
 type flight struct {
 	s      *session
 	units  []*unit
@@ -244,7 +244,7 @@ func (f *flight) add(u *unit) bool {
 		f.gated, f.gates = true, u.gates
 	}
 	f.noted = f.noted || u.noted
-	f.load += 3 * u.p.load()
+	f.load += u.count() * u.p.load()
 	if u.grants {
 		f.units = append(f.units, u)
 	} else {
@@ -276,7 +276,7 @@ func (f *flight) fly() {
 // number puts the base so that the grants exceed their floors. Those that cannot be made end.
 func (f *flight) number() {
 	f.origin = f.s.st.base.state()
-	us, _ := f.s.st.clock.now()
+	us := f.s.st.clock.now()
 	f.units = slices.DeleteFunc(f.units, func(u *unit) bool {
 		if !u.grants {
 			return false
@@ -286,7 +286,7 @@ func (f *flight) number() {
 			err = errBase
 		} else if u.era == 0 {
 			var raised bool
-			raised, err = f.origin.exceed(u.p.r.Floor, us)
+			raised, err = f.origin.exceed(u.p.r.Floor, false, us)
 			f.raised = f.raised || raised
 		}
 		if err != nil {
@@ -472,14 +472,6 @@ type mark struct {
 	slot   int
 	there  bool  // the node was created
 	number int64 // what was written last
-}
-
-func newMarks() chan *mark {
-	marks := make(chan *mark, flightsMost)
-	for i := range flightsMost {
-		marks <- &mark{slot: i + 1}
-	}
-	return marks
 }
 
 func (m *mark) path(s *session) string {

@@ -198,8 +198,8 @@ func get(ctx context.Context, s *session, path string) (node, error) {
 
 // sync makes what the session reads next as new as anything that was answered to anyone before.
 // ZooKeeper's own sync is not enough: a leader that has lost its followers, and does not know yet,
-// answers it. A write is agreed on by a majority, and a session sees its own. Who may not write, or
-// finds nothing to write to, has to be content with sync.
+// answers it. A write is agreed on by a majority, and a session sees its own writes. A user that may
+// not write, or finds nothing to write to, has sync only.
 func (s *session) sync(ctx context.Context) error {
 	_, err := together(ctx, s, "sync", true, func(ctx context.Context) (struct{}, error) {
 		_, err := s.touch(ctx)
@@ -238,7 +238,7 @@ func (s *session) children(ctx context.Context, path string) ([]string, error) {
 	})
 }
 
-// line reads who stands at a lock.
+// line reads the holders and the queue of a lock.
 func (s *session) line(ctx context.Context, lock string) (line, error) {
 	return s.lineBy(ctx, lock, (*zk.Conn).Children)
 }
@@ -267,7 +267,7 @@ func (s *session) lineBy(
 			return line{}, err
 		}
 		l := readLine(children)
-		l.version = stat.Version
+		l.version, l.stat = stat.Version, *stat
 		return l, nil
 	})
 	if err != nil {

@@ -283,8 +283,8 @@ func TestHeldLocksAtASlowServer(t *testing.T) {
 	}
 }
 
-// What an Ask has to find out first may take longer than any call of it lasts: here what became of one that was not
-// answered takes three round trips, of 200 ms each.
+// What an Ask has to find out first may take longer than any call of it lasts, also where a waiter looks in between:
+// here what became of one that was not answered takes three round trips, of 200 ms each.
 func TestAskOutlastsItsCalls(t *testing.T) {
 	t.Parallel()
 	p, url := proxied(t, single(t).Servers()[0])
@@ -305,21 +305,29 @@ func TestAskOutlastsItsCalls(t *testing.T) {
 		}}
 	}
 	must(t, ask(claim("warm", "1"), 10*time.Second))
-	p.LoseReplyTo(1, about("/held-"))
-	p.Set(faultproxy.Mode{Delay: 100 * time.Millisecond})
-	x, calls := claim("x", "2"), 1
-	for ; ask(x, 300*time.Millisecond) != nil; calls++ {
-		if calls == 50 {
-			t.Fatalf("after %d calls: %v, want nil", calls, x.Err)
+	for i, waits := range []bool{false, true} {
+		p.LoseReplyTo(1, about("/held-"))
+		p.Set(faultproxy.Mode{Delay: 100 * time.Millisecond})
+		x, calls := claim(fmt.Sprint("x-", i), fmt.Sprint(2+i)), 1
+		x.Wait, x.Waker = waits, deaf{}
+		for ; ask(x, 300*time.Millisecond) != nil; calls++ {
+			if calls == 30 {
+				t.Fatalf("waits: %v: after %d calls: %v, want nil", waits, calls, x.Err)
+			}
+			if waits {
+				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				_ = d.Enter(ctx, x) // may end before it has an answer, too
+				cancel()
+			}
 		}
+		t.Logf("waits: %v: granted by call %d", waits, calls)
+		if p.Counts().LostReplies != int64(i+1) {
+			t.Error("no reply was lost")
+		}
+		p.Set(faultproxy.Mode{})
+		x.Leaving, x.Held = true, true
+		must(t, ask(x, 10*time.Second))
 	}
-	t.Logf("granted by call %d", calls)
-	if p.Counts().LostReplies != 1 {
-		t.Error("no reply was lost")
-	}
-	p.Set(faultproxy.Mode{})
-	x.Leaving, x.Held = true, true
-	must(t, ask(x, 10*time.Second))
 }
 
 // The reply to requests that many share is lost: each finds out what became of it, and nothing is done twice.
@@ -519,33 +527,63 @@ func TestLateNewsOfAnotherQueue(t *testing.T) {
 	awaitClean(t, c, 5*time.Second)
 }
 
-// A renewal of many stays below what servers take as one request, however long the paths are.
+// measured is a connection whose largest request is kept.
+type measured struct {
+	net.Conn
+	most *atomic.Int64
+}
+
+func (c measured) Write(p []byte) (int, error) { // one request
+	for n := c.most.Load(); int64(len(p)) > n && !c.most.CompareAndSwap(n, int64(len(p))); n = c.most.Load() {
+	}
+	return c.Conn.Write(p)
+}
+
+// What many share stays below the smallest jute.maxbuffer, however long the paths are: a renewal, and the grants of
+// readers beside others, which take the most.
 func TestManyLongPaths(t *testing.T) {
 	t.Parallel()
-	const n = 450
 	z := single(t)
-	opened, err := zookeeper.New(z.Addrs(), &zookeeper.Options{
-		Chroot: "/" + strings.Repeat("c", 500), Prefix: strings.Repeat("é", 250),
-	})
-	must(t, err)
-	d := call(opened)
-	t.Cleanup(func() { must(t, d.Close()) })
-	holds, errs := make([]*core.Hold, n), make([]error, n)
-	places := make(chan struct{}, 32)
-	var wg sync.WaitGroup
-	for i := range n {
-		places <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-places }()
-			r := request(fmt.Sprintf("%03d-%s", i, strings.Repeat("é", 250)))
-			var g backend.Grant
-			g, errs[i] = d.Acquire(within(t, 20*time.Second), r)
-			holds[i] = &core.Hold{Request: r, Grant: g}
+	p, _ := proxied(t, z.Servers()[0])
+	var most atomic.Int64
+	opened := func(addr string) caller {
+		d, err := zookeeper.New([]string{addr}, &zookeeper.Options{
+			Chroot: "/" + strings.Repeat("c", 500), Prefix: strings.Repeat("é", 90),
+			Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+				conn, err := new(net.Dialer).DialContext(ctx, network, address)
+				return measured{conn, &most}, err
+			},
 		})
+		must(t, err)
+		t.Cleanup(func() { must(t, d.Close()) })
+		return call(d)
 	}
-	wg.Wait()
-	must(t, errors.Join(errs...))
-	must(t, errors.Join(d.Renew(within(t, 10*time.Second), holds)...))
+	take := func(d caller, n int) []*core.Hold {
+		holds, errs := make([]*core.Hold, n), make([]error, n)
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Go(func() {
+				r := request(fmt.Sprintf("%03d-%s", i, strings.Repeat("é", 250)))
+				r.Mode = backend.Reader
+				var g backend.Grant
+				g, errs[i] = d.Acquire(within(t, 30*time.Second), r)
+				holds[i] = &core.Hold{Request: r, Grant: g}
+			})
+		}
+		wg.Wait()
+		must(t, errors.Join(errs...))
+		return holds
+	}
+	d, other := opened(z.Addrs()[0]), opened(p.Addr())
+	must(t, errors.Join(d.Renew(within(t, 10*time.Second), take(d, 190))...))
+	hold(t, other, request("warm"))
+	p.Set(faultproxy.Mode{Delay: 50 * time.Millisecond}) // meanwhile the others come up
+	must(t, errors.Join(other.Renew(within(t, 10*time.Second), take(other, 190))...))
+	p.Set(faultproxy.Mode{})
+	t.Logf("the largest request had %d bytes", most.Load())
+	if least := int64(512 << 10); most.Load() > least {
+		t.Errorf("the largest request had %d bytes, want no more than %d", most.Load(), least)
+	}
 }
 
 func TestRaise(t *testing.T) {
@@ -560,8 +598,14 @@ func TestRaise(t *testing.T) {
 			t.Errorf("token of %q: got %d, want more than %d", name, le.Token(), floor)
 		}
 	}
-	for _, far := range []backend.Token{1 << 53, 1<<53 - 2, floor + 2*backend.FloorAhead} {
+	for _, far := range []backend.Token{1 << 53, 1<<53 - 2} {
 		want(t, "too high", d.Raise(t.Context(), far), backend.ErrInvalid)
+	}
+	r := request("x") // what a migration has raised the tokens to is not too far ahead for its locks
+	r.Floor = floor + 5*backend.FloorAhead
+	must(t, d.Raise(t.Context(), r.Floor))
+	if h := hold(t, d, r); h.Token <= r.Floor {
+		t.Errorf("with a floor of %d: got token %d", r.Floor, h.Token)
 	}
 }
 

@@ -101,3 +101,35 @@ func TestLateRemovalOfALiveWriter(t *testing.T) {
 	unlock(t, reader)
 	awaitClean(t, c, 2*time.Second)
 }
+
+// What a writer that waits behind readers says is for the next in the queue: the others look as seldom as ever.
+func TestReadersBehindALiveWriter(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits for 8s")
+	}
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	p, url := proxied(t, z.Servers()[0])
+	reader := get(t, open(t, z.URL()).RWMutex("x").RLock)
+	writer := waits(t, c, open(t, z.URL()).Mutex("x").Lock, "x", 1)
+	next := waits(t, c, open(t, z.URL()).RWMutex("x").RLock, "x", 2)
+	last := waits(t, c, open(t, url).RWMutex("x").RLock, "x", 3)
+	place := nodes(t, c, "x", "wait-")[0]
+	before := p.Counts().Requests
+	said := func() int32 {
+		_, stat, err := c.Get(place)
+		must(t, err)
+		return stat.Version
+	}
+	most := said() + 7
+	await(t, 20*time.Second, "the writer has said often that it lives", func() bool { return said() >= most })
+	if asked := p.Counts().Requests - before; asked > 2*7 { // two every 2 s, and pings
+		t.Errorf("the last in the queue asked %d times while the first said 7 times that it lives", asked)
+	}
+	unlock(t, reader)
+	unlock(t, writer.Granted(t, 5*time.Second))
+	unlock(t, next.Granted(t, 5*time.Second))
+	unlock(t, last.Granted(t, 5*time.Second))
+	awaitClean(t, c, 2*time.Second)
+}

@@ -16,11 +16,6 @@ const (
 	dialLongest = 500 * time.Millisecond // up to this
 )
 
-// silent is the client library's logger.
-type silent struct{}
-
-func (silent) Printf(string, ...any) {}
-
 // hosts gives the client library one server after the other. Pauses are dial's.
 type hosts struct {
 	s       *session
@@ -60,7 +55,7 @@ func (s *session) dial(network, address string, _ time.Duration) (net.Conn, erro
 		}
 	}
 	s.mu.Lock()
-	s.reach.failed++ // until the server has greeted
+	s.reach.failed++ // until something is answered
 	s.mu.Unlock()
 	w, err := s.connect(network, address)
 	s.mu.Lock()
@@ -114,12 +109,6 @@ func (st *store) shortest(ctx context.Context, network, address string) (time.Du
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	return openAndClose(conn)
-}
-
-// openAndClose sends a request for a session of 1 ms, reads the greeting, and sends the request
-// that ends the session.
-func openAndClose(conn net.Conn) (time.Duration, error) {
 	const (
 		asks     = 44 // protocol, last zxid, timeout, session, length of the password, password
 		password = 16

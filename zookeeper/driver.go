@@ -21,7 +21,7 @@ const baseLength = 30 * time.Second
 // Options of [New].
 type Options struct {
 	// Prefix is the keyspace: every lock's node is under Chroot/Prefix; the default is "fencelock:".
-	// See NoPrefix for none. It is none of locks, tokens, done and clients.
+	// See NoPrefix for none. It is none of locks, tokens, done, clients and zookeeper.
 	Prefix string
 	// NoPrefix puts the locks under the node that an empty prefix has.
 	NoPrefix bool

@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,9 +12,9 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// maxChecks is how many holds are renewed by one multi, and checksLoad how much they may add to a session: a check
-// takes a little more, and a request has to fit into the smallest jute.maxbuffer.
-const maxChecks, checksLoad = 500, maxLoad / 2
+// maxChecks is how many holds are renewed by one multi, and requestLoad how many bytes the paths in a request may have:
+// each operation has a little more, and all has to fit into the smallest jute.maxbuffer.
+const maxChecks, requestLoad = 500, maxLoad / 2
 
 // errUnsettled: the session was silent for so long that the leader may be about to end it, should
 // the server that answered fall silent now.
@@ -45,7 +46,7 @@ func (st *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []e
 	for s, all := range bySession {
 		for len(all) > 0 {
 			n, load := 0, 0
-			for n < min(len(all), maxChecks) && load < checksLoad {
+			for n < min(len(all), maxChecks) && load < requestLoad {
 				load += all[n].p.load()
 				n++
 			}
@@ -58,7 +59,7 @@ func (st *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []e
 	return errs
 }
 
-// refusedMost is how many refused holds of a multi are found one by one.
+// refusedMost is how many holds of a multi that are gone or refused are found one by one.
 const refusedMost = 10
 
 // kept is a hold, and where its answer goes.
@@ -68,9 +69,10 @@ type kept struct {
 }
 
 // renew renews the holds of one multi. Those that turn out to be gone, or are refused, are left out, until the rest
-// is done. After refusedMost refusals the rest gets the last one.
+// is done. After refusedMost of them it asks for each that is left whether it is there; where they are refused, the
+// rest gets the last refusal.
 func (s *session) renew(ctx context.Context, ks []kept) {
-	for refused := 0; len(ks) > 0; {
+	for out := 0; len(ks) > 0; out++ {
 		ops := make([]any, len(ks))
 		for i, k := range ks {
 			ops[i] = &zk.CheckVersionRequest{Path: k.p.held, Version: -1}
@@ -78,13 +80,13 @@ func (s *session) renew(ctx context.Context, ks []kept) {
 		asked := backend.Now()
 		bad, err := s.multi(ctx, ops...)
 		gone := errors.Is(err, zk.ErrNoNode)
-		if bad >= 0 && (gone || err != nil && refused < refusedMost) {
+		if bad >= 0 && (gone || err != nil && out < refusedMost) {
 			if *ks[bad].err = ended(err); gone {
 				*ks[bad].err = backend.ErrLost
-			} else {
-				refused++
 			}
-			ks = append(ks[:bad], ks[bad+1:]...)
+			if ks = slices.Delete(ks, bad, bad+1); out >= refusedMost {
+				ks = s.there(ctx, ks)
+			}
 			continue
 		}
 		for _, k := range ks {
@@ -101,6 +103,16 @@ func (s *session) renew(ctx context.Context, ks []kept) {
 	}
 }
 
+// there leaves out the holds that are gone, as far as the server knows that the session is connected to.
+func (s *session) there(ctx context.Context, ks []kept) []kept {
+	abreast(len(ks), func(i int) {
+		if _, err := get(ctx, s, ks[i].p.held); errors.Is(err, zk.ErrNoNode) {
+			*ks[i].err = backend.ErrLost
+		}
+	})
+	return slices.DeleteFunc(ks, func(k kept) bool { return *k.err != nil })
+}
+
 func (p *place) isArmed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +121,7 @@ func (p *place) isArmed() bool {
 
 // arm makes the end of the holder's node tell the holder.
 func (p *place) arm(ctx context.Context) error {
-	w, err := p.s.watchEnd(ctx, p.held, func(gone bool) {
+	w, err := p.s.watchEnd(ctx, p.held, false, func(gone bool) {
 		p.mu.Lock()
 		p.armed = nil
 		p.mu.Unlock()
@@ -135,11 +147,11 @@ func (p *place) arm(ctx context.Context) error {
 	return nil
 }
 
-// granted makes the claim a hold: that of a node. Asked is when the request was sent that the
-// session's end is counted from.
+// granted makes the claim the hold of a node. The session's end is counted from the request that was
+// sent at Asked.
 func (p *place) granted(held string, g backend.Grant) {
 	p.unwatch()
-	p.wait, p.turn, p.doubt, p.fresh = "", nil, false, false
+	p.wait, p.turn, p.doubt, p.fresh, p.seen = "", nil, false, false, line{}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.held, p.grant, p.renewed = held, &g, g.Asked
@@ -281,15 +293,18 @@ func (p *place) expire() {
 	})
 }
 
-// clear deletes what a hold that is over has in the store, as long as its session does not end by
-// itself.
+// refusedFor is the longest pause between two tries to delete what the servers refuse to.
+const refusedFor = 30 * time.Second
+
+// clear deletes what a claim that is over has in the store, as long as its session does not end by
+// itself. Rights that were taken away may come back.
 func (p *place) clear(s *session) {
-	pause := 20 * time.Millisecond
+	pause, most := 20*time.Millisecond, time.Second
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		err := s.erase(ctx, p.lock, []string{p.held})
+		err := s.eraseOf(ctx, p.lock, p.r.Nonce)
 		cancel()
-		if err == nil || backend.Final(err) {
+		if err == nil {
 			return
 		}
 		select {
@@ -297,7 +312,10 @@ func (p *place) clear(s *session) {
 			return
 		case <-time.After(pause):
 		}
-		pause = min(2*pause, time.Second)
+		if backend.Final(err) {
+			most = refusedFor
+		}
+		pause = min(2*pause, most)
 	}
 }
 

@@ -28,9 +28,9 @@ func newPlaces(chroot, prefix string) places {
 // checkPrefix returns nil for a prefix that a keyspace may have.
 func checkPrefix(prefix string) error {
 	switch prefix {
-	case "locks", "tokens", "done", "clients":
+	case "locks", "tokens", "done", "clients", "zookeeper":
 		return backend.Invalid("the prefix %q: want another than locks, tokens, done and clients, which are nodes "+
-			"of the driver's own if the chroot is a keyspace too", prefix)
+			"of the driver's own if the chroot is a keyspace too, and zookeeper, which is ZooKeeper's", prefix)
 	}
 	return nil
 }

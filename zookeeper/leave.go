@@ -32,8 +32,12 @@ func (st *store) breakOne(ctx context.Context, c *backend.Claim) error {
 	if err != nil {
 		return err
 	}
-	lock := st.at.lock(c.Name)
-	nodes, err := s.of(ctx, lock, c.Nonce)
+	return s.eraseOf(ctx, st.at.lock(c.Name), c.Nonce)
+}
+
+// eraseOf is erase of the nodes of a claim.
+func (s *session) eraseOf(ctx context.Context, lock, nonce string) error {
+	nodes, err := s.of(ctx, lock, nonce)
 	if err != nil {
 		return err
 	}
@@ -114,8 +118,8 @@ func (p *place) leave() {
 	p.stop()
 }
 
-// tidy takes down the lock's node if nobody is left, beside what follows; Close waits for that. What it cannot do
-// the servers do within a minute.
+// tidy deletes the lock's node if it is empty, beside what follows; Close waits for that. If it cannot, the servers
+// delete it within a minute.
 func (p *place) tidy() {
 	st := p.st
 	st.mu.Lock()
@@ -133,11 +137,14 @@ func (p *place) tidy() {
 }
 
 // undo deletes what the claim has made. Where the servers refuse that the claim has ended all the
-// same: nobody would try again, and its session would never be closed.
+// same: the engine does not try again, and its session would never be closed.
 func (p *place) undo(ctx context.Context) (err error) {
-	if p.s != nil && !p.left {
+	if s := p.s; s != nil && !p.left {
 		if err = p.erase(ctx); err != nil && !backend.Final(err) {
 			return err
+		}
+		if err != nil {
+			p.st.flying.Go(func() { p.clear(s) })
 		}
 	}
 	p.undone = p.undone || !p.left

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/fencelock/fencelock/backend"
 )
 
@@ -23,7 +25,7 @@ const (
 	nonceLen = 32
 )
 
-// entry is one who stands at a lock, as the name of its node says.
+// entry is a holder or waiter of a lock, as the name of its node says.
 type entry struct {
 	node   string
 	nonce  string
@@ -79,12 +81,13 @@ func numbers(text string, into ...*int64) bool {
 	return true
 }
 
-// line is who stands at a lock, read from the names of the nodes under it.
+// line is the holders and the queue of a lock, read from the names of the nodes under it.
 type line struct {
 	holds   []entry // all of one mode; one at the most if that is backend.Exclusive
 	waiters []entry // in order
 	strange string  // a node that is not ours, if there is one
 	version int32   // of the data of the lock's node; 0: none were written
+	stat    zk.Stat // of the lock's node: it is another one once anybody has come or gone
 }
 
 // readLine reads the children of a lock's node.
@@ -130,7 +133,7 @@ func (l line) at(node string) int {
 	return slices.IndexFunc(l.waiters, func(e entry) bool { return e.node == node })
 }
 
-// admits is backend.Request.Admits of those who hold.
+// admits is backend.Request.Admits of the holders.
 func (l line) admits(r *backend.Request) bool {
 	there := make([]*backend.Request, len(l.holds))
 	for i, h := range l.holds {
@@ -139,7 +142,7 @@ func (l line) admits(r *backend.Request) bool {
 	return r.Admits(there)
 }
 
-// soon reports whether a claim at a place in the queue may hold once those in front of it do, who all may now.
+// soon reports whether all claims in front of a place in the queue may hold now, and the claim there beside them.
 func (l line) soon(r *backend.Request, at int) bool {
 	there := make([]*backend.Request, 0, len(l.holds)+at)
 	for _, h := range l.holds {

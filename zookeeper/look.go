@@ -20,10 +20,6 @@ const maxLooks = 32
 
 // abreast calls do for 0 to n-1, several at once.
 func abreast(n int, do func(int)) {
-	if n == 1 {
-		do(0)
-		return
-	}
 	var next atomic.Int64
 	var wg sync.WaitGroup
 	for range min(n, maxLooks) {

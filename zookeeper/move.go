@@ -172,7 +172,7 @@ func (st *store) Swap(ctx context.Context, rs []backend.Record, keep time.Durati
 	return nil
 }
 
-// swapGate replaces one gate of the list. What stands there already is not written again.
+// swapGate replaces one gate of the list. A gate that is there already is not written again.
 func (s *session) swapGate(ctx context.Context, r backend.Record) error {
 	set, err := s.st.gates.load(ctx, s, true)
 	if err != nil {
@@ -282,14 +282,7 @@ func (s *session) reports(ctx context.Context, most int) ([]backend.Record, erro
 		rand.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
 		nodes = nodes[:most]
 	}
-	now, known := s.st.clock.now()
-	if !known {
-		stat, err := s.touch(ctx)
-		if err != nil {
-			return nil, err
-		}
-		now = stat.Mtime * 1000
-	}
+	now := s.st.clock.now()
 	all, errs := make([]backend.Record, len(nodes)), make([]error, len(nodes))
 	abreast(len(nodes), func(i int) { all[i], errs[i] = s.readReport(ctx, nodes[i], now) })
 	all = slices.DeleteFunc(all, func(r backend.Record) bool { return r.Key == "" })
@@ -369,8 +362,7 @@ func (b *base) raise(ctx context.Context, s *session, floor backend.Token, there
 		if !o.known {
 			continue
 		}
-		us, _ := s.st.clock.now()
-		raised, err := o.exceed(floor, us)
+		raised, err := o.exceed(floor, true, s.st.clock.now())
 		if err != nil {
 			return err
 		}

@@ -63,7 +63,7 @@ func (st *store) probe(ctx context.Context) error {
 		return there, err
 	})
 	if known || err != nil {
-		return ctx.Err() // who may not look is not refused
+		return ctx.Err() // a user that may not look is not refused
 	}
 	return backend.Invalid("the server is older than ZooKeeper 3.5, for it has no node " +
 		"/zookeeper/config: 3.5.3 or later is needed, which has container nodes")

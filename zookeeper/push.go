@@ -45,6 +45,7 @@ func (p *place) enter(ctx context.Context) error {
 		if err := p.follow(ctx, n.gone); !errors.Is(err, errMoved) {
 			return err
 		}
+		p.seen = line{}
 	}
 	for range 8 {
 		switch {
@@ -63,6 +64,7 @@ func (p *place) enter(ctx context.Context) error {
 		if err := p.stand(ctx); !errors.Is(err, errMoved) {
 			return err
 		}
+		p.seen = line{}
 	}
 	p.next = 10 * time.Millisecond // others are busy here
 	return nil
@@ -99,9 +101,12 @@ func (p *place) queue(ctx context.Context) error {
 // stand looks at the queue from our place in it: the lock may be ours to take; otherwise it watches
 // what is in front of us. errMoved: look again.
 func (p *place) stand(ctx context.Context) error {
-	l, at, err := p.see(ctx, p.s.line)
+	l, at, err := p.see(ctx, p.known)
 	if err != nil {
 		return err
+	}
+	if p.seen = (line{}); len(l.waiters) >= longLine {
+		p.seen = l
 	}
 	said := int32(silentHead)
 	if p.turn == nil {
@@ -124,9 +129,34 @@ func (p *place) stand(ctx context.Context) error {
 	case at == 0 && l.held() == "": // it says that it lives
 		p.next = nearFloor / 2
 	case said != silentHead:
+		if at == 1 { // it may have come to be the next without a push
+			p.next = nearFloor / 2
+		}
 		p.next = min(p.next, p.st.quiet(p.lock))
 	}
 	return p.watchFront(ctx, l, at)
+}
+
+// longLine is the least queue that is not read again while it is known to be the same. Each waiter looks, so otherwise
+// the load grows with the square of their number. A shorter queue costs no more to read than to compare.
+const longLine = 16
+
+// known is line, which is not read again if no node has come or gone since.
+func (p *place) known(ctx context.Context, lock string) (line, error) {
+	if len(p.seen.waiters) == 0 {
+		return p.s.line(ctx, lock)
+	}
+	stat, err := call(ctx, p.s, func(c *zk.Conn) (*zk.Stat, error) {
+		_, stat, err := c.Exists(lock)
+		return stat, err
+	})
+	if err != nil {
+		return line{}, err
+	}
+	if *stat != p.seen.stat {
+		return p.s.line(ctx, lock)
+	}
+	return p.seen, nil
 }
 
 // follow goes on when the node that we watched has gone. After the holder the lock is ours, for we
@@ -141,7 +171,7 @@ func (p *place) follow(ctx context.Context, gone string) error {
 	p.others = true // probably: others came since we looked
 	if before.waits {
 		p.next = nearFloor
-		if err := p.watchNode(ctx, heldMark+before.nonce); !errors.Is(err, errMoved) {
+		if err := p.watchNode(ctx, heldMark+before.nonce, false); !errors.Is(err, errMoved) {
 			return err
 		}
 		if err := p.passedOn(ctx, before.nonce); err != nil {
@@ -152,8 +182,8 @@ func (p *place) follow(ctx context.Context, gone string) error {
 	return p.draw(ctx)
 }
 
-// passedOn returns nil if the last release that was written to be read here was that of a holder;
-// otherwise errMoved, or why it is not known.
+// passedOn returns nil if a holder wrote the last release that is to be read here; otherwise errMoved,
+// or why it is not known.
 func (p *place) passedOn(ctx context.Context, nonce string) error {
 	n, err := get(ctx, p.s, p.lock)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
@@ -166,14 +196,14 @@ func (p *place) passedOn(ctx context.Context, nonce string) error {
 }
 
 // watchNode makes the end of the node before ours wake us. errMoved: it has gone already.
-func (p *place) watchNode(ctx context.Context, name string) error {
+func (p *place) watchNode(ctx context.Context, name string, quiet bool) error {
 	path := p.lock + "/" + name
 	if p.watched == path && p.s.watching(path, p.watch) {
 		return nil
 	}
 	p.unwatch()
 	c, ended := p.c, news{stand: p.stands, gone: name}
-	w, err := p.s.watchEnd(ctx, path, func(gone bool) {
+	w, err := p.s.watchEnd(ctx, path, quiet, func(gone bool) {
 		if gone {
 			p.news.Store(&ended)
 		}
@@ -197,7 +227,7 @@ func (p *place) unwatch() {
 	p.watch, p.watched = nil, ""
 }
 
-// watch is somebody who wants to hear of the end of a node, once.
+// watch waits for the end of a node, once.
 type watch struct{ f func(gone bool) }
 
 // post is what is watched of one node. The client library has no way to take a watch back, so one
@@ -280,7 +310,7 @@ func (s *session) ignore(path string, w *watch) {
 	}
 }
 
-// fire calls those who watch a node that was deleted. Another change uses up the watch: they look, and
+// fire calls the watchers of a node that was deleted. Another change uses up the watch: they look, and
 // arm it anew.
 func (s *session) fire(e zk.Event) {
 	switch e.Type {
@@ -300,14 +330,19 @@ func (s *session) fire(e zk.Event) {
 	}
 }
 
-// watchEnd makes f hear of the end of a node; zk.ErrNoNode if it has gone.
-func (s *session) watchEnd(ctx context.Context, path string, f func(gone bool)) (*watch, error) {
+// watchEnd makes f hear of the end of a node; zk.ErrNoNode if it has gone. quiet: not of what is written into it.
+func (s *session) watchEnd(ctx context.Context, path string, quiet bool, f func(gone bool)) (*watch, error) {
 	w, armed := s.expect(path, f)
 	if armed {
 		return w, nil
 	}
 	_, err := call(ctx, s, func(c *zk.Conn) (struct{}, error) {
-		_, _, _, err := c.GetW(path)
+		var err error
+		if quiet { // of the nodes under an ephemeral one, of which there are none, nothing else is told
+			_, _, _, err = c.ChildrenW(path)
+		} else {
+			_, _, _, err = c.GetW(path)
+		}
 		if err == nil {
 			s.armed(path)
 		}

@@ -13,8 +13,8 @@ type reach struct {
 	until backend.Instant // surely kept until then
 	open  []answer        // the leader may not have heard of them yet; in the order of the answers
 
-	failed   int   // servers tried since one greeted
-	refused  int   // servers that hung up since then
+	failed   int   // servers tried since something was answered
+	refused  int   // servers that hung up since one greeted
 	behind   int   // of those, how many were no election's doing; behindMost: the servers have lost their data
 	silences int   // connections given up for their silence since something was answered
 	err      error // why the last server could not be connected to
@@ -56,8 +56,8 @@ func longestHold(session, tick time.Duration) time.Duration {
 	return max(0, (session-upkeep(tick))*pingsMost/(pingsMost+1)).Truncate(time.Millisecond)
 }
 
-// pingEvery is the time between two pings that makes a session cover holds of a length; if none
-// does, those of the longest that it can.
+// pingEvery is the time between two pings that makes a session cover holds of a length; if none does,
+// the one that covers the longest holds.
 func pingEvery(session, length, tick time.Duration) time.Duration {
 	length = min(length, longestHold(session, tick))
 	return max(min(length/pingsUsual, session-length-upkeep(tick)), wayMost/2)
@@ -65,7 +65,7 @@ func pingEvery(session, length, tick time.Duration) time.Duration {
 
 // greeted: the leader has opened the session, or found it alive, after at.
 func (r *reach) greeted(at backend.Instant, session time.Duration) {
-	*r = reach{until: at.Add(session), silences: r.silences}
+	*r = reach{until: at.Add(session), failed: r.failed, silences: r.silences}
 }
 
 // answered: a server has answered a request now that was sent at at. write: the answer came
@@ -85,7 +85,7 @@ func (r *reach) answered(at, now backend.Instant, write bool, session, tick time
 		}
 		r.open = slices.Delete(r.open, 0, heard)
 	}
-	// What a later one will prove as well is of no use.
+	// A request is of no use if a later one will prove as much.
 	for len(r.open) > 1 && now.Sub(r.open[1].got) > tick+openFor {
 		r.open = slices.Delete(r.open, 0, 1)
 	}

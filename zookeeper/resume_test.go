@@ -38,3 +38,22 @@ func TestResumedIsNoAnswer(t *testing.T) {
 		t.Errorf("after an answer: the patience is %v, want %v; heard of at %v", got, silentMost, s.heard)
 	}
 }
+
+// A connection breaks when the credentials were taken, and before the client library knows that the next one needs them
+// too: they are sent there.
+func TestCredentialsOfTheNextConnection(t *testing.T) {
+	s := aSession()
+	s.wire = &wire{}
+	sent := 0
+	if err := s.authenticate(func() error {
+		if sent++; sent == 1 {
+			s.wire = &wire{}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if sent != 2 || !s.authDone {
+		t.Errorf("they were sent %d times, want twice; all is done: %v", sent, s.authDone)
+	}
+}

@@ -2,10 +2,12 @@ package zookeeper_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -253,6 +255,76 @@ func TestWatchesThePredecessorOnly(t *testing.T) {
 		unlock(t, got)
 	}
 	awaitClean(t, c, time.Second)
+}
+
+// counted is a connection that counts the lists of children that are asked for.
+type counted struct {
+	net.Conn
+	lists *atomic.Int64
+}
+
+func (c counted) Write(p []byte) (int, error) {
+	const getChildren = 12
+	if len(p) >= 12 && binary.BigEndian.Uint32(p[8:]) == getChildren {
+		c.lists.Add(1)
+	}
+	return c.Conn.Write(p)
+}
+
+// A waiter in a long queue lists it only after a change, and finds a dead waiter all the same.
+func TestLongQueueIsReadSeldom(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	var lists atomic.Int64
+	d, err := zookeeper.New(z.Addrs(), &zookeeper.Options{
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			return counted{conn, &lists}, err
+		},
+	})
+	must(t, err)
+	t.Cleanup(func() { must(t, d.Close()) })
+	le := lock(t, open(t, z.URL()).Mutex("x"))
+	comes := func() {
+		_, err := c.Create(at("x")+"/wait-"+strings.Repeat("5", 32)+"-", nil, zk.FlagEphemeralSequential,
+			zk.WorldACL(zk.PermAll))
+		must(t, err)
+	}
+	for range 40 {
+		comes()
+	}
+	w := &backend.Claim{Request: request("x"), Waker: deaf{}}
+	w.Wait = true
+	look := func() {
+		must(t, d.Enter(within(t, 10*time.Second), w))
+		w.Err = nil
+		d.Ask(within(t, 10*time.Second), []*backend.Claim{w})
+		want(t, "a lock that another holds", w.Err, backend.ErrLocked)
+	}
+	looks := func(more int64) {
+		t.Helper()
+		before := lists.Load()
+		for range 5 {
+			look()
+		}
+		if got := lists.Load() - before; got != more {
+			t.Errorf("5 looks read the queue %d times, want %d", got, more)
+		}
+	}
+	look()
+	look()
+	looks(0)
+	comes()
+	looks(1)
+	unlock(t, le)
+	await(t, 10*time.Second, "the first, which does not take the lock, has lost its place", func() bool {
+		look()
+		return len(nodes(t, c, "x", "wait-")) < 42
+	})
+	w.Err = nil
+	d.Leave(within(t, 10*time.Second), []*backend.Claim{w})
+	must(t, w.Err)
 }
 
 // A dial that shakes hands on a slow way takes longer than TCP may, each time.

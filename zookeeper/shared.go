@@ -13,7 +13,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Who may take a lock that is not free, and why no step comes too late for that.
+// The claims that may take a lock that is not free, and why no step comes too late for that.
 //
 // A list of the nodes under a lock is of one moment, after our own node in the queue was made. Only the first
 // in the queue becomes a holder, but for a reader whom nothing but readers stand before: it may join one that
@@ -144,13 +144,14 @@ const silentHead = -1
 // watchFront makes what is in front of the claim wake it. errMoved: it has gone already.
 func (p *place) watchFront(ctx context.Context, l line, at int) error {
 	if front := l.front(p.r, at); front != "" {
-		return p.watchNode(ctx, front)
+		// What the first in the queue says wakes the next one. Many readers may be behind that.
+		return p.watchNode(ctx, front, at > 1 && p.r.Mode == backend.Reader)
 	}
 	return p.watchLine(ctx)
 }
 
-// watchLine makes every change of who stands at the lock wake the claim: for the first in the queue for a
-// permit, whom any of those who hold may let in.
+// watchLine makes every change of the lock's holders and queue wake the claim: for the first in the queue
+// for a permit, which any holder's release may let in.
 func (p *place) watchLine(ctx context.Context) error {
 	if p.watched == p.lock && p.s.watching(p.lock, p.watch) {
 		return nil
@@ -181,7 +182,7 @@ const (
 	stepLooks = 5
 )
 
-// step is for a try beside others who hold. It stands in the queue, so that what it finds remains true, and
+// step is for a try beside other holders. It joins the queue, so that what it finds remains true, and
 // leaves it if it would have to wait.
 func (p *place) step(ctx context.Context) error {
 	p.taken = true
@@ -222,7 +223,7 @@ func (p *place) step(ctx context.Context) error {
 	return backend.ErrLocked
 }
 
-// breakAll ends all holds of a group, also those of readers who have joined these meanwhile.
+// breakAll ends all holds of a group, also of readers that have joined meanwhile.
 func (s *session) breakAll(ctx context.Context, lock string, l line) error {
 	shown := s.show(ctx, lock, l.holds)
 	last := backend.Token(0)

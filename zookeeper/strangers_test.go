@@ -12,6 +12,7 @@ import (
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
+	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
 // Break frees a name that has a holder and nodes of another program: of all of them nothing is left.
@@ -117,4 +118,62 @@ func TestNodeWithoutRights(t *testing.T) {
 			t.Errorf("renewal of %s: %v", all[i].Name, err)
 		}
 	}
+}
+
+// Rights that were taken away when a claim was to be undone come back: nothing of it stays.
+func TestUndoneOnceItMayBe(t *testing.T) {
+	t.Parallel()
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	d := driver(t, z.URL())
+	must(t, c.AddAuth("digest", []byte("another:secret")))
+	for _, end := range []func(h *core.Hold) error{
+		func(h *core.Hold) error { return d.Abandon(t.Context(), h.Request) },
+		func(h *core.Hold) error {
+			err := d.Release(t.Context(), h)
+			_ = d.Abandon(t.Context(), h.Request) // as the engine does at its Deadline
+			return err
+		},
+	} {
+		h := hold(t, d, request("x"))
+		_, err := c.SetACL(at("x"), zk.DigestACL(zk.PermAll, "another", "secret"), -1)
+		must(t, err)
+		want(t, "without rights", end(h), backend.ErrInvalid)
+		_, err = c.SetACL(at("x"), zk.WorldACL(zk.PermAll), -1)
+		must(t, err)
+		awaitClean(t, c, 10*time.Second)
+	}
+}
+
+// Of a renewal of many those that are gone, for an operator has deleted their nodes, are not found one after the other.
+func TestManyGone(t *testing.T) {
+	t.Parallel()
+	const n = 300
+	const way = 25 * time.Millisecond // in each direction
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	p, url := proxied(t, z.Servers()[0])
+	d := driver(t, url)
+	holds := make([]*core.Hold, n)
+	var nodes []any
+	for i := range holds {
+		holds[i] = hold(t, d, request(fmt.Sprint("gone-", i)))
+		if i > 0 {
+			nodes = append(nodes, &zk.DeleteRequest{Path: holder(t, c, holds[i].Name), Version: -1})
+		}
+	}
+	_, err := c.Multi(nodes...)
+	must(t, err)
+	p.Set(faultproxy.Mode{Delay: way})
+	began := time.Now()
+	errs := d.Renew(within(t, 20*time.Second), holds)
+	took := time.Since(began)
+	must(t, errs[0])
+	for i, err := range errs[1:] {
+		want(t, holds[i+1].Name, err, backend.ErrLost)
+	}
+	if most := n / 4 * 2 * way; took > most {
+		t.Errorf("a renewal of %d took %v, want no more than %v", n, took, most)
+	}
+	p.Set(faultproxy.Mode{})
 }

@@ -54,7 +54,7 @@ type origin struct {
 	most    backend.Token // the greatest number that the process was granted, or has raised to
 }
 
-// token is that of a transaction.
+// token is the token of a transaction.
 func (o origin) token(zxid int64) backend.Token { return o.add + stride*zxid }
 
 // epoch is what an election counts up.
@@ -66,7 +66,7 @@ func (b *base) state() origin {
 	return b.now
 }
 
-// forget makes the next grant ask the servers, who may have lost something since.
+// forget makes the next grant ask the servers, which may have lost something since.
 func (b *base) forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -289,15 +289,16 @@ func (w written) anchor(o origin, clock int64) (add backend.Token, guard bool) {
 	return max(add, o.most+1-stride*(o.seen+1)), guard
 }
 
-// exceed puts the base so that the next token exceeds a floor, and reports whether it has to.
-func (o *origin) exceed(floor backend.Token, clock int64) (raised bool, err error) {
+// exceed puts the base so that the next token exceeds a floor, and reports whether it has to. A request's floor may not
+// be far ahead.
+func (o *origin) exceed(floor backend.Token, far bool, clock int64) (raised bool, err error) {
 	if clock > maxClock {
 		clock = 0
 	}
 	next := o.token(o.seen + 1)
 	want := max(next, floor+1)
 	if raised = want > next; raised {
-		if err := backend.CheckFloor(floor, max(next, clock)); err != nil {
+		if err := backend.CheckFloor(floor, max(next, clock)); err != nil && !far {
 			return false, err
 		}
 		want = max(want, clock+floorAhead)
@@ -329,19 +330,18 @@ func (c *clock) heard(ms int64) {
 	c.at, c.said = now, said
 }
 
-// now is the estimate; known is false without an answer in the last hour.
-func (c *clock) now() (us int64, known bool) {
+// now is the estimate.
+func (c *clock) now() (us int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.at.IsZero() {
-		return 0, false
+		return 0
 	}
-	since := c.at.Elapsed()
-	return c.said + since.Microseconds(), since < time.Hour
+	return c.said + c.at.Elapsed().Microseconds()
 }
 
-// record is what a holder's node has, as JSON. Its token is that of the transaction that made it, with the base that
-// it had; of a reader that joined others it is theirs.
+// record is what a holder's node has, as JSON. Its token is made of that base and of the transaction that made the
+// node; a reader that joined others has theirs.
 type record struct {
 	Base  backend.Token `json:"base"` // 0: none
 	Token backend.Token `json:"token,omitempty"`

@@ -199,7 +199,7 @@ func (m *tokenMachine) begin(s tokens, i int) {
 			n.left.grants--
 		}
 		p.asks = p.origin
-		raised, err := p.asks.exceed(floor, n.clock)
+		raised, err := p.asks.exceed(floor, p.phase == raising, n.clock)
 		if err != nil {
 			m.add(n, err.Error(), "%d", i)
 			continue

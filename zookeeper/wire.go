@@ -23,6 +23,10 @@ const (
 	silentMost = 3 * time.Second
 	// watchMost is how long a new connection waits for the client library to set its watches again.
 	watchMost = 100 * time.Millisecond
+	// frameLeast is what each answer begins with. The client library panics at less.
+	frameLeast = 16
+	// frameMost is what it makes room for, whatever a length says: the list of 170,000 of the longest names.
+	frameMost = 256 << 20
 )
 
 // The parts of ZooKeeper's protocol that a wire looks at: where a request for a session has what
@@ -37,22 +41,20 @@ const (
 )
 
 func isWrite(op int32) bool {
-	switch op {
-	case 1, 2, 5, 14, 19: // create, delete, setData, multi, createContainer
-		return true
-	}
-	return false
+	// create, delete, setData, multi, createContainer
+	return op == 1 || op == 2 || op == 5 || op == 14 || op == 19
 }
 
 // wire is a session's connection to a server. It looks at the beginning of each frame: so the
 // session knows until when the server surely keeps it, which the client library does not tell. It
 // also keeps a connection that does not answer from being waited for.
 //
-// It passes everything on but for four things. The library pings three times in a session, which
+// It passes everything on but for five things. The library pings three times in a session, which
 // is not often enough: it is told of a shorter one than the servers are asked for. A failed
 // sending of credentials is only seen as the end of the connection: told of it, go-zookeeper 1.0.4
 // waits for itself for ever (flushRequests answers a request for the second time, for which there
-// is no room). A session whose servers have lost their data asks without its history. And the
+// is no room). A session whose servers have lost their data asks without its history. A frame of a
+// size that no answer has ends the connection: the library would end the program. And the
 // first answer waits for the watches to be set again: the library (1.0.4) reads what it has seen
 // last for them while it notes what an answer shows it, without a lock.
 //
@@ -74,8 +76,9 @@ type wire struct {
 	since    backend.Instant // since then the first of them is the next to be answered
 	watchdog *time.Timer
 
-	left    int       // bytes of the frame that is being read, by the one goroutine that does
-	watches chan bool // gets a value when watches are set; nil: the session has none
+	left    int              // bytes of the frame that is being read, by the one goroutine that does
+	head    [frameLeast]byte // of that frame
+	watches chan bool        // gets a value when watches are set; nil: the session has none
 	watched sync.Once
 }
 
@@ -173,20 +176,29 @@ func (w *wire) Read(p []byte) (int, error) {
 				}
 			}
 		})
-		const most = 16 // is looked at
 		head, err := w.in.Peek(4)
 		if err == nil {
-			w.left = 4 + int(binary.BigEndian.Uint32(head))
-			head, err = w.in.Peek(min(w.left, 4+most))
+			if size := binary.BigEndian.Uint32(head); size < frameLeast || size > frameMost {
+				err = fmt.Errorf("the server sends a frame of %d bytes, want %d to %d", size, frameLeast, frameMost)
+			} else {
+				w.left = 4 + int(size)
+				head, err = w.in.Peek(4 + frameLeast)
+			}
 		}
 		if err != nil {
 			w.ended(err)
 			return 0, err
 		}
-		w.frame(head[4:])
+		copy(w.head[:], head[4:])
 	}
 	n, err := w.in.Read(p[:min(len(p), w.left)])
-	w.left -= n
+	if w.left -= n; w.left == 0 {
+		w.frame(w.head[:])
+	} else if xid := int32(binary.BigEndian.Uint32(w.head[:])); xid >= 0 { // an answer, and no event
+		w.mu.Lock()
+		w.since = backend.Now() // more of it has come
+		w.mu.Unlock()
+	}
 	if err != nil {
 		w.ended(err)
 	}
@@ -209,17 +221,14 @@ func (w *wire) ended(err error) {
 	}
 }
 
-// frame takes in the beginning of a frame: the greeting's protocol, timeout and session, or a
-// reply's number.
+// frame takes in the beginning of a frame that has come whole, 16 bytes at least: the greeting's protocol, timeout and
+// session, or a reply's number.
 func (w *wire) frame(b []byte) {
-	if len(b) < 4 {
-		return
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.greeted {
 		w.greeted = true
-		if len(b) >= 16 && len(w.sent) > 0 {
+		if len(w.sent) > 0 {
 			w.s.greeted(w.sent[0].at,
 				time.Duration(binary.BigEndian.Uint32(b[4:]))*time.Millisecond,
 				int64(binary.BigEndian.Uint64(b[8:])))

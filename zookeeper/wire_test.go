@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -71,6 +74,72 @@ func TestWireReadsFramesInPieces(t *testing.T) {
 		}
 		_, _ = w.Close(), server.Close()
 	}
+}
+
+// The client library takes a frame for an answer whatever its length: less than an answer begins with ends the program
+// in a panic, and room is made for whatever a length says.
+func TestWireRefusesStrangeFrames(t *testing.T) {
+	for _, size := range []uint32{0, 4, frameLeast - 1, frameMost + 1, 1 << 31, 1<<32 - 1} {
+		server, client := net.Pipe()
+		w := &wire{Conn: client, s: aSession(), in: bufio.NewReader(client), written: true, greeted: true}
+		go func() { _, _ = server.Write(binary.BigEndian.AppendUint32(nil, size)); _ = server.Close() }()
+		if n, err := w.Read(make([]byte, 4)); n > 0 || err == nil || !strings.Contains(err.Error(), fmt.Sprint(size)) {
+			t.Errorf("a frame of %d bytes: got %d of them and %v, want an error that says so", size, n, err)
+		}
+		_ = w.Close()
+	}
+}
+
+// An answer that is long on its way is one, though another is due behind it. A server that stops in the middle of an
+// answer has given none.
+func TestWireWaitsForTheWholeAnswer(t *testing.T) {
+	answer := frame(1, 0, 5, 0, 6, 7, 8, 9)
+	for _, tt := range []struct {
+		name     string
+		requests [][]byte
+		comes    []byte // of the answer
+		whole    bool
+	}{
+		{"whole", [][]byte{frame(1, 12), frame(-2, 11)}, answer, true},
+		{"stops", [][]byte{frame(1, 12)}, answer[:24], false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				took, err := readSlowly(t, len(answer), tt.requests, tt.comes)
+				if (err == nil) != tt.whole || took > 4*silentMost {
+					t.Errorf("got %v after %v, want an answer: %v", err, took, tt.whole)
+				}
+			})
+		})
+	}
+}
+
+// readSlowly reads an answer from a server that is slow to write what comes of it after the first words.
+func readSlowly(t *testing.T, size int, requests [][]byte, comes []byte) (took time.Duration, err error) {
+	t.Helper()
+	server, client := net.Pipe()
+	w := &wire{Conn: client, s: aSession(), in: bufio.NewReader(client), written: true, greeted: true}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer server.Close()
+	defer w.Close()
+	defer w.s.stall.Stop()
+	wg.Go(func() { _, _ = io.Copy(io.Discard, server) })
+	for _, r := range requests {
+		if _, err := w.Write(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wg.Go(func() {
+		for n := 20; len(comes) > 0; n = 4 {
+			_, _ = server.Write(comes[:n])
+			comes = comes[n:]
+			time.Sleep(silentMost * 2 / 3)
+		}
+	})
+	began := time.Now()
+	_, err = io.ReadFull(w, make([]byte, size))
+	return time.Since(began), err
 }
 
 // What the servers watch is set again on a new connection before the client library has an answer.
@@ -223,5 +292,29 @@ func TestEndedSessionDialsNobody(t *testing.T) {
 	}
 	if _, err := s.dial("tcp", "x:1", 0); !errors.Is(err, errEnded) || dialed != 1 {
 		t.Errorf("a session that is over: got %v and %d connections, want %v and 1", err, dialed, errEnded)
+	}
+}
+
+// Servers that greet and hang up are tried more and more seldom, like those that do not greet.
+func TestGreetedAndHungUp(t *testing.T) {
+	const dials, least = 6, time.Second
+	began, dialed, sixth := time.Now(), 0, make(chan time.Duration, 1)
+	st, _ := aClient(t, "127.0.0.1:1", Options{Dial: func(context.Context, string, string) (net.Conn, error) {
+		if dialed++; dialed == dials {
+			sixth <- time.Since(began)
+		}
+		server, client := net.Pipe()
+		go func() {
+			defer server.Close()
+			if _, err := io.ReadFull(server, make([]byte, 48)); err == nil { // the request for a session
+				_, _ = server.Write(frame(0, 40_000, 0, 77, 16, 1, 2, 3, 4))
+			}
+		}()
+		return client, nil
+	}})
+	st.ticks.Store(int64(time.Second))
+	_, _ = st.any(in(t, 20*time.Second)) // it is connected, or was
+	if got := <-sixth; got < least {
+		t.Errorf("%d connections within %v, want no more than that in %v", dials, got, least)
 	}
 }

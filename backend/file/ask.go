@@ -17,8 +17,8 @@ const (
 	pushLife  = 8 * time.Second // pushEvery, the engine's jitter, and a busy machine
 	pollEvery = 50 * time.Millisecond
 	pollLife  = 2 * time.Second
-	// The first of those who wait looks so often, for nobody is told of a datagram that got lost; and so does a shared
-	// waiter where the death of one in front of it may let it in.
+	// The first waiter looks so often, in case a datagram got lost; and so does a shared waiter, if the death of one in
+	// front of it may let it in.
 	lostEvery = time.Second
 	// A waiter looks so long after the expiry of a hold that another is to see before it.
 	shareAfter = 100 * time.Millisecond
@@ -74,23 +74,19 @@ func (s *store) take(st *state, l *lock, c *backend.Claim, g *backend.Grant) (bo
 		}
 		l.drop(st.now, func(w waiter) bool { return w.nonce == c.Nonce })
 		l.moved = false // the next one hears when this hold ends
-		h = l.hold(c, g)
+		l.holds = append(l.holds, holder{
+			nonce: c.Nonce, owner: c.Owner, token: g.Token, way: wayOf(c.Request), slot: int64(g.Slot),
+		})
+		h = &l.holds[len(l.holds)-1]
+		if c.Phase == backend.PhaseBoth {
+			h.both = c.Move
+		}
+		if c.Mode == backend.Reader {
+			l.era = g.Token
+		}
 	}
 	h.until = st.now + int64(c.TTL+c.Grace)
 	return true, nil
-}
-
-// hold adds a hold, and returns it.
-func (l *lock) hold(c *backend.Claim, g *backend.Grant) *holder {
-	h := holder{nonce: c.Nonce, owner: c.Owner, token: g.Token, way: wayOf(c.Request), slot: int64(g.Slot)}
-	if c.Phase == backend.PhaseBoth {
-		h.both = c.Move
-	}
-	if c.Mode == backend.Reader {
-		l.era = g.Token
-	}
-	l.holds = append(l.holds, h)
-	return &l.holds[len(l.holds)-1]
 }
 
 // wait takes or keeps c's place in the queue, and says when to look again.
@@ -115,8 +111,8 @@ func (l *lock) wait(now int64, c *backend.Claim) (changed bool) {
 	return changed
 }
 
-// ask has the first in the queue say within a turn that it lives, where it keeps out the waiter i, which those who hold
-// the lock would admit: its own turn comes only after they all have gone. It reports whether it has changed anything.
+// ask makes the first in the queue say within a turn that it lives, if it keeps out the waiter i, which the holders
+// would admit: its own turn comes only when they all have gone. It reports whether it has changed anything.
 func (l *lock) ask(now int64, i int) bool {
 	first, me := &l.queue[0], l.queue[i].way
 	if !me.shared() || first.way == me || first.socket == "" || !me.request().Admits(l.there()) {
@@ -135,7 +131,7 @@ func (l *lock) lookAt(now int64, i int) int64 {
 	for _, h := range l.holds {
 		at = min(at, h.until)
 	}
-	if len(l.holds) > 0 && i > n { // the first of those who wait is to see that
+	if len(l.holds) > 0 && i > n { // the first waiter is to see that
 		if l.queue[n].shared() {
 			at += int64(shareAfter) // its turn begins when somebody sees it
 		} else {

@@ -1,9 +1,13 @@
 package file
 
 import (
+	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/fencelock/fencelock/backend"
 )
@@ -13,7 +17,7 @@ func TestTwoBootIDs(t *testing.T) {
 	dir := t.TempDir()
 	enter := func(boot string, want error) func() {
 		t.Helper()
-		f, err := inhabit(dir, boot)
+		f, err := inhabit(t.Context(), dir, boot)
 		if !errors.Is(err, want) {
 			t.Errorf("boot id %s: got %v, want %v", boot, err, want)
 		}
@@ -40,7 +44,7 @@ func TestTwoBootIDsAtOnce(t *testing.T) {
 		entries := make(chan entry, 4)
 		for _, boot := range []string{"a", "b", "a", "b"} {
 			go func() {
-				f, err := inhabit(dir, boot)
+				f, err := inhabit(t.Context(), dir, boot)
 				entries <- entry{boot, f, err}
 			}()
 		}
@@ -54,4 +58,33 @@ func TestTwoBootIDsAtOnce(t *testing.T) {
 			t.Fatalf("got in: %v, want those of one boot id", in)
 		}
 	}
+}
+
+// A process that is stopped while it opens the directory keeps others out for as long as they care to wait.
+func TestOpenEndsWithItsContext(t *testing.T) {
+	dir := t.TempDir()
+	f, err := os.Create(filepath.Join(dir, "BOOT"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if ours, err := tryLock(f); err != nil || !ours {
+		t.Fatalf("tryLock: got %v, %v", ours, err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		_, err := backend.Open(ctx, "file://"+dir, nil)
+		wantErr(t, "Open", err, backend.ErrUnavailable)
+		if took := time.Since(began); took != 20*time.Millisecond {
+			t.Errorf("Open returned after %v, want it to end with its ctx after 20ms", took)
+		}
+		began = time.Now()
+		_, err = New(dir)
+		wantErr(t, "New", err, backend.ErrUnavailable)
+		if took := time.Since(began); took != inhabitMost {
+			t.Errorf("New returned after %v, want %v", took, inhabitMost)
+		}
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -39,27 +40,63 @@ func newBucket(dir string, index int, boot string) *bucket {
 }
 
 // update runs fn on the bucket's state while nobody else can change it, writes the state if fn says
-// that it changed it, and returns fn's error. Once fn has run, the result does not depend on ctx.
+// that it changed it, and returns fn's error. Once fn has run, the result does not depend on ctx. Any other error is a
+// [backend.Refusal].
 func (b *bucket) update(ctx context.Context, fn func(st *state) (changed bool, err error)) error {
 	if err := b.enter(ctx); err != nil {
-		return err
+		return backend.Refusal(err)
 	}
 	defer b.leave()
 	st, raw, err := b.read(b.st, b.raw)
 	if err != nil {
-		return err
+		return backend.Refusal(err)
 	}
 	b.st = nil // unknown until it is written
 	changed, answer := fn(st)
 	if changed {
 		st.sweep()
-		raw = st.encode(b.index)
-		if err := replace(b.path, b.spare, raw); err != nil {
-			return err
+		if raw, err = b.write(st, raw); err != nil {
+			return backend.Refusal(err)
 		}
 	}
 	b.st, b.raw = st, raw
 	return answer
+}
+
+// write puts a state in the place of what stands in the file as old, and returns what stands there then.
+//
+// A file that has to be larger is first written as it was, but in the new size. Then the spare has that size too, and
+// a renewal or release of what this write grants needs no space, which a disk may not have any more.
+func (b *bucket) write(st *state, old []byte) ([]byte, error) {
+	body := st.encode(b.index)
+	need := len(body) + sumSize
+	size := room(need, len(old))
+	var err error
+	if size > len(old) {
+		was := newState(b.boot, 0).encode(b.index)
+		if len(old) > 0 {
+			was = slices.Clip(old[:len(old)-sumSize])
+		}
+		err = replace(b.path, b.spare, seal(was, size))
+	}
+	raw := seal(body, size)
+	if err == nil {
+		err = replace(b.path, b.spare, raw)
+	}
+	if err != nil && need <= len(old) && size > len(old) { // what there is will do
+		raw = seal(body, len(old))
+		err = replace(b.path, b.spare, raw)
+	}
+	return raw, err
+}
+
+// room is how large a file is to be in which so many bytes are needed, and which has some size: whole blocks, with
+// some to spare, for a renewal may need a few bytes more. It shrinks only by far.
+func room(need, size int) int {
+	if least := need + need/16; size%block != 0 || size < least || size/4 > least {
+		size = (need + need/8 + block) / block * block
+	}
+	return size
 }
 
 // snapshot returns the bucket's state as of some moment of the call. It is the caller's.
@@ -93,7 +130,7 @@ func (b *bucket) read(st *state, raw []byte) (*state, []byte, error) {
 		}
 	}
 	if st.boot != b.boot {
-		// Whoever held or waited before the reboot is no more, and the times mean nothing.
+		// The holders and waiters from before the reboot are gone, and the times mean nothing.
 		maps.DeleteFunc(st.records, func(_ key, r record) bool { return r.until != 0 })
 		kept := st.records
 		st = newState(b.boot, st.counter)
@@ -104,13 +141,13 @@ func (b *bucket) read(st *state, raw []byte) (*state, []byte, error) {
 	return st, found, nil
 }
 
-// replace gives a file new contents so that who opens it then sees the old ones
+// replace gives a file new contents so that a reader who opens it sees the old ones
 // or the new ones, whole, whenever this process is killed. The caller is the only writer of
-// both. What stands in spare does not matter.
+// both. The contents of spare do not matter.
 //
 // Where the system can, the two files change places, and the old contents are the
 // next spare: then nothing is created, removed or cut to nothing, which on ext4 takes up to a
-// millisecond each. So who has opened the file before may see it overwritten while it
+// millisecond each. So a reader that has opened the file before may see it overwritten while it
 // reads: the checksum tells.
 func replace(path, spare string, raw []byte) error {
 	f, err := os.OpenFile(spare, os.O_WRONLY|os.O_CREATE|nofollow, 0o600)
@@ -139,7 +176,7 @@ func (b *bucket) enter(ctx context.Context) error {
 	select {
 	case b.turn <- struct{}{}:
 	case <-ctx.Done():
-		return b.stuck(ctx)
+		return stuck(ctx, b.lock)
 	}
 	ours, err := b.try()
 	for p := 20 * time.Microsecond; !ours && err == nil; p = min(2*p, time.Millisecond) {
@@ -147,7 +184,7 @@ func (b *bucket) enter(ctx context.Context) error {
 		case <-time.After(p):
 			ours, err = b.try()
 		case <-ctx.Done():
-			err = b.stuck(ctx)
+			err = stuck(ctx, b.lock)
 		}
 	}
 	if err != nil {
@@ -189,9 +226,10 @@ func (b *bucket) try() (ours bool, err error) {
 	return false, err
 }
 
-func (b *bucket) stuck(ctx context.Context) error {
+// stuck is the error of a call that has waited for the flock of a file until ctx ended.
+func stuck(ctx context.Context, path string) error {
 	return fmt.Errorf("%w: another process or goroutine keeps %s locked, which takes microseconds "+
-		"unless it is stopped", ctx.Err(), b.lock)
+		"unless it is stopped", ctx.Err(), path)
 }
 
 func (b *bucket) close() {

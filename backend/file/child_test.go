@@ -28,14 +28,18 @@ const (
 	dirEnv = "FENCELOCK_FILE_TEST_DIR"
 )
 
+// brief is the TTL of a child that is to be killed. It renews that every third of it, which is no trouble even where
+// the machine is busy.
+const brief = time.Second
+
 var jobs = map[string]func(ctx context.Context, d caller){
 	"count": func(ctx context.Context, d caller) { count(ctx, d, 4, 25) },
-	"hold":  func(ctx context.Context, d caller) { childHold(ctx, d, try("x", 300*time.Millisecond)) },
+	"hold":  func(ctx context.Context, d caller) { childHold(ctx, d, try("x", brief)) },
 	"wait":  func(ctx context.Context, d caller) { childHold(ctx, d, wait("x", time.Minute)) },
 	"share": func(ctx context.Context, d caller) { share(ctx, d, 4, 25) },
 	"read":  func(ctx context.Context, d caller) { childHold(ctx, d, reading(wait("x", time.Minute))) },
 	"permit": func(ctx context.Context, d caller) {
-		childHold(ctx, d, permit(2, wait("x", 300*time.Millisecond)))
+		childHold(ctx, d, permit(2, wait("x", brief)))
 	},
 	"write": childWrite,
 	"stuck": func(ctx context.Context, d caller) {

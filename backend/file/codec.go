@@ -30,20 +30,37 @@ import (
 // A holder that is not exclusive has MODE LIMIT SLOT at its end, and such a waiter MODE LIMIT CALLED. A program from
 // before there were any refuses a file in which they stand.
 //
-// Times are nanoseconds of the shared clock. The sum is that of all that stands before its line.
-const formatVersion = 1
+// Times are nanoseconds of the shared clock. The sum is of all that stands before its line. An abandoned nonce of dots,
+// until 0, belongs to no claim: it makes the file as large as it is to be.
+const (
+	formatVersion = 1
+	sumSize       = len("sum 0123456789abcdef\n")
+	block         = 4096 // of a file system, mostly
+)
 
 var table = crc64.MakeTable(crc64.ECMA)
 
 func sumLine(raw []byte) string { return fmt.Sprintf("sum %016x\n", crc64.Checksum(raw, table)) }
 
+// seal ends the file of a state, and makes it so large if it is smaller by a line.
+func seal(body []byte, size int) []byte {
+	if dots := size - sumSize - len(body) - len("abandoned  0\n"); dots >= 0 {
+		body = append(body, "abandoned "...)
+		for range dots {
+			body = append(body, '.')
+		}
+		body = append(body, " 0\n"...)
+	}
+	return append(body, sumLine(body)...)
+}
+
 func firstLine(bucket int) string {
 	return fmt.Sprintf("fencelock state %d bucket %d\n", formatVersion, bucket)
 }
 
-// encode returns the file of a bucket.
+// encode returns the file of a bucket, but for its end.
 func (st *state) encode(bucket int) []byte {
-	raw := make([]byte, 0, 256+192*len(st.locks)+64*(len(st.released)+len(st.abandoned)))
+	raw := make([]byte, 0, block+192*len(st.locks)+64*(len(st.released)+len(st.abandoned)))
 	raw = append(raw, firstLine(bucket)...)
 	raw = line(raw, "boot", &st.boot)
 	raw = line(raw, "counter", &st.counter)
@@ -68,7 +85,7 @@ func (st *state) encode(bucket int) []byte {
 	for _, e := range st.abandoned {
 		raw = line(raw, "abandoned", &e.nonce, &e.until)
 	}
-	return append(raw, sumLine(raw)...)
+	return raw
 }
 
 // words are what stands in a line behind its kind.
@@ -205,9 +222,11 @@ func (d *decoder) line(text string) (err error) {
 	case kind == "released" || kind == "abandoned":
 		var e ended
 		err = scan(rest, &e.nonce, &e.until)
-		if kind == "released" {
+		switch {
+		case e.until == 0: // nobody's
+		case kind == "released":
 			st.released = append(st.released, e)
-		} else {
+		default:
 			st.abandoned = append(st.abandoned, e)
 		}
 	default:

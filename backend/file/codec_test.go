@@ -68,8 +68,8 @@ func full() *state {
 		if i%3 != 0 {
 			l.queue = []waiter{{nonce: nonce(), until: 5}, {nonce: "odd one\n", socket: "wake-2-ff.sock", until: -5}}
 		}
-		st.released = append(st.released, ended{nonce(), int64(i)})
-		st.abandoned = append(st.abandoned, ended{nonce(), int64(-i)})
+		st.released = append(st.released, ended{nonce(), int64(i) + 1})
+		st.abandoned = append(st.abandoned, ended{nonce(), int64(-i) - 1})
 		if l.holds != nil && i%2 == 0 {
 			l.holds[0].both = name
 		}
@@ -105,9 +105,30 @@ func TestCodecRoundTrip(t *testing.T) {
 		"new":  newState("x", 0),
 		"full": full(),
 	} {
-		got, err := decode(st.encode(7), 7)
+		got, err := decode(seal(st.encode(7), 0), 7)
 		if err != nil || !reflect.DeepEqual(got, st) {
 			t.Errorf("%s: got %+v, %v, want %+v", name, got, err, st)
+		}
+	}
+}
+
+// A file is as large as it is to be, and says the same, whatever its size.
+func TestFileOfAnySize(t *testing.T) {
+	want := full()
+	want.shrink()
+	body := want.encode(7)
+	for size := range len(body) + 100 {
+		raw := seal(bytes.Clone(body), size)
+		got, err := decode(raw, 7)
+		if err != nil {
+			t.Fatalf("size %d: %v", size, err)
+		}
+		fits := size-len(body)-sumSize >= len("abandoned  0\n")
+		if fits && len(raw) != size || !fits && len(raw) != len(body)+sumSize {
+			t.Fatalf("size %d: got %d bytes, the state needs %d", size, len(raw), len(body)+sumSize)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("size %d: the state is not what it was", size)
 		}
 	}
 }
@@ -115,7 +136,7 @@ func TestCodecRoundTrip(t *testing.T) {
 func TestEveryTruncationIsFound(t *testing.T) {
 	st := full()
 	st.shrink()
-	raw := st.encode(7)
+	raw := seal(st.encode(7), 0)
 	for n := range raw {
 		if _, err := decode(raw[:n], 7); err == nil {
 			t.Fatalf("the first %d of %d bytes were taken for a state", n, len(raw))
@@ -233,7 +254,7 @@ func TestOtherBoot(t *testing.T) {
 	b := d.store.bucket("x")
 	st := newState("another", 1<<52)
 	st.locks[d.store.key("x")] = &lock{holds: []holder{{nonce: nonce(), token: 1 << 52, until: 1 << 62}}}
-	if err := os.WriteFile(b.path, st.encode(b.index), 0o600); err != nil {
+	if err := os.WriteFile(b.path, seal(st.encode(b.index), 0), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if i := inspect(t, d, "x"); i.Held {
@@ -245,10 +266,7 @@ func TestOtherBoot(t *testing.T) {
 }
 
 // withoutSum is the file of a state without its last line.
-func withoutSum(st *state) string {
-	body, _, _ := strings.Cut(string(st.encode(7)), "\nsum ")
-	return body + "\n"
-}
+func withoutSum(st *state) string { return string(st.encode(7)) }
 
 func FuzzState(f *testing.F) {
 	st := full()
@@ -271,7 +289,7 @@ func FuzzState(f *testing.F) {
 		if err != nil {
 			return
 		}
-		raw := st.encode(7)
+		raw := seal(st.encode(7), 0)
 		again, err := decode(raw, 7)
 		if err != nil || !reflect.DeepEqual(st, again) {
 			t.Fatalf("written again: got %+v, %v, want %+v", again, err, st)
@@ -286,7 +304,7 @@ func FuzzState(f *testing.F) {
 		for _, l := range st.locks {
 			l.serve(st.now)
 		}
-		if _, err := decode(st.encode(7), 7); err != nil {
+		if _, err := decode(seal(st.encode(7), 0), 7); err != nil {
 			t.Fatalf("swept: %v", err)
 		}
 	})

@@ -33,7 +33,9 @@ func New(dir string) (*Driver, error) {
 }
 
 // NewWith is [New] with options.
-func NewWith(dir string, o Options) (*Driver, error) {
+func NewWith(dir string, o Options) (*Driver, error) { return open(context.Background(), dir, o) }
+
+func open(ctx context.Context, dir string, o Options) (*Driver, error) {
 	if err := backend.CheckPrefix(o.Prefix); err != nil {
 		return nil, err
 	}
@@ -45,7 +47,7 @@ func NewWith(dir string, o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	inhabited, err := inhabit(dir, boot)
+	inhabited, err := inhabit(ctx, dir, boot)
 	if err != nil {
 		return nil, err
 	}

@@ -16,19 +16,19 @@ func (s *store) Leave(ctx context.Context, cs []*backend.Claim) {
 	}
 }
 
-// leave takes c out of the queue, or ends its hold. Who sends its release again
-// is told nil, and a copy of its request that comes later is refused.
+// leave takes c out of the queue, or ends its hold. A release that is sent again
+// is answered nil, and a copy of its request that comes later is refused.
 func (l *lock) leave(st *state, c *backend.Claim) (changed bool, answer error) {
 	held := l.end(st.now, func(h holder) bool { return h.nonce == c.Nonce })
 	if !held && c.Held && !has(st.released, c.Nonce) {
 		answer = backend.ErrLost
 	}
-	changed = l.drop(st.now, func(w waiter) bool { return w.nonce == c.Nonce })
+	changed = l.drop(st.now, func(w waiter) bool { return w.nonce == c.Nonce }) || held
 	end := ended{c.Nonce, st.now + int64(c.TTL+c.Grace+endLife)}
 	switch {
 	case held && c.Held:
-		st.released, changed = append(st.released, end), true
-	case !st.ended(c.Nonce) && (held || !c.Held || c.Unsure):
+		st.released = append(st.released, end)
+	case c.Unsure && !st.ended(c.Nonce):
 		st.abandoned, changed = append(st.abandoned, end), true
 	}
 	return changed, answer

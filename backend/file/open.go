@@ -20,7 +20,7 @@ var format = fmt.Sprintf("fencelock file backend %d, %d buckets\n", formatVersio
 
 func init() { backend.Register("file", openURL) }
 
-func openURL(_ context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
+func openURL(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, error) {
 	o := Options{Prefix: q.Prefix(), NoSockets: !q.Bool("sockets", true)}
 	if err := q.Err(); err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func openURL(_ context.Context, u *url.URL, q *backend.Query) (backend.Driver, e
 		return nil, backend.Invalid("the file URL has no path: " +
 			"want file:///absolute/path of a directory for the locks")
 	}
-	d, err := NewWith(filepath.FromSlash(path), o)
+	d, err := open(ctx, filepath.FromSlash(path), o)
 	if err != nil {
 		return nil, err // and not a nil *Driver in a Driver
 	}
@@ -64,7 +64,8 @@ func prepare(dir string) (string, error) {
 	path := filepath.Join(dir, "FORMAT")
 	raw, err := os.ReadFile(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // others may write it too, and the same
+	case errors.Is(err, fs.ErrNotExist), err == nil && len(raw) == 0: // as a loss of power can leave it
+		// Others may write it too, and the same.
 		spare := path + "." + rand.Text()
 		if err = os.WriteFile(spare, []byte(format), 0o600); err == nil { // whole: nobody may meet a part of it
 			err = os.Rename(spare, path)

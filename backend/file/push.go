@@ -26,11 +26,8 @@ const (
 // hub wakes waiters: those of its driver directly, and others by a datagram to the socket of their
 // process, in which stands when they are to look, in ms, and their nonce.
 type hub struct {
-	dir  string
-	base string // the directory, by a path that is short enough; empty: no sockets
-	off  bool   // none of its own: others' are told
-
-	root *os.File // of base, if that is not dir
+	dir string
+	off bool // no socket of its own: others' are told
 
 	mu     sync.Mutex
 	conn   *net.UnixConn  // opened when the first waiter enters
@@ -40,27 +37,30 @@ type hub struct {
 }
 
 func newHub(dir string, off bool) *hub {
-	h := &hub{dir: dir, off: off, claims: map[string]*backend.Claim{}}
-	switch {
-	case runtime.GOOS == "windows":
-	case len(dir) <= maxDir:
-		h.base = dir
-	case runtime.GOOS == "linux":
-		if root, err := os.Open(dir); err == nil {
-			h.root, h.base = root, fmt.Sprintf("/proc/self/fd/%d", root.Fd())
-		}
-	}
-	return h
+	none := runtime.GOOS == "windows" || runtime.GOOS != "linux" && len(dir) > maxDir
+	return &hub{dir: dir, off: off || none, claims: map[string]*backend.Claim{}}
 }
 
-// isSocket reports whether a file name is that of a socket of ours, or empty.
+// isSocket reports whether a file name is a socket's of ours, or empty.
 func isSocket(name string) bool {
 	ours, _ := filepath.Match(socketNames, name) // the pattern is right
 	return ours || name == ""
 }
 
-func (h *hub) address(name string) *net.UnixAddr {
-	return &net.UnixAddr{Name: filepath.Join(h.base, name), Net: "unixgram"}
+// reach opens a socket by its address: a path that is short enough, of the directory that is there now.
+func (h *hub) reach(
+	name string, open func(network string, at *net.UnixAddr) (*net.UnixConn, error),
+) (*net.UnixConn, error) {
+	dir := h.dir
+	if len(dir) > maxDir && runtime.GOOS == "linux" {
+		root, err := os.Open(dir)
+		if err != nil {
+			return nil, err
+		}
+		defer root.Close()
+		dir = fmt.Sprintf("/proc/self/fd/%d", root.Fd())
+	}
+	return open("unixgram", &net.UnixAddr{Name: filepath.Join(dir, name), Net: "unixgram"})
 }
 
 // enter makes a waiter known, opens the socket if there is none or its file is gone, and returns
@@ -75,13 +75,13 @@ func (h *hub) enter(c *backend.Claim) string {
 		}
 		h.shut() // somebody tidied up: nobody could reach us there
 	}
-	if h.base == "" || h.off {
+	if h.off {
 		return ""
 	}
 	h.tidy()
 	id := fmt.Sprintf("%d-%s", os.Getpid(), rand.Text()[:12])
 	name := strings.Replace(socketNames, "*", id, 1)
-	conn, err := net.ListenUnixgram("unixgram", h.address(name))
+	conn, err := h.reach(name, net.ListenUnixgram)
 	if err != nil {
 		return ""
 	}
@@ -101,7 +101,7 @@ func (h *hub) leave(c *backend.Claim) {
 // tell makes waiters look. It returns the sockets of those whose process is surely gone.
 func (h *hub) tell(wakes []wakeUp) (gone []string) {
 	for _, w := range wakes {
-		if h.wake(w.nonce, w.in) || w.socket == "" || h.base == "" {
+		if h.wake(w.nonce, w.in) || w.socket == "" {
 			continue
 		}
 		conn, dead := h.dial(w.socket)
@@ -131,7 +131,9 @@ func (h *hub) wake(nonce string, in time.Duration) bool {
 
 // dial connects to a socket, whose file it removes if the process that made it is dead.
 func (h *hub) dial(name string) (conn *net.UnixConn, dead bool) {
-	conn, err := net.DialUnix("unixgram", nil, h.address(name))
+	conn, err := h.reach(name, func(network string, at *net.UnixAddr) (*net.UnixConn, error) {
+		return net.DialUnix(network, nil, at)
+	})
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		_ = os.Remove(filepath.Join(h.dir, name)) // if it stays, no harm
 		return nil, true
@@ -179,5 +181,4 @@ func (h *hub) close() {
 	h.shut()
 	h.mu.Unlock()
 	h.reader.Wait()
-	_ = h.root.Close() // if it was opened, it was only read
 }

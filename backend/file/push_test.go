@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // handOver lets b take a lock that a releases, and returns how long it took.
@@ -32,12 +33,23 @@ func handOver(t *testing.T, a, b caller) time.Duration {
 	return took
 }
 
+// pushes fails unless b takes a lock that a releases sooner than by its look of every second. Once of three times will
+// do: a busy machine may be as slow.
+func pushes(t *testing.T, a, b caller) {
+	t.Helper()
+	took := handOver(t, a, b)
+	for n := 1; n < 3 && took > lostEvery/2; n++ {
+		took = handOver(t, a, b)
+	}
+	if took > lostEvery/2 {
+		t.Errorf("handed over after %v, want a push", took)
+	}
+}
+
 func TestPush(t *testing.T) {
 	dir := t.TempDir()
 	a, b := newDriver(t, dir), newDriver(t, dir)
-	if took := handOver(t, a, b); took > time.Second {
-		t.Errorf("handed over after %v, want a push", took)
-	}
+	pushes(t, a, b)
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -51,9 +63,7 @@ func TestPushInALongDirectory(t *testing.T) {
 		t.Skip("sockets need a short path here: waiters look every 50 ms")
 	}
 	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 120), strings.Repeat("e", 120))
-	if took := handOver(t, newDriver(t, dir), newDriver(t, dir)); took > time.Second {
-		t.Errorf("handed over after %v, want a push", took)
-	}
+	pushes(t, newDriver(t, dir), newDriver(t, dir))
 	if found := files(t, dir, "wake-*"); len(found) != 1 {
 		t.Errorf("sockets: %q, want one", found)
 	}
@@ -62,24 +72,65 @@ func TestPushInALongDirectory(t *testing.T) {
 func TestWithoutSockets(t *testing.T) {
 	dir := t.TempDir()
 	quiet, d := newQuiet(t, dir), newDriver(t, dir)
-	if took := handOver(t, d, quiet); took > time.Second {
-		t.Errorf("handed over after %v, want a look every 50 ms", took)
-	}
+	pushes(t, d, quiet) // by a look every 50 ms
 	if found := files(t, dir, "wake-*"); len(found) != 0 {
 		t.Errorf("sockets: %q, want none", found)
 	}
-	if took := handOver(t, quiet, d); took > time.Second {
-		t.Errorf("handed over after %v to one that has a socket, want a push", took)
-	}
+	pushes(t, quiet, d)
 }
 
 // A wake-up that gets lost costs a second or two.
 func TestLostPush(t *testing.T) {
 	dir := t.TempDir()
-	deaf := newDriver(t, dir)
-	deaf.store.hub.base = ""
-	if took := handOver(t, deaf, newDriver(t, dir)); took > 3*time.Second {
+	a, deaf := newDriver(t, dir), newDriver(t, dir)
+	h := take(t, a, try("x", time.Minute))
+	next := later(t.Context(), deaf, wait("x", time.Minute))
+	queued(t, a, "x", 1)
+	hub := deaf.store.hub
+	hub.mu.Lock()
+	clear(hub.claims)
+	hub.mu.Unlock()
+	began := time.Now()
+	release(t, a, h)
+	soon(t, next)
+	if took := time.Since(began); took > 3*time.Second {
 		t.Errorf("handed over after %v, want a look within a second", took)
+	}
+}
+
+// Who waits in a directory that is removed and made again, or releases there, is a stranger to nobody.
+func TestDirectoryMadeAgain(t *testing.T) {
+	for _, below := range []string{"locks", filepath.Join(strings.Repeat("d", 120), strings.Repeat("e", 120))} {
+		if runtime.GOOS != "linux" && len(below) > maxDir {
+			continue // sockets need a short path here: waiters look every 50 ms
+		}
+		dir := filepath.Join(t.TempDir(), below)
+		a, b := newDriver(t, dir), newDriver(t, dir)
+		take(t, a, try("x", time.Minute))
+		next := later(t.Context(), b, wait("x", time.Minute))
+		queued(t, a, "x", 1)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		c := newDriver(t, dir)
+		h, other := take(t, c, try("x", time.Minute)), take(t, a, try("y", time.Minute))
+		queued(t, c, "x", 1)
+		if found := files(t, dir, "wake-*"); len(found) != 1 {
+			t.Errorf("%.9s…: sockets: %q, want that of the waiter", below, found)
+		}
+		lively := later(t.Context(), c, wait("y", time.Minute))
+		queued(t, c, "y", 1)
+		hub := c.store.hub
+		hub.mu.Lock()
+		w := wakeUp{waiter{nonce: "n", socket: hub.name}, 0}
+		hub.mu.Unlock()
+		if gone := a.store.hub.tell([]wakeUp{w}); len(gone) > 0 {
+			t.Errorf("%.9s…: taken for dead: %q", below, gone)
+		}
+		release(t, c, h)
+		soon(t, next)
+		release(t, a, other)
+		soon(t, lively)
 	}
 }
 
@@ -91,9 +142,7 @@ func TestSocketThatWasRemoved(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, old)); err != nil {
 		t.Fatal(err)
 	}
-	if took := handOver(t, a, b); took > time.Second {
-		t.Errorf("handed over after %v, want a push", took)
-	}
+	pushes(t, a, b)
 	if now := b.store.hub.name; now == old || now == "" {
 		t.Errorf("socket: got %q after %q was removed", now, old)
 	}
@@ -139,25 +188,20 @@ func TestLeftSockets(t *testing.T) {
 	}
 }
 
-func TestLookIsBounded(t *testing.T) {
-	dir := t.TempDir()
-	a, b := newDriver(t, dir), newDriver(t, dir)
-	h := take(t, a, try("x", time.Minute))
-	ctx, cancel := context.WithCancel(t.Context())
-	next := later(ctx, b, wait("x", time.Minute))
-	queued(t, a, "x", 1)
-	before, err := os.Stat(a.store.bucket("x").path)
-	if err != nil {
-		t.Fatal(err)
+// Who waits while a live holder holds looks every second if it is the first, else every 5 s, and a look soon after the
+// last one writes nothing.
+func TestLooksAreFew(t *testing.T) {
+	now := int64(time.Hour)
+	l := &lock{holds: []holder{{nonce: "h", until: now + int64(time.Minute)}}}
+	for _, want := range []time.Duration{lostEvery, pushEvery, pushEvery} {
+		c := &backend.Claim{Request: wait("x", time.Minute), Place: "wake-1-w.sock"}
+		if !l.wait(now, c) || l.wait(now+1, c) {
+			t.Error("want a change by the first look, and none by the next")
+		}
+		if c.Next != want {
+			t.Errorf("looks again in %v, want %v", c.Next, want)
+		}
 	}
-	time.Sleep(300 * time.Millisecond) // six looks, if it polled
-	after, err := os.Stat(a.store.bucket("x").path)
-	if err != nil || !os.SameFile(before, after) || before.ModTime() != after.ModTime() {
-		t.Errorf("somebody wrote while a live holder held: %v", err)
-	}
-	cancel()
-	<-next
-	release(t, a, h)
 }
 
 // A waiter of another driver that becomes the first, for the one before it has gone, looks as the first does: at the
@@ -165,20 +209,22 @@ func TestLookIsBounded(t *testing.T) {
 func TestNextBecomesFirst(t *testing.T) {
 	dir := t.TempDir()
 	a := newDriver(t, dir)
-	const ttl = 1500 * time.Millisecond
-	began := time.Now()
-	take(t, a, try("x", ttl))
+	h := take(t, a, try("x", time.Minute))
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := wait("x", time.Minute)
 	first := later(ctx, a, gone)
 	queued(t, a, "x", 1)
 	next := later(t.Context(), newDriver(t, dir), wait("x", time.Minute))
 	queued(t, a, "x", 2)
+	const ttl = 1500 * time.Millisecond
+	h.Request.TTL = ttl
+	began := time.Now()
+	wantErr(t, "Renew", a.Renew(t.Context(), []*core.Hold{h})[0], nil)
 	cancel()
 	<-first
 	wantErr(t, "Abandon", a.Abandon(t.Context(), gone), nil)
 	soon(t, next)
-	if took := time.Since(began); took > ttl+turn/2 {
+	if took := time.Since(began); took >= ttl+turn {
 		t.Errorf("granted after %v, want at the expiry after %v", took, ttl)
 	}
 }
@@ -211,14 +257,15 @@ func TestPlaceOutlastsTheNextLook(t *testing.T) {
 func TestNobodyIsToldOfWhatWasNotWritten(t *testing.T) {
 	dir := t.TempDir()
 	d := newDriver(t, dir)
-	take(t, d, try("x", 100*time.Millisecond))
+	h := take(t, d, try("x", time.Minute))
 	b := d.store.bucket("x")
 	for i := range 3 {
 		c := &backend.Claim{Request: wait("x", time.Minute), Place: fmt.Sprintf("wake-1-dead%d.sock", i)}
 		d.store.Ask(t.Context(), []*backend.Claim{c})
 		wantErr(t, "joining the queue", c.Err, backend.ErrLocked)
 	}
-	eventually(t, "the lock expires", func() bool { return !inspect(t, d, "x").Held })
+	h.Request.TTL = time.Nanosecond // it expires, and nobody looks
+	wantErr(t, "Renew", d.Renew(t.Context(), []*core.Hold{h})[0], nil)
 	if err := errors.Join(os.RemoveAll(b.spare), os.Mkdir(b.spare, 0o700)); err != nil {
 		t.Fatal(err)
 	}

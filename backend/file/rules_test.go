@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -344,4 +345,60 @@ func TestPrefixes(t *testing.T) {
 			t.Errorf("List under prefix %q: got %d names, want 5", prefix, n)
 		}
 	}
+}
+
+// A process that is stopped in one bucket takes the leases of that one, and no others of another process.
+func TestStuckBucketDelaysNoOther(t *testing.T) {
+	bubble(t, func(t *testing.T, a, _ caller) {
+		var hs []*core.Hold
+		stuck := map[*core.Hold]bool{}
+		for i := range 300 {
+			h := take(t, a, try(fmt.Sprint("n", i), time.Minute))
+			hs, stuck[h] = append(hs, h), key{backend.DefaultPrefix, h.Name}.bucket() == 7
+		}
+		f, err := os.OpenFile(a.store.buckets[7].lock, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if ours, err := tryLock(f); !ours || err != nil {
+			t.Fatalf("tryLock: got %v, %v", ours, err)
+		}
+		in := 0
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		for i, err := range a.Renew(ctx, hs) {
+			if stuck[hs[i]] {
+				in++
+			}
+			if (err != nil) != stuck[hs[i]] {
+				t.Errorf("%s, of the stuck bucket %v: %v", hs[i].Name, stuck[hs[i]], err)
+			}
+		}
+		if in == 0 {
+			t.Error("no hold is in the stuck bucket")
+		}
+	})
+}
+
+// All holds whose names are kept in one bucket are renewed by one write.
+func TestRenewalOfOneBucket(t *testing.T) {
+	bubble(t, func(t *testing.T, a, _ caller) {
+		const ttl = 10 * time.Second
+		var hs []*core.Hold
+		for i := 0; len(hs) < 3; i++ {
+			if r := try(fmt.Sprint(i), ttl); (key{backend.DefaultPrefix, r.Name}).bucket() == 7 {
+				hs = append(hs, take(t, a, r))
+			}
+		}
+		time.Sleep(time.Second)
+		for _, err := range a.Renew(t.Context(), hs) {
+			wantErr(t, "Renew", err, nil)
+		}
+		for _, h := range hs {
+			if left := inspect(t, a, h.Name).ExpiresIn; left != ttl {
+				t.Errorf("%s expires in %v after a renewal, want %v", h.Name, left, ttl)
+			}
+		}
+	})
 }

@@ -176,8 +176,8 @@ func (l *lock) find(nonce string, now int64) *holder {
 	return &l.holds[i]
 }
 
-// served returns those who may have the lock now, up to the waiter me or the first one that may not: all who hold it,
-// and how many of the first waiters, to whom it is kept.
+// served returns the claims that may have the lock now, up to the waiter me or the first one that may not: all its
+// holders, and how many of the first waiters, which it is kept for.
 func (l *lock) served(me string) (there []*backend.Request, n int) {
 	there = l.there()
 	for _, w := range l.queue {
@@ -190,7 +190,7 @@ func (l *lock) served(me string) (there []*backend.Request, n int) {
 	return there, n
 }
 
-// there returns those who hold the lock.
+// there returns the holders of the lock.
 func (l *lock) there() (all []*backend.Request) {
 	for _, h := range l.holds {
 		all = beside(all, h.way)
@@ -206,7 +206,7 @@ func beside(there []*backend.Request, w way) []*backend.Request {
 	return append(there, w.request())
 }
 
-// admits reports whether c may have the lock now: beside all who hold it and all in front of it.
+// admits reports whether c may have the lock now: beside all its holders and all waiters in front of c.
 func (l *lock) admits(c *backend.Claim) bool {
 	if l == nil {
 		return true
@@ -258,7 +258,7 @@ func (l *lock) serve(now int64) (wakes []wakeUp, changed bool) {
 	return wakes, changed
 }
 
-// turnEnd is when the first turn of those who may have the lock is over.
+// turnEnd is when the first turn of the waiters that may have the lock is over.
 func (l *lock) turnEnd(now int64) int64 {
 	began := l.freed
 	if w := l.queue[0]; w.shared() {

@@ -1,7 +1,7 @@
 package file
 
 import (
-	"fmt"
+	"context"
 	"io"
 	"math"
 	"os"
@@ -55,45 +55,51 @@ func bootID() (string, error) {
 	return boot, nil
 }
 
+// inhabitMost is how long a directory is waited for in which another process is stopped.
+const inhabitMost = time.Second
+
 // inhabit opens the file BOOT of a directory, and returns it with a shared flock. It holds the boot id of all drivers
 // that are open there: they have the flock, and the first one wrote it. A container can be given a boot id of its own.
 // It is refused while others are there, because it would take their holds for those of before a reboot.
-func inhabit(dir, boot string) (*os.File, error) {
+func inhabit(ctx context.Context, dir, boot string) (_ *os.File, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "BOOT"), os.O_RDWR|os.O_CREATE|nofollow, 0o600)
 	if err != nil {
 		return nil, refused(err)
 	}
-	for others, tries := false, 0; tries < 1000; tries++ {
+	defer func() {
+		if err != nil {
+			_ = f.Close() // the first error is the one to report
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, inhabitMost)
+	defer cancel()
+	for others := false; ; {
 		alone, err := tryLock(f)
 		if alone {
-			if err = f.Truncate(0); err == nil {
-				_, err = f.WriteAt([]byte(boot), 0)
+			if _, err = f.WriteAt([]byte(boot), 0); err == nil {
+				err = f.Truncate(int64(len(boot)))
 			}
 		}
 		if err != nil {
-			_ = f.Close() // the first error is the one to report
 			return nil, err
 		}
 		if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil { // it lets go of the exclusive one first
 			raw, err := io.ReadAll(io.NewSectionReader(f, 0, 64))
-			switch {
-			case err == nil && string(raw) == boot:
-				return f, nil
-			case err == nil && others: // at the first time whoever wrote it may just have gone
-				err = backend.Invalid("directory %q is in use under boot id %s, and the one of this process is %s: "+
-					"want containers with the machine's /proc/sys/kernel/random/boot_id", dir, raw, boot)
+			if err != nil || string(raw) == boot {
+				return f, err
 			}
-			if err != nil {
-				_ = f.Close() // the first error is the one to report
-				return nil, err
+			if others { // at the first time its writer may just have gone
+				return nil, backend.Invalid("directory %q is in use under boot id %s, and the one of this process is "+
+					"%s: want containers with the machine's /proc/sys/kernel/random/boot_id", dir, raw, boot)
 			}
 			others = true
 		}
-		time.Sleep(time.Millisecond) // others have it for microseconds
+		select {
+		case <-time.After(time.Millisecond): // others have it for microseconds
+		case <-ctx.Done():
+			return nil, backend.Unavailable(stuck(ctx, f.Name()))
+		}
 	}
-	_ = f.Close()
-	return nil, backend.Unavailable(fmt.Errorf("another process keeps %s locked, which takes microseconds "+
-		"unless it is stopped", f.Name()))
 }
 
 // shared are the file systems that several machines can write at once.
@@ -110,6 +116,10 @@ var shared = map[uint32]string{
 	0x0BD00BD0:             "Lustre",
 	0x01161970:             "GFS2",
 	0x47504653:             "GPFS",
+	0x19830326:             "BeeGFS",
+	0x20030528:             "OrangeFS",
+	0x786F4256:             "vboxsf",
+	0xBACBACBC:             "hgfs",
 }
 
 // usable returns nil for a directory that this process may write and that no

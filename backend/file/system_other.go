@@ -3,6 +3,7 @@
 package file
 
 import (
+	"context"
 	"os"
 
 	"github.com/fencelock/fencelock/backend"
@@ -16,7 +17,7 @@ func sharedTime(i backend.Instant) int64 { return i.Time().UnixNano() }
 func bootID() (string, error) { return "wall", nil }
 
 // inhabit has nothing to compare.
-func inhabit(_, _ string) (*os.File, error) { return nil, nil }
+func inhabit(context.Context, string, string) (*os.File, error) { return nil, nil }
 
 // usable cannot tell more here: what is wrong shows at the first write.
 func usable(string) error { return nil }

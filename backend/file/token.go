@@ -11,10 +11,12 @@ import (
 const maxToken = 1<<53 - 1
 
 // number sets the token of a grant of now, and the slot of a permit: the least that is free. A reader has the token of
-// the others, unless its floor is not below it.
+// the others, unless its floor is not below it. A floor that would move the counter further than an hour ahead of the
+// clock is refused.
 func (st *state) number(l *lock, r *backend.Request, g *backend.Grant) error {
+	g.Asked = st.at
 	if r.Mode == backend.Reader && l != nil && l.era > r.Floor {
-		g.Token, g.Asked = l.era, st.at
+		g.Token = l.era
 		return nil
 	}
 	if r.Mode == backend.Permit && l != nil {
@@ -22,12 +24,6 @@ func (st *state) number(l *lock, r *backend.Request, g *backend.Grant) error {
 			g.Slot++
 		}
 	}
-	return st.draw(r, g)
-}
-
-// draw sets the token of a grant of now. It refuses a floor that would move the counter
-// further than an hour ahead of the clock.
-func (st *state) draw(r *backend.Request, g *backend.Grant) error {
 	now := time.Now()
 	if r.Floor > st.counter { // which Raise may have moved ahead
 		if err := backend.CheckFloor(r.Floor, now.UnixMicro()); err != nil {
@@ -38,7 +34,7 @@ func (st *state) draw(r *backend.Request, g *backend.Grant) error {
 	if g.Token > maxToken {
 		return backend.Invalid("the last token was %d: no other is below 2^53", st.counter)
 	}
-	if g.Asked = st.at; r.Mode != backend.Reader { // others have a reader's number, and would be behind the next ones
+	if r.Mode != backend.Reader { // others have a reader's number, and would be behind the next ones
 		g.Reserved = backend.Reserve(r, g.Token, now)
 	}
 	st.counter = g.Token + backend.Token(g.Reserved)

@@ -38,9 +38,13 @@ func clients(e *env) {
 		e.Errorf("before any report: %v", got)
 	}
 	report(c, time.Minute)
-	report(brief, 2*time.Second)
-	if got := list(); got[c.ID] != c || got[brief.ID] != brief || len(got) != 2 {
-		e.Errorf("got %+v, want %+v and %+v", got, c, brief)
+	const briefly = 2 * time.Second
+	reported := time.Now()
+	report(brief, briefly)
+	both := list()
+	forgotten := time.Since(reported) >= briefly // perhaps: the machine is busy
+	if both[c.ID] != c || !forgotten && (both[brief.ID] != brief || len(both) != 2) {
+		e.Errorf("got %+v, want %+v and %+v", both, c, brief)
 	}
 	c.Phase = backend.PhaseBoth
 	report(c, time.Minute)

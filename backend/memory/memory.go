@@ -15,9 +15,7 @@ import (
 	"context"
 	"iter"
 	"net/url"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -56,12 +54,12 @@ func NewCounting() *Driver {
 // Expire ends every hold of name as though its TTL and grace were over, and tells the holders before
 // that: for tests. It reports whether there was one.
 func (d *Driver) Expire(name string) bool {
-	key := d.client.space + name
-	holds := d.client.store.holders(key)
+	key := d.space + name
+	holds := d.store.holders(key)
 	for _, h := range holds {
 		h.Lost(&backend.LostError{Reason: backend.Expired})
 	}
-	d.client.store.end(key, holds)
+	d.store.end(key, holds)
 	return len(holds) > 0
 }
 
@@ -69,19 +67,19 @@ func (d *Driver) Expire(name string) bool {
 // prefix stands for d's own: the two exclude each other. Any other is another keyspace.
 func (d *Driver) Client(prefix string) (*Driver, error) {
 	if prefix == "" {
-		prefix = d.client.prefix
+		prefix = d.prefix
 	}
 	if err := backend.CheckPrefix(prefix); err != nil {
 		return nil, err
 	}
-	return newDriver(d.client.store, prefix), nil
+	return newDriver(d.store, prefix), nil
 }
 
 // client is a backend.Mover: a keyspace of a store.
 type client struct {
 	store  *store
 	prefix string
-	space  string // what the keys of its locks begin with: another's are no names of this one
+	space  string // what the keys of its locks and records begin with: another's are no names of this one
 }
 
 // Traits implements backend.Driver.
@@ -90,7 +88,7 @@ func (d *client) Traits() backend.Traits { return backend.TraitsOf("memory") }
 // Calls implements backend.Driver.
 func (d *client) Calls() backend.Calls { return backend.Calls{Most: 1, Tells: true} }
 
-// Enter implements backend.Driver. Whoever has the store can wake a waiter.
+// Enter implements backend.Driver. Every client has the store, and can wake a waiter there.
 func (d *client) Enter(context.Context, *backend.Claim) error { return nil }
 
 // Ask implements backend.Driver.
@@ -144,14 +142,8 @@ func (d *client) Leave(_ context.Context, cs []*backend.Claim) {
 // Look implements backend.Driver.
 func (d *client) Look(_ context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
 	return func(yield func(backend.Info, error) bool) {
-		keys := []string{d.space + r.Name}
-		if r.Name == "" {
-			keys = d.store.keys(d.space + r.Prefix)
-		}
-		for _, key := range keys {
-			i := d.store.inspect(key)
-			i.Name = strings.TrimPrefix(key, d.space)
-			if (r.Name != "" || i.Held || i.Waiters > 0) && !yield(i, nil) {
+		for _, i := range d.store.look(d.space, r) {
+			if !yield(i, nil) {
 				return
 			}
 		}
@@ -173,11 +165,13 @@ func (d *client) Close() error { return nil }
 
 // Load implements backend.Mover. The store is one place.
 func (d *client) Load(_ context.Context, prefix string) iter.Seq2[backend.Record, error] {
-	all := d.store.load(d.prefix, prefix)
-	if prefix == backend.GateKey && len(all) == 0 {
-		all = []backend.Record{{Key: prefix}}
-	}
 	return func(yield func(backend.Record, error) bool) {
+		d.store.mu.Lock()
+		all := d.store.load(d.space, prefix)
+		d.store.mu.Unlock()
+		if prefix == backend.GateKey && len(all) == 0 {
+			all = []backend.Record{{Key: prefix}}
+		}
 		for _, r := range all {
 			if !yield(r, nil) {
 				return
@@ -192,7 +186,7 @@ func (d *client) Swap(_ context.Context, rs []backend.Record, keep time.Duration
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range rs {
-		if err := s.swap(d.prefix, r, keep); err != nil {
+		if err := s.swap(d.space+r.Key, r, keep); err != nil {
 			return err
 		}
 	}
@@ -216,18 +210,4 @@ func (d *client) Raise(_ context.Context, floor backend.Token, held *backend.Cla
 	}
 	s.counter = max(s.counter, floor)
 	return nil
-}
-
-// keys returns the keys of all locks that begin so.
-func (s *store) keys(prefix string) []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var keys []string
-	for k := range s.locks {
-		if strings.HasPrefix(k, prefix) {
-			keys = append(keys, k)
-		}
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -1,9 +1,7 @@
 package memory
 
 import (
-	"bytes"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -11,18 +9,23 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// claim is how long a lock that came free is kept for the first waiter, which was woken.
-const claim = 2 * time.Second
+const (
+	// claim is how long a lock that came free is kept for the first waiter, which was woken.
+	claim = 2 * time.Second
+	// remembered is how many acquisitions that ended a store knows, so that a release that is sent again is told nil,
+	// and a request that comes after it was abandoned is not granted.
+	remembered = 1024
+)
 
 // store is the map, and what its clients share.
 type store struct {
 	mu       sync.Mutex
 	locks    map[string]*lock
 	counter  backend.Token
-	counting bool // tokens are the counter alone
-	past     past
-	records  map[recordKey]record
-	version  int
+	counting bool            // tokens are the counter alone
+	past     map[string]bool // the acquisitions that ended: released by its holder, or abandoned
+	oldest   []string        // of past, in order
+	records  map[string]record
 }
 
 // lock is one name that is held or waited for.
@@ -45,13 +48,13 @@ type hold struct {
 }
 
 func newStore() *store {
-	return &store{locks: map[string]*lock{}, past: newPast(), records: map[recordKey]record{}}
+	return &store{locks: map[string]*lock{}, past: map[string]bool{}, records: map[string]record{}}
 }
 
 // ask grants the lock to c if it is free and c's turn; a waiter queues otherwise. The lock is
 // granted in the step that asks, so Asked is the moment of that step.
 func (s *store) ask(d *client, c *backend.Claim) error {
-	if s.past.get(c.Nonce) != unknown {
+	if _, ended := s.past[c.Nonce]; ended {
 		return backend.ErrLost
 	}
 	asked, now := backend.Now(), time.Now()
@@ -80,7 +83,7 @@ func (s *store) ask(d *client, c *backend.Claim) error {
 	}
 	again := h != nil && !h.pending // the same claim again
 	if !again {
-		if g := s.gates(d.prefix); !sameVersion(g, c.Gates) {
+		if g := s.gates(d.space); version(g) != version(c.Gates) {
 			c.Gates = g
 			return backend.ErrGates
 		}
@@ -155,8 +158,8 @@ func (l *lock) requests() []*backend.Request {
 	return all
 }
 
-// serve keeps the lock for those at the head of the queue who may have it, whom it wakes, forgets a lock that
-// nobody wants, and sets the timer. A waiter that does not ask in time has gone.
+// serve keeps the lock for the waiters at the head of the queue that may have it, and wakes them. It forgets a lock
+// that has neither holders nor waiters, and sets the timer. A waiter that does not ask in time has gone.
 func (s *store) serve(key string, l *lock) {
 	l.expire()
 	if l.timer != nil {
@@ -176,13 +179,8 @@ func (s *store) serve(key string, l *lock) {
 	if len(l.queue) == 0 {
 		return
 	}
-	next := l.holds[0].expires
-	for _, h := range l.holds {
-		if h.expires.Before(next) {
-			next = h.expires
-		}
-	}
-	l.timer = time.AfterFunc(time.Until(next), func() {
+	next := slices.MinFunc(l.holds, func(a, b hold) int { return a.expires.Compare(b.expires) })
+	l.timer = time.AfterFunc(time.Until(next.expires), func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.locks[key] == l {
@@ -234,14 +232,26 @@ func (s *store) leave(key string, c *backend.Claim) error {
 	}
 	switch {
 	case mine && c.Held:
-		s.past.put(c.Nonce, released)
-	case s.past.get(c.Nonce) == released:
+		s.remember(c.Nonce, true)
+	case s.past[c.Nonce]:
 	case !c.Held:
-		s.past.put(c.Nonce, abandoned)
+		s.remember(c.Nonce, false)
 	default:
 		return backend.ErrLost
 	}
 	return nil
+}
+
+// remember notes how an acquisition ended.
+func (s *store) remember(nonce string, released bool) {
+	if _, known := s.past[nonce]; !known {
+		s.oldest = append(s.oldest, nonce)
+	}
+	s.past[nonce] = released
+	if n := len(s.oldest) - remembered; n > 0 {
+		delete(s.past, s.oldest[0])
+		s.oldest = s.oldest[n:]
+	}
 }
 
 // holders returns the holds of a lock that its holders know of.
@@ -270,15 +280,32 @@ func (s *store) end(key string, holds []hold) {
 	s.serve(key, l)
 }
 
-func (s *store) inspect(key string) backend.Info {
+// look describes the locks of a keyspace.
+func (s *store) look(space string, r backend.Range) []backend.Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if r.Name != "" {
+		return []backend.Info{s.inspect(space+r.Name, r.Name)}
+	}
+	var all []backend.Info
+	for key := range s.locks {
+		if name, ok := strings.CutPrefix(key, space); ok && strings.HasPrefix(name, r.Prefix) {
+			if i := s.inspect(key, name); i.Held {
+				all = append(all, i)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b backend.Info) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+func (s *store) inspect(key, name string) backend.Info {
 	l := s.locks[key]
 	if l == nil {
-		return backend.Info{}
+		return backend.Info{Name: name}
 	}
 	s.serve(key, l)
-	i := backend.Info{Waiters: len(l.queue), Held: len(l.holds) > 0, Pending: true}
+	i := backend.Info{Name: name, Waiters: len(l.queue), Held: len(l.holds) > 0, Pending: true}
 	for _, h := range l.holds {
 		i.Owner, i.ExpiresIn = h.Owner, max(i.ExpiresIn, time.Until(h.expires))
 		if !h.pending {
@@ -301,29 +328,20 @@ func (s *store) inspect(key string) backend.Info {
 	return i
 }
 
-// recordKey is a record of a keyspace.
-type recordKey struct{ prefix, key string }
-
-// record is one, and until when it is kept; the zero time: for ever.
+// record is one of a keyspace, and until when it is kept; the zero time: for ever. Its version is its data.
 type record struct {
 	backend.Record
 	until time.Time
 }
 
 // load returns the records of a keyspace whose keys begin so, in their order.
-func (s *store) load(prefix, begin string) []backend.Record {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.loadLocked(prefix, begin)
-}
-
-func (s *store) loadLocked(prefix, begin string) []backend.Record {
+func (s *store) load(space, begin string) []backend.Record {
 	var all []backend.Record
-	for k, r := range s.records {
+	for key, r := range s.records {
 		switch {
 		case !r.until.IsZero() && !time.Now().Before(r.until):
-			delete(s.records, k)
-		case k.prefix == prefix && strings.HasPrefix(k.key, begin):
+			delete(s.records, key)
+		case strings.HasPrefix(key, space+begin):
 			all = append(all, r.Record)
 		}
 	}
@@ -331,8 +349,7 @@ func (s *store) loadLocked(prefix, begin string) []backend.Record {
 	return all
 }
 
-func (s *store) swap(prefix string, r backend.Record, keep time.Duration) error {
-	key := recordKey{prefix, r.Key}
+func (s *store) swap(key string, r backend.Record, keep time.Duration) error {
 	switch {
 	case r.Version != backend.AnyVersion && s.records[key].Version != r.Version:
 		return backend.ErrGates
@@ -340,8 +357,7 @@ func (s *store) swap(prefix string, r backend.Record, keep time.Duration) error 
 		delete(s.records, key)
 		return nil
 	}
-	s.version++
-	r.Version = strconv.Itoa(s.version)
+	r.Version = string(r.Data)
 	kept := record{Record: r}
 	if keep > 0 {
 		kept.until = time.Now().Add(keep)
@@ -350,28 +366,25 @@ func (s *store) swap(prefix string, r backend.Record, keep time.Duration) error 
 	return nil
 }
 
-// gates returns all gates of a keyspace as one list, or nil. Its version is that of the last one.
-func (s *store) gates(prefix string) *backend.Record {
+// gates returns all gates of a keyspace as one list, or nil.
+func (s *store) gates(space string) *backend.Record {
 	if len(s.records) == 0 {
 		return nil
 	}
-	all := s.loadLocked(prefix, backend.GateKey)
-	if len(all) == 0 {
+	var list []string
+	for _, r := range s.load(space, backend.GateKey) {
+		list = append(list, r.Version)
+	}
+	if list == nil {
 		return nil
 	}
-	last := 0
-	list := make([][]byte, len(all))
-	for i, r := range all {
-		n, _ := strconv.Atoi(r.Version)
-		list[i], last = r.Data, max(last, n)
-	}
-	data := slices.Concat([]byte("["), bytes.Join(list, []byte(",")), []byte("]"))
-	return &backend.Record{Key: backend.GateKey, Data: data, Version: strconv.Itoa(last)}
+	all := "[" + strings.Join(list, ",") + "]"
+	return &backend.Record{Key: backend.GateKey, Data: []byte(all), Version: all}
 }
 
-func sameVersion(a, b *backend.Record) bool {
-	if a == nil || b == nil {
-		return a == b
+func version(r *backend.Record) string {
+	if r == nil {
+		return ""
 	}
-	return a.Version == b.Version
+	return r.Version
 }

@@ -12,18 +12,17 @@ import (
 )
 
 // errLostLeg: what was held in the one store was lost before the other one granted. Nobody has been
-// told of a lock, so the acquisition starts over.
-var errLostLeg = errors.New("the lock was lost in one of the two stores before the other had granted it")
+// told of a lock, so the engine gives both up and asks anew, as it does where one store has dropped a request.
+var errLostLeg = fmt.Errorf("%w in one of the two stores before the other had granted the lock", backend.ErrLost)
 
 // repairEvery is how often, at the most, a client looks whether a store has lost its gate.
 const repairEvery = time.Second
 
 // Acquire implements core.Caller. In phase both it takes the lock in the old store, then in the new one
-// with a floor above the old one's token, and then raises the old store's tokens to the new token on the
-// condition that the lock is still held there: three round trips. The token is the new store's.
+// with no lower token, and then raises the old store's tokens to the new one's on the condition that the lock
+// is still held there: three round trips. The token is the new store's.
 //
-// The old store's part is renewed while the new store is waited for. If it is lost all the same, the
-// acquisition starts over, at the end of both queues.
+// The old store's part is renewed while the new store is waited for. If it is lost all the same, the answer is ErrLost.
 func (d *member) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 	if d.look {
 		return backend.Grant{}, backend.Unsupported("this client of migration %q only looks", d.move)
@@ -31,94 +30,30 @@ func (d *member) Acquire(ctx context.Context, r *backend.Request) (backend.Grant
 	if err := d.report.asks(ctx, d, r); err != nil {
 		return backend.Grant{}, err
 	}
-	if d.phase != backend.PhaseBoth {
-		return d.acquireOne(ctx, r)
-	}
-	nonce := d.nonceOf(r)
-	for {
-		g, err := d.round(ctx, r, nonce)
-		switch {
-		case !errors.Is(err, errLostLeg):
-			return g, err
-		case ctx.Err() != nil:
-			return backend.Grant{}, ctx.Err()
-		case !r.Wait:
-			return backend.Grant{}, backend.Unavailable(err)
-		}
-		m := d.legsOf(r, nonce)
-		d.drop(m.to)
-		d.drop(m.from)
-		nonce = core.Nonce()
-	}
-}
-
-func (d *member) acquireOne(ctx context.Context, r *backend.Request) (backend.Grant, error) {
-	l := d.only(r)
-	if err := l.acquire(ctx); err != nil {
-		return backend.Grant{}, err
-	}
-	g := l.hold.Grant
-	g.Ungated = false
-	g.Handle = d.handle(l)
-	return g, nil
-}
-
-// made is what a migration has made of a request, kept in its Claim: its stores know an acquisition
-// by the request that they were given.
-type made struct {
-	d        *member
-	nonce    string // another one once the acquisition has started over
-	from, to *leg   // to is nil in a phase with one store
-}
-
-// legsOf returns the legs that were made of a request under a nonce, also those that have ended: an Abandon needs them.
-func (d *member) legsOf(r *backend.Request, nonce string) *made {
-	m, ok := r.Claim.(*made)
-	if !ok || m.d != d || m.nonce != nonce {
-		return nil
-	}
-	return m
-}
-
-// nonceOf is the nonce under which a request is now.
-func (d *member) nonceOf(r *backend.Request) string {
-	if m, ok := r.Claim.(*made); ok && m.d == d {
-		return m.nonce
-	}
-	return r.Nonce
-}
-
-// only is the leg of a phase with one store.
-func (d *member) only(r *backend.Request) *leg {
-	if m := d.legsOf(r, r.Nonce); m != nil {
-		return m.from
-	}
-	l := newLeg(d.sides()[0], r, d.move, d.phase, r.Nonce)
-	l.tell = r.Lost
-	r.Claim = &made{d: d, nonce: r.Nonce, from: l}
-	return l
-}
-
-func (d *member) handle(l *leg) *legs {
-	if d.phase == backend.PhaseFrom {
-		return &legs{from: l}
-	}
-	return &legs{to: l}
-}
-
-// round is one attempt to get the lock in both stores.
-func (d *member) round(ctx context.Context, r *backend.Request, nonce string) (backend.Grant, error) {
-	from, to := d.pairOf(r, nonce)
+	l := d.legsFor(r)
+	from := l.from
 	if err := from.acquire(ctx); err != nil {
 		return backend.Grant{}, err
 	}
-	to.req.Floor = max(r.Floor, from.hold.Token)
-	err := d.lead(ctx, from.hold.Token)
-	if err == nil {
-		err = acquireSecond(ctx, from, to)
+	if l.to == nil {
+		g := from.hold.Grant
+		g.Ungated, g.Handle = false, l
+		return g, nil
 	}
+	// The same number will do: it is this lock's in either store.
+	l.to.req.Floor = max(r.Floor, from.hold.Token-1)
+	err := acquireSecond(ctx, from, l.to)
+	if errors.Is(err, backend.ErrInvalid) && from.hold.Token > time.Now().UnixMicro()+backend.FloorAhead/2 {
+		if err = d.lead(ctx, r, l); err == nil {
+			err = acquireSecond(ctx, from, l.to)
+		}
+	}
+	to := l.to
 	if err == nil {
-		err = patiently(ctx, func(ctx context.Context) error { return d.tie(ctx, from, to) })
+		err = patiently(ctx, r, func(ctx context.Context) error { return d.tie(ctx, from, to) })
+	}
+	if err == nil && (from.hold.Ungated || to.hold.Ungated) {
+		err = patiently(ctx, r, d.repair)
 	}
 	if err == nil && (from.hand(r.Lost) != nil || to.hand(r.Lost) != nil) {
 		err = errLostLeg
@@ -133,21 +68,36 @@ func (d *member) round(ctx context.Context, r *backend.Request, nonce string) (b
 	case err != nil:
 		return backend.Grant{}, err
 	}
-	return d.granted(from, to), nil
+	return granted(l), nil
 }
 
-// lead raises the new store's tokens where the old one's are so far ahead of the clock that a store refuses them as a
-// floor: a clock was wrong once, and the tokens that were granted then are as good as any. It costs such a fleet one
-// more round trip, and no other.
-func (d *member) lead(ctx context.Context, token backend.Token) error {
-	if token <= time.Now().UnixMicro()+backend.FloorAhead/2 {
-		return nil
+// lead raises all the new store's tokens where it refuses the old one's as a floor, for they are far ahead of the
+// clock: one was wrong once, and the tokens that were granted then are as good as any. The leg that was refused is
+// given up for another.
+func (d *member) lead(ctx context.Context, r *backend.Request, l *legs) error {
+	err := patiently(ctx, r, func(ctx context.Context) error {
+		if err := l.to.abandon(ctx); err != nil {
+			return err
+		}
+		return d.to.opened().Raise(ctx, l.to.req.Floor)
+	})
+	if err != nil {
+		return err
 	}
-	return patiently(ctx, func(ctx context.Context) error { return d.to.opened().Raise(ctx, token) })
+	again := newLeg(l.to.caller, r, d.move, d.phase, core.Nonce())
+	again.req.Floor = l.to.req.Floor
+	l.to = again
+	return nil
 }
 
-// patiently gives what has no patience of its own that of a wait: a store may fall silent after it has granted.
-func patiently(ctx context.Context, do func(context.Context) error) error {
+// patiently repeats a call for as long as a wait rides out an outage: a store may fail, or fall silent, after it has
+// granted.
+func patiently(ctx context.Context, r *backend.Request, do func(context.Context) error) error {
+	if r.Wait {
+		return core.Wait(ctx, r.Nonce, nil, func(ctx context.Context) (bool, time.Duration, error) {
+			return true, 0, do(ctx)
+		})
+	}
 	err := within(ctx, core.Patience, do)
 	if errors.As(err, new(noAnswer)) {
 		return core.Outlast(err)
@@ -173,83 +123,53 @@ func within(ctx context.Context, most time.Duration, do func(context.Context) er
 	return err
 }
 
-// pairOf makes the legs of an acquisition in phase both.
-func (d *member) pairOf(r *backend.Request, nonce string) (from, to *leg) {
-	if m := d.legsOf(r, nonce); m != nil {
-		return m.from, m.to
-	}
-	sides := d.sides()
-	from = newLeg(sides[0], r, d.move, d.phase, nonce)
-	to = newLeg(sides[1], r, d.move, d.phase, nonce)
-	r.Claim = &made{d, nonce, from, to}
-	return from, to
-}
-
 // acquireSecond acquires the second leg while the first is kept.
 func acquireSecond(ctx context.Context, first, second *leg) error {
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var kept sync.WaitGroup
-	kept.Go(func() { first.keep(waiting) })
 	kept.Go(func() {
-		select {
-		case <-first.gone:
-			cancel()
-		case <-waiting.Done():
-		}
+		first.keep(waiting)
+		cancel() // it is lost
 	})
 	err := second.acquire(waiting)
 	cancel() // after a panic the deferred one does it
 	kept.Wait()
-	if first.isGone() && ctx.Err() == nil {
+	if first.hand(nil) != nil && ctx.Err() == nil {
 		return errLostLeg
 	}
 	return err
 }
 
-// isGone reports whether the leg was lost before it was handed out.
-func (l *leg) isGone() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.lost != nil
-}
-
 // tie makes one lock of two grants: every later grant of the old store has a greater token than the new store's.
 func (d *member) tie(ctx context.Context, from, to *leg) error {
-	if from.asked.Elapsed() > from.req.TTL/20 { // it has waited: both count from now
+	if from.asked.Elapsed()-from.hold.Sent > from.req.TTL/20 { // it has waited: both count from now
 		if err := from.renew(ctx); errors.Is(err, backend.ErrLost) {
 			return errLostLeg
 		}
 	}
-	switch err := d.from.opened().RaiseHeld(ctx, &from.hold, to.hold.Token); {
-	case errors.Is(err, backend.ErrLost):
+	err := d.from.opened().RaiseHeld(ctx, &from.hold, to.hold.Token)
+	if errors.Is(err, backend.ErrLost) {
 		return errLostLeg
-	case err != nil:
-		return err
 	}
-	if from.hold.Ungated || to.hold.Ungated {
-		return d.repair(ctx)
-	}
-	return nil
+	return err
 }
 
 // granted makes the grant of both: it is trusted for as long as either store keeps it for sure. The engine looks at
 // the clock after this, and gives a grant back whose time is over.
-func (d *member) granted(from, to *leg) backend.Grant {
-	first, last := from, to
-	if to.asked.Sub(from.asked) < 0 {
-		first, last = to, from
+func granted(l *legs) backend.Grant {
+	g := backend.Grant{Token: l.to.hold.Token, Asked: l.from.asked, Handle: l}
+	if l.to.asked.Sub(g.Asked) < 0 {
+		g.Asked = l.to.asked
 	}
-	most := min(first.span(), last.asked.Sub(first.asked)+last.span())
-	g := backend.Grant{Token: to.hold.Token, Asked: first.asked, Handle: &legs{from: from, to: to}}
-	if most < from.req.TTL {
-		g.Max = max(most, time.Nanosecond)
+	if most := min(l.from.span(), l.to.span()); most < l.from.req.TTL { // which holds for renewals too
+		g.Max = most
 	}
 	return g
 }
 
-// repair closes a store that has no gate, or none in some of its places, while the other one is open: it has lost
-// data, and would let clients of the wrong phase in.
+// repair gives a store its gate again that has none, or none in some of its places: it has lost data, and may let
+// clients of the wrong phase in.
 func (d *member) repair(ctx context.Context) error {
 	select {
 	case d.repairing <- struct{}{}:
@@ -262,30 +182,10 @@ func (d *member) repair(ctx context.Context) error {
 	}
 	p, err := d.pair(ctx)
 	if err == nil {
-		err = p.repair(ctx)
+		err = p.prepare(ctx, false)
 	}
 	if err == nil {
 		d.repaired = time.Now()
-	}
-	return err
-}
-
-func (p Pair) repair(ctx context.Context) error {
-	from, to, err := p.both(ctx)
-	if err != nil {
-		return err
-	}
-	switch {
-	case from.lacks() && to.lets(false): // an old store without a gate counts as open, which is right otherwise
-		g := p.fresh(backend.GateBoth, max(from.Epoch, to.Epoch))
-		g.sealed = to.sealed
-		err = p.set(ctx, p.from, g, from.expected())
-	case from.sealed: // the migration is over, and the new store everybody's
-	case to.Epoch == 0 || to.Torn && from.lets(true):
-		err = p.set(ctx, p.to, p.fresh(backend.GateBoth, max(from.Epoch, to.Epoch)), to.expected())
-	}
-	if errors.Is(err, backend.ErrGateMoved) {
-		return nil // somebody else has done it
 	}
 	return err
 }

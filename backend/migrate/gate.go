@@ -11,8 +11,8 @@ import (
 // seal ends the scope of a gate that only an operator changes. It changes nothing for names: one that no pattern before
 // it matches stays anyway. So it is written in the same step as the gate, and every driver can keep it.
 //
-// A gate whose scope is the seal alone is that of a migration that was cancelled: it moves no name and lets in whom a
-// store without a gate lets in, and still has an epoch, so a switch that was stopped before the cancel cannot finish.
+// A gate whose scope is the seal alone belongs to a cancelled migration: it moves no name and admits whatever a store
+// without a gate does. It still has an epoch, so a switch that was stopped before the cancel cannot finish.
 var seal = backend.Pattern{Match: "*", Stays: true}
 
 // gate is a gate whose Scope is without the seal.
@@ -30,10 +30,10 @@ func unsealed(s backend.Scope) (backend.Scope, bool) {
 	return s[:n:n], n < len(s)
 }
 
-// cancelled reports whether the gate is that of a migration that was cancelled.
+// cancelled reports whether the gate's migration was cancelled.
 func (g gate) cancelled() bool { return g.sealed && len(g.Scope) == 0 }
 
-// finished reports whether the gate is that of a migration that is done.
+// finished reports whether the gate's migration is done.
 func (g gate) finished() bool { return g.sealed && len(g.Scope) > 0 }
 
 // lets reports whether the gate lets clients of one phase in: in the old store it does so also once the migration was
@@ -108,8 +108,7 @@ func (p Pair) set(ctx context.Context, s core.Gater, g gate, was int64) error {
 	return s.SetGate(ctx, stored, was)
 }
 
-// expected is the epoch that a change of g expects: its own. Where the places of a store do not agree none is that of
-// all of them.
+// expected is the epoch that a change of g expects: its own. If the places of a store do not agree there is none.
 func (g gate) expected() int64 {
 	if g.Torn {
 		return backend.Lower

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
@@ -40,15 +39,11 @@ func (d *member) each(hs []*core.Hold, ask func(core.Caller, []*core.Hold) []err
 	for i, s := range sides {
 		these := make([]*core.Hold, len(hs))
 		for j, h := range hs {
-			l := legsOf(h)
-			switch {
-			case l.one() != nil:
-				these[j] = &l.one().hold
-			case i == 0:
-				these[j] = &l.from.hold
-			default:
-				these[j] = &l.to.hold
+			l := legsOf(h).from
+			if i > 0 {
+				l = legsOf(h).to
 			}
+			these[j] = &l.hold
 		}
 		all.Go(func() { answers[i] = ask(s, these) })
 	}
@@ -79,8 +74,8 @@ func worse(a, b error) error {
 // up nobody in the other. nil: it was ours in both until now.
 func (d *member) Release(ctx context.Context, h *core.Hold) error {
 	l := legsOf(h)
-	if one := l.one(); one != nil {
-		return one.caller.Release(ctx, &one.hold)
+	if l.to == nil {
+		return l.from.caller.Release(ctx, &l.from.hold)
 	}
 	to, from := together(l.to, l.from, func(l *leg) error { return l.caller.Release(ctx, &l.hold) })
 	var undone *backend.UndoneError
@@ -98,18 +93,11 @@ func (d *member) Release(ctx context.Context, h *core.Hold) error {
 
 // Abandon implements core.Caller: both stores at once.
 func (d *member) Abandon(ctx context.Context, r *backend.Request) error {
-	if d.phase != backend.PhaseBoth {
-		l := d.only(r)
-		return l.caller.Abandon(ctx, &l.req)
+	l := d.legsFor(r)
+	if l.to == nil {
+		return l.from.abandon(ctx)
 	}
-	from, to := d.pairOf(r, d.nonceOf(r))
-	a, b := together(from, to, func(l *leg) error {
-		err := l.caller.Abandon(ctx, &l.req)
-		if errors.Is(err, backend.ErrLost) {
-			return nil
-		}
-		return err
-	})
+	a, b := together(l.from, l.to, func(l *leg) error { return l.abandon(ctx) })
 	for _, err := range []error{a, b} {
 		if err != nil && !backend.Final(err) {
 			return err // which may come to another end, whatever the other store says
@@ -125,24 +113,4 @@ func together(a, b *leg, do func(*leg) error) (ofA, ofB error) {
 	ofA = do(a)
 	other.Wait()
 	return ofA, ofB
-}
-
-// drop abandons a leg in the background, for as long as its store may keep it.
-func (d *member) drop(l *leg) {
-	end := time.Now().Add(l.req.TTL + l.req.Grace)
-	d.dropping.Go(func() {
-		for pause := 20 * time.Millisecond; time.Now().Before(end); pause = min(2*pause, time.Second) {
-			ctx, cancel := context.WithTimeout(d.ctx, sideMost)
-			err := l.caller.Abandon(ctx, &l.req)
-			cancel()
-			if err == nil || backend.Final(err) {
-				return
-			}
-			select {
-			case <-time.After(pause):
-			case <-d.ctx.Done():
-				return
-			}
-		}
-	})
 }

@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -80,6 +81,15 @@ func (l *leg) trusted() time.Duration {
 	return l.span() - max(20*time.Millisecond, l.req.TTL/50, l.caller.Traits().Margin)
 }
 
+// abandon gives the leg up.
+func (l *leg) abandon(ctx context.Context) error {
+	err := l.caller.Abandon(ctx, &l.req)
+	if errors.Is(err, backend.ErrLost) {
+		return nil
+	}
+	return err
+}
+
 // renew renews the leg once.
 func (l *leg) renew(ctx context.Context) error {
 	at := backend.Now()
@@ -90,8 +100,8 @@ func (l *leg) renew(ctx context.Context) error {
 	return err
 }
 
-// keep renews the leg until ctx ends, and reports its loss: by the store's word, or when no renewal
-// has come through in time.
+// keep renews the leg until ctx ends or the leg is lost: by the store's word, or when no renewal has come through in
+// time.
 func (l *leg) keep(ctx context.Context) {
 	every := l.req.TTL / 3
 	timer := time.NewTimer(every - l.asked.Elapsed())
@@ -99,6 +109,8 @@ func (l *leg) keep(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			return
+		case <-l.gone:
 			return
 		case <-timer.C:
 		}
@@ -122,31 +134,43 @@ func (l *leg) keep(ctx context.Context) {
 	}
 }
 
-// legs is the handle of a hold: the legs that it has.
-type legs struct{ from, to *leg }
+// legs is what a migration has made of a request, kept in its Claim and as its hold's handle: its stores know an
+// acquisition by the request that they were given.
+type legs struct {
+	d    *member
+	from *leg // the only one in a phase with one store
+	to   *leg
+}
 
-// Handle is what users see as the lease's handle: that of the new store, if there is one. In phase
+// legsFor returns the legs of a request, also those that have ended, which an Abandon needs. It makes them if there are
+// none.
+func (d *member) legsFor(r *backend.Request) *legs {
+	if l, ok := r.Claim.(*legs); ok && l.d == d {
+		return l
+	}
+	sides := d.sides()
+	nonce := r.Nonce
+	l := &legs{d: d, from: newLeg(sides[0], r, d.move, d.phase, nonce)}
+	if len(sides) == 1 {
+		l.from.tell = r.Lost
+	} else {
+		l.to = newLeg(sides[1], r, d.move, d.phase, nonce[1:]+nonce[:1]) // another: a server may be in both stores
+	}
+	r.Claim = l
+	return l
+}
+
+// Handle is what users see as the lease's handle: the new store's, if there is one. In phase
 // both a transaction is none: it would commit with its own store's release, also where the other
 // store's leg was lost and Unlock is ErrLost.
 func (l *legs) Handle() any {
-	if one := l.one(); one != nil {
-		return one.hold.Handle
+	if l.to == nil {
+		return l.from.hold.Handle
 	}
 	for _, leg := range []*leg{l.to, l.from} {
 		if leg.hold.Handle != nil && !leg.caller.Traits().Transactional {
 			return leg.hold.Handle
 		}
-	}
-	return nil
-}
-
-// one returns the only leg, or nil if there are two.
-func (l *legs) one() *leg {
-	switch {
-	case l.from == nil:
-		return l.to
-	case l.to == nil:
-		return l.from
 	}
 	return nil
 }

@@ -66,32 +66,68 @@ func TestOldLegIsKept(t *testing.T) {
 	})
 }
 
-// TestOldLegIsLost: what was held in the old store is broken while the new one is waited for. The
-// acquisition starts over.
+// locks is a Lock under way.
+func (w world) locks(ctx context.Context, m fencelock.Mutex) <-chan *fencelock.Lease {
+	granted := make(chan *fencelock.Lease, 1)
+	go func() {
+		le, err := m.Lock(ctx)
+		w.want("Lock", err, ctx.Err())
+		granted <- le
+	}()
+	synctest.Wait()
+	return granted
+}
+
+// TestOldLegIsLost: what was held in the old store is broken while the new one is waited for. The lock is asked for
+// anew, and nothing is left of what was asked for before.
 func TestOldLegIsLost(t *testing.T) {
 	bubble(t, func(w world) {
-		both := w.start(backend.PhaseBoth)
+		l := w.locker(w.options(backend.PhaseBoth))
 		w.want("open", w.pair().Open(w.Context(), backend.PhaseTo), nil)
 		to := w.start(backend.PhaseTo)
 		h := w.acquire(to, request("x"))
-		r := request("x")
-		r.Wait = true
-		r.Lost = func(err error) { w.Errorf("told of a loss, %v, without a lock", err) }
-		granted := make(chan *core.Hold)
-		go func() { granted <- w.acquire(both, r) }()
-		synctest.Wait()
+		granted := w.locks(w.Context(), l.Mutex("x"))
 		w.want("break", w.old.Break(w.Context(), "x"), nil)
-		synctest.Wait()
+		time.Sleep(time.Second)
+		if i, err := w.old.Inspect(w.Context(), "x"); err != nil || !i.Held {
+			w.Errorf("the old store: got %+v, %v, want it asked for again", i, err)
+		}
 		w.release(to, h)
-		got := <-granted
+		le := <-granted
 		for what, s := range map[string]core.Caller{"old": w.old, "new": w.new} {
 			if i, err := s.Inspect(w.Context(), "x"); err != nil || !i.Held || i.Waiters != 0 {
 				w.Errorf("the %s store: got %+v, %v, want it held and nobody waiting", what, i, err)
 			}
 		}
-		r.Lost = func(error) {}
-		w.release(both, got)
-		w.cycle(both, "x")
+		w.want("the lease", le.Err(), nil)
+		w.want("unlock", le.Unlock(w.Context()), nil)
+	})
+}
+
+// slowGrant is a store whose grants take so long on their way.
+type slowGrant struct {
+	store
+	takes time.Duration
+}
+
+func (s slowGrant) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+	g, err := s.Gater.Acquire(ctx, r)
+	time.Sleep(s.takes)
+	return g, err
+}
+
+// TestSlowStoreEndsLock: where a grant is over before its answer has come nobody gets a lock, and a Lock without a
+// deadline says so.
+func TestSlowStoreEndsLock(t *testing.T) {
+	bubble(t, func(w world) {
+		o := w.options(backend.PhaseBoth)
+		o.From = slowGrant{client(w.old), 2 * time.Second}
+		l := w.locker(o)
+		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+		defer cancel()
+		_, err := l.Mutex("x", fencelock.WithTTL(time.Second)).Lock(ctx)
+		w.want("Lock", err, fencelock.ErrUnavailable)
+		w.want("the ctx", ctx.Err(), nil)
 	})
 }
 
@@ -129,7 +165,7 @@ func TestLostTryIsAbandoned(t *testing.T) {
 		d := w.startWith(o)
 		r := request("x")
 		_, err := d.Acquire(w.Context(), r)
-		w.want("a try", err, backend.ErrUnavailable)
+		w.want("a try", err, backend.ErrLost)
 		w.want("abandon", d.Abandon(w.Context(), r), nil)
 		time.Sleep(time.Second)
 		w.cycle(w.start(backend.PhaseBoth), "x")
@@ -185,9 +221,8 @@ func TestAbandonUnanswered(t *testing.T) {
 	})
 }
 
-// TestAbandonsWhatWasAsked: the new store is told to give up the very request that it was given: by nothing else it
-// may know the place in its queue, or the session. So it is if the old leg is lost as the wait ends, and a day after
-// the acquisition has started over.
+// TestAbandonsWhatWasAsked: the new store is told to give up the very request that it was given, also if the old leg
+// is lost, and as the wait ends: by nothing else it may know the place in its queue, or the session.
 func TestAbandonsWhatWasAsked(t *testing.T) {
 	bubble(t, func(w world) {
 		to := asked{client(w.new), &[]*backend.Request{}, &[]*backend.Request{}}
@@ -195,47 +230,28 @@ func TestAbandonsWhatWasAsked(t *testing.T) {
 		o.To = to
 		both := w.startWith(o)
 		w.want("open", w.pair().Open(w.Context(), backend.PhaseTo), nil)
-		other := w.start(backend.PhaseTo)
-		// breaks takes the old leg from one who waits for the new store, and whose wait ends as well if end is not nil.
-		breaks := func(name string, end error) *backend.Request {
-			h := w.acquire(other, request(name))
-			r := request(name)
+		w.acquire(w.start(backend.PhaseTo), request("x"))
+		for _, end := range []error{backend.ErrLost, context.Canceled} {
+			r := request("x")
 			r.Wait = true
 			ctx, cancel := context.WithCancel(w.Context())
-			defer cancel()
 			done := make(chan error)
 			go func() {
 				_, err := both.Acquire(ctx, r)
 				done <- err
 			}()
 			synctest.Wait()
-			if end != nil {
+			if errors.Is(end, context.Canceled) {
 				cancel()
 			}
-			w.want("break", w.old.Break(w.Context(), name), nil)
-			synctest.Wait()
-			w.release(other, h)
+			w.want("break", w.old.Break(w.Context(), "x"), nil)
 			w.want("the wait", <-done, end)
-			return r
-		}
-		gives := func(what string, r *backend.Request) {
-			w.Helper()
-			var last *backend.Request
-			for _, a := range *to.acquired {
-				if a.Name == r.Name {
-					last = a
-				}
+			w.want("abandon", both.Abandon(w.Context(), r), nil)
+			if all := *to.acquired; !slices.Contains(*to.abandoned, all[len(all)-1]) {
+				w.Errorf("%v: another request than the last one was abandoned", end)
 			}
-			w.want(what, both.Abandon(w.Context(), r), nil)
-			if !slices.Contains(*to.abandoned, last) {
-				w.Errorf("%s: another request than the last one was abandoned", what)
-			}
+			cancel()
 		}
-		gives("as the wait ends", breaks("x", context.Canceled))
-		long := breaks("long", nil)
-		time.Sleep(25 * time.Hour)
-		gives("later", breaks("y", nil))
-		gives("a day later", long)
 	})
 }
 
@@ -308,14 +324,16 @@ func TestCallsOfAFreeLockInBoth(t *testing.T) {
 	})
 }
 
-// mute is a store that does not answer calls of one kind.
+// mute is a store that does not answer calls of one kind, or none.
 type mute struct {
 	store
 	to string
 }
 
+const everything = "everything"
+
 func (m *mute) silent(ctx context.Context, to string) error {
-	if m.to != to {
+	if m.to != to && m.to != everything {
 		return nil
 	}
 	<-ctx.Done()
@@ -334,6 +352,27 @@ func (m *mute) Raise(ctx context.Context, floor backend.Token) error {
 		return err
 	}
 	return m.Gater.Raise(ctx, floor)
+}
+
+func (m *mute) Undrained(ctx context.Context, g backend.Gate) ([]backend.Info, error) {
+	if err := m.silent(ctx, "Undrained"); err != nil {
+		return nil, err
+	}
+	return m.Gater.Undrained(ctx, g)
+}
+
+func (m *mute) Report(ctx context.Context, c backend.Client, keep time.Duration) error {
+	if err := m.silent(ctx, "Report"); err != nil {
+		return err
+	}
+	return m.Gater.Report(ctx, c, keep)
+}
+
+func (m *mute) Withdraw(ctx context.Context, c backend.Client) error {
+	if err := m.silent(ctx, "Withdraw"); err != nil {
+		return err
+	}
+	return m.Gater.Withdraw(ctx, c)
 }
 
 func (m *mute) Gates(ctx context.Context) ([]backend.Gate, error) {
@@ -490,23 +529,25 @@ func TestUnrenewedLegIsGivenUp(t *testing.T) {
 		to := frail{store: client(w.new), abandons: new(int), acquired: new([]time.Time), failing: 3}
 		o := w.options(backend.PhaseBoth)
 		o.From, o.To = from, to
-		both := w.startWith(o)
+		l := w.locker(o)
 		w.want("open", w.pair().Open(w.Context(), backend.PhaseTo), nil)
 		other := w.start(backend.PhaseTo)
-		began, r, long := time.Now(), request("x"), request("x")
-		r.Wait, long.TTL = true, time.Minute
+		began, long := time.Now(), request("x")
+		long.TTL = time.Minute
 		h := w.acquire(other, long)
-		ctx, cancel := context.WithTimeout(w.Context(), ttl+ttl/2)
+		ctx, cancel := context.WithCancel(w.Context())
 		defer cancel()
-		_, err := both.Acquire(ctx, r)
-		w.want("the wait", err, context.DeadlineExceeded)
+		given := w.locks(ctx, l.Mutex("x", fencelock.WithTTL(ttl)))
+		time.Sleep(ttl + ttl/2)
+		synctest.Wait()
 		if n := len(*from.acquired); n != 2 || (*from.acquired)[1].Sub(began) >= ttl {
 			w.Errorf("asked the old store at %v, want twice, and within %v of %v", *from.acquired, ttl, began)
 		}
 		if *to.abandons != 4 {
 			w.Errorf("gave up at the new store %d times, want 4: three that fail, and one", *to.abandons)
 		}
-		w.want("abandon", both.Abandon(w.Context(), r), nil)
+		cancel()
+		<-given
 		w.release(other, h)
 	})
 }
@@ -545,5 +586,156 @@ func TestNeedsItsStores(t *testing.T) {
 				w.want(fmt.Sprintf("phase %s without the %s store", phase, side), err, backend.ErrInvalid)
 			}
 		}
+	})
+}
+
+// failing is a store whose conditional raise fails so often, at once.
+type failing struct {
+	store
+	raises *int
+	nonces *[]string
+}
+
+func (s failing) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+	*s.nonces = append(*s.nonces, r.Nonce)
+	return s.store.Acquire(ctx, r)
+}
+
+func (s failing) RaiseHeld(ctx context.Context, h *core.Hold, floor backend.Token) error {
+	if *s.raises--; *s.raises >= 0 {
+		return errDead
+	}
+	return s.Gater.RaiseHeld(ctx, h, floor)
+}
+
+// TestOutageBetweenTheGrants: a store that fails for a moment once both have granted costs who waits neither the lock
+// nor his place. A try does not wait. The stores know the two legs by different nonces: a server may be in both.
+func TestOutageBetweenTheGrants(t *testing.T) {
+	bubble(t, func(w world) {
+		raises := 0
+		from := failing{client(w.old), &raises, new([]string)}
+		to := failing{client(w.new), &raises, new([]string)}
+		o := w.options(backend.PhaseBoth)
+		o.From, o.To = from, to
+		d := w.startWith(o)
+		raises = 3
+		w.tryFails(d, "x", errDead)
+		r := request("y")
+		r.Wait = true
+		w.release(d, w.acquire(d, r))
+		if a, b := *from.nonces, *to.nonces; len(a) != 2 || len(b) != 2 || a[1] != r.Nonce || b[1] == r.Nonce {
+			t.Errorf("asked as %q in the old store and as %q in the new one", a, b)
+		}
+	})
+}
+
+// breaking is an old store that breaks the lock of the new one once, before its own source is raised, and tells of the
+// loss of what is abandoned.
+type breaking struct {
+	store
+	w      world
+	breaks *int
+}
+
+func (b breaking) RaiseHeld(ctx context.Context, h *core.Hold, floor backend.Token) error {
+	if *b.breaks--; *b.breaks >= 0 {
+		b.w.want("break", b.w.new.Break(ctx, h.Name), nil)
+		synctest.Wait() // it is told
+	}
+	return b.Gater.RaiseHeld(ctx, h, floor)
+}
+
+func (b breaking) Abandon(ctx context.Context, r *backend.Request) error {
+	defer r.Lost(backend.ErrLost)
+	return b.Gater.Abandon(ctx, r)
+}
+
+// TestDroppedLegIsNoLoss: a leg that was handed out, and given up because the other one was lost just before, is lost
+// itself then. The lock is asked for anew, and is not that leg.
+func TestDroppedLegIsNoLoss(t *testing.T) {
+	bubble(t, func(w world) {
+		o := w.options(backend.PhaseBoth)
+		breaks := 1
+		o.From = breaking{client(w.old), w, &breaks}
+		le, err := w.locker(o).Mutex("x").Lock(w.Context())
+		if err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		w.want("the lease", le.Err(), nil)
+		if breaks >= 0 {
+			w.Error("no lock was broken")
+		}
+		w.want("unlock", le.Unlock(w.Context()), nil)
+	})
+}
+
+// proved is a store that trusts a grant by what it was told a while before, such as the renewal of a session, and for
+// so long at the most.
+type proved struct {
+	store
+	before, most time.Duration
+}
+
+func (p proved) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
+	asked := backend.Now().Add(-p.before)
+	g, err := p.Gater.Acquire(ctx, r)
+	g.Asked, g.Sent, g.Max = asked, p.before, p.most
+	return g, err
+}
+
+func (p proved) Renew(context.Context, []*core.Hold) []error {
+	return []error{errors.New("a renewal that nobody needs")}
+}
+
+// TestOlderProof: a lock that was free, and is trusted by something older, was not waited for. It is trusted no longer
+// than that, and costs no renewal.
+func TestOlderProof(t *testing.T) {
+	const before = 3 * time.Second
+	for _, side := range []string{"old", "new"} {
+		bubble(t, func(w world) {
+			o := w.options(backend.PhaseBoth)
+			var calls []string
+			if side == "old" {
+				o.From = counted{store{w.old.driver, proved{client(w.old), before, 0}}, &calls}
+			} else {
+				o.From, o.To = counted{client(w.old), &calls}, proved{client(w.new), before, 0}
+			}
+			d := w.startWith(o)
+			h := w.acquire(d, request("x"))
+			if since := h.Asked.Elapsed(); since != before || h.Max != 0 {
+				w.Errorf("the %s store's: the grant counts from %v before, for %v, want %v", side, since, h.Max, before)
+			}
+			if got, want := strings.Join(calls, " "), "acquire raise"; got != want {
+				w.Errorf("the %s store's: the old store got the calls %s, want %s", side, got, want)
+			}
+			w.release(d, h)
+		})
+	}
+	bubble(t, func(w world) {
+		o := w.options(backend.PhaseFrom)
+		o.From = proved{client(w.old), before, 0}
+		d := w.startWith(o)
+		h := w.acquire(d, request("x"))
+		if since := h.Asked.Elapsed(); since != before || h.Sent != before {
+			w.Errorf("phase from: the grant counts from %v before, sent %v after, want %v", since, h.Sent, before)
+		}
+		w.release(d, h)
+	})
+}
+
+// TestLeastTrustLasts: where one store trusts less than the TTL, so does the lease, after a renewal too, though that
+// store was asked later than the other one.
+func TestLeastTrustLasts(t *testing.T) {
+	const most = ttl - time.Second
+	bubble(t, func(w world) {
+		o := w.options(backend.PhaseBoth)
+		o.From, o.To = proved{client(w.old), 2 * time.Second, 0}, proved{client(w.new), 0, most}
+		d := w.startWith(o)
+		h := w.acquire(d, request("x"))
+		if h.Max != most {
+			w.Errorf("the grant is trusted for %v, want %v", h.Max, most)
+		}
+		w.release(d, h)
 	})
 }

@@ -215,7 +215,7 @@ func TestUndoOverALoss(t *testing.T) {
 	bubble(t, func(w world) {
 		closed := backend.Gate{Move: "m", Scope: scope, State: backend.GateBoth, Epoch: 5}
 		w.want("a switch that died", w.old.SetGate(w.Context(), closed, 0), nil)
-		pair := w.pair().Over(nil, &lateGate{store: client(w.new)})
+		pair := w.pair().Over(nil, &lateGate{store: client(w.new), state: backend.GateBoth})
 		if err := pair.Open(w.Context(), backend.PhaseFrom); err == nil {
 			w.Error("got nil, want the error of the store")
 		}
@@ -224,4 +224,45 @@ func TestUndoOverALoss(t *testing.T) {
 		}
 		w.want("once more", w.pair().Open(w.Context(), backend.PhaseFrom), nil)
 	})
+}
+
+// TestOldStoreIsLostDuringASwitch: the old store loses its data once it is drained, and with it its gate, and somebody
+// who knows of no migration locks there before the new one is opened. He is waited for, also where another client has
+// given the store a new gate meanwhile, which is open.
+func TestOldStoreIsLostDuringASwitch(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		bubble(t, func(w world) {
+			w.stop(w.start(backend.PhaseBoth))
+			old := &lossy{store: client(w.old)}
+			var held *core.Hold
+			to := &raising{store: client(w.new), do: func() {
+				if held != nil {
+					return
+				}
+				old.store = client(newStore(w.T))
+				held = w.acquire(old.store, request("x"))
+				if again {
+					time.Sleep(time.Millisecond) // epochs are moments
+					w.want("prepare", w.pairOf("m", old, w.new).Prepare(w.Context()), nil)
+				}
+			}}
+			pair := w.pairOf("m", old, to)
+			short, cancel := context.WithTimeout(w.Context(), ttl/2)
+			defer cancel()
+			w.want("a switch while he holds", pair.Open(short, backend.PhaseTo), backend.ErrUnavailable)
+			w.release(old.store, held)
+			w.want("a switch", pair.Open(w.Context(), backend.PhaseTo), nil)
+		})
+	}
+}
+
+// raising does something whenever its tokens are raised.
+type raising struct {
+	store
+	do func()
+}
+
+func (r *raising) Raise(ctx context.Context, floor backend.Token) error {
+	r.do()
+	return r.Gater.Raise(ctx, floor)
 }

@@ -15,8 +15,8 @@
 // what they end: from then on only an operator switches, and a process that starts with a configuration from before is
 // refused and changes nothing.
 //
-// What a store forgets with its data, its gate included, is forgotten here too: docs/migrating.md says what
-// stays safe then. [Pair] is what operators need: the state of both gates, and the switch by hand.
+// If a store loses its data, its gate is lost too: docs/migrating.md says what stays safe then. [Pair]
+// is what operators need: the state of both gates, and the switch by hand.
 package migrate
 
 import (
@@ -24,7 +24,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"sync"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -34,6 +33,10 @@ import (
 const (
 	openMost = 5 * time.Second // how long New takes at the most when its ctx has no deadline
 	sideMost = 2 * time.Second // bounds a background call to a store
+	// stopMost is how long Close may take to take back what a client has reported. A New that fails has what its ctx
+	// leaves of that, and stopLeast at least.
+	stopMost  = 3 * time.Second
+	stopLeast = 300 * time.Millisecond
 )
 
 // Options of [New].
@@ -73,10 +76,6 @@ type member struct {
 
 	report report
 
-	ctx      context.Context // ends with Close
-	cancel   context.CancelFunc
-	dropping sync.WaitGroup
-
 	repairing chan struct{} // full while somebody looks at the gates
 	repaired  time.Time     // when that was done last
 }
@@ -95,7 +94,6 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.ctx, d.cancel = context.WithCancel(context.Background())
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, openMost)
@@ -104,12 +102,16 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 	if o.Look {
 		return &Driver{core.Composite{Caller: d}}, nil
 	}
-	// The report comes first: whoever switches next must see this client before it has its first lock.
+	// The report comes first: the next switch must see this client before it has its first lock.
 	if err = d.report.start(ctx, d); err == nil {
 		err = d.enter(ctx)
 	}
 	if err != nil {
-		d.end()
+		most := stopLeast
+		if end, _ := ctx.Deadline(); ctx.Err() == nil {
+			most = min(max(most, time.Until(end)), stopMost)
+		}
+		d.report.stop(d, most)
 		d.from.closeOther()
 		d.to.closeOther()
 		return nil, fmt.Errorf("migration %q: %w", o.Move, err)
@@ -244,11 +246,10 @@ func (d *member) Inspect(ctx context.Context, name string) (backend.Info, error)
 	return merged, nil
 }
 
-// merge describes a lock by both stores. What the new one knows of the holder counts more: its token is the lease's.
+// merge describes a lock by both stores. The new store's word of the holder counts more: its token is the lease's.
 func merge(old, new backend.Info) backend.Info {
 	if !new.Held {
 		old, new = new, old
-		old.Held = false
 	}
 	both := new
 	both.Name = max(old.Name, new.Name)
@@ -286,8 +287,8 @@ func (d *member) List(ctx context.Context, prefix string) iter.Seq2[backend.Info
 }
 
 // Break implements core.Caller. In phase both it frees the lock in both stores. The holder hears of
-// the first and gives up the other itself: whoever has it there by then is left alone, and only a
-// holder that has not heard for as long as Traits.Revoked is broken there too.
+// the first and gives up the other itself. A later holder there is left alone: only a holder that has
+// not heard for as long as Traits.Revoked is broken there too.
 func (d *member) Break(ctx context.Context, name string) error {
 	sides := d.sides()
 	if len(sides) == 1 {
@@ -296,7 +297,10 @@ func (d *member) Break(ctx context.Context, name string) error {
 	old, new := sides[0], sides[1]
 	before, unknown := new.Inspect(ctx, name)
 	err := old.Break(ctx, name)
-	if err != nil || unknown != nil || before.Token == 0 {
+	switch {
+	case err == nil && unknown == nil && !before.Held:
+		return nil // its holder there has come since
+	case err != nil || unknown != nil || before.Token == 0:
 		return errors.Join(err, new.Break(ctx, name))
 	}
 	deaf := time.NewTimer(d.traits.Revoked)
@@ -347,15 +351,8 @@ func (d *member) opened() []core.Gater {
 	return open
 }
 
-// end ends the goroutines and takes the client's report back.
-func (d *member) end() {
-	d.cancel()
-	d.dropping.Wait()
-	d.report.stop(d)
-}
-
 // Close implements core.Caller. It takes the client's report back and closes the drivers of both stores.
 func (d *member) Close() error {
-	d.end()
+	d.report.stop(d, stopMost)
 	return errors.Join(d.from.close(), d.to.close())
 }

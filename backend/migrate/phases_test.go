@@ -221,26 +221,17 @@ func TestFailedLookTellsWhoHolds(t *testing.T) {
 	})
 }
 
-// TestStartedOverThenGivenUp: an acquisition that started over leaves nothing behind when it is abandoned.
+// TestStartedOverThenGivenUp: a lock that was asked for anew leaves nothing behind when its wait ends.
 func TestStartedOverThenGivenUp(t *testing.T) {
 	bubble(t, func(w world) {
-		both := w.start(backend.PhaseBoth)
-		other := w.start(backend.PhaseBoth)
+		l := w.locker(w.options(backend.PhaseBoth))
 		h := w.acquire(w.new2(backend.PhaseBoth), request("x")) // in the new store alone
-		r := request("x")
-		r.Wait = true
 		ctx, cancel := context.WithCancel(w.Context())
-		failed := make(chan error)
-		go func() {
-			_, err := both.Acquire(ctx, r)
-			failed <- err
-		}()
-		synctest.Wait()
+		failed := w.locks(ctx, l.Mutex("x"))
 		w.want("break", w.old.Break(w.Context(), "x"), nil)
-		synctest.Wait()
+		time.Sleep(time.Second)
 		cancel()
-		w.want("the wait", <-failed, context.Canceled)
-		w.want("abandon", both.Abandon(w.Context(), r), nil)
+		<-failed
 		synctest.Wait()
 		for what, s := range map[string]core.Caller{"old": w.old, "new": w.new} {
 			if i, err := s.Inspect(w.Context(), "x"); err != nil || i.Waiters != 0 || i.Held != (what == "new") {
@@ -248,7 +239,7 @@ func TestStartedOverThenGivenUp(t *testing.T) {
 			}
 		}
 		w.want("release", w.new.Release(w.Context(), h), nil)
-		w.cycle(other, "x")
+		w.cycle(w.start(backend.PhaseBoth), "x")
 	})
 }
 
@@ -293,11 +284,16 @@ func (d slowBreak) Break(ctx context.Context, name string) error {
 func TestBreakSparesTheNext(t *testing.T) {
 	for _, tt := range []struct {
 		what  string
+		phase backend.Phase
 		hears bool
-	}{{"a holder that lives", true}, {"a holder that is dead", false}} {
+	}{
+		{"a holder that lives", backend.PhaseBoth, true},
+		{"a holder that is dead", backend.PhaseBoth, false},
+		{"a holder in the old store alone", backend.PhaseFrom, true},
+	} {
 		t.Run(tt.what, func(t *testing.T) {
 			bubble(t, func(w world) {
-				o := w.options(backend.PhaseBoth)
+				o := w.options(tt.phase)
 				o.From = lateNews{client(w.old), 50 * time.Millisecond}
 				a := w.startWith(o)
 				o = w.options(backend.PhaseBoth)

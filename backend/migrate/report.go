@@ -14,9 +14,6 @@ const (
 	reportEvery = 10 * time.Second
 	// usualTTL is what a client reports as its longest TTL before it has asked for one.
 	usualTTL = 30 * time.Second
-	// Close waits so long for a report under way, and then for each store to forget the client.
-	reportMost   = time.Second
-	withdrawMost = 2 * time.Second
 )
 
 // report keeps what this client says of itself in both stores. It informs; nothing is safe because of it.
@@ -162,15 +159,15 @@ func (p *report) asks(ctx context.Context, d *member, r *backend.Request) error 
 	})
 }
 
-// stop ends the reports and takes back what was said, in both stores at once. A report under way
-// that was cut off may be in a store yet or still get there: so it is waited for, up to reportMost,
-// and then withdrawn.
-func (p *report) stop(d *member) {
+// stop ends the reports and takes back what was said, in both stores at once, and takes no longer than most. A report
+// under way that was cut off may be in a store yet or still get there: so it is waited for, a third of the time, and
+// then withdrawn.
+func (p *report) stop(d *member, most time.Duration) {
 	if p.cancel == nil {
 		return
 	}
 	p.last()
-	late := time.AfterFunc(reportMost, p.cancel)
+	late := time.AfterFunc(most/3, p.cancel)
 	p.done.Wait()
 	late.Stop()
 	p.cancel()
@@ -178,7 +175,7 @@ func (p *report) stop(d *member) {
 	for _, s := range []*store{d.from, d.to} {
 		if g := s.opened(); g != nil {
 			both.Go(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), withdrawMost)
+				ctx, cancel := context.WithTimeout(context.Background(), most-most/3)
 				defer cancel()
 				_ = g.Withdraw(ctx, p.client) // the store forgets it by itself
 			})

@@ -36,11 +36,14 @@ func bubble(t *testing.T, fn func(w world)) {
 
 // store is a store in memory, and how it is called.
 type store struct {
-	*memory.Driver
+	driver
 	core.Gater
 }
 
-func storeOf(d *memory.Driver) store { return store{d, core.Of(d).(core.Gater)} }
+// driver has its methods below those of the Gater.
+type driver struct{ *memory.Driver }
+
+func storeOf(d *memory.Driver) store { return store{driver{d}, core.Of(d).(core.Gater)} }
 
 func newStore(t *testing.T) store {
 	t.Helper()

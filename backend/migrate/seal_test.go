@@ -300,14 +300,15 @@ func TestUndoLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-// lateGate is a store to which a SetGate gets only after its caller has given it up.
+// lateGate is a store to which the first change to a state gets only after its caller has given it up.
 type lateGate struct {
 	store
+	state   backend.GateState
 	pending func() error
 }
 
 func (l *lateGate) SetGate(ctx context.Context, g backend.Gate, was int64) error {
-	if l.pending == nil && g.State == backend.GateBoth {
+	if l.pending == nil && g.State == l.state {
 		l.pending = func() error { return l.Gater.SetGate(context.Background(), g, was) }
 		return errors.New("connection reset")
 	}
@@ -318,7 +319,7 @@ func (l *lateGate) SetGate(ctx context.Context, g backend.Gate, was int64) error
 func TestLateClosing(t *testing.T) {
 	bubble(t, func(w world) {
 		w.stop(w.start(backend.PhaseBoth))
-		late := &lateGate{store: client(w.old)}
+		late := &lateGate{store: client(w.old), state: backend.GateBoth}
 		o := w.options(backend.PhaseTo)
 		o.From = late
 		if _, err := migrate.New(w.Context(), o); err == nil {
@@ -331,13 +332,28 @@ func TestLateClosing(t *testing.T) {
 		w.cycle(client(w.old), "x")
 		// And the way back.
 		w.want("the switch", w.pair().Open(w.Context(), backend.PhaseTo), nil)
-		late = &lateGate{store: client(w.new)}
+		late = &lateGate{store: client(w.new), state: backend.GateBoth}
 		if err := w.pair().Over(nil, late).Open(w.Context(), backend.PhaseFrom); err == nil {
 			w.Fatal("got a switch, want the error of the store")
 		}
 		w.want("the request that comes late", late.pending(), backend.ErrGateMoved)
 		if old, new := w.open(); old || !new {
 			w.Errorf("old open %v, new open %v, want the new one as before", old, new)
+		}
+	})
+}
+
+// TestLateOpening: a store is told to be open, nobody hears whether it is, and the request arrives after the undo.
+func TestLateOpening(t *testing.T) {
+	bubble(t, func(w world) {
+		w.stop(w.start(backend.PhaseBoth))
+		late := &lateGate{store: client(w.new), state: backend.GateOpen}
+		if err := w.pair().Over(nil, late).Open(w.Context(), backend.PhaseTo); err == nil {
+			w.Fatal("got a switch, want the error of the store")
+		}
+		w.want("the request that comes late", late.pending(), backend.ErrGateMoved)
+		if old, new := w.open(); !old || new {
+			w.Errorf("old open %v, new open %v, want the old one as before", old, new)
 		}
 	})
 }

@@ -78,7 +78,7 @@ func (s Side) Open(old bool) bool {
 type Status struct {
 	From    Side     `json:"from"`
 	To      Side     `json:"to"`
-	Clients []Client `json:"clients"` // what has been reported: who is silent is not in it
+	Clients []Client `json:"clients"` // those that have reported
 }
 
 // Status asks both stores. Both must answer.
@@ -107,8 +107,8 @@ func (p Pair) Status(ctx context.Context) (Status, error) {
 	return st, err
 }
 
-// Blockers says why the next deploy, of this phase, should wait; none: nothing speaks against it. What reports
-// say is only what is known: a client that is cut off does not report, and is refused by the gates if it comes back.
+// Blockers says why the next deploy, of this phase, should wait; none: nothing speaks against it. Reports do not show
+// all: a client that is cut off does not report, and the gates refuse it if it comes back.
 //
 // A client whose report of another phase is in a store counts until the store has forgotten it, which is 30 s and the
 // longest TTL that it has asked for after the last report.
@@ -129,21 +129,17 @@ func (st Status) Blockers(next backend.Phase) []string {
 	case next != backend.PhaseFrom && (st.From.Cancelled || st.To.Cancelled):
 		why = append(why, "the migration was cancelled: it begins again with fencelock migrate advance --phase from")
 	}
-	if closing := st.closing(next); closing != nil && len(closing.Undrained) > 0 {
-		why = append(why, "held in one store alone: "+holders(closing.Undrained))
-	}
-	return why
-}
-
-// closing is the side that a switch to the phase closes; nil if the phase needs none.
-func (st *Status) closing(next backend.Phase) *Side {
+	var left []backend.Info // in the store that a switch to the phase closes
 	switch next {
 	case backend.PhaseTo:
-		return &st.From
+		left = st.From.Undrained
 	case backend.PhaseFrom:
-		return &st.To
+		left = st.To.Undrained
 	}
-	return nil
+	if len(left) > 0 {
+		why = append(why, "held in one store alone: "+holders(left))
+	}
+	return why
 }
 
 // neighbours reports whether clients of two phases have a store in common.
@@ -151,9 +147,9 @@ func neighbours(a, b backend.Phase) bool {
 	return a == b || a == backend.PhaseBoth || b == backend.PhaseBoth
 }
 
-// Unfinished says why the migration is not done; none: everybody locks in the new store alone, and
-// the old one's gate refuses whoever does not. That the new store's tokens are above all of the old
-// one's follows from its gate: nothing opens it before they are.
+// Unfinished says why the migration is not done; none: all clients lock in the new store alone, and
+// the old one's gate refuses any other. The new store's gate is opened only when its tokens are above
+// all of the old store's.
 func (st Status) Unfinished() []string {
 	var why []string
 	if st.From.Gate.State != backend.GateBoth || st.From.Gate.Torn {

@@ -17,8 +17,8 @@ type store struct {
 	open func(ctx context.Context) (backend.Driver, error)
 
 	now       atomic.Pointer[core.Gater]
-	dialing   chan struct{} // full while somebody opens it
-	late      bool          // it was opened by open; written by who dials, read when nobody does
+	dialing   chan struct{} // full while it is being opened
+	late      bool          // it was opened by open; guarded by dialing
 	reporting chan struct{} // full while a report is under way
 	told      atomic.Int64  // the longest TTL that it was told
 }
@@ -92,7 +92,6 @@ func (s *store) gater(ctx context.Context) (core.Gater, error) {
 func (s *store) closeOther() {
 	if s.late {
 		_ = s.opened().Close() // New failed already, and says why
-		s.now.Store(nil)
 	}
 }
 

@@ -113,9 +113,9 @@ func (p Pair) apart(ctx context.Context) error {
 // client that the switch would lock out has reported within 30 s, or the migration was cancelled.
 // The way back from a migration that is finished is an Open of PhaseFrom, and nothing else.
 //
-// When ctx ends before the other store is drained, the error matches ErrUnavailable and names who
-// holds. What was closed is opened again then, by a switch the other way, for up to 5 s after ctx;
-// only a caller that dies, or a store that fails, leaves both closed.
+// When ctx ends before the other store is drained, the error matches ErrUnavailable and names the
+// holders. The closed store is opened again then, by a switch the other way, for up to 5 s after ctx;
+// only a caller that dies, or a store that fails, may leave both closed.
 func (p Pair) Open(ctx context.Context, phase backend.Phase) error { return p.open(ctx, phase, byHand) }
 
 // OpenAgainst is Open without asking whom it locks out: their acquisitions are refused, what they hold is waited for.
@@ -129,10 +129,13 @@ type who int
 const (
 	starting who = iota // a client that starts: what an operator has sealed stays
 	byHand              // an operator
-	against             // an operator who asks nobody
+	against             // an operator who overrides the checks
 )
 
 func (p Pair) open(ctx context.Context, phase backend.Phase, by who) (err error) {
+	if phase != backend.PhaseFrom && phase != backend.PhaseTo {
+		return backend.Invalid("phase %q: want %s or %s", phase, backend.PhaseFrom, backend.PhaseTo)
+	}
 	opening, closing, away := p.to, p.from, backend.PhaseFrom
 	missing := backend.GateOpen // what it means that the store to be closed has no gate
 	if phase == backend.PhaseFrom {
@@ -148,8 +151,11 @@ func (p Pair) open(ctx context.Context, phase backend.Phase, by who) (err error)
 	defer cancel()
 	var t turned
 	defer func() {
-		if err != nil && t.shut.Epoch != 0 {
-			err = leftAs(err, p.undo(ctx, opening, closing, t, missing))
+		if err == nil || t.shut.Epoch == 0 {
+			return
+		}
+		if undo := p.undo(ctx, opening, closing, t, missing); undo != nil {
+			err = fmt.Errorf("%w; and what it had closed could not be opened again: %w", err, undo)
 		}
 	}()
 	for apart := false; ; {
@@ -181,10 +187,10 @@ func (p Pair) open(ctx context.Context, phase backend.Phase, by who) (err error)
 		if g.Torn || g.Epoch == 0 {
 			err = p.set(work, opening, g.over(backend.GateBoth, g.sealed), g.expected())
 		} else {
-			t = turned{before: other}
+			t = turned{before: other, was: g.Epoch}
 			back := phase == backend.PhaseFrom
 			t.shut = other.over(backend.GateBoth, other.sealed && (!back || other.cancelled()))
-			err = p.turn(work, opening, closing, &t, g.over(backend.GateOpen, g.sealed && !back), g.Epoch)
+			err = p.turn(work, opening, closing, &t, g.over(backend.GateOpen, g.sealed && !back))
 		}
 		if err = moved(work, err); err != nil {
 			return err
@@ -193,13 +199,16 @@ func (p Pair) open(ctx context.Context, phase backend.Phase, by who) (err error)
 }
 
 // turned is what a switch does to the store that it closes; nothing if shut has no epoch.
-type turned struct{ before, shut gate }
+type turned struct {
+	before, shut gate
+	was          int64 // epoch of the gate that it opens, as it was before anything was done
+	asked        bool  // that one was told to open
+}
 
-// turn is the switch itself. was is the epoch of the gate which it opens, as it was before anything
-// was done: if it is another at the end, somebody has closed it in between, and with it the premise
-// of the switch is gone. The gate that it closes must be the one that was looked at, too: an
-// operator may have sealed it since.
-func (p Pair) turn(ctx context.Context, opening, closing core.Gater, t *turned, open gate, was int64) error {
+// turn is the switch itself. If the epoch of the gate which it opens is another at the end than before, somebody has
+// closed it in between, and with it the premise of the switch is gone. The gate that it closes must be the one that was
+// looked at, too: an operator may have sealed it since.
+func (p Pair) turn(ctx context.Context, opening, closing core.Gater, t *turned, open gate) error {
 	if err := p.set(ctx, closing, t.shut, t.before.expected()); err != nil {
 		if errors.Is(err, backend.ErrGateMoved) && !t.before.Torn {
 			*t = turned{} // another's gate may even have the epoch that this one was to have
@@ -216,7 +225,15 @@ func (p Pair) turn(ctx context.Context, opening, closing core.Gater, t *turned, 
 	if err := opening.Raise(ctx, source); err != nil {
 		return err
 	}
-	return p.set(ctx, opening, open, was)
+	now, err := p.gate(ctx, closing)
+	if err == nil && (now.Torn || now.Epoch < t.shut.Epoch || now.State == backend.GateOpen) {
+		err = backend.ErrGateMoved // it is lost, or was and is there again: later clients do not know of it
+	}
+	if err != nil {
+		return err
+	}
+	t.asked = true
+	return p.set(ctx, opening, open, t.was)
 }
 
 const (
@@ -236,9 +253,13 @@ func forUndo(parent context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(parent, d.Add(-min(undoSpare, time.Until(d)/4)))
 }
 
-// undo opens again what a switch that failed has closed. It is a switch the other way, for another
-// one the same way may be about to open its store. What expects the epoch that the switch wrote
-// does nothing where somebody else has gone on.
+// undo opens the store again that a failed switch has closed. It is a switch the other way, because
+// another one the same way may be about to open its store. It expects the epoch that the failed switch
+// wrote, so it does nothing if another client has gone on.
+//
+// If the switch itself has closed the store, and did not come to the end, then no client holds in the other store
+// alone, and a client that is about to open that has closed this one since. So this store is opened without a change of
+// the other one, which may be why the switch has failed.
 func (p Pair) undo(
 	parent context.Context, opening, closing core.Gater, t turned, missing backend.GateState,
 ) error {
@@ -253,10 +274,23 @@ func (p Pair) undo(
 		}
 		err = p.set(ctx, closing, g, now.Epoch)
 	} else if err == nil && now.Epoch == t.shut.Epoch && now.State == backend.GateBoth {
-		var g gate
-		if g, err = p.gate(ctx, opening); err == nil && g.State != backend.GateOpen {
-			back := turned{before: g, shut: g.over(backend.GateBoth, g.sealed)}
-			err = p.turn(ctx, closing, opening, &back, t.shut.over(backend.GateOpen, t.before.sealed), t.shut.Epoch)
+		if now.Torn { // some places have it yet
+			t.shut = t.shut.over(backend.GateBoth, t.shut.sealed)
+			err = p.set(ctx, closing, t.shut, backend.Lower)
+		}
+		look, cancel := context.WithTimeout(ctx, sideMost)
+		g, silent := p.gate(look, opening)
+		cancel()
+		again := t.shut.over(backend.GateOpen, t.before.sealed)
+		switch {
+		case err != nil || g.State == backend.GateOpen:
+		case t.before.lets(false) && !t.asked && (silent != nil || !g.Torn && g.Epoch == t.was):
+			err = p.set(ctx, closing, again, t.shut.Epoch)
+		case silent != nil:
+			err = silent
+		default:
+			back := turned{before: g, shut: g.over(backend.GateBoth, g.sealed), was: t.shut.Epoch}
+			err = p.turn(ctx, closing, opening, &back, again)
 		}
 	}
 	if errors.Is(err, backend.ErrGateMoved) {
@@ -265,17 +299,8 @@ func (p Pair) undo(
 	return err
 }
 
-// leftAs is the error of a switch, and of its undo if that failed.
-func leftAs(err, undo error) error {
-	if undo == nil {
-		return err
-	}
-	return fmt.Errorf("%w; and what it had closed could not be opened again: %w", err, undo)
-}
-
-// drain waits until nobody holds in a closed store who does not hold in both. What ends it, be it
-// ctx or a look without an answer shortly before, is told together with who held at the last look
-// that was answered.
+// drain waits until every holder in a closed store holds in both. Its error has what ended it, the end
+// of ctx or a look without an answer shortly before, and the holders at the last look that was answered.
 func (p Pair) drain(ctx context.Context, s core.Gater) error {
 	g := backend.Gate{Move: p.Move, Scope: p.Scope, State: backend.GateBoth}
 	var left []backend.Info

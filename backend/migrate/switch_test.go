@@ -264,3 +264,111 @@ func TestGrantsDuringASwitch(t *testing.T) {
 		t.Errorf("granted at %d steps only: they are not counted", granted)
 	}
 }
+
+// searched does something whenever it is searched for holders.
+type searched struct {
+	store
+	do func()
+}
+
+func (s searched) Undrained(ctx context.Context, g backend.Gate) ([]backend.Info, error) {
+	s.do()
+	return s.Gater.Undrained(ctx, g)
+}
+
+// TestUndoNeedsOneStore: a switch that found its store open opens it again without the other one, which may be down
+// by then, or take longer to search than there is time for.
+func TestUndoNeedsOneStore(t *testing.T) {
+	for _, phase := range []backend.Phase{backend.PhaseTo, backend.PhaseFrom} {
+		for _, silent := range []string{"Undrained", everything} {
+			bubble(t, func(w world) {
+				w.stop(w.start(backend.PhaseBoth))
+				opening := &mute{store: client(w.new)}
+				falls := func() { opening.to = silent }
+				authority, p := w.old, w.pair().Over(searched{client(w.old), falls}, opening)
+				if phase == backend.PhaseFrom {
+					w.want("there", w.pair().Open(w.Context(), backend.PhaseTo), nil)
+					opening = &mute{store: client(w.old)}
+					authority, p = w.new, w.pair().Over(opening, searched{client(w.new), falls})
+				}
+				fleet := client(authority)
+				held := w.acquire(fleet, request("held"))
+				short, cancel := context.WithTimeout(w.Context(), ttl/2)
+				defer cancel()
+				err := p.Open(short, phase)
+				w.want("a switch past a holder", err, backend.ErrUnavailable)
+				if err == nil || strings.Contains(err.Error(), "opened again") {
+					w.Errorf("phase %s, silent to %s: got %v, want it undone", phase, silent, err)
+				}
+				if old, new := w.open(); old != (authority == w.old) || new != (authority == w.new) {
+					w.Errorf("phase %s, silent to %s: old open %v, new open %v, want it as before",
+						phase, silent, old, new)
+				}
+				w.release(fleet, held)
+			})
+		}
+	}
+}
+
+// unraised does something instead of raising its tokens, which fails.
+type unraised struct {
+	*lossy
+	do func()
+}
+
+func (u unraised) Raise(context.Context, backend.Token) error {
+	u.do()
+	return errDead
+}
+
+// TestUndoWaitsForHolders: a switch that fails opens its store again only once nobody holds in the other one alone. It
+// searches that unless it found its own store open, and the other one has kept its gate since.
+func TestUndoWaitsForHolders(t *testing.T) {
+	for _, tt := range []struct {
+		what           string
+		before, during func(w world, to *lossy) *core.Hold // the switch; one of them is nil
+	}{
+		{"a switch back has died, and who held then still does", func(w world, to *lossy) *core.Hold {
+			w.want("there", w.pair().Open(w.Context(), backend.PhaseTo), nil)
+			h := w.acquire(to.store, request("x"))
+			st, err := w.pair().Status(w.Context())
+			w.want("status", err, nil)
+			g := st.To.Gate
+			g.State, g.Epoch = backend.GateBoth, g.Epoch+1
+			w.want("a switch back that dies", w.new.SetGate(w.Context(), g, g.Epoch-1), nil)
+			return h
+		}, nil},
+		{"the other store loses its data, and somebody locks there", nil, func(w world, to *lossy) *core.Hold {
+			to.store = client(newStore(w.T))
+			h := w.acquire(to.store, request("x"))
+			time.Sleep(time.Millisecond) // epochs are moments
+			w.want("prepare", w.pair().Over(nil, to).Prepare(w.Context()), nil)
+			return h
+		}},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			bubble(t, func(w world) {
+				w.stop(w.start(backend.PhaseBoth))
+				to := &lossy{store: client(w.new)}
+				var held *core.Hold
+				if tt.before != nil {
+					held = tt.before(w, to)
+				}
+				p := w.pair().Over(nil, unraised{to, func() {
+					if tt.during != nil {
+						held = tt.during(w, to)
+					}
+				}})
+				err := p.Open(w.Context(), backend.PhaseTo)
+				w.want("a switch that fails", err, errDead)
+				if err == nil || !strings.Contains(err.Error(), "opened again") {
+					w.Errorf("got %v, want it to say that it is not undone", err)
+				}
+				w.tryFails(client(w.old), "x", backend.ErrUnsupported)
+				w.release(to.store, held)
+				w.want("back", w.pair().Over(nil, to).Open(w.Context(), backend.PhaseFrom), nil)
+				w.cycle(client(w.old), "x")
+			})
+		})
+	}
+}

@@ -2,6 +2,7 @@ package migrate_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -146,5 +147,38 @@ func TestTornByASwitch(t *testing.T) {
 		if old, new := w.open(); !old || new {
 			w.Errorf("old open %v, new open %v, want the old one alone", old, new)
 		}
+	})
+}
+
+// halfway is a store of which a change of several places reaches half of them, once.
+type halfway struct {
+	*file.Driver
+	fails *bool
+}
+
+func (h halfway) Swap(ctx context.Context, rs []backend.Record, keep time.Duration) error {
+	if len(rs) > 1 && *h.fails {
+		*h.fails = false
+		return errors.Join(h.Driver.Swap(ctx, rs[:len(rs)/2], keep), errDead)
+	}
+	return h.Driver.Swap(ctx, rs, keep)
+}
+
+// TestTornByAFailedSwitch: a store that was closed in some of its places only is open again in all of them.
+func TestTornByAFailedSwitch(t *testing.T) {
+	bubble(t, func(w world) {
+		fails := false
+		old := halfway{w.files(w.TempDir()), &fails}
+		defer func() { w.want("close", old.Close(), nil) }()
+		p := w.pairOf("m", old, w.new)
+		w.want("prepare", p.Prepare(w.Context()), nil)
+		fails = true
+		w.want("a switch that fails", p.Open(w.Context(), backend.PhaseTo), errDead)
+		st, err := p.Status(w.Context())
+		w.want("status", err, nil)
+		if fails || !st.From.Open(true) || st.From.Gate.Torn || st.To.Open(false) {
+			w.Errorf("got the gates %+v and %+v, want the old one open, and whole", st.From.Gate, st.To.Gate)
+		}
+		w.want("a switch", p.Open(w.Context(), backend.PhaseTo), nil)
 	})
 }

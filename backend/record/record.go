@@ -46,8 +46,8 @@ type ended struct {
 	Released bool   `json:"released"` // by its holder, while it was the holder; else abandoned or broken
 }
 
-// decode reads a record that the store wrote at a moment. What is no record of ours is an error: the
-// lock of a key that cannot be read is not free.
+// decode reads a record that the store wrote at a moment. Foreign data is an error: the lock of a key
+// that cannot be read is not free.
 func decode(data []byte, stamped time.Time) (record, error) {
 	var r record
 	if len(data) == 0 { // there is none

@@ -52,8 +52,8 @@ import (
 // ErrMoved is Put's answer where the key does not have that version any more.
 var ErrMoved = errors.New("another client has changed the record")
 
-// A Value is what a KV has under a key. The zero Value is that of a key that is not there, be it
-// deleted, forgotten, or never written.
+// A Value is what a KV has under a key. The zero Value stands for a key that is not there: deleted,
+// forgotten, or never written.
 type Value struct {
 	Data []byte // empty: there is none
 	// Version is another one for every write of one [KV.Epoch], also after the key was deleted.

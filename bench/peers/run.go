@@ -12,11 +12,11 @@ import (
 	"github.com/fencelock/fencelock/bench/internal/measure"
 )
 
-// Options of [Run]. A field that is zero has its default.
+// Options of [Run].
 type Options struct {
-	Rounds   int           // default 5
-	Duration time.Duration // of each library in each round; default 2 s
-	Held     int           // leases that are held; default 10,000
+	Rounds   int
+	Duration time.Duration // of each library in each round
+	Held     int           // leases that are held
 	// Only are beginnings of the goals' ids: "R", "R3", "E". "G" is what no goal needs: how cost
 	// grows. Default all.
 	Only     []string
@@ -64,15 +64,6 @@ type Report struct {
 // Run measures what the goals need. An error of one experiment is in the scores of its goals and
 // does not end the others.
 func Run(ctx context.Context, o Options) (Report, error) {
-	if o.Rounds == 0 {
-		o.Rounds = 5
-	}
-	if o.Duration == 0 {
-		o.Duration = 2 * time.Second
-	}
-	if o.Held == 0 {
-		o.Held = 10_000
-	}
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}

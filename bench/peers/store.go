@@ -114,19 +114,10 @@ func (s *store) calls(ctx context.Context) measure.Counter {
 type counting func(ctx context.Context, addr string) (int64, error)
 
 func (s *store) sum(ctx context.Context, count counting) measure.Counter {
-	return func() (sum int64, told bool) {
-		for _, addr := range s.addrs {
-			if count == nil {
-				return 0, false
-			}
-			n, err := count(ctx, addr)
-			if err != nil {
-				return 0, false
-			}
-			sum += n
-		}
-		return sum, true
+	if count == nil {
+		return nil
 	}
+	return func() (int64, bool) { return raw.Total(ctx, s.addrs, count) }
 }
 
 // hang stops the last node, mend lets it go on and catch up.

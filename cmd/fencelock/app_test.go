@@ -68,6 +68,10 @@ func TestUsageErrors(t *testing.T) {
 			t.Errorf("%q: got %+v, want code 64 and the usage on stderr", args, got)
 		}
 	}
+	got := invoke(t, on(""), "run", "n", "--", "true")
+	if got.code != cli.ExitUsage || !strings.Contains(got.err, "FENCELOCK_URL is empty") {
+		t.Errorf("an empty variable: got %+v, want code 64, and no lock elsewhere", got)
+	}
 	if got := invoke(t, nil); got.code != 0 || !strings.Contains(got.out, "Available Commands:") {
 		t.Errorf("without arguments: got %+v, want the help", got)
 	}
@@ -107,6 +111,7 @@ func TestNoPassword(t *testing.T) {
 		{[]string{"--url", "redis://user:s3cr%t@h/", "ls"}, 64},
 		{[]string{"--url", "redis:/user:s3cr@t", "ls"}, 64},
 		{[]string{"--url", "s3cr@t://h", "ls"}, 64},
+		{[]string{"--url", url + "\n", "ls"}, 64},
 		{[]string{url}, 64},
 		{[]string{"--" + url}, 64},
 		{[]string{"ls", "--" + url}, 64},

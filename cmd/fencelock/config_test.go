@@ -77,9 +77,12 @@ func TestConfigRoutes(t *testing.T) {
 		!strings.Contains(got.err, `"cron/*"`) {
 		t.Errorf("a name without a rule: got %+v, want code 64 and the rules", got)
 	}
-	got = invoke(t, env, "--config", path, "conform", "--short", "--only", "A2", "files")
-	if got.code != 0 || !strings.Contains(got.out, "1 rules kept") {
-		t.Errorf("conform of a backend of the file: got %+v", got)
+	for _, query := range []string{"", "?ttl=5s", "?ttl=5s&prefix=x"} {
+		timed := configFile(t, twoStores(files+query, server))
+		got = invoke(t, env, "--config", timed, "conform", "--short", "--only", "A2", "files")
+		if got.code != 0 || !strings.Contains(got.out, "1 rules kept") {
+			t.Errorf("conform of a backend of the file with %q: got %+v", query, got)
+		}
 	}
 	for _, args := range [][]string{{"conform"}, {"conform", "nobody"}} {
 		got := invoke(t, env, append([]string{"--config", path}, args...)...)

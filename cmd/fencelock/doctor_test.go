@@ -48,8 +48,13 @@ func TestDoctor(t *testing.T) {
 	if got.code != 0 || !strings.HasSuffix(got.out, "\nsound (1 note)\n") || strings.Contains(got.out, "s3cret") {
 		t.Errorf("a note: got %+v", got)
 	}
-	if got := invoke(t, nil, "doctor", "--fail-on", "note", weak.URL()); got.code != 1 {
-		t.Errorf("--fail-on note: got %+v, want code 1", got)
+	got = invoke(t, nil, "doctor", "--fail-on", "note", weak.URL())
+	if got.code != 1 || !strings.HasSuffix(got.out, "\nnot sound: 1 note\n") {
+		t.Errorf("--fail-on note: got %+v, want code 1 and not sound", got)
+	}
+	got = invoke(t, nil, "doctor", "--fail-on", "note", "--json", weak.URL())
+	if _, sums := findings(t, got.out); len(sums) != 1 || sums[0].Sound {
+		t.Errorf("--fail-on note --json: got %+v, want not sound", sums)
 	}
 	got = invoke(t, nil, "--url", ill.URL(), "doctor")
 	for _, want := range []string{
@@ -117,6 +122,12 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 	if got.code != 69 || !strings.Contains(got.out, "one: redis at") ||
 		!strings.Contains(got.err, "backend two: ") || strings.Contains(got.err, "s3cret") {
 		t.Errorf("one is down: got %+v", got)
+	}
+	long := configFile(t, "backends:\n  votes: {url: \"redlock://127.0.0.1:1,127.0.0.2:1,127.0.0.3:1\", ttl: 2m}\n"+
+		"locks:\n  - {match: \"*\", scenario: deduplication, backend: votes}\n")
+	got = invoke(t, nil, "--config", long, "doctor")
+	if got.code != 64 || !strings.Contains(got.err, "quarantine of 1m0s") {
+		t.Errorf("the file's ttl: got %+v, want it judged", got)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -10,10 +11,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/postgres"
 
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
@@ -156,6 +159,10 @@ func TestBreakOneHold(t *testing.T) {
 	if got := invoke(t, on(url), "break", "--yes", "--hold", "b", "n"); got.code != 64 {
 		t.Errorf("what is no id: got %+v, want code 64", got)
 	}
+	got = invoke(t, on(url), "break", "--yes", "--hold", "", "n")
+	if info, err := locks.Inspect(t.Context(), "n"); got.code != 64 || err != nil || info.Holders != 1 {
+		t.Errorf("an unset variable: got %+v, and %+v, %v is left, want code 64 and the other hold", got, info, err)
+	}
 }
 
 func TestBreak(t *testing.T) {
@@ -182,6 +189,42 @@ func TestBreak(t *testing.T) {
 	got = invoke(t, on(url), "break", "--yes", "--json", "n")
 	if want := `{"name":"n","broken":false,"owner":"","token":0}` + "\n"; got.out != want {
 		t.Errorf("free, JSON: got %q, want %q", got.out, want)
+	}
+}
+
+// A lock of a transaction has neither owner nor token, and is no other program's.
+func TestBreakOfATransaction(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	for _, mode := range []string{"row", "advisory"} {
+		url := withMode(t, s.URL(), mode)
+		web := serveOn(t, url, "--allow-break")
+		conn, err := pgx.Connect(t.Context(), s.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(context.Background())
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := (&postgres.Options{Mode: postgres.Mode(mode)}).LockTx(t.Context(), tx, "n"); err != nil {
+			t.Fatal(err)
+		}
+		got := invoke(t, on(url), "break", "--yes", "n")
+		if got.code != cli.ExitUsage || !strings.Contains(got.err, "postgres.LockTx") ||
+			!strings.Contains(got.err, "ends its session") || !strings.Contains(got.err, "--foreign") {
+			t.Errorf("%s: got %+v, want code 64 and what holds it", mode, got)
+		}
+		if got, body := web.breaks(meaning(t, "n", 0)); got != 409 || !strings.Contains(body, "postgres.LockTx") {
+			t.Errorf("%s: serve: got %d %q, want 409 and what holds it", mode, got, body)
+		}
+		if got := invoke(t, on(url), "break", "--yes", "--foreign", "n"); got.code != 0 {
+			t.Errorf("%s: --foreign: got %+v", mode, got)
+		}
+		if err := tx.Commit(t.Context()); err == nil {
+			t.Errorf("%s: the transaction was committed", mode)
+		}
 	}
 }
 

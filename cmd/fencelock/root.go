@@ -112,19 +112,10 @@ func readVersion() version {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		v.Version = info.Main.Version
 	}
-	built := false
-	for _, e := range backend.Catalog() {
-		if len(e.Schemes) > 0 { // else a further mode of the one before
-			built = slices.ContainsFunc(e.Schemes, func(s string) bool {
-				return slices.Contains(v.Schemes, s)
-			})
-		}
-		if built {
-			v.Backends = append(v.Backends, e.Traits.Name)
-		}
+	for _, e := range backend.Catalog() { // this program imports them all
+		v.Backends = append(v.Backends, e.Traits.Name)
 	}
 	slices.Sort(v.Backends)
-	v.Backends = slices.Compact(v.Backends)
 	return v
 }
 

@@ -7,11 +7,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fencelock/fencelock/internal/servers"
 )
 
 // browser is a page in a headless Chromium, driven through the DevTools protocol over a pipe: JSON messages that end in
@@ -40,21 +41,7 @@ type devtools struct {
 // FENCELOCK_REQUIRE lists chromium or is "all".
 func openBrowser(t *testing.T) *browser {
 	t.Helper()
-	program := ""
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
-		if path, err := exec.LookPath(name); err == nil && program == "" {
-			program = path
-		}
-	}
-	if program == "" {
-		required := strings.FieldsFunc(os.Getenv("FENCELOCK_REQUIRE"), func(r rune) bool {
-			return r == ',' || r == ' '
-		})
-		if slices.Contains(required, "chromium") || slices.Contains(required, "all") {
-			t.Fatal("chromium is required by FENCELOCK_REQUIRE but missing; run scripts/setup-tests.sh chromium")
-		}
-		t.Skip("chromium is missing; run scripts/setup-tests.sh chromium")
-	}
+	program := servers.Program(t, "chromium", "chromium", "chromium-browser", "google-chrome")
 	theirIn, to, err := os.Pipe()
 	must(t, err)
 	from, theirOut, err := os.Pipe()

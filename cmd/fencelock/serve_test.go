@@ -214,6 +214,7 @@ func TestServeOutage(t *testing.T) {
 func TestServePage(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, fileStore(t))
+	await(t, "the first look", func() bool { return s.state().At != nil }) // until then /healthz is 503
 	for path, kind := range map[string]string{
 		"/": "text/html", "/page.js": "text/javascript", "/page.css": "text/css",
 		"/icon.svg": "image/svg+xml", "/api/locks": "application/json", "/healthz": "text/plain",
@@ -263,6 +264,10 @@ func TestServePage(t *testing.T) {
 func TestServeHosts(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, fileStore(t), "--host", "Locks.Example.com")
+	await(t, "the store's first answer", func() bool {
+		resp, _ := s.ask("GET", "/healthz", "")
+		return resp.StatusCode == 200
+	})
 	for host, want := range map[string]int{
 		"localhost": 200, "localhost:9000": 200, "127.0.0.1": 200, "127.0.0.1:1": 200,
 		"[::1]:8420": 200, "10.0.0.7:8420": 200,

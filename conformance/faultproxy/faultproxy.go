@@ -26,7 +26,7 @@ package faultproxy
 import "github.com/fencelock/fencelock/internal/faultproxy"
 
 // Proxy stands between clients and one address. Its methods are those of conformance.Link, and Addr, the address for
-// clients; Target, the store's; Mode, ResetCounts, Await and LoseReplyTo.
+// clients; Target, the store's; ResetCounts, Await and LoseReplyTo.
 type Proxy = faultproxy.Proxy
 
 // Mode is what a proxy does to what passes; the zero Mode passes everything on. Its fields are Refuse (new connections

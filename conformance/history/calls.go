@@ -35,8 +35,8 @@ func late(events []Event) []error {
 	return errs
 }
 
-// down: a store that could not grant anything has not. Who had the lock of a name when it went down
-// may still pass it on within his process.
+// down: a store that could not grant anything has not. A holder of before it went down may still pass
+// the lock on within its process.
 func down(events []Event) []error {
 	var errs []error
 	for _, d := range events {

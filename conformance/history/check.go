@@ -21,9 +21,10 @@ type Grant struct {
 
 	Mode        backend.Mode
 	Slot, Limit int // of Permit
+	Floor       backend.Token
 }
 
-// String says who held what when.
+// String says which process held the lock, and when.
 func (g Grant) String() string {
 	phase := ""
 	if g.Phase != "" {
@@ -43,7 +44,7 @@ type lease struct {
 	token         backend.Token
 }
 
-// Grants returns the leases of a history, those of one name together, in the order in which they were granted. A lease
+// Grants returns the leases of a history, by name, in the order in which they were granted. A lease
 // without an end was trusted until its deadline, as it was when it was granted, or until its process died.
 func Grants(events []Event) []Grant {
 	died, ends := map[string]Moment{}, map[lease]Moment{}
@@ -63,7 +64,7 @@ func Grants(events []Event) []Grant {
 		g := Grant{
 			Process: e.Process, Phase: e.Phase, Name: e.Name, Token: e.Token, Called: e.Called,
 			From: e.At, To: e.Until,
-			Mode: e.Mode, Slot: e.Slot, Limit: e.Limit,
+			Mode: e.Mode, Slot: e.Slot, Limit: e.Limit, Floor: e.Floor,
 		}
 		if end, ok := ends[lease{e.Process, e.Name, e.Token}]; ok {
 			g.To = end
@@ -149,8 +150,8 @@ func exclusion(grants []Grant) []error {
 	return errs
 }
 
-// rising: every token is greater than that of every lease of the name which was trusted before it was, or which was
-// granted before it was asked for. (A lease whose time was over when its program was told of it can be told late.) The
+// rising: every token is greater than the token of every lease of the name that was trusted earlier, or was granted
+// before this one was asked for. (A lease whose time was over when its program was told of it can be told late.) The
 // second is a matter of tokens; the first alone means that another had the lock while this grant was on its way.
 func rising(grants []Grant) (tokens, twice []error) {
 	seen := map[backend.Token]Grant{}

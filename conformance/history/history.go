@@ -1,18 +1,18 @@
-// Package history records who held which lock when, in several processes of one machine, and checks
-// what was recorded: that nobody trusted a lease while another did, that tokens rose from grant to
-// grant, that no lease was granted when its time was over, and that no acknowledged write to a
-// guarded counter is missing. [Verify] asks more of the same history: whether all of it, with what
-// was refused and what nobody knows, is what one fenced lock could have done. A second judge,
-// [FencedMutex], is a model by others: Hazelcast's for its Jepsen tests. The two must agree. [EDN]
-// writes a history as Jepsen's tools read it.
+// Package history records the holds of locks in several processes of one machine, and checks the
+// records: that no two leases were trusted at once, that tokens rose from grant to grant, that no lease
+// was granted when its time was over, and that no acknowledged write to a guarded counter is missing.
+// [Verify] asks more of the same history: whether one fenced lock could have done all of it, with the
+// refused calls and those of unknown outcome. A second judge, [FencedMutex], is a model by others:
+// Hazelcast's for its Jepsen tests. The two must agree. [EDN] writes a history as Jepsen's tools read
+// it.
 //
 // Each process writes its part with a [Log], a line for each [Event], at once, so that a process
-// that is killed leaves what it did. Whoever started the processes reads the parts, puts them
+// that is killed leaves what it did. The program that started the processes reads the parts, puts them
 // together in any order, and calls [Check].
 //
-// What is recorded lies within what was true: a grant is stamped after the program was told of it,
-// its end before the lock is given back. So what Check finds did happen. What it does not find may
-// have happened between two stamps.
+// A recorded hold lies within the real one: a grant is stamped after the program was told of it, its
+// end before the lock is given back. So whatever Check finds did happen. It can miss what happened
+// between two stamps.
 package history
 
 import (
@@ -63,7 +63,7 @@ const (
 // Result is how a call ended.
 type Result string
 
-// The results of calls. That of one whose process died before it returned is not in the history: it is unclear.
+// The results of calls. If a process died before a call returned, the history has no result: it is unclear.
 const (
 	OK      Result = "ok"
 	Refused Result = "refused" // Freed: it was lost before; Shown: the token is stale
@@ -87,6 +87,9 @@ type Event struct {
 	Mode  backend.Mode `json:"mode,omitempty"`
 	Slot  int          `json:"slot,omitempty"`
 	Limit int          `json:"limit,omitempty"`
+	// Granted: the token was to exceed it (fencelock.WithFloor). A reader with a floor may begin a new token beside
+	// others.
+	Floor backend.Token `json:"floor,omitempty"`
 }
 
 // Read returns the events of one part. A last line that its process did not finish is left out.

@@ -229,7 +229,7 @@ func TestLog(t *testing.T) {
 	h.End()
 	after := history.Now()
 	lost := &lease{2, time.Now().Add(-time.Millisecond), make(chan struct{})} // noticed late
-	h = log.Hold(lost, after)
+	h = log.HoldAbove(lost, after, 1)
 	close(lost.done)
 	h.End()
 	if err := log.Err(); err != nil {
@@ -260,8 +260,8 @@ func TestLog(t *testing.T) {
 	if g := grants[0]; g.Token != 1 || g.Called != before || g.From < before || g.To <= g.From || g.To > after {
 		t.Errorf("released: got %v, want trust between %v and %v", g, before, after)
 	}
-	if g := grants[1]; g.Token != 2 || g.To > g.From {
-		t.Errorf("lost before: got %v, want no trust", g)
+	if g := grants[1]; g.Token != 2 || g.To > g.From || g.Floor != 1 {
+		t.Errorf("lost before: got %v, want no trust, and the floor 1", g)
 	}
 	if err := history.Check(append(events, history.Event{Kind: history.Counted, Name: "c", Value: 1})); err != nil {
 		t.Error(err)
@@ -341,6 +341,10 @@ func TestCheckShared(t *testing.T) {
 	}
 	ofThree := permit("c", 2, 3, 20, 40)
 	ofThree.Limit = 3
+	above := func(floor backend.Token, e history.Event) history.Event {
+		e.Floor = floor
+		return e
+	}
 	for _, c := range []struct {
 		what string
 		want string // in the error; empty: none
@@ -356,6 +360,16 @@ func TestCheckShared(t *testing.T) {
 			reads("a", 1, 10, 20), granted("v", 2, 20, 40), granted("w", 3, 39, 60),
 		}},
 		{"different tokens at once", "different tokens", []history.Event{reads("a", 1, 10, 40), reads("b", 2, 15, 30)}},
+		{"a reader with a floor, and who joins it", "", []history.Event{
+			reads("a", 1, 10, 40), above(1, reads("b", 2, 15, 30)), reads("c", 2, 20, 50),
+			above(7, reads("d", 8, 35, 45)),
+		}},
+		{"a reader that another's floor tells nothing of", "different tokens", []history.Event{
+			reads("a", 1, 10, 40), above(1, reads("b", 2, 15, 30)), reads("c", 3, 20, 50),
+		}},
+		{"a floor below the readers' token", "different tokens", []history.Event{
+			reads("a", 5, 10, 40), above(4, reads("b", 6, 15, 30)),
+		}},
 		{"the era goes on over a writer", "not greater", []history.Event{
 			reads("a", 1, 10, 20), granted("w", 2, 22, 30), reads("b", 1, 32, 40),
 		}},

@@ -64,14 +64,23 @@ type Hold struct {
 
 // Hold records that a lease was granted, after a call that began at called. Its end is recorded as soon as the lease is
 // lost, or when End is called.
-func (l *Log) Hold(lease Lease, called Moment) *Hold { return l.HoldOf(lease, called, 0) }
+func (l *Log) Hold(lease Lease, called Moment) *Hold { return l.hold(lease, called, 0, 0) }
 
 // HoldOf is Hold for a permit of limit.
 func (l *Log) HoldOf(lease Lease, called Moment, limit int) *Hold {
+	return l.hold(lease, called, limit, 0)
+}
+
+// HoldAbove is Hold for a lease whose token was to exceed floor.
+func (l *Log) HoldAbove(lease Lease, called Moment, floor backend.Token) *Hold {
+	return l.hold(lease, called, 0, floor)
+}
+
+func (l *Log) hold(lease Lease, called Moment, limit int, floor backend.Token) *Hold {
 	first := lease.Deadline()
 	granted := Event{
 		Kind: Granted, Name: lease.Name(), Token: lease.Token(), Called: called, At: Now(), Until: moment(first),
-		Mode: lease.Mode(), Slot: lease.Slot(), Limit: limit,
+		Mode: lease.Mode(), Slot: lease.Slot(), Limit: limit, Floor: floor,
 	}
 	l.Write(granted)
 	h := &Hold{log: l, lease: lease, stop: make(chan struct{}), done: make(chan struct{})}

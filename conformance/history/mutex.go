@@ -70,9 +70,9 @@ type window struct{ from, to Moment }
 //     since the deadline if that was sooner.
 //   - [Options.Plain], where two may have the lock at once: an :info since the acquire began. Only fences are judged.
 //
-// A renewal is no operation: it moves the deadline. An acquire that nobody learnt of could only take the lock from
-// others: it is left out, unless the store named its holder at the end. What a store or a guarded resource answers has
-// no operation in a lock workload.
+// A renewal is no operation: it moves the deadline. An acquire without an answer could only take the lock from others:
+// it is left out, unless the store named its holder at the end. Answers of a store or a guarded resource have no
+// operation in a lock workload.
 type tenure struct {
 	process string
 	fence   backend.Token

@@ -8,8 +8,8 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// sharedNames are those that were held by readers or permits. What may be at once of them [Sweep] says; the two judges
-// of [Judge] are models of a lock with one holder, and leave these names out.
+// sharedNames are the names that were held by readers or permits. [Sweep] judges them; the two judges of [Judge] are
+// models of a lock with one holder, and leave these names out.
 func sharedNames(events []Event) map[string]bool {
 	names := map[string]bool{}
 	for _, e := range events {
@@ -29,12 +29,15 @@ func exclusiveOnly(events []Event) []Event {
 	return slices.DeleteFunc(slices.Clone(events), func(e Event) bool { return names[e.Name] })
 }
 
-// together is what exclusion and rising are for a name that several may hold at once: nobody is beside a
-// writer, no two modes are at once, no more permits than the least limit of those who have one, no slot
-// twice, and readers at once have one token, unless the store has lost what it knew of the first. A token is
-// greater than that of whoever was told of his before it was asked for; one of a reader after a reader is not
-// lower.
+// together does for a name with several holders what exclusion and rising do for others. A writer is alone, all holders
+// have one mode, there are no more permits than the least limit among them, and no slot twice. Readers at once have one
+// token, unless the greater one was drawn for a floor that the other does not exceed. A token is greater than every
+// token that was told before it was asked for; a reader's after a reader's is not lower.
 func together(grants []Grant) (tokens, twice []error) {
+	floor := map[backend.Token]backend.Token{} // the greatest of those that asked for a token
+	for _, g := range grants {
+		floor[g.Token] = max(floor[g.Token], g.Floor)
+	}
 	var at []Grant // who trusts a lease at g.From
 	for i, g := range grants {
 		for _, before := range grants[:i] {
@@ -57,7 +60,8 @@ func together(grants []Grant) (tokens, twice []error) {
 					g.Name, time.Duration(min(o.To, g.To)-g.From), o, g))
 			case g.Mode == backend.Permit && o.Slot == g.Slot:
 				twice = append(twice, fmt.Errorf("%q: slot %d was out twice: %v; and %v", g.Name, g.Slot, o, g))
-			case g.Mode == backend.Reader && o.Token != g.Token:
+			case g.Mode == backend.Reader && o.Token != g.Token &&
+				floor[max(o.Token, g.Token)] < min(o.Token, g.Token):
 				twice = append(twice, fmt.Errorf("%q: two readers at once with different tokens: %v; and %v",
 					g.Name, o, g))
 			}

@@ -14,10 +14,10 @@
 // The store hangs at times: it takes requests in, applies them at once, late or never, and answers
 // late or never. Observers block for up to 8 s, or panic, at any event.
 //
-// What becomes of a message is drawn from the seed and from what the message is about, never from
-// when it is sent, so a seed says the same about each message in every run. What the engine draws
-// follows from the nonces of its acquisitions, and these from the seed: nearly every seed is the
-// same run every time.
+// The fate of a message is drawn from the seed and from the message's content, never from the time at
+// which it is sent, so it is the same in every run of a seed. The engine draws its random numbers from
+// the nonces of its acquisitions, and these come from the seed: nearly every seed is the same run every
+// time.
 //
 // # What is not
 //

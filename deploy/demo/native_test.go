@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/fencelock/fencelock/deploy/internal/prom"
+	"github.com/fencelock/fencelock/internal/servers"
 )
 
 // A Prometheus that takes native histograms gets them.
@@ -12,7 +13,7 @@ func TestScrapeOfNativeHistograms(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	t.Cleanup(cancel)
-	prom.Program(t, "prometheus")
+	servers.Program(t, "prometheus", "prometheus")
 	target, _ := start(t, "memory://")
 	p := prom.Start(t, config(t, target), "--enable-feature=native-histograms")
 	for _, expr := range []string{

@@ -78,7 +78,7 @@ func TestScrape(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	t.Cleanup(cancel)
-	prom.Program(t, "prometheus")
+	servers.Program(t, "prometheus", "prometheus")
 	redis := servers.Redis(t, servers.RedisOptions{})
 	target, _ := start(t, redis.URL())
 	p := prom.Start(t, config(t, target))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock/deploy/internal/prom"
+	"github.com/fencelock/fencelock/internal/servers"
 )
 
 // A process that was stopped for longer than its lease hears of the loss too late, and that is an alert of its own.
@@ -16,7 +17,7 @@ func TestScrapeOfAProcessThatWasStopped(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	t.Cleanup(cancel)
-	prom.Program(t, "prometheus")
+	servers.Program(t, "prometheus", "prometheus")
 	const ttl = 2 * time.Second
 	target, demo := start(t, "-ttl="+ttl.String(), "memory://")
 	p := prom.Start(t, config(t, target))

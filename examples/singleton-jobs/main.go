@@ -58,7 +58,6 @@ func main() {
 type queue struct {
 	jobs    chan int
 	left    sync.WaitGroup
-	snoozed atomic.Int64
 	running [customers]atomic.Int64
 }
 
@@ -109,7 +108,6 @@ func (q *queue) work(ctx context.Context, locks *fencelock.Locker, job int, fail
 			}
 		})
 	if errors.Is(err, fencelock.ErrLocked) {
-		q.snoozed.Add(1)
 		time.AfterFunc(snooze, func() { q.jobs <- job })
 		return
 	}

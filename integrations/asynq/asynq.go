@@ -7,6 +7,7 @@
 package asynq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 )
 
 // Middleware returns an asynq.MiddlewareFunc that processes a task while it holds the Mutex that mutex
@@ -25,8 +27,8 @@ import (
 // The error of a task is joined with that of Unlock, so that asynq retries it: ErrLost if the task may
 // have overlapped with another; ErrUnavailable if the store is out, and the lock is free after the TTL
 // only. Where asynq gives a task up (its timeout, a shutdown), the lock is held until it has returned.
-// What a failed task wrote through the lease's own transaction (Traits.Transactional) is committed all
-// the same, unless it has called postgres.Rollback.
+// Writes of a task through the lease's own transaction (Traits.Transactional) are rolled back if it
+// failed, panicked or outlived its ctx.
 func Middleware(mutex func(*asynq.Task) fencelock.Mutex) asynq.MiddlewareFunc {
 	return func(next asynq.Handler) asynq.Handler {
 		return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) (err error) {
@@ -44,14 +46,28 @@ func Middleware(mutex func(*asynq.Task) fencelock.Mutex) asynq.MiddlewareFunc {
 				return err
 			}
 			held, cancel := lease.Context(ctx)
+			cause := errPanicked
 			defer func() {
 				cancel()
-				err = errors.Join(err, lease.Unlock(ctx))
+				if cause != nil {
+					if x, ok := lease.Handle().(backend.Undoer); ok {
+						x.Undo(cause)
+					}
+				}
+				unlocked := lease.Unlock(ctx)
+				if err == nil || !errors.As(unlocked, new(*fencelock.UndoneError)) { // else err has undone it
+					err = errors.Join(err, unlocked)
+				}
 			}()
-			return next.ProcessTask(held, task)
+			err = next.ProcessTask(held, task)
+			cause = cmp.Or(err, context.Cause(held))
+			return err
 		})
 	}
 }
+
+// errPanicked is why what a task wrote was rolled back.
+var errPanicked = errors.New("the task panicked")
 
 // IsFailure is for asynq.Config: that another has the lock is no failure, and uses up no retry.
 func IsFailure(err error) bool { return err != nil && !errors.Is(err, fencelock.ErrLocked) }

@@ -12,6 +12,7 @@ import (
 	"github.com/fencelock/fencelock"
 	fenceasynq "github.com/fencelock/fencelock/integrations/asynq"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/internal/testkit"
 	"github.com/fencelock/fencelock/locktest"
 )
 
@@ -174,4 +175,37 @@ func TestLoss(t *testing.T) {
 		t.Errorf("the task ended with %v, want ErrLost", err)
 	}
 	next(t, done)
+}
+
+// What a task wrote that failed, panicked, or returned after its time was over, is rolled back.
+func TestFailedTaskIsUndone(t *testing.T) {
+	fault := errors.New("broken")
+	for name, tt := range map[string]struct {
+		task func(stop context.CancelFunc) error
+		want error // of the task, as it is
+		undo bool
+	}{
+		"returns":  {func(context.CancelFunc) error { return nil }, nil, false},
+		"fails":    {func(context.CancelFunc) error { return fault }, fault, true},
+		"is ended": {func(stop context.CancelFunc) error { stop(); return nil }, nil, true},
+		"panics":   {func(context.CancelFunc) error { panic(fault) }, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, x := testkit.Ledgers(t)
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			defer func() {
+				_ = recover()
+				if (x.Undone != nil) != tt.undo {
+					t.Errorf("undone by %v, want any: %v", x.Undone, tt.undo)
+				}
+			}()
+			lock := fenceasynq.Middleware(func(*asynq.Task) fencelock.Mutex { return l.Mutex("customers/7") })
+			err := lock(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return tt.task(stop) })).
+				ProcessTask(ctx, asynq.NewTask("locked", nil))
+			if tt.want != nil && err != tt.want {
+				t.Errorf("got %v, want %v", err, tt.want)
+			}
+		})
+	}
 }

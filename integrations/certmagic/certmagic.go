@@ -5,6 +5,7 @@ package certmagic
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,7 +55,11 @@ func (s *Storage) Lock(ctx context.Context, name string) error {
 				return other.outage
 			}
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			err := ctx.Err()
+			if cause := context.Cause(ctx); !errors.Is(err, cause) {
+				err = fmt.Errorf("%w: %w", err, cause)
+			}
+			return fmt.Errorf("%w (%w)", err, fencelock.ErrLocked)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 )
 
 // A Job is a cron.Job for Lock. Its ctx ends with the lease, which it carries for its Token
@@ -30,7 +31,8 @@ func (Job) Run() {
 //
 // The end of ctx ends the run, after which the lock is released. logger gets a skipped run as Info, and
 // as errors what else TryLock or Unlock returned: fencelock.ErrUnavailable if the store was out, for
-// which a run is skipped too, and ErrLost if the run may have overlapped with another.
+// which a run is skipped too, and ErrLost if the run may have overlapped with another. Writes of a
+// Job through the lease's own transaction are rolled back if it panicked or its ctx has ended.
 func Lock(ctx context.Context, m fencelock.Mutex, logger cron.Logger) cron.JobWrapper {
 	return func(job cron.Job) cron.Job {
 		return cron.FuncJob(func() {
@@ -44,17 +46,28 @@ func Lock(ctx context.Context, m fencelock.Mutex, logger cron.Logger) cron.JobWr
 				return
 			}
 			held, cancel := lease.Context(ctx)
+			cause := errPanicked
 			defer func() {
 				cancel()
+				if cause != nil {
+					if x, ok := lease.Handle().(backend.Undoer); ok {
+						x.Undo(cause)
+					}
+				}
 				if err := lease.Unlock(ctx); err != nil {
 					logger.Error(err, "unlock", "lock", m.Name())
 				}
 			}()
-			if job, ok := job.(Job); ok {
+			switch job := job.(type) {
+			case Job:
 				job(held)
-				return
+			default:
+				job.Run()
 			}
-			job.Run()
+			cause = context.Cause(held)
 		})
 	}
 }
+
+// errPanicked is why what a job wrote was rolled back.
+var errPanicked = errors.New("the job panicked")

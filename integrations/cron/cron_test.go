@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	fencecron "github.com/fencelock/fencelock/integrations/cron"
+	"github.com/fencelock/fencelock/internal/testkit"
 	"github.com/fencelock/fencelock/locktest"
 )
 
@@ -163,4 +164,27 @@ func TestJobOutsideOfLock(t *testing.T) {
 		}
 	}()
 	cron.NewChain(cron.SkipIfStillRunning(cron.DiscardLogger)).Then(fencecron.Job(func(context.Context) {})).Run()
+}
+
+// What a job wrote that panicked, or that its ctx has ended, is rolled back.
+func TestFailedJobIsUndone(t *testing.T) {
+	for name, tt := range map[string]struct {
+		job  func(stop context.CancelFunc)
+		undo bool
+	}{
+		"returns":  {func(context.CancelFunc) {}, false},
+		"is ended": {func(stop context.CancelFunc) { stop() }, true},
+		"panics":   {func(context.CancelFunc) { panic("recovered outside of Lock") }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, x := testkit.Ledgers(t)
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			cron.NewChain(cron.Recover(cron.DiscardLogger), fencecron.Lock(ctx, l.Mutex("report"), make(logged, 1))).
+				Then(fencecron.Job(func(context.Context) { tt.job(stop) })).Run()
+			if (x.Undone != nil) != tt.undo {
+				t.Errorf("undone by %v, want any: %v", x.Undone, tt.undo)
+			}
+		})
+	}
 }

@@ -7,6 +7,7 @@
 package gocron
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/go-co-op/gocron/v2"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/leader"
 )
 
@@ -42,7 +44,7 @@ func NewLocker(locks *fencelock.Locker, prefix string, opts ...fencelock.Option)
 // fencelock.ErrLocked if another has the lock, with ErrUnavailable if the store is out. gocron drops
 // the error of Unlock: the lock is free after the TTL then, and an Observer of the Locker sees it.
 func (l *Locker) Lock(ctx context.Context, job string) (gocron.Lock, error) {
-	if strings.Contains(job, ".(*Locker).Task.") { // gocron's own name of the function that Task returns
+	if strings.HasPrefix(job, taskNames) {
 		return nil, fmt.Errorf("%w: the job has no name of its own: give it that of its Task by gocron.WithName",
 			fencelock.ErrInvalid)
 	}
@@ -75,7 +77,10 @@ func (h held) Unlock(ctx context.Context) error {
 
 // Task returns the function of a job, for gocron.NewTask; gocron.WithName gives the job the same name. It calls fn with
 // the lease of the run and a ctx that ends with the lease and with gocron's. Its error, which
-// gocron.AfterJobRunsWithError sees, is fn's, or else fencelock.ErrLost where the lease was lost.
+// gocron.AfterJobRunsWithError sees, is fn's, or else fencelock.ErrLost where the lease was lost. Writes of fn
+// through the lease's own transaction are rolled back if it failed, panicked or outlived its ctx.
+//
+//go:noinline // or taskNames are others
 func (l *Locker) Task(job string, fn func(context.Context, *fencelock.Lease) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		l.mu.Lock()
@@ -85,9 +90,25 @@ func (l *Locker) Task(job string, fn func(context.Context, *fencelock.Lease) err
 		if lease == nil {
 			return fmt.Errorf("%w: is %q the job's name by gocron.WithName?", errNotHeld, job)
 		}
-		return run(ctx, lease, fn)
+		cause := errPanicked
+		defer func() { // before gocron unlocks
+			if cause != nil {
+				if x, ok := lease.Handle().(backend.Undoer); ok {
+					x.Undo(cause)
+				}
+			}
+		}()
+		err := run(ctx, lease, fn)
+		cause = cmp.Or(err, context.Cause(ctx))
+		return err
 	}
 }
+
+// taskNames begins the names that gocron itself gives to the functions that Locker.Task returns.
+const taskNames = "github.com/fencelock/fencelock/integrations/gocron.(*Locker).Task."
+
+// errPanicked is why what a task wrote was rolled back.
+var errPanicked = errors.New("the task panicked")
 
 // An Elector lets one scheduler run all jobs: gocron.WithDistributedElector(&elector), and Stand on a
 // goroutine.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	fencegocron "github.com/fencelock/fencelock/integrations/gocron"
+	"github.com/fencelock/fencelock/internal/testkit"
 	"github.com/fencelock/fencelock/leader"
 	"github.com/fencelock/fencelock/locktest"
 )
@@ -294,4 +295,44 @@ func TestElector(t *testing.T) {
 		t.Errorf("Stand: %v", err)
 	}
 	leads(first, true)
+}
+
+// What a task wrote that failed, panicked, or outlived the scheduler, is rolled back.
+func TestFailedTaskIsUndone(t *testing.T) {
+	for name, tt := range map[string]struct {
+		task func(stop context.CancelFunc) error
+		undo bool
+	}{
+		"returns":  {func(context.CancelFunc) error { return nil }, false},
+		"fails":    {func(context.CancelFunc) error { return errors.New("broken") }, true},
+		"is ended": {func(stop context.CancelFunc) error { stop(); return nil }, true},
+		"panics":   {func(context.CancelFunc) error { panic("broken") }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locks, x := testkit.Ledgers(t)
+			l := fencegocron.NewLocker(locks, "jobs/")
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			lock, err := l.Lock(ctx, "report")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				_ = recover()
+				_ = lock.Unlock(ctx)
+				if (x.Undone != nil) != tt.undo {
+					t.Errorf("undone by %v, want any: %v", x.Undone, tt.undo)
+				}
+			}()
+			_ = l.Task("report", func(context.Context, *fencelock.Lease) error { return tt.task(stop) })(ctx)
+		})
+	}
+}
+
+// gocron gives a function of another Locker such a name.
+func TestTaskOfAnotherLocker(t *testing.T) {
+	l := fencegocron.NewLocker(locktest.New(t).Locker(t), "jobs/")
+	if _, err := l.Lock(t.Context(), "example.com/reports.(*Locker).Task.func1"); err != nil {
+		t.Errorf("got %v, want the lock", err)
+	}
 }

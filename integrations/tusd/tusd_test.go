@@ -172,7 +172,7 @@ func TestLossInterrupts(t *testing.T) {
 
 func TestTimeout(t *testing.T) {
 	store := locktest.New(t)
-	one, _ := server(t, store, t.TempDir(), 50*time.Millisecond)
+	one, _ := server(t, store, t.TempDir(), 500*time.Millisecond)
 	id := create(t, one)
 	free := store.Hold("uploads/" + id)
 	if _, text := patch(t, one+id, 0, strings.NewReader(content)); !strings.Contains(text, "ERR_LOCK_TIMEOUT") {

@@ -23,7 +23,7 @@ type Hold struct {
 // Renew or Check, which may even begin after them and must then change nothing. Close is called once,
 // when no other call is in flight but a List whose caller's loop goes on, or one that outlives its ctx.
 //
-// Errors are those of [backend.Driver] but ErrGates; ctx.Err() when ctx ended. Any other one means that
+// Errors are as of [backend.Driver], without ErrGates; ctx.Err() when ctx ended. Any other one means that
 // the outcome is unknown: the engine reports ErrUnavailable around it and, for an Acquire, calls Abandon.
 type Caller interface {
 	Traits() backend.Traits
@@ -73,8 +73,8 @@ type Caller interface {
 	// Abandon undoes a request whose outcome is unknown or unwanted: it leaves the queue, and frees
 	// the lock if it was granted, which wakes the next waiter. A request of the same nonce that is
 	// still under way must find that it was abandoned. nil or ErrLost: nothing is left. After
-	// ErrInvalid and ErrUnsupported too the engine does not ask again; after any other error it
-	// does. The first try has half a second, each further one 2 s.
+	// ErrUnsupported, and ErrInvalid for what was not granted, the engine does not ask again either;
+	// after any other error it does. The first try has half a second, each further one 2 s.
 	Abandon(ctx context.Context, r *backend.Request) error
 
 	// Inspect describes one name. A free one is no error.

@@ -242,7 +242,7 @@ func (d *Client) Release(ctx context.Context, h *Hold) error {
 func (d *Client) Abandon(ctx context.Context, r *backend.Request) error {
 	sent := d.known(r) != nil
 	c := d.claimOf(r)
-	c.unsure = c.unsure || !sent // by whoever had it before, who may have had no answer
+	c.unsure = c.unsure || !sent // an earlier client may have sent it and had no answer
 	if err := d.leave(ctx, c, false); !errors.Is(err, backend.ErrLost) {
 		return err
 	}

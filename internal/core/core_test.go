@@ -71,6 +71,13 @@ func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	s.mu.Unlock()
 }
 
+// mostAtOnce is for where a call may have outlived those that it was made for.
+func (s *store) mostAtOnce() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.most
+}
+
 func (s *store) Leave(ctx context.Context, cs []*backend.Claim) {
 	s.mu.Lock()
 	for _, c := range cs {

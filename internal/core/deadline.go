@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Deadline is a ctx with an earlier deadline, At. Its channel and its timer are made for somebody who
-// waits for its end, and for nobody else: most calls are over before.
+// Deadline is a ctx with an earlier deadline, At. Its channel and its timer are made only when Done is
+// called: most calls are over before.
 type Deadline struct {
 	context.Context
 	At time.Time

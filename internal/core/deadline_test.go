@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencelock/fencelock/internal/leaks"
@@ -14,7 +15,6 @@ type plain struct{ context.Context }
 
 // A deadline ends with its parent, at its time, or when its user is done, and what is derived of it ends with it.
 func TestDeadlineEnds(t *testing.T) {
-	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		most time.Duration
@@ -25,44 +25,46 @@ func TestDeadlineEnds(t *testing.T) {
 		{"with its parent", time.Minute, func(_ *Deadline, cancel context.CancelFunc) { cancel() }, context.Canceled},
 		{"when its user is done", time.Minute, func(c *Deadline, _ context.CancelFunc) { c.End() }, context.Canceled},
 	} {
-		for _, wrap := range []func(context.Context) context.Context{
-			func(c context.Context) context.Context { return c },
-			func(c context.Context) context.Context { return plain{c} },
-			func(c context.Context) context.Context { return &Deadline{Context: c, At: time.Now().Add(time.Hour)} },
-		} {
-			root, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			c := &Deadline{Context: wrap(root), At: time.Now().Add(tt.most)}
-			child, stop := context.WithCancel(c)
-			defer stop()
-			called, kept := make(chan error, 1), make(chan error, 1)
-			context.AfterFunc(c, func() { called <- c.Err() })
-			if !context.AfterFunc(c, func() { kept <- c.Err() })() {
-				t.Errorf("%s: what was to be called could not be taken back", tt.name)
+		synctest.Test(t, func(t *testing.T) {
+			for _, wrap := range []func(context.Context) context.Context{
+				func(c context.Context) context.Context { return c },
+				func(c context.Context) context.Context { return plain{c} },
+				func(c context.Context) context.Context { return &Deadline{Context: c, At: time.Now().Add(time.Hour)} },
+			} {
+				root, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				c := &Deadline{Context: wrap(root), At: time.Now().Add(tt.most)}
+				child, stop := context.WithCancel(c)
+				defer stop()
+				called, kept := make(chan error, 1), make(chan error, 1)
+				context.AfterFunc(c, func() { called <- c.Err() })
+				if !context.AfterFunc(c, func() { kept <- c.Err() })() {
+					t.Errorf("%s: what was to be called could not be taken back", tt.name)
+				}
+				if c.Err() != nil || child.Err() != nil {
+					t.Errorf("%s: ended before", tt.name)
+				}
+				tt.end(c, cancel)
+				if err := <-called; !errors.Is(err, tt.want) {
+					t.Errorf("%s: called with %v, want %v", tt.name, err, tt.want)
+				}
+				<-c.Done()
+				<-child.Done()
+				if !errors.Is(c.Err(), tt.want) || !errors.Is(child.Err(), tt.want) {
+					t.Errorf("%s: got %v, and %v of the child, want %v", tt.name, c.Err(), child.Err(), tt.want)
+				}
+				late, stopLate := context.WithCancel(c)
+				stopLate()
+				if !errors.Is(late.Err(), tt.want) {
+					t.Errorf("%s: what is derived later has %v, want %v", tt.name, late.Err(), tt.want)
+				}
+				select {
+				case <-kept:
+					t.Errorf("%s: what was taken back was called", tt.name)
+				default:
+				}
 			}
-			if c.Err() != nil || child.Err() != nil {
-				t.Errorf("%s: ended before", tt.name)
-			}
-			tt.end(c, cancel)
-			if err := <-called; !errors.Is(err, tt.want) {
-				t.Errorf("%s: called with %v, want %v", tt.name, err, tt.want)
-			}
-			<-c.Done()
-			<-child.Done()
-			if !errors.Is(c.Err(), tt.want) || !errors.Is(child.Err(), tt.want) {
-				t.Errorf("%s: got %v, and %v of the child, want %v", tt.name, c.Err(), child.Err(), tt.want)
-			}
-			late, stopLate := context.WithCancel(c)
-			stopLate()
-			if !errors.Is(late.Err(), tt.want) {
-				t.Errorf("%s: what is derived later has %v, want %v", tt.name, late.Err(), tt.want)
-			}
-			select {
-			case <-kept:
-				t.Errorf("%s: what was taken back was called", tt.name)
-			default:
-			}
-		}
+		})
 	}
 }
 

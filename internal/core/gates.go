@@ -15,7 +15,7 @@ const gateTries = 100
 
 var (
 	errGates = errors.New("the gates of the keyspace change all the time")
-	// unknownGates are those of no store: an Ask that sends them learns what the store has.
+	// unknownGates are no store's gates: an Ask that sends them learns what the store has.
 	unknownGates = &backend.Record{Key: backend.GateKey, Version: backend.UnknownVersion}
 )
 
@@ -41,8 +41,8 @@ func (d *Client) learn(rec *backend.Record) (*gateSet, error) {
 	return s, nil
 }
 
-// ask asks for a claim: the gates that the engine knows judge it, and where those of the store are
-// others, these do.
+// ask asks for a claim. The gates that the engine knows judge it; if the store has others, those judge it
+// again.
 func (d *Client) ask(ctx context.Context, c *claim, most int) error {
 	known, fresh := d.gates.Load(), false
 	for range gateTries {
@@ -130,8 +130,8 @@ func (d *Mover) Gates(ctx context.Context) ([]backend.Gate, error) {
 	return backend.MergeGates(parts), nil
 }
 
-// SetGate implements Gater. Of several places the first decides between several who change
-// a gate at once.
+// SetGate implements Gater. If there are several places, the first decides between several clients that
+// change a gate at once.
 func (d *Mover) SetGate(ctx context.Context, g backend.Gate, was int64) error {
 	if err := backend.CheckGate(g); err != nil {
 		return err
@@ -156,7 +156,7 @@ func (d *Mover) setGate(ctx context.Context, g backend.Gate, was int64) error {
 	}
 	var swaps []backend.Record
 	for i, p := range all {
-		_, changed, err := backend.ChangeGate(p.gates, g, was)
+		changed, err := backend.ChangeGate(p.gates, g, was)
 		switch {
 		case p.silent: // to be told all the same
 			changed = true

@@ -10,8 +10,8 @@ type Group struct {
 	none chan struct{} // closed when n falls to 0; nil: nobody waits
 }
 
-// Go runs f on a goroutine, and counts it. A panic of f is not its end: nobody who waits for it goes on, and exits
-// first.
+// Go runs f on a goroutine, and counts it. A panic of f does not end it: a caller of Wait would go on, and could exit
+// before the panic is printed.
 func (g *Group) Go(f func()) {
 	g.Add()
 	go func() {
@@ -42,7 +42,7 @@ func (g *Group) Done() {
 	}
 }
 
-// Wait returns once nothing is under way. What is added afterwards it does not wait for.
+// Wait returns once nothing is under way. It does not wait for later additions.
 func (g *Group) Wait() {
 	g.mu.Lock()
 	if g.n == 0 {

@@ -46,10 +46,10 @@ type lane struct {
 	taken  int  // calls of a trickle so far
 }
 
-// errSilent is the error of those who were not sent.
+// errSilent is the error of claims that were not sent.
 var errSilent = backend.Refusal(fmt.Errorf("no answer to others within %v", promptMost))
 
-// errPanicked is the error of those who went along with a claim whose caller now has a panic.
+// errPanicked is the error of claims that went along with one whose caller now has a panic.
 var errPanicked = errors.New("the call panicked")
 
 // alone makes a call about c alone.
@@ -124,7 +124,7 @@ func (l *lane) send(ctx context.Context, c *claim, most time.Duration) error {
 	}
 	l.mu.Unlock()
 	return l.outlive(ctx, c, func() {
-		if l.of != nil && !endsWithin(ctx, 10*soon) { // those who had no answer with it come now
+		if l.of != nil && !endsWithin(ctx, 10*soon) { // others that had no answer with it come now
 			time.Sleep(soon)
 			if ctx.Err() != nil {
 				c.Err = backend.Refusal(ctx.Err())
@@ -215,7 +215,7 @@ func (l *lane) promptly(ctx context.Context, c *claim, most time.Duration) {
 	l.alone(limited, c)
 }
 
-// take takes those who go with c out of the queue, and says how long the call may take. l.mu is held, and let go.
+// take takes the claims that go with c out of the queue, and says how long the call may take. l.mu is held, and let go.
 func (l *lane) take(c *claim) (with []*claim, most time.Duration) {
 	defer l.mu.Unlock()
 	l.began, most = time.Now(), c.most
@@ -309,7 +309,7 @@ func (l *lane) silence(began time.Time) bool {
 	return true
 }
 
-// mute reports whether those who would go alone go by the trickle.
+// mute reports whether claims that would go alone go by the trickle.
 func (l *lane) mute() bool {
 	if l.trickle == nil {
 		return false

@@ -24,7 +24,7 @@ const (
 	// again then. A store that is slow and not dead has answered by then.
 	sendMost = 1900 * time.Millisecond
 	// leaveLeast is how long a release is sent again at least. After an outage a client may give the
-	// last error of a dial for a second, and who unlocks then is not to keep the lock for that.
+	// last error of a dial for a second, and an Unlock then is not to fail for that.
 	leaveLeast = 1500 * time.Millisecond
 	// pauseFirst is the pause after a send that failed at once; the pauses double.
 	pauseFirst = 20 * time.Millisecond

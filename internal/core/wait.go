@@ -90,7 +90,7 @@ func Wait(
 			last = err
 			if failed.IsZero() {
 				failed = began
-				// What the look took beyond its time this process was stopped, perhaps: that is no outage of the store.
+				// If the look took longer than its time, this process may have been stopped: that is no outage.
 				if due := time.Now().Add(-most); due.After(failed) {
 					failed = due
 				}
@@ -120,7 +120,7 @@ func Wait(
 // wraps the last error of the store.
 func Outlast(last error) error { return backend.Unavailable(&outlasted{last}) }
 
-// Outlasted reports whether err is such a one. Who waits behind this waiter need not begin a [Patience] of their own.
+// Outlasted reports whether err is such a one. The waiters behind this one need not begin a [Patience] of their own.
 func Outlasted(err error) bool {
 	var o *outlasted
 	return errors.As(err, &o)

@@ -92,13 +92,6 @@ func (p *Proxy) Set(m Mode) {
 	p.changed.Broadcast()
 }
 
-// Mode returns what Set has set.
-func (p *Proxy) Mode() Mode {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.mode
-}
-
 // Cut resets every open connection on both sides. What is held or under way is lost. New connections follow the mode.
 func (p *Proxy) Cut() {
 	p.mu.Lock()

@@ -300,7 +300,7 @@ func (h *Hub) Drop(channel string) {
 func (h *Hub) quit(channel string, s *subscription) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.err == nil && s.waiters == 0 && s.idle != nil && h.channels[channel] == s && len(h.waiters) > 0 {
+	if h.err == nil && s.waiters == 0 && s.idle != nil && h.channels[channel] == s {
 		delete(h.channels, channel)
 		h.hubs.ends.Go(func() {
 			ctx, cancel := context.WithTimeout(h.ctx, subscribeMost)

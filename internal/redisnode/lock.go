@@ -19,7 +19,7 @@ type Value struct {
 	Number  backend.Token
 	Owner   string
 	Both    string // the migration of a holder in PhaseBoth
-	Pending bool   // kept for a waiter who has not confirmed it
+	Pending bool   // kept for a waiter that has not confirmed it
 }
 
 // Mark returns the owner of a request as the value of a lock has it: with the migration behind a
@@ -92,6 +92,23 @@ func Records(load func() ([]backend.Record, error)) iter.Seq2[backend.Record, er
 			}
 		}
 	}
+}
+
+// Read takes in a reply of as many parts as these, each of their types, and reports whether it is one.
+func Read(reply any, parts ...any) bool {
+	res, _ := reply.([]any)
+	ok := len(res) == len(parts)
+	for i := 0; ok && i < len(parts); i++ {
+		switch to := parts[i].(type) {
+		case *string:
+			*to, ok = res[i].(string)
+		case *int64:
+			*to, ok = res[i].(int64)
+		case *[]any:
+			*to, ok = res[i].([]any)
+		}
+	}
+	return ok
 }
 
 // Unexpected is the error for a reply that no script of ours gives.

@@ -21,6 +21,8 @@ const (
 var answers = []Answer{
 	{"NOPERM", "the Redis user lacks rights: it needs the lock keys, the keys and channels that begin " +
 		"with fl, and the commands of the package documentation"},
+	{"WRONGTYPE", "the key of the lock, prefix and name, or one of ours, which begin with fl, " +
+		"holds a value of another type, which some other program put there: use another name or prefix"},
 	{"ERR The user executing the script", rights},
 	{"NOAUTH", "the server wants a password"},
 	{"WRONGPASS", "the server refuses the user or password"},
@@ -78,11 +80,22 @@ func Glob(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(text)
 }
 
-// Replied reports whether an error is what the server answered, as go-redis marks it.
+// replied is an error that the server answered, as go-redis marks it.
+type replied interface {
+	error
+	RedisError()
+}
+
+// Replied reports whether an error is what the server answered.
 func Replied(err error) bool {
-	_, ok := errors.AsType[interface {
-		error
-		RedisError()
-	}](err)
+	_, ok := errors.AsType[replied](err)
 	return ok
+}
+
+// Forbidden reports whether the server refused a command, before it did anything, for one of the keys that it names:
+// the user has no right to that one, and may have it to the others.
+func Forbidden(err error) bool {
+	e, ok := errors.AsType[replied](err)
+	return ok && strings.HasPrefix(e.Error(), "NOPERM") && strings.Contains(e.Error(), " access ") &&
+		!strings.Contains(e.Error(), "script")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -102,6 +103,23 @@ func refuse(tb testing.TB, store string, err error) {
 func required(list, store string) bool {
 	names := strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
 	return slices.Contains(names, store) || slices.Contains(names, "all")
+}
+
+// Program returns the path of a program that a test runs beside the stores: the first of names that is there. Without
+// it the test is skipped, or fails if FENCELOCK_REQUIRE lists what setup-tests.sh installs for it.
+func Program(tb testing.TB, setup string, names ...string) string {
+	tb.Helper()
+	for _, name := range names {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	how := fmt.Sprintf("missing; run scripts/setup-tests.sh %s", setup)
+	if required(os.Getenv(envRequire), setup) {
+		tb.Fatalf("%s is required by %s but %s", names[0], envRequire, how)
+	}
+	tb.Skipf("%s is %s", names[0], how)
+	return ""
 }
 
 // remedy says how to get a store.

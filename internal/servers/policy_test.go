@@ -2,6 +2,7 @@ package servers
 
 import (
 	"fmt"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -27,6 +28,18 @@ func (r *recorder) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
+// recorded makes a check in a test of its own, and returns how that has ended.
+func recorded(t *testing.T, require string, check func(testing.TB)) *recorder {
+	t.Setenv(envRequire, require)
+	r, done := &recorder{TB: t}, make(chan struct{})
+	go func() {
+		defer close(done)
+		check(r)
+	}()
+	<-done
+	return r
+}
+
 func TestMissingStoreIsSkippedUnlessRequired(t *testing.T) {
 	missing := fmt.Errorf("program redis-server is %w", stores.ErrMissing)
 	for _, c := range []struct {
@@ -42,18 +55,28 @@ func TestMissingStoreIsSkippedUnlessRequired(t *testing.T) {
 		{"does not start", "", fmt.Errorf("port in use"), "", "port in use"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Setenv(envRequire, c.require)
-			r := &recorder{TB: t}
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				refuse(r, "redis", c.err)
-			}()
-			<-done
+			r := recorded(t, c.require, func(tb testing.TB) { refuse(tb, "redis", c.err) })
 			if !matches(r.skipped, c.skipped) || !matches(r.failed, c.failed) {
 				t.Errorf("skipped %q, failed %q; want %q, %q", r.skipped, r.failed, c.skipped, c.failed)
 			}
 		})
+	}
+}
+
+func TestMissingProgramIsSkippedUnlessRequired(t *testing.T) {
+	for _, c := range []struct{ require, skipped, failed string }{
+		{"", "no-such-program is missing; run scripts/setup-tests.sh prometheus", ""},
+		{"redis,etcd", "no-such-program is missing", ""},
+		{"redis, prometheus", "", "no-such-program is required by FENCELOCK_REQUIRE"},
+		{"all", "", "run scripts/setup-tests.sh prometheus"},
+	} {
+		r := recorded(t, c.require, func(tb testing.TB) { Program(tb, "prometheus", "no-such-program", "nor-this") })
+		if !matches(r.skipped, c.skipped) || !matches(r.failed, c.failed) {
+			t.Errorf("%q: skipped %q, failed %q; want %q, %q", c.require, r.skipped, r.failed, c.skipped, c.failed)
+		}
+	}
+	if got := Program(t, "go", "no-such-program", "go"); filepath.Base(got) != "go" {
+		t.Errorf("got %q, want the program that is there", got)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -221,30 +220,4 @@ func TestRedisClusterServesEverySlot(t *testing.T) {
 	expect(t, "SET", ask(t, master, "SET foo 1"), "+OK")
 	must(t, master.Restart(true))
 	must(t, c.AwaitOK(ctx))
-}
-
-func TestClusterAnnouncesTheAddressesItIsGiven(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("two more seconds")
-	}
-	var lc net.ListenConfig
-	given := map[string]string{}
-	c := servers.RedisCluster(t, servers.ClusterOptions{Announce: func(addr string) (string, error) {
-		l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			return "", err
-		}
-		t.Cleanup(func() { l.Close() })
-		given[addr] = l.Addr().String()
-		return given[addr], nil
-	}})
-	for addr, public := range given {
-		if s := c.At(public); s == nil || s.Addr() != addr {
-			t.Errorf("At(%s): got %v, want %s", public, s, addr)
-		}
-	}
-	got := ask(t, c.At(c.Addrs()[0]), "GET foo") // "foo" belongs to the third master
-	want := fmt.Sprintf("-MOVED 12182 %s", given[c.Addrs()[2]])
-	expect(t, "redirection", got, want)
 }

@@ -30,7 +30,7 @@ func TestSetupWithoutPackages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for require, want := range map[string]int{"": 0, "etcd": 0, "redis": 1, "all": 1} {
+	for require, want := range map[string]int{"": 0, "etcd": 0, "redis": 1, "etcd, redis": 1, "all": 1} {
 		cmd := exec.Command(bash, "../../scripts/setup-tests.sh", "redis", "pgbouncer")
 		cmd.Env = []string{"PATH=" + bin, "FENCELOCK_REQUIRE=" + require}
 		out, err := cmd.CombinedOutput()

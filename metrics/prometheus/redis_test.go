@@ -34,7 +34,7 @@ func TestWatchFindsALeakedLockOfRedis(t *testing.T) {
 		t.Helper()
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- c.Watch(ctx, l, "jobs/", 10*time.Millisecond) }()
+		go func() { ended <- c.Watch(ctx, l, "jobs/", time.Second) }()
 		before := scrape(t, c)["listings_total{redis,ok}"]
 		for scrape(t, c)["listings_total{redis,ok}"] == before {
 			if ctx.Err() != nil {

@@ -41,7 +41,7 @@ func TestEtcd(t *testing.T) {
 		},
 		Link:   func(context.Context) (conformance.Link, error) { return faultproxy.New(s.Addr()) },
 		Store:  etcdStore{direct},
-		Server: etcdServer{s},
+		Server: rewinding(t, etcdServer{s}, s),
 		URL:    address,
 		Apart:  []conformance.Apart{etcdRoles(t)},
 		Fill:   func(ctx context.Context) (func(context.Context) error, error) { return fillEtcd(ctx, direct) },
@@ -107,12 +107,12 @@ func etcdRoles(t *testing.T) conformance.Apart {
 
 // fillEtcd raises the alarm that a quota raises when it is used up.
 func fillEtcd(ctx context.Context, c *clientv3.Client) (func(context.Context) error, error) {
-	status, err := c.Status(ctx, c.Endpoints()[0])
+	at, err := c.Get(ctx, "some key") // which is sent again until a client whose server was restarted has come back
 	if err != nil {
 		return nil, err
 	}
 	_, err = pb.NewMaintenanceClient(c.ActiveConnection()).Alarm(ctx, &pb.AlarmRequest{
-		Action: pb.AlarmRequest_ACTIVATE, MemberID: status.Header.MemberId, Alarm: pb.AlarmType_NOSPACE,
+		Action: pb.AlarmRequest_ACTIVATE, MemberID: at.Header.MemberId, Alarm: pb.AlarmType_NOSPACE,
 	})
 	return func(ctx context.Context) error {
 		_, err := c.AlarmDisarm(ctx, &clientv3.AlarmMember{})

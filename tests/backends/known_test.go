@@ -19,7 +19,7 @@ const marks = 0
 func run(t *testing.T, h conformance.Harness) {
 	t.Helper()
 	h.Known = known[h.Name]
-	h.Parallel = 1 + runtime.GOMAXPROCS(0)
+	h.Parallel = 2 + runtime.GOMAXPROCS(0)
 	if machine.Slow() { // so busy otherwise that rules about time fail
 		h.Parallel--
 		h.Short = os.Getenv("FENCELOCK_FULL") == ""

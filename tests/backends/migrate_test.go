@@ -83,6 +83,7 @@ func memoryMove(t *testing.T) conformance.Harness {
 
 func TestMigrationInMemory(t *testing.T) {
 	t.Parallel()
+	skipShort(t)
 	run(t, memoryMove(t))
 }
 
@@ -180,6 +181,7 @@ func (l twoLinks) Close() error          { return errors.Join(l.old.Close(), l.n
 func (l twoLinks) Counts() faultproxy.Counts {
 	a, b := l.old.Counts(), l.new.Counts()
 	a.Requests, a.LostReplies = max(a.Requests, b.Requests), max(a.LostReplies, b.LostReplies)
+	a.Open, a.Opened = a.Open+b.Open, a.Opened+b.Opened
 	return a
 }
 

@@ -99,11 +99,17 @@ func (p *process) want(want string) {
 // ask gives a member a command and returns its answer.
 func (p *process) ask(words ...string) string {
 	p.f.Helper()
+	p.tell(words...)
+	line, _ := p.line()
+	return line
+}
+
+// tell gives it a command whose answer is the next line.
+func (p *process) tell(words ...string) {
+	p.f.Helper()
 	if _, err := fmt.Fprintln(p.in, strings.Join(words, " ")); err != nil {
 		p.f.Fatalf("%s in phase %s: %v", p.name, p.phase, err)
 	}
-	line, _ := p.line()
-	return line
 }
 
 // counts is what has become of a member's load.

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -71,7 +72,7 @@ func runPostgres(t *testing.T, mode postgres.Mode) {
 				return backend.Open(ctx, address(conformance.Client{Prefix: prefix}), nil)
 			}),
 		},
-		Server: pgServer{s, mode},
+		Server: rewinding(t, pgServer{s, mode}, s.Server),
 		URL:    address,
 		Apart:  pgApart(t, s, direct, mode),
 		Writes: pgWritesOf(t, direct, mode),
@@ -215,6 +216,18 @@ type pgStore struct {
 	mode postgres.Mode
 	pool *pgxpool.Pool
 	conformance.Store
+}
+
+func (s pgStore) Look(ctx context.Context, prefix, name string) (held bool, left time.Duration, err error) {
+	if s.mode != postgres.Lease {
+		return s.Store.Look(ctx, prefix, name)
+	}
+	var ms int64
+	err = s.pool.QueryRow(ctx, `SELECT count(*) > 0,
+		coalesce(1000 * max(extract(epoch FROM expires_at - clock_timestamp())), 0)::bigint
+		FROM fencelock_lease WHERE name = $1 AND expires_at > clock_timestamp()`,
+		[]byte(prefix+name)).Scan(&held, &ms)
+	return held, time.Duration(ms) * time.Millisecond, err
 }
 
 func (s pgStore) Take(ctx context.Context, prefix, name string) error {

@@ -41,7 +41,7 @@ func TestRedis(t *testing.T) {
 		},
 		Link:   func(context.Context) (conformance.Link, error) { return faultproxy.New(s.Addr()) },
 		Store:  redisStore{direct, func(f func(goredis.Cmdable) error) error { return f(direct) }},
-		Server: redisServer{s},
+		Server: rewinding(t, redisServer{s}, s),
 		URL:    address,
 		Apart: []conformance.Apart{{
 			What: "two databases of one server",
@@ -165,6 +165,13 @@ func TestRedisSentinel(t *testing.T) {
 	t.Parallel()
 	skipShort(t)
 	g := servers.RedisSentinel(t, servers.SentinelOptions{Replicas: 1})
+	for _, addr := range g.Addrs() { // no rule takes the master away, and a busy machine is not to do it
+		s := goredis.NewSentinelClient(&goredis.Options{Addr: addr})
+		if err := s.Set(t.Context(), g.MasterName(), "down-after-milliseconds", "60000").Err(); err != nil {
+			t.Fatal(err)
+		}
+		_ = s.Close()
+	}
 	connect := func(link conformance.Link) goredis.UniversalClient {
 		return goredis.NewFailoverClient(&goredis.FailoverOptions{
 			MasterName: g.MasterName(), SentinelAddrs: g.Addrs(), Dialer: dialer(link),
@@ -183,7 +190,10 @@ func TestRedisSentinel(t *testing.T) {
 func TestRedisCluster(t *testing.T) {
 	t.Parallel()
 	skipShort(t)
-	g := servers.RedisCluster(t, servers.ClusterOptions{Masters: 3})
+	g := servers.RedisCluster(t, servers.ClusterOptions{
+		// One that a busy machine keeps from answering for a second is not to take the whole cluster down for three.
+		Masters: 3, Config: []string{"cluster-node-timeout 60000"},
+	})
 	connect := func(link conformance.Link) goredis.UniversalClient {
 		return goredis.NewClusterClient(&goredis.ClusterOptions{
 			Addrs: g.Addrs(), Dialer: dialer(link), ContextTimeoutEnabled: true,
@@ -333,6 +343,8 @@ func (p *proxies) LoseReplies(n int) { p.each(func(one *faultproxy.Proxy) { one.
 func (p *proxies) Counts() (sum faultproxy.Counts) {
 	p.each(func(one *faultproxy.Proxy) {
 		c := one.Counts()
+		sum.Open += c.Open
+		sum.Opened += c.Opened
 		sum.Requests += c.Requests
 		sum.LostReplies += c.LostReplies
 	})

@@ -24,7 +24,7 @@ func TestZooKeeper(t *testing.T) {
 	t.Parallel()
 	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{Config: longSessions})
 	h := zooKeeperHarness("zookeeper", z)
-	h.Server = zooKeeperServer{z.Servers()[0]}
+	h.Server = rewinding(t, zooKeeperServer{z.Servers()[0]}, z.Servers()[0])
 	run(t, h)
 }
 

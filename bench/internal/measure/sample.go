@@ -22,7 +22,7 @@ type Sample struct {
 
 // NewSample returns an empty one of so many goroutines.
 func NewSample(goroutines int) Sample {
-	return Sample{Each: make([]int64, goroutines), Latency: newLatency()}
+	return Sample{Each: make([]int64, goroutines), Latency: &Latency{kept: hdr.New(1, longestKept, 2)}}
 }
 
 // Merge adds up samples of one time.
@@ -72,8 +72,6 @@ type Latency struct {
 	kept    *hdr.Histogram // ns
 	longest int64
 }
-
-func newLatency() *Latency { return &Latency{kept: hdr.New(1, longestKept, 2)} }
 
 // Note adds one.
 func (l *Latency) Note(d time.Duration) {

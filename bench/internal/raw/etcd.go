@@ -14,6 +14,7 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/bench/internal/measure"
+	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
 // etcd puts a key that must not be there, under one lease that all cycles share, and deletes it.
@@ -27,7 +28,7 @@ type etcd struct {
 }
 
 func openEtcd(ctx context.Context, p Place) (Store, error) {
-	secure, err := p.secure(p.URL.Scheme == "etcds", "use etcds://")
+	secure, err := tlsurl.Config(p.URL.Scheme == "etcds", p.Query, "use etcds://")
 	if err != nil {
 		return nil, err
 	}
@@ -90,15 +91,9 @@ func (r *etcd) Mutex(_ context.Context, name string, waits bool) (measure.Mutex,
 
 // Commands sums the messages that the members have received, which their metrics tell.
 func (r *etcd) Commands(ctx context.Context) (int64, bool) {
-	var sum int64
-	for _, u := range r.urls {
-		n, err := EtcdMessages(ctx, r.web, u)
-		if err != nil {
-			return 0, false
-		}
-		sum += n
-	}
-	return sum, true
+	return Total(ctx, r.urls, func(ctx context.Context, url string) (int64, error) {
+		return EtcdMessages(ctx, r.web, url)
+	})
 }
 
 var etcdReceived = regexp.MustCompile(`(?m)^grpc_server_msg_received_total\{.*\} (\S+)$`)

@@ -3,6 +3,7 @@ package raw
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,7 +31,8 @@ func openPostgres(ctx context.Context, p Place) (Store, error) {
 	for _, k := range []string{"mode", "prefix", "ttl", "schema", "listen_url"} {
 		keys.Del(k)
 	}
-	u.Scheme, u.RawQuery = "postgres", keys.Encode()
+	u.Scheme = "postgres"
+	u.RawQuery = strings.ReplaceAll(keys.Encode(), "+", "%20") // pgx 5.12 reads a + as one
 	conf, err := pgxpool.ParseConfig(u.String())
 	if err != nil { // the driver has read it; pgx's words may quote it
 		return nil, backend.Invalid("the URL cannot be read by pgx")

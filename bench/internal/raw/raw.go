@@ -4,7 +4,6 @@ package raw
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"net/url"
 	"sync"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/bench/internal/measure"
-	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
 // ttl is the expiry of what is locked: longer than any round's cycle, so that no renewal is
@@ -38,7 +36,7 @@ type Store interface {
 // Place is where a Store works.
 type Place struct {
 	URL    *url.URL
-	Query  *backend.Query // of the URL, once a driver has read it; nil: it has no keys of TLS
+	Query  *backend.Query // of the URL, once a driver has read it; nil: it has no keys of connections
 	Prefix string         // of the keys of this run, the library's included
 	ID     string         // the part of Prefix that is this run's only: letters and digits
 }
@@ -46,16 +44,11 @@ type Place struct {
 // key is the raw key of a name: beside the library's, not among them.
 func (p Place) key(name string) string { return p.Prefix + "raw:" + name }
 
-// secure returns the configuration of TLS; nil for none.
-func (p Place) secure(on bool, remedy string) (*tls.Config, error) {
-	if p.Query == nil {
-		return nil, nil
-	}
-	return tlsurl.Config(on, p.Query, remedy)
-}
-
 // Open returns the raw side of a store; nil if there is none.
 func Open(ctx context.Context, p Place) (Store, error) {
+	if p.Query == nil {
+		p.Query = &backend.Query{}
+	}
 	switch p.URL.Scheme {
 	case "memory":
 		return &memory{}, nil
@@ -73,6 +66,20 @@ func Open(ctx context.Context, p Place) (Store, error) {
 		return openPostgres(ctx, p)
 	}
 	return nil, nil
+}
+
+// Total sums what servers have served so far; false if one of them does not tell.
+func Total(
+	ctx context.Context, servers []string, count func(ctx context.Context, server string) (int64, error),
+) (sum int64, told bool) {
+	for _, s := range servers {
+		n, err := count(ctx, s)
+		if err != nil {
+			return 0, false
+		}
+		sum += n
+	}
+	return sum, true
 }
 
 // untold is a store that cannot be asked for its requests, or not cheaply.

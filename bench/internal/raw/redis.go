@@ -4,14 +4,13 @@ import (
 	"context"
 	"regexp"
 	"strconv"
-	"strings"
 	"sync"
-	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/bench/internal/measure"
+	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
 // compareAndDelete is the classic release.
@@ -55,27 +54,22 @@ func openRedis(p Place) (Store, error) {
 
 // redisOptions reads the URL, which the driver has checked, for a client like the driver's.
 func redisOptions(p Place, secure bool) (*goredis.UniversalOptions, error) {
-	path, port, keys := strings.Split(strings.Trim(p.URL.Path, "/"), "/"), "6379", p.URL.Query()
+	secure = secure || p.Query.Bool("tls", false)
+	s, err := redisnode.ReadURL(p.URL, p.Query, 0, secure, "use rediss:// or redlocks://")
+	if err != nil {
+		return nil, err
+	}
 	o := &goredis.UniversalOptions{
-		SentinelUsername: keys.Get("sentinel_username"),
-		SentinelPassword: keys.Get("sentinel_password"),
-		DialTimeout:      2 * time.Second, MaxRetries: 1, ContextTimeoutEnabled: true,
+		Addrs: backend.Hosts(p.URL, "6379"), Username: s.User, Password: s.Password,
+		SentinelUsername: p.Query.String("sentinel_username", ""),
+		SentinelPassword: p.Query.String("sentinel_password", ""),
+		DialTimeout:      s.Dial, MaxRetries: 1, ContextTimeoutEnabled: true,
+		PoolSize: s.PoolSize, TLSConfig: s.TLS,
 	}
 	if p.URL.Scheme == "redis+sentinel" {
-		o.MasterName, path, port = path[0], path[1:], "26379"
+		o.Addrs, o.MasterName, s.Path = backend.Hosts(p.URL, "26379"), s.Path[0], s.Path[1:]
 	}
-	if len(path) > 0 {
-		o.DB, _ = strconv.Atoi(path[0]) // 0 where there is none
-	}
-	if p.URL.User != nil {
-		o.Username = p.URL.User.Username()
-		o.Password, _ = p.URL.User.Password()
-	}
-	o.PoolSize, _ = strconv.Atoi(keys.Get("pool_size")) // 0: the client's default
-	o.Addrs = backend.Hosts(p.URL, port)
-	secure = secure || p.Query != nil && p.Query.Bool("tls", false)
-	var err error
-	o.TLSConfig, err = p.secure(secure, "use rediss:// or redlocks://")
+	o.DB, err = redisnode.Database(s.Path)
 	return o, err
 }
 

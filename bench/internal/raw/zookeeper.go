@@ -16,6 +16,7 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/bench/internal/measure"
+	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
 // zooKeeper creates and deletes an ephemeral node. Who waits sees the delete by a watch.
@@ -29,7 +30,7 @@ type zooKeeper struct {
 
 func openZooKeeper(ctx context.Context, p Place) (Store, error) {
 	r := &zooKeeper{at: p, acl: zk.WorldACL(zk.PermAll), servers: backend.Hosts(p.URL, "2181")}
-	secure, err := p.secure(p.URL.Scheme == "zookeepers", "use zookeepers://")
+	secure, err := tlsurl.Config(p.URL.Scheme == "zookeepers", p.Query, "use zookeepers://")
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +63,8 @@ func ZooKeeperSession(ctx context.Context, servers []string, secure *tls.Config)
 			return tls.DialWithDialer(&net.Dialer{Timeout: most}, network, addr, secure)
 		}
 	}
-	conn, events, err := zk.Connect(servers, ttl, zk.WithLogger(silent{}), zk.WithLogInfo(false), zk.WithDialer(dial))
+	conn, events, err := zk.Connect(servers, ttl, zk.WithLogger(silent{}), zk.WithLogInfo(false), zk.WithDialer(dial),
+		zk.WithHostProvider(&tlsurl.ByName{}))
 	if err != nil {
 		return nil, err
 	}
@@ -121,15 +123,7 @@ func (r *zooKeeper) Commands(ctx context.Context) (int64, bool) {
 	if r.at.URL.Scheme == "zookeepers" { // a port for TLS does not know srvr
 		return 0, false
 	}
-	var sum int64
-	for _, server := range r.servers {
-		n, err := ZooKeeperPackets(ctx, server)
-		if err != nil {
-			return 0, false
-		}
-		sum += n
-	}
-	return sum, true
+	return Total(ctx, r.servers, ZooKeeperPackets)
 }
 
 var zooKeeperReceived = regexp.MustCompile(`(?m)^Received: (\d+)$`)

@@ -1,3 +1,4 @@
+// Package prom runs a Prometheus server for tests.
 package prom
 
 import (
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/internal/servers/stores"
 )
 
@@ -29,10 +31,10 @@ const startMost = 30 * time.Second
 var listening = regexp.MustCompile(`msg="?Listening on"? address=(127\.0\.0\.1:\d+)`)
 
 // Start starts a server with a configuration, and flags besides, and ends it with the test. See
-// Program for where there is none.
+// servers.Program for where there is none.
 func Start(tb testing.TB, config string, flags ...string) *Server {
 	tb.Helper()
-	program, dir := Program(tb, "prometheus"), tb.TempDir()
+	program, dir := servers.Program(tb, "prometheus", "prometheus"), tb.TempDir()
 	path := filepath.Join(dir, "prometheus.yml")
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		tb.Fatal(err)

@@ -16,7 +16,6 @@ type ClusterOptions struct {
 	Masters  int      // default 3
 	Replicas int      // of each master; default 0
 	Config   []string // lines of redis.conf for every node
-	Announce Announce // default: the nodes' own addresses
 }
 
 // Cluster is a Redis Cluster. A master that is gone is replaced by a replica of its within two seconds.
@@ -33,22 +32,12 @@ func StartCluster(ctx context.Context, l Launcher, o ClusterOptions) (*Cluster, 
 		o.Masters = 3
 	}
 	n := o.Masters * (1 + o.Replicas)
+	config := append([]string{
+		"cluster-enabled yes", "cluster-config-file nodes.conf", "cluster-node-timeout 1000",
+		"cluster-announce-ip 127.0.0.1",
+	}, o.Config...)
 	g, err := startGroup(ctx, n, true, func(port int) (*Server, error) {
-		node := &Server{addr: loopback(port)}
-		if err := node.announce(o.Announce); err != nil {
-			return nil, err
-		}
-		config := append([]string{
-			"cluster-enabled yes", "cluster-config-file nodes.conf", "cluster-node-timeout 1000",
-			"cluster-announce-ip 127.0.0.1", "cluster-announce-port " + portOf(node.announced()),
-			"cluster-announce-bus-port " + strconv.Itoa(port+busOffset),
-		}, o.Config...)
-		made, err := prepareRedis(ctx, l, port, RedisOptions{Config: config})
-		if err != nil {
-			return nil, err
-		}
-		made.public = node.public
-		return made, nil
+		return prepareRedis(ctx, l, port, RedisOptions{Config: config})
 	})
 	if err != nil {
 		return nil, err
@@ -124,7 +113,7 @@ func (c *Cluster) replicate(ctx context.Context, replica, master *Server) error 
 	if err != nil {
 		return err
 	}
-	return await(ctx, replica.process.Exited(), func(ctx context.Context) error {
+	return replica.until(ctx, func(ctx context.Context) error {
 		_, err := replica.ask(ctx, "", "CLUSTER", "REPLICATE", id)
 		return err
 	})
@@ -133,9 +122,8 @@ func (c *Cluster) replicate(ctx context.Context, replica, master *Server) error 
 // each waits until check is nil for every node.
 func (c *Cluster) each(ctx context.Context, check func(context.Context, *Server) error) error {
 	for _, node := range c.servers {
-		err := await(ctx, node.process.Exited(), func(ctx context.Context) error { return check(ctx, node) })
-		if err != nil {
-			return fmt.Errorf("redis %s: %w; its log ends with:\n%s", node.addr, err, node.Tail())
+		if err := node.until(ctx, func(ctx context.Context) error { return check(ctx, node) }); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -218,13 +206,7 @@ func (s *Server) slotOwner(ctx context.Context, slot int) (string, error) {
 }
 
 // URL is the address as this project's driver takes it.
-func (c *Cluster) URL() string {
-	var addrs []string
-	for _, s := range c.servers {
-		addrs = append(addrs, s.announced())
-	}
-	return "redis+cluster://" + strings.Join(addrs, ",")
-}
+func (c *Cluster) URL() string { return "redis+cluster://" + strings.Join(c.Addrs(), ",") }
 
 // String names it for logs.
 func (c *Cluster) String() string {

@@ -2,7 +2,6 @@ package stores
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -53,16 +52,10 @@ func (m *etcdMaker) member(ctx context.Context, s *Server, i int, all [][]int) e
 	scheme, secure := "http", []string(nil)
 	s.url = "etcd://" + s.addr
 	if m.options.TLS {
-		var err error
-		if m.authority == nil {
-			m.authority, err = newAuthority(s.dir)
-		} else {
-			err = m.authority.copyTo(s.dir)
-		}
+		own, err := m.certificates(s.dir)
 		if err != nil {
 			return err
 		}
-		own := m.authority.in(s.dir)
 		s.caFile, s.tls = own.caFile, own.client
 		scheme, secure = "https", []string{"--cert-file=" + own.certFile, "--key-file=" + own.keyFile}
 		s.url = "etcds://" + s.addr
@@ -90,6 +83,15 @@ func (m *etcdMaker) member(ctx context.Context, s *Server, i int, all [][]int) e
 		Args: append([]string{m.program}, args...), Image: append([]string{"etcd"}, args...),
 	})
 	return err
+}
+
+// certificates puts the files of the one authority into a member's folder.
+func (m *etcdMaker) certificates(dir string) (own *authority, err error) {
+	if m.authority != nil {
+		return m.authority.copyTo(dir)
+	}
+	m.authority, err = newAuthority(dir)
+	return m.authority, err
 }
 
 // ready returns nil if a member can serve clients, or, while there is no majority that could, if it answers.
@@ -153,15 +155,6 @@ func (e *EtcdCluster) Leader(ctx context.Context) (*Server, error) {
 		return strings.Contains(string(body), "\netcd_server_is_leader 1\n"), err
 	})
 }
-
-// AwaitOK waits until every running member can serve clients.
-func (e *EtcdCluster) AwaitOK(ctx context.Context) error { return e.awaitUp(ctx) }
-
-// CAFile is the certificate of the authority that signed the members'; empty without TLS.
-func (e *EtcdCluster) CAFile() string { return e.servers[0].CAFile() }
-
-// TLSConfig trusts the members' certificates; nil without TLS.
-func (e *EtcdCluster) TLSConfig() *tls.Config { return e.servers[0].TLSConfig() }
 
 // URL is the address as this project's driver takes it.
 func (e *EtcdCluster) URL() string {

@@ -2,6 +2,7 @@ package stores
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
@@ -31,9 +32,9 @@ func (g *Group) String() string {
 	return fmt.Sprintf("%s %s %s ×%d %v", first.store, first.version, first.kind, len(g.servers), g.Addrs())
 }
 
-// At returns the server that listens on this address or announces it, or nil.
+// At returns the server that listens on this address, or nil.
 func (g *Group) At(addr string) *Server {
-	i := slices.IndexFunc(g.servers, func(s *Server) bool { return s.addr == addr || s.announced() == addr })
+	i := slices.IndexFunc(g.servers, func(s *Server) bool { return s.addr == addr })
 	if i < 0 {
 		return nil
 	}
@@ -84,8 +85,14 @@ func (g *Group) find(
 	return found, err
 }
 
-// awaitUp waits until every running server is ready.
-func (g *Group) awaitUp(ctx context.Context) error {
+// CAFile is the certificate of the authority that signed the first server's; empty without TLS.
+func (g *Group) CAFile() string { return g.servers[0].CAFile() }
+
+// TLSConfig trusts the first server's certificate; nil without TLS.
+func (g *Group) TLSConfig() *tls.Config { return g.servers[0].TLSConfig() }
+
+// AwaitOK waits until every running server serves clients.
+func (g *Group) AwaitOK(ctx context.Context) error {
 	for _, s := range g.servers {
 		if s.up.Load() {
 			if err := s.await(ctx); err != nil {

@@ -1,6 +1,7 @@
 package stores
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -121,19 +122,13 @@ func (p *process) Stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	// A paused program would not see the request.
-	err := errors.Join(p.Resume(), signalProcess(p.cmd.Process.Pid, p.stopSignal()))
+	ask := cmp.Or(p.spec.StopSignal, syscall.SIGTERM)
+	err := errors.Join(p.Resume(), signalProcess(p.cmd.Process.Pid, ask))
 	select {
 	case <-p.exited:
 	case <-ctx.Done():
 	}
 	return errors.Join(err, p.Kill())
-}
-
-func (p *process) stopSignal() syscall.Signal {
-	if p.spec.StopSignal != 0 {
-		return p.spec.StopSignal
-	}
-	return syscall.SIGTERM
 }
 
 // Kill ends the program and whatever it started, and returns when they are gone.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 )
@@ -14,9 +13,7 @@ const replicaName = "fencelock_replica"
 
 // PostgresReplicaOptions describes a replica.
 type PostgresReplicaOptions struct {
-	Config      []string // settings, as for the primary
-	Synchronous bool     // the primary confirms a commit only when the replica has it
-	Upstream    string   // the address under which the replica finds the primary; default: the primary's own
+	Synchronous bool // the primary confirms a commit only when the replica has it
 }
 
 // StartPostgresReplica copies the primary and starts a replica that follows it. Wiped and started
@@ -24,16 +21,9 @@ type PostgresReplicaOptions struct {
 func StartPostgresReplica(
 	ctx context.Context, l Launcher, primary *PostgresServer, o PostgresReplicaOptions,
 ) (*PostgresServer, error) {
-	upstream := o.Upstream
-	if upstream == "" {
-		upstream = primary.addr
-	}
-	host, port, err := net.SplitHostPort(upstream)
-	if err != nil {
-		return nil, err
-	}
-	conn := fmt.Sprintf("host=%s port=%s user=%s application_name=%s sslmode=disable", host, port, pgUser, replicaName)
-	r, err := startPostgres(ctx, l, o.Config, copyOf(conn))
+	conn := fmt.Sprintf("host=127.0.0.1 port=%s user=%s application_name=%s sslmode=disable",
+		portOf(primary.addr), pgUser, replicaName)
+	r, err := startPostgres(ctx, l, nil, copyOf(conn))
 	if err != nil {
 		return nil, err
 	}
@@ -113,15 +103,11 @@ func (s *PostgresServer) Promote(ctx context.Context) error {
 func (s *PostgresServer) awaitValue(ctx context.Context, sql, want string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	err := await(ctx, s.process.Exited(), func(ctx context.Context) error {
+	return s.until(ctx, func(ctx context.Context) error {
 		got, err := s.Query(ctx, sql)
 		if err == nil && got != want {
 			err = fmt.Errorf("%s: %q instead of %q", sql, got, want)
 		}
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("postgres %s: %w; its log ends with:\n%s", s.addr, err, s.Tail())
-	}
-	return nil
 }

@@ -59,14 +59,7 @@ func takePorts(n int, bus bool) (*ports, error) {
 // hold listens on all of the ports and marks them, or does neither.
 func hold(numbers []int) (listeners, marks []net.Listener, err error) {
 	for _, port := range numbers {
-		l, err := net.Listen("tcp", loopback(port))
-		if err != nil {
-			closeAll(listeners)
-			closeAll(marks)
-			return nil, nil, err
-		}
-		listeners = append(listeners, l)
-		m, err := mark(port)
+		m, err := mark(port) // first: another process with the mark may be starting a server there
 		if err != nil {
 			closeAll(listeners)
 			closeAll(marks)
@@ -75,6 +68,13 @@ func hold(numbers []int) (listeners, marks []net.Listener, err error) {
 		if m != nil {
 			marks = append(marks, m)
 		}
+		l, err := net.Listen("tcp", loopback(port))
+		if err != nil {
+			closeAll(listeners)
+			closeAll(marks)
+			return nil, nil, err
+		}
+		listeners = append(listeners, l)
 	}
 	return listeners, marks, nil
 }
@@ -102,3 +102,12 @@ func closeAll(ls []net.Listener) error {
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// portOf returns the port of an address that this package made.
+func portOf(addr string) string {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return ""
+	}
+	return port
+}

@@ -72,7 +72,9 @@ func (s *Server) prepareRedis(ctx context.Context, l Launcher, port int, o Redis
 }
 
 // prepareRESP writes redis.conf and makes the process of a server or a sentinel.
-func (s *Server) prepareRESP(ctx context.Context, l Launcher, program string, lines []string, password string) error {
+func (s *Server) prepareRESP(
+	ctx context.Context, l Launcher, name string, lines []string, password string, flags ...string,
+) error {
 	conf, data := filepath.Join(s.dir, "redis.conf"), filepath.Join(s.dir, "data")
 	if err := os.WriteFile(conf, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
 		return err
@@ -82,8 +84,8 @@ func (s *Server) prepareRESP(ctx context.Context, l Launcher, program string, li
 		return err
 	}
 	s.process, err = l.Prepare(ctx, Spec{
-		Store: s.store, Name: program, Dir: s.dir, Data: data, Ports: []int{port},
-		Args: append([]string{"redis-server", conf}, sentinelFlag(program)...),
+		Store: s.store, Name: name, Dir: s.dir, Data: data, Ports: []int{port},
+		Args: append([]string{"redis-server", conf}, flags...),
 	})
 	s.ready = func(ctx context.Context) error {
 		pong, err := s.ask(ctx, password, "PING")
@@ -100,13 +102,6 @@ func (s *Server) prepareRESP(ctx context.Context, l Launcher, program string, li
 		return field(info, "redis_version"), err
 	}
 	return err
-}
-
-func sentinelFlag(program string) []string {
-	if program == "redis-sentinel" {
-		return []string{"--sentinel"}
-	}
-	return nil
 }
 
 // ask sends one command over a connection of its own and returns its text.

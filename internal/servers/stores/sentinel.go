@@ -19,7 +19,6 @@ const sentinels = 3
 type SentinelOptions struct {
 	Replicas int      // default 1
 	Config   []string // lines of redis.conf for the master and the replicas
-	Announce Announce // for the master and the replicas; default: their own addresses
 }
 
 // Sentinel is a Redis master with replicas, and the sentinels that watch it: about a second after the master is gone, a
@@ -34,14 +33,14 @@ func StartSentinel(ctx context.Context, l Launcher, o SentinelOptions) (*Sentine
 	replicas := max(o.Replicas, 1)
 	s := &Sentinel{data: &Group{}, watch: &Group{}}
 	var err error
-	s.data, err = startGroup(ctx, replicas+1, false, s.dataNode(ctx, l, o))
+	s.data, err = startGroup(ctx, replicas+1, false, dataNode(ctx, l, o.Config))
 	if err != nil {
 		return nil, err
 	}
 	if err := s.awaitReplicas(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	master := s.data.servers[0].announced()
+	master := s.data.servers[0].addr
 	watch, err := startGroup(ctx, sentinels, false, func(port int) (*Server, error) {
 		return prepareSentinel(ctx, l, port, master)
 	})
@@ -56,25 +55,16 @@ func StartSentinel(ctx context.Context, l Launcher, o SentinelOptions) (*Sentine
 }
 
 // dataNode returns the maker of master and replicas: the first is the master.
-func (s *Sentinel) dataNode(ctx context.Context, l Launcher, o SentinelOptions) func(port int) (*Server, error) {
+func dataNode(ctx context.Context, l Launcher, config []string) func(port int) (*Server, error) {
 	master := ""
 	return func(port int) (*Server, error) {
-		node := &Server{addr: loopback(port)}
-		if err := node.announce(o.Announce); err != nil {
-			return nil, err
-		}
-		own := []string{"replica-announce-ip 127.0.0.1", "replica-announce-port " + portOf(node.announced())}
+		own := config
 		if master == "" {
-			master = node.announced()
+			master = strconv.Itoa(port)
 		} else {
-			own = append(own, "replicaof 127.0.0.1 "+portOf(master))
+			own = append([]string{"replicaof 127.0.0.1 " + master}, config...)
 		}
-		made, err := prepareRedis(ctx, l, port, RedisOptions{Config: append(own, o.Config...)})
-		if err != nil {
-			return nil, err
-		}
-		made.public = node.public
-		return made, nil
+		return prepareRedis(ctx, l, port, RedisOptions{Config: own})
 	}
 }
 
@@ -88,15 +78,15 @@ func prepareSentinel(ctx context.Context, l Launcher, port int, master string) (
 			fmt.Sprintf("sentinel monitor %s 127.0.0.1 %s %d", masterName, portOf(master), sentinels/2+1),
 			"sentinel down-after-milliseconds " + masterName + " 500",
 			"sentinel failover-timeout " + masterName + " 2000",
-		}, "")
+		}, "", "--sentinel")
 	})
 }
 
 // awaitReplicas waits until every replica follows the master.
 func (s *Sentinel) awaitReplicas(ctx context.Context) error {
 	for _, r := range s.data.servers[1:] {
-		if err := await(ctx, r.process.Exited(), r.following); err != nil {
-			return fmt.Errorf("replica %s: %w; its log ends with:\n%s", r.addr, err, r.Tail())
+		if err := r.until(ctx, r.following); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -123,7 +113,7 @@ func (s *Sentinel) awaitAcquainted(ctx context.Context, replicas int) error {
 			"ASK-PERIOD", "100")
 	}
 	for _, w := range s.watch.servers {
-		err := await(ctx, w.process.Exited(), func(ctx context.Context) error {
+		err := w.until(ctx, func(ctx context.Context) error {
 			state, err := w.masterState(ctx)
 			if err != nil {
 				return err
@@ -137,7 +127,7 @@ func (s *Sentinel) awaitAcquainted(ctx context.Context, replicas int) error {
 			return nil
 		})
 		if err != nil {
-			return fmt.Errorf("sentinel %s: %w; its log ends with:\n%s", w.addr, err, w.Tail())
+			return err
 		}
 	}
 	return nil

@@ -15,7 +15,6 @@ type Server struct {
 	store   string
 	kind    string
 	addr    string
-	public  string // the announced address, if it is another
 	url     string
 	version string
 	caFile  string
@@ -77,10 +76,6 @@ func (s *Server) String() string {
 func (s *Server) Start() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	return s.start(ctx)
-}
-
-func (s *Server) start(ctx context.Context) error {
 	if err := s.launch(ctx); err != nil {
 		return err
 	}
@@ -96,9 +91,17 @@ func (s *Server) launch(ctx context.Context) error {
 	return nil
 }
 
+// until waits until check returns nil, as long as the program runs.
+func (s *Server) until(ctx context.Context, check func(context.Context) error) error {
+	if err := await(ctx, s.process.Exited(), check); err != nil {
+		return fmt.Errorf("%s %s: %w; its log ends with:\n%s", s.store, s.addr, err, s.Tail())
+	}
+	return nil
+}
+
 func (s *Server) await(ctx context.Context) error {
-	if err := await(ctx, s.process.Exited(), s.ready); err != nil {
-		return fmt.Errorf("%s %s: %w; its log ends with:\n%s", s.store, s.addr, err, s.process.Tail())
+	if err := s.until(ctx, s.ready); err != nil {
+		return err
 	}
 	if s.version != "" {
 		return nil

@@ -92,26 +92,18 @@ func certificate(
 	return cert, key, der, err
 }
 
-// in is the same authority with its files in another folder.
-func (a *authority) in(dir string) *authority {
-	return &authority{
-		caFile:   filepath.Join(dir, filepath.Base(a.caFile)),
-		certFile: filepath.Join(dir, filepath.Base(a.certFile)),
-		keyFile:  filepath.Join(dir, filepath.Base(a.keyFile)),
-		client:   a.client,
-	}
-}
-
-// copyTo copies the files into another folder.
-func (a *authority) copyTo(dir string) error {
-	for _, name := range []string{a.caFile, a.certFile, a.keyFile} {
-		b, err := os.ReadFile(name)
+// copyTo returns the same authority with its files in another folder.
+func (a *authority) copyTo(dir string) (*authority, error) {
+	copied := *a
+	for _, name := range []*string{&copied.caFile, &copied.certFile, &copied.keyFile} {
+		b, err := os.ReadFile(*name)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), b, 0o644); err != nil {
-			return err
+		*name = filepath.Join(dir, filepath.Base(*name))
+		if err := os.WriteFile(*name, b, 0o644); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return &copied, nil
 }

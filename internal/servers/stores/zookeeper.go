@@ -17,9 +17,6 @@ import (
 type ZooKeeperOptions struct {
 	Servers int      // 1 (default), 3, 5
 	Config  []string // lines of zoo.cfg, such as "maxSessionTimeout=60000"; they come last and so win
-	// the tick; default 200, so that sessions of 400 ms to 4 s are allowed, and leaders are missed
-	// soon
-	TickMS int
 	// TLS makes each server speak TLS too, on a port of its own (SecureURL), with a certificate of an authority of its
 	// own (CAFile).
 	TLS bool
@@ -33,9 +30,6 @@ type ZooKeeperEnsemble struct {
 
 // SecureURL is the first server's address for TLS, as this project's driver takes it.
 func (z *ZooKeeperEnsemble) SecureURL() string { return "zookeepers://" + z.secure[0] }
-
-// CAFile is the certificate of the authority that signed the first server's; empty without TLS.
-func (z *ZooKeeperEnsemble) CAFile() string { return z.servers[0].CAFile() }
 
 // StartZooKeeper starts the servers and returns when each serves clients.
 func StartZooKeeper(ctx context.Context, l Launcher, o ZooKeeperOptions) (*ZooKeeperEnsemble, error) {
@@ -123,12 +117,9 @@ func (z *ZooKeeperEnsemble) server(
 
 // zooConfig is zoo.cfg.
 func zooConfig(o ZooKeeperOptions, data string, i int, all [][]int) string {
-	tick := o.TickMS
-	if tick == 0 {
-		tick = 200
-	}
 	lines := []string{
-		"tickTime=" + strconv.Itoa(tick), "initLimit=50", "syncLimit=10", "dataDir=" + data,
+		// Sessions of 400 ms to 4 s are allowed, and leaders are missed soon.
+		"tickTime=200", "initLimit=50", "syncLimit=10", "dataDir=" + data,
 		"clientPort=" + strconv.Itoa(all[i][0]), "clientPortAddress=127.0.0.1",
 		"admin.enableServer=false", "4lw.commands.whitelist=*", "extendedTypesEnabled=true",
 	}
@@ -251,9 +242,6 @@ func (z *ZooKeeperEnsemble) Leader(ctx context.Context) (*Server, error) {
 		return mode == "leader" || mode == "standalone", err
 	})
 }
-
-// AwaitOK waits until every running server serves clients.
-func (z *ZooKeeperEnsemble) AwaitOK(ctx context.Context) error { return z.awaitUp(ctx) }
 
 // URL is the address as this project's driver takes it.
 func (z *ZooKeeperEnsemble) URL() string { return "zookeeper://" + strings.Join(z.Addrs(), ",") }

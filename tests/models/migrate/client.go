@@ -99,7 +99,7 @@ func (m *fleet) first(s *state, i int) {
 	}, "%s takes %s", m.who(s, i), side(k))
 }
 
-// second takes the lock in the new store, above the old one's token.
+// second takes the lock in the new store, with no token below the old one's.
 func (m *fleet) second(s *state, i int) {
 	if s.stores[new].holder != 0 {
 		return
@@ -120,7 +120,7 @@ func (m *fleet) take(t *state, i, k int) {
 	t.stores[k].holder, t.stores[k].both = uint8(i+1), t.clients[i].phase == both
 }
 
-// issue draws a token in store k: any number above its source and the floor.
+// issue draws a token in store k: any number above its source and not below the floor.
 func (m *fleet) issue(s *state, k int, floor uint8, give func(t *state, token uint8), format string, args ...any) {
 	if m.NoTokens {
 		t := *s
@@ -131,7 +131,7 @@ func (m *fleet) issue(s *state, k int, floor uint8, give func(t *state, token ui
 	t := *s
 	t.setTokens(double)
 	highest := s.tokens().top()
-	for token := 2*max(s.stores[k].source, floor) + 1; token <= highest+1; token++ {
+	for token := max(2*s.stores[k].source+1, 2*floor); token <= highest+1; token++ {
 		u := t
 		u.stores[k].source = token
 		give(&u, token)

@@ -91,7 +91,8 @@ func (tr *trace) giveUp(p *program) {
 	c := p.doing
 	late := c.what == "tries" && time.Since(c.began) > 4900*time.Millisecond ||
 		c.done && errors.Is(c.err, backend.ErrUnavailable) // what it waited for last had no answer for 5 s
-	if !c.cancelled && !late {
+	over := c.done && errors.Is(c.err, backend.ErrInvalid) && slices.Contains(tr.seen.gate[:], void)
+	if !c.cancelled && !late && !over {
 		tr.mustNot(clientSays(p, "is GRANTED"))
 	}
 	tr.quit(p)
@@ -197,7 +198,8 @@ func (tr *trace) followRead(p *program, k int) {
 		case w.at == chosen && !opens:
 			over := switchSays(p.j, "finds that the migration is over")
 			return tr.orStay(s, either(over, switchSays(p.j, "reads the gate of "+side(k))))
-		case w.at == chosen && k == p.goal: // it had begun with the look before, or begins with this one
+		// It had begun with the look before, or begins with this one: also where the store that it drained is open.
+		case (w.at == chosen || w.at == opening) && k == p.goal:
 			next := []state{s}
 			for _, s := range tr.after(s, switchSays(p.j, "dies")) {
 				next = append(next, tr.after(s, begins)...)

@@ -71,6 +71,7 @@ type Config struct {
 	NoRecheck    bool // C10: the deadlines are not looked at after the raise
 	NoFloor      bool // C11: the new store does not get the old one's token as a floor
 	UndoAlone    bool // an undo opens its store at once, not by a switch
+	UndoBlind    bool // … or by one that never waits for single-phase holders
 	NoSeal       bool // a start does not look whether the migration is finished
 	SealLower    bool // a gate is closed by a greater epoch, not by the one that was looked at
 	CancelBlind  bool // a cancel writes whatever the old store's gate has become since it was looked at

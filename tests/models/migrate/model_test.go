@@ -148,7 +148,7 @@ func TestEveryState(t *testing.T) {
 		{
 			"one switch, the old store loses its data, by its clock: tokens", true,
 			Config{
-				Clients: 2, Phases: all, Gates: oldOpen, Switches: 1, Switchers: 1,
+				Clients: 2, Phases: bothTo, Gates: oldOpen, Switches: 1, Switchers: 1,
 				Lose: [2]int{1, 0}, Clock: true, NoHolders: true,
 			},
 		},
@@ -244,6 +244,10 @@ func TestEverySafeguardIsNeeded(t *testing.T) {
 		{
 			"an undo is a switch the other way", "EXCLUSION",
 			whole(Config{Undo: true, UndoAlone: true, Switchers: 2, NoTokens: true}),
+		},
+		{
+			"an undo waits for single-phase holders, unless its store was open", "EXCLUSION",
+			part(all, newOpen, Config{Switches: 2, Switchers: 1, Undo: true, UndoBlind: true, NoTokens: true}),
 		},
 		{
 			"a cancel keeps the epochs", "EXCLUSION",

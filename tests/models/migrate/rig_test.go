@@ -208,8 +208,17 @@ func (d *door) Raise(ctx context.Context, floor backend.Token) error {
 }
 
 func (d *door) Renew(ctx context.Context, hs []*core.Hold) []error {
-	o := &op{what: "renews in", nonce: hs[0].Nonce} // a Locker of these has one lease
+	o := &op{what: "renews in", nonce: d.nonceOf(hs[0].Request)} // a Locker of these has one lease
 	return []error{d.await(o, func() error { return d.Gater.Renew(ctx, hs)[0] })}
+}
+
+// nonceOf is the nonce of the acquisition that a request to the store is a part of.
+func (d *door) nonceOf(r *backend.Request) string {
+	n := r.Nonce
+	if r.Phase == backend.PhaseBoth && d.k == new {
+		n = n[len(n)-1:] + n[:len(n)-1]
+	}
+	return n
 }
 
 func (d *door) Report(context.Context, backend.Client, time.Duration) error { return nil }
@@ -222,7 +231,7 @@ type claims struct {
 }
 
 func (c claims) Ask(ctx context.Context, cs []*backend.Claim) {
-	o := &op{what: "asks", nonce: cs[0].Nonce}
+	o := &op{what: "asks", nonce: c.d.nonceOf(cs[0].Request)}
 	_ = c.d.await(o, func() error {
 		c.Driver.Ask(ctx, cs)
 		o.token = cs[0].Token
@@ -231,7 +240,7 @@ func (c claims) Ask(ctx context.Context, cs []*backend.Claim) {
 }
 
 func (c claims) Leave(ctx context.Context, cs []*backend.Claim) {
-	_ = c.d.await(&op{what: "leaves", nonce: cs[0].Nonce}, func() error {
+	_ = c.d.await(&op{what: "leaves", nonce: c.d.nonceOf(cs[0].Request)}, func() error {
 		c.Driver.Leave(ctx, cs)
 		return cs[0].Err
 	})
@@ -241,6 +250,6 @@ func (c claims) Raise(ctx context.Context, floor backend.Token, h *backend.Claim
 	if h == nil {
 		return c.Driver.Raise(ctx, floor, nil)
 	}
-	o := &op{what: "raises its", nonce: h.Nonce, token: floor}
+	o := &op{what: "raises its", nonce: c.d.nonceOf(h.Request), token: floor}
 	return c.d.await(o, func() error { return c.Driver.Raise(ctx, floor, h) })
 }

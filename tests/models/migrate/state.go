@@ -47,11 +47,12 @@ type switcher struct {
 	at    uint8 // 0: none
 	opens uint8 // which store
 	was   uint8 // epoch of the gate that it opens, as it was before anything was done
-	epoch uint8 // of the other gate, which it is about to close
+	epoch uint8 // of the other gate, which it is about to close; quick: as it was before what is undone
 	wrote uint8 // Undo: the epoch that it gave that one
 	value uint8 // the other store's source
 	hand  bool  // Ends: it is an operator's
 	seals bool  // Undo: it opens what was sealed
+	quick bool  // Undo: it has closed an open store; or is the undo of such a switch
 }
 
 type state struct {
@@ -93,7 +94,7 @@ func (m *fleet) tidy(s *state) {
 			s.swap(j)
 		}
 	}
-	if w := &s.switchers; w[1].key() < w[0].key() {
+	if w := &s.switchers; w[0].key() < w[1].key() { // a switcher that rests comes last
 		w[0], w[1] = w[1], w[0]
 	}
 }
@@ -222,6 +223,9 @@ func (w switcher) key() uint64 {
 	}
 	if w.seals {
 		k |= 1 << 49
+	}
+	if w.quick {
+		k |= 1 << 50
 	}
 	return k
 }

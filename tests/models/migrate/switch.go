@@ -27,7 +27,9 @@ func (m *fleet) switcher(s *state, j int) {
 			t.switchers[j] = switcher{}
 			m.add(t, "", "%s finds that the migration is over", m.switchName(s, j))
 		default:
-			u.at, u.epoch = closing, g.epoch
+			if u.at, u.epoch, u.quick = closing, g.epoch, false; w.quick && (g.epoch == w.epoch || m.UndoBlind) {
+				u.at, u.epoch = opening, 0 // nobody holds there alone, and nobody is about to open it
+			}
 			m.add(t, "", "%s reads the gate of %s", m.switchName(s, j), side(q))
 		}
 	case closing:
@@ -65,7 +67,11 @@ func (m *fleet) undo(s *state, j, q int) {
 	w := &s.switchers[j]
 	t := *s
 	if !m.UndoAlone {
-		t.switchers[j] = switcher{at: chosen, opens: uint8(q), was: w.wrote, hand: w.hand, seals: w.seals}
+		u := &t.switchers[j]
+		*u = switcher{at: chosen, opens: uint8(q), was: w.wrote, hand: w.hand, seals: w.seals}
+		if w.quick || m.UndoBlind { // the other one has been closed ever since, if its epoch is what it was
+			u.quick, u.epoch = true, w.was
+		}
 		m.add(t, "", "%s fails, and goes back", m.switchName(s, j))
 		return
 	}
@@ -187,7 +193,7 @@ func (m *fleet) shut(s *state, j, q int) {
 	}
 	closed := func(t *state, epoch uint8) {
 		w, g := &t.switchers[j], &t.stores[q]
-		w.at, w.epoch = draining, 0
+		w.at, w.epoch, w.quick = draining, 0, m.Undo && g.gate == open
 		broken := ""
 		if q == new && g.sealed {
 			if !w.hand {

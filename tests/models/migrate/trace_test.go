@@ -77,6 +77,7 @@ func TestTracesOfAnotherModel(t *testing.T) {
 		{"C10: the deadlines are looked at after the raise", func(c *Config) { c.NoRecheck = true }},
 		{"the source is read after the gate is closed", func(c *Config) { c.EarlySource = true }},
 		{"an undo is a switch the other way", func(c *Config) { c.UndoAlone = true }},
+		{"an undo waits for single-phase holders", func(c *Config) { c.UndoBlind = true }},
 		{"a start looks whether the migration is finished", func(c *Config) { c.NoSeal = true }},
 		{"a gate is closed only as it was looked at", func(c *Config) { c.SealLower = true }},
 		{"a cancel keeps the epochs", func(c *Config) { c.CancelDelete = true }},

@@ -49,8 +49,9 @@ type sums struct {
 // Command returns the subcommand.
 func Command(a *cli.App) *cobra.Command {
 	var (
-		opts history.Options
-		edn  string
+		opts    history.Options
+		edn     string
+		timeout = cli.Duration{D: 30 * time.Second, Least: 1}
 	)
 	cmd := &cobra.Command{
 		Use:   "check HISTORY",
@@ -82,13 +83,11 @@ history, with file:line: for the mistake; 75 if a search took longer than
 			"  fencelock check --plain --edn jepsen x.jsonl.gz",
 		Args: cli.Args(1, 1, "want one HISTORY"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if opts.Timeout <= 0 {
-				return cli.Usagef("--timeout %v: want more than 0", opts.Timeout)
-			}
 			events, asked, err := history.Load(args[0])
 			if err != nil {
 				return cli.WithCode(cli.ExitUsage, "%w", err)
 			}
+			opts.Timeout = timeout.D
 			opts.Plain, opts.Brittle = opts.Plain || asked.Plain, opts.Brittle || asked.Brittle
 			if edn != "" {
 				if err := export(edn, events, opts); err != nil {
@@ -102,7 +101,7 @@ history, with file:line: for the mistake; 75 if a search took longer than
 		"two may have had the lock at once: judge tokens and what they guard")
 	cmd.Flags().BoolVar(&opts.Brittle, "brittle", false,
 		"leases could end before their deadline, with a connection or a server's memory")
-	cmd.Flags().DurationVar(&opts.Timeout, "timeout", 30*time.Second, "the longest search for one lock")
+	cmd.Flags().Var(&timeout, "timeout", "the longest search for one lock")
 	cmd.Flags().StringVar(&edn, "edn", "", "write Jepsen histories into this `DIR`")
 	a.JSONFlag(cmd, "print one JSON object per lock, and one with the sums")
 	return cmd

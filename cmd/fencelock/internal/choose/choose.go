@@ -3,10 +3,8 @@ package choose
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
-	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/config"
 )
 
@@ -49,15 +47,8 @@ type Choice struct {
 	YAML     string   // a file that config.Load accepts
 }
 
-// Choose returns the scenario and the backend that fit. It returns ErrInvalid for an Overlap that
-// is none and for a negative Rate.
-func Choose(a Answers) (Choice, error) {
-	if !slices.Contains(Overlaps(), a.Overlap) {
-		return Choice{}, backend.Invalid("overlap %q: want harmless, nuisance or never", a.Overlap)
-	}
-	if a.Rate < 0 {
-		return Choice{}, backend.Invalid("rate %d: want 0 or more locks a second", a.Rate)
-	}
+// Choose returns the scenario and the backend that fit. The answers are what the questions allow.
+func Choose(a Answers) Choice {
 	var c Choice
 	var name string
 	switch a.Overlap {
@@ -77,7 +68,7 @@ func Choose(a Answers) (Choice, error) {
 	c.Others = a.others(c)
 	c.YAML = fmt.Sprintf("backends:\n  locks: {url: %q}\nlocks:\n  - {match: \"*\", scenario: "+
 		"%s, backend: locks}\n", config.ExampleURL(c.Backend), name)
-	return c, nil
+	return c
 }
 
 func (c *Choice) because(format string, args ...any) {

@@ -110,7 +110,8 @@ With --json: scenario, backend, url, why, cautions, others, yaml.`,
 			}
 			switch {
 			case len(open) == 0:
-				return show(a, answers)
+				show(a, answers)
+				return nil
 			case !cli.IsTerminal(a.In):
 				var flags []string
 				for _, q := range open {
@@ -124,10 +125,10 @@ With --json: scenario, backend, url, why, cautions, others, yaml.`,
 				go func() { done <- ask(a.In, a.Err, open, &answers) }()
 				select {
 				case err := <-done:
-					if err != nil {
-						return err
+					if err == nil {
+						show(a, answers)
 					}
-					return show(a, answers)
+					return err
 				case <-ctx.Done():
 					fmt.Fprintln(a.Err)
 					return ctx.Err() // what still reads ends with the process
@@ -168,11 +169,8 @@ func ask(in io.Reader, out io.Writer, open []question, to *Answers) error {
 }
 
 // show prints the choice.
-func show(a *cli.App, answers Answers) error {
-	c, err := Choose(answers)
-	if err != nil {
-		return err
-	}
+func show(a *cli.App, answers Answers) {
+	c := Choose(answers)
 	url := config.ExampleURL(c.Backend)
 	if a.JSON {
 		a.Print(struct {
@@ -187,7 +185,7 @@ func show(a *cli.App, answers Answers) error {
 			c.Scenario.Name, c.Backend, url, c.Why, append([]string{}, c.Cautions...),
 			append([]string{}, c.Others...), c.YAML,
 		})
-		return nil
+		return
 	}
 	from := ""
 	for _, e := range backend.Catalog() {
@@ -210,5 +208,4 @@ func show(a *cli.App, answers Answers) error {
 		cli.Points(a.Out, 13, "or else", []string{strings.Join(c.Others, ", ")})
 	}
 	fmt.Fprintf(a.Out, "\n# locks.yaml, for fencelock --config and package config\n%s", c.YAML)
-	return nil
 }

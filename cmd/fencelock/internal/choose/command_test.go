@@ -2,7 +2,6 @@ package choose
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -38,47 +37,30 @@ func spoken(a Answers) []string {
 	return []string{string(a.Overlap), yesNo[a.Tokens], yesNo[a.Node], yesNo[a.Postgres], fmt.Sprint(a.Rate)}
 }
 
-// Over the whole product of answers: flags and questions come to the same, and the file loads and gives what is said.
+// Over the whole product of answers: flags and questions come to the same.
 func TestFlagsAndQuestionsAgree(t *testing.T) {
 	t.Parallel()
-	for _, o := range Overlaps() {
-		for bits := range 8 {
-			for _, rate := range []int{0, MostConsensus, MostConsensus + 1, MostRows + 1, 100_000} {
-				want := Answers{Overlap: o, Tokens: bits&1 != 0, Node: bits&2 != 0, Postgres: bits&4 != 0, Rate: rate}
-				words := spoken(want)
-				args := []string{"choose", "--json"}
-				for i, q := range questions() {
-					args = append(args, "--"+q.flag, words[i])
-				}
-				byFlags := invoke(t, args...)
-				if byFlags.code != 0 || byFlags.err != "" {
-					t.Fatalf("%v: got %+v", args, byFlags)
-				}
-				var asked Answers
-				var prompts bytes.Buffer
-				if err := ask(strings.NewReader(strings.Join(words, "\n")+"\n"), &prompts,
-					questions(), &asked); err != nil || asked != want {
-					t.Fatalf("%v: asked: got %+v, %v", words, asked, err)
-				}
-				var out bytes.Buffer
-				if err := show(&cli.App{Out: &out, JSON: true}, asked); err != nil || out.String() != byFlags.out {
-					t.Errorf("%v: by questions %s, %v; by flags %s", words, out.String(), err, byFlags.out)
-				}
-				var c struct{ Scenario, Backend, YAML string }
-				if err := json.Unmarshal([]byte(byFlags.out), &c); err != nil {
-					t.Fatal(err)
-				}
-				file, err := config.Load(strings.NewReader(c.YAML))
-				if err != nil {
-					t.Fatalf("%v: %v\n%s", words, err, c.YAML)
-				}
-				if r := file.Rules()[0]; r.Scenario.Name != c.Scenario || r.Backend.Traits.Name != c.Backend {
-					t.Errorf("%v: the file has %s on %s, want %s on %s",
-						words, r.Scenario.Name, r.Backend.Traits.Name, c.Scenario, c.Backend)
-				}
-			}
+	product(func(want Answers) {
+		words := spoken(want)
+		args := []string{"choose", "--json"}
+		for i, q := range questions() {
+			args = append(args, "--"+q.flag, words[i])
 		}
-	}
+		byFlags := invoke(t, args...)
+		if byFlags.code != 0 || byFlags.err != "" {
+			t.Fatalf("%v: got %+v", args, byFlags)
+		}
+		var asked Answers
+		var prompts bytes.Buffer
+		typed := strings.NewReader(strings.Join(words, "\n") + "\n")
+		if err := ask(typed, &prompts, questions(), &asked); err != nil || asked != want {
+			t.Fatalf("%v: asked: got %+v, %v", words, asked, err)
+		}
+		var out bytes.Buffer
+		if show(&cli.App{Out: &out, JSON: true}, asked); out.String() != byFlags.out {
+			t.Errorf("%v: by questions %s; by flags %s", words, out.String(), byFlags.out)
+		}
+	})
 }
 
 func TestChooseSaysWhy(t *testing.T) {

@@ -148,16 +148,17 @@ func (a *App) Stores(args []string) ([]Store, error) {
 // backendURL returns --url, else FENCELOCK_URL, else the URL of the file backend in the user's own
 // folder, which it makes if needed.
 func (a *App) backendURL() (string, error) {
-	if a.URL.Changed {
-		if raw := a.URL.Value.String(); raw != "" {
-			return raw, nil
-		}
-		// An unset variable in a script must not move the lock elsewhere.
-		return "", Usagef("--url is empty: want a URL such as redis://host:6379/0 or " +
-			"file:///var/lib/locks, or no --url at all")
+	raw, from, given := a.URL.Value.String(), "--url", a.URL.Changed
+	if !given {
+		from = "FENCELOCK_URL"
+		raw, given = a.Lookup(from)
 	}
-	if v, _ := a.Lookup("FENCELOCK_URL"); v != "" {
-		return v, nil
+	switch {
+	case raw != "":
+		return raw, nil
+	case given: // an unset variable in a script must not move the lock elsewhere
+		return "", Usagef("%s is empty: want a URL such as redis://host:6379/0 or "+
+			"file:///var/lib/locks, or no %[1]s at all", from)
 	}
 	dir, err := a.ownDir()
 	if err != nil {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -96,27 +95,13 @@ func Expiry(i fencelock.Info) string {
 // Waiters is the column of its waiters.
 func Waiters(i fencelock.Info) string { return orDash(i.Waiters >= 0, strconv.Itoa(i.Waiters)) }
 
-// listPatience is for how long a list may bring nothing. To find that a server with many other keys has no lock takes
-// a second for some million of them.
-const listPatience = 15 * time.Second
-
 // List returns what the store lists, sorted by name.
 func List(ctx context.Context, locks *fencelock.Locker, prefix string) ([]fencelock.Info, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	silent := fmt.Errorf("%w: no lock and no end of the list for %v",
-		fencelock.ErrUnavailable, listPatience)
-	timer := time.AfterFunc(listPatience, func() { cancel(silent) })
-	defer timer.Stop()
 	var infos []fencelock.Info
 	for info, err := range locks.List(ctx, prefix) {
-		switch {
-		case err != nil && errors.Is(context.Cause(ctx), silent):
-			return nil, silent
-		case err != nil:
+		if err != nil {
 			return nil, err
 		}
-		timer.Reset(listPatience)
 		infos = append(infos, info)
 	}
 	slices.SortFunc(infos, func(x, y fencelock.Info) int { return strings.Compare(x.Name, y.Name) })

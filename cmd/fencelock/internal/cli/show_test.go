@@ -1,17 +1,12 @@
 package cli
 
 import (
-	"context"
-	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/fencelock/fencelock"
 	_ "github.com/fencelock/fencelock/backend/all"
-	"github.com/fencelock/fencelock/internal/servers"
 )
 
 func TestLinesThatSayTheSame(t *testing.T) {
@@ -26,43 +21,6 @@ func TestFolded(t *testing.T) {
 	got := Folded(words, 79)
 	if len(got) != 2 || strings.Join(got, " ")+" " != words {
 		t.Errorf("got %q", got)
-	}
-}
-
-// A server that hangs after the command has connected does not hang the command.
-func TestListOfASilentServer(t *testing.T) {
-	t.Parallel()
-	for name, start := range map[string]func(*testing.T) (string, *servers.Server){
-		"etcd": func(t *testing.T) (string, *servers.Server) {
-			e := servers.Etcd(t, servers.EtcdOptions{})
-			return e.URL(), e.Servers()[0]
-		},
-		"postgres": func(t *testing.T) (string, *servers.Server) {
-			s := servers.Postgres(t, servers.PostgresOptions{})
-			return s.URL(), s.Server
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			url, s := start(t)
-			locks, err := fencelock.Open(t.Context(), url)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = locks.Close() })
-			if err := s.Pause(); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = s.Resume() })
-			ctx, cancel := context.WithTimeout(t.Context(), 6*listPatience)
-			defer cancel()
-			began := time.Now()
-			infos, err := List(ctx, locks, "")
-			if took := time.Since(began); !errors.Is(err, fencelock.ErrUnavailable) ||
-				len(infos) > 0 || took > 3*listPatience {
-				t.Errorf("got %v, %v after %v, want ErrUnavailable after %v", infos, err, took, listPatience)
-			}
-		})
 	}
 }
 

@@ -29,7 +29,7 @@ func UntilSignal(parent context.Context, sigs <-chan os.Signal) (context.Context
 		defer close(stopped)
 		select {
 		case s := <-sigs:
-			cancel(signalled(Number(s)))
+			cancel(signalled(s.(syscall.Signal))) // on every system that this is for
 		case <-stop:
 		}
 	}()
@@ -66,12 +66,4 @@ func Interruptible(parent context.Context, do func(context.Context) error) error
 	ctx, stop := UntilSignal(parent, sigs)
 	defer stop()
 	return Interrupted(ctx, do(ctx))
-}
-
-// Number returns the signal as a number.
-func Number(s os.Signal) syscall.Signal {
-	if n, ok := s.(syscall.Signal); ok {
-		return n
-	}
-	return syscall.SIGINT
 }

@@ -4,6 +4,7 @@ package conform
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,7 +54,11 @@ It takes a minute or two. Exit code: 0 if every rule that was checked is kept,
 						"separated by commas", o)
 				}
 			}
-			h, err := conformance.FromURL(stores[0].URL)
+			raw := stores[0].URL
+			if stores[0].Name != "" {
+				raw = untimed(raw)
+			}
+			h, err := conformance.FromURL(raw)
 			if err != nil {
 				return err
 			}
@@ -68,6 +73,13 @@ It takes a minute or two. Exit code: 0 if every rule that was checked is kept,
 	cmd.Flags().IntVar(&parallel, "parallel", 8, "rules checked at once")
 	a.JSONFlag(cmd, "print one JSON object per rule, and one with the sums")
 	return cmd
+}
+
+// untimed returns the URL of a backend of a configuration without its TTL: the rules choose theirs.
+func untimed(raw string) string {
+	base, query, _ := strings.Cut(raw, "?")
+	keys := slices.DeleteFunc(strings.Split(query, "&"), func(k string) bool { return strings.HasPrefix(k, "ttl=") })
+	return base + "?" + strings.Join(keys, "&")
 }
 
 // known reports whether o names a rule or a group.

@@ -22,7 +22,7 @@ type sample struct {
 	took   time.Duration // the round trip
 }
 
-// sample asks a server for its time. resolution is the step in which it tells.
+// sample asks a server for its time.
 func (x *exam) sample(
 	ctx context.Context, ask func(context.Context) (time.Time, error),
 ) (sample, error) {

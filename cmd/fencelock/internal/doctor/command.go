@@ -87,13 +87,14 @@ func examineAll(ctx context.Context, a *cli.App, stores []cli.Store, least Sever
 		case !r.Sound(least) && code == cli.ExitOK:
 			code = cli.ExitNo
 		}
-		printReport(a, store.Name, r)
+		printReport(a, store.Name, r, least)
 	}
 	return cli.Exit(code)
 }
 
-// printReport prints what an examination of a store came to; name is that in the configuration.
-func printReport(a *cli.App, name string, r *Report) {
+// printReport prints what an examination of a store came to; name is that in the configuration. It is
+// sound if nothing as bad as least was found.
+func printReport(a *cli.App, name string, r *Report, least Severity) {
 	if a.JSON {
 		for _, f := range r.Findings {
 			a.Print(struct {
@@ -113,7 +114,7 @@ func printReport(a *cli.App, name string, r *Report) {
 			Sound   bool     `json:"sound"`
 		}{
 			r.Backend, name, append([]string{}, r.Servers...), r.Count(Broken), r.Count(Risk),
-			r.Count(Unseen), r.Count(Note), r.Sound(Unseen),
+			r.Count(Unseen), r.Count(Note), r.Sound(least),
 		})
 		return
 	}
@@ -133,7 +134,7 @@ func printReport(a *cli.App, name string, r *Report) {
 		fmt.Fprintf(a.Out, "%s\n  found  %s: %s\n", head, f.Setting, cli.Safe(f.Value))
 		f.advise(a)
 	}
-	fmt.Fprintf(a.Out, "\n%s\n", r.verdict())
+	fmt.Fprintf(a.Out, "\n%s\n", r.verdict(least))
 }
 
 // advise prints why a finding matters and what to do, in lines that fit on a terminal.
@@ -157,7 +158,7 @@ func printKinds(a *cli.App) {
 }
 
 // verdict sums up.
-func (r *Report) verdict() string {
+func (r *Report) verdict(least Severity) string {
 	words := map[Severity][2]string{
 		Broken: {"broken promise", "broken promises"},
 		Risk:   {"risk", "risks"},
@@ -172,7 +173,7 @@ func (r *Report) verdict() string {
 	}
 	sums := strings.Join(parts, ", ")
 	switch {
-	case !r.Sound(Unseen):
+	case !r.Sound(least):
 		return "not sound: " + sums
 	case sums != "":
 		return "sound (" + sums + ")"

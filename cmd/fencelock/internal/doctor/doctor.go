@@ -18,13 +18,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	_ "github.com/fencelock/fencelock/backend/all" // their openers check the URL
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
-
-// defaultTTL is the library's: what a URL without ttl= is examined for.
-const defaultTTL = 30 * time.Second
 
 // askMost bounds one question to one server.
 const askMost = 3 * time.Second
@@ -85,6 +83,10 @@ func (x *exam) run(ctx context.Context, rawURL string) (*Report, error) {
 	for _, e := range backend.Catalog() {
 		if slices.Contains(e.Schemes, x.u.Scheme) {
 			x.report.Backend = e.Traits.Name
+			if least := e.Traits.MinTTL; x.ttl < least {
+				return nil, backend.Invalid("a TTL of %v is too short for %s: at least %v is needed",
+					x.ttl, x.u.Scheme, least)
+			}
 		}
 	}
 	if err := look(ctx); err != nil {
@@ -108,18 +110,18 @@ func (x *exam) read(ctx context.Context, rawURL string) error {
 		return backend.Invalid("the query of the %q URL cannot be read: want key=value&key=value "+
 			"with special characters percent-encoded", x.u.Scheme)
 	}
-	x.ttl, x.prefix = defaultTTL, backend.DefaultPrefix
+	x.ttl, x.prefix = fencelock.DefaultTTL, backend.DefaultPrefix
 	if x.keys.Has("prefix") {
 		x.prefix = x.keys.Get("prefix")
 	}
 	if x.u.Scheme == "file" {
-		return x.readFile() // opening it would make the directory
+		return x.readFile(ctx) // opening it would make the directory
 	}
 	over, cancel := context.WithCancel(ctx)
 	cancel()
 	nowhere, real := elsewhere(rawURL)
 	d, err := backend.Open(over, nowhere, func(q *backend.Query) {
-		x.q, x.ttl = q, q.Duration("ttl", defaultTTL)
+		x.q, x.ttl = q, q.Duration("ttl", x.ttl)
 	})
 	if err == nil {
 		return d.Close()

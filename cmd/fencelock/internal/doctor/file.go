@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 
 	"github.com/fencelock/fencelock/backend"
 )
@@ -36,18 +35,18 @@ type volume struct {
 	counted  bool   // it has a limit of files
 }
 
-// readFile checks the keys of a file URL as the driver does.
-func (x *exam) readFile() error {
-	for k := range x.keys {
-		if !slices.Contains([]string{"prefix", "sockets", "ttl"}, k) {
-			return backend.Invalid("unknown key %q in the %q URL: known are prefix, sockets, ttl",
-				k, x.u.Scheme)
-		}
-	}
-	here := x.u.Host == "" || x.u.Host == "localhost"
-	if !here || x.u.User != nil || x.u.Path == "" || x.u.Path == "/" {
-		return backend.Invalid("the file URL: want file:///absolute/path of a directory for the " +
-			"locks (three slashes)")
+// fileFormat is the FORMAT file of the driver's version.
+const fileFormat = "fencelock file backend 1, 64 buckets\n"
+
+// readFile lets the driver check a file URL. With its path it would make the directory; without one it refuses the
+// URL for that, after all else.
+func (x *exam) readFile(ctx context.Context) error {
+	bare := *x.u
+	bare.Path, bare.RawPath = "/", ""
+	_, err := backend.Open(ctx, bare.String(), func(q *backend.Query) { x.ttl = q.Duration("ttl", x.ttl) })
+	_, pathless := backend.Open(ctx, "file:///", nil)
+	if x.u.Path == "" || x.u.Path == "/" || err.Error() != pathless.Error() {
+		return err
 	}
 	return nil
 }
@@ -74,6 +73,9 @@ func (x *exam) file(context.Context) error {
 	case info != nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o022 != 0:
 		x.add("file-others", "", fmt.Sprintf("%v %s", info.Mode(), dir))
 	}
+	if info != nil {
+		x.fileFormat(dir)
+	}
 	v, err := volumeOf(dir)
 	if err != nil {
 		return backend.Invalid("directory %q: its file system cannot be told: %v", dir, err)
@@ -81,6 +83,18 @@ func (x *exam) file(context.Context) error {
 	x.saw(dir)
 	x.volume(dir, v)
 	return nil
+}
+
+// fileFormat checks that the directory is one of the driver's version, or has nothing in it yet.
+func (x *exam) fileFormat(dir string) {
+	raw, err := os.ReadFile(filepath.Join(dir, "FORMAT"))
+	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && len(raw) == 0:
+	case err != nil:
+		x.add("file-format", "", err.Error())
+	case string(raw) != fileFormat:
+		x.add("file-format", "", fmt.Sprintf("%.60q in %s", raw, dir))
+	}
 }
 
 // volume checks a directory and its file system.

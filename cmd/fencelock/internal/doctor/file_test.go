@@ -34,6 +34,10 @@ func TestFile(t *testing.T) {
 	finds(t, r)
 	sound(t, r)
 	has(t, examine(t, "file://"+dir+"/deeper/still"), "file-missing", "still")
+	finds(t, examine(t, "file://"+dir+"?sockets=false&ttl=2s&prefix="))
+	must(t, os.WriteFile(filepath.Join(dir, "FORMAT"), []byte("fencelock file backend 2\n"), 0o600))
+	has(t, examine(t, "file://"+dir), "file-format", `"fencelock file backend 2\n" in `)
+	must(t, os.Remove(filepath.Join(dir, "FORMAT")))
 	must(t, os.Chmod(dir, 0o777))
 	finds(t, examine(t, "file://"+dir), "file-others")
 }

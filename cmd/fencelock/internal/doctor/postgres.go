@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -108,7 +109,8 @@ func (x *exam) connectPostgres(ctx context.Context) (*database, error) {
 		}
 	}
 	at := *x.u
-	at.Scheme, at.RawQuery = "postgres", keys.Encode()
+	at.Scheme = "postgres"
+	at.RawQuery = strings.ReplaceAll(keys.Encode(), "+", "%20") // pgx 5.12 reads a + as one
 	pool, err := pgxpool.ParseConfig(at.String())
 	if err != nil {
 		// The driver has read it; pgx's words may quote it.

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -63,6 +62,7 @@ func TestPostgres(t *testing.T) {
 	has(t, examine(t, s.URL(), behind(time.Minute)), "clock-differs", "ahead")
 	has(t, examine(t, s.URL(), tooOld("postgres")), "postgres-version", "1")
 	finds(t, examine(t, with(t, s.URL(), "pool_max_conns", "500")), "postgres-connections")
+	finds(t, examine(t, with(t, s.URL(), "options", "-c statement_timeout=4000")), "postgres-statement-timeout")
 	slow := "postgres://postgres@" + delayed(t, s.Addr(), 30*time.Millisecond) + "/postgres?sslmode=disable"
 	finds(t, examine(t, with(t, slow, "ttl", "400ms")), "round-trip-slow")
 }
@@ -241,17 +241,7 @@ func TestPostgresRoles(t *testing.T) {
 // bouncer starts PgBouncer in a mode, and returns its URL.
 func bouncer(t *testing.T, s *servers.PostgresServer, mode string) string {
 	t.Helper()
-	program, err := exec.LookPath("pgbouncer")
-	if err != nil {
-		program = "/usr/sbin/pgbouncer"
-	}
-	if _, err := os.Stat(program); err != nil || runtime.GOOS == "windows" {
-		list := "," + os.Getenv("FENCELOCK_REQUIRE") + ","
-		if strings.Contains(list, ",postgres,") || strings.Contains(list, ",all,") {
-			t.Fatal("pgbouncer is missing; run scripts/setup-tests.sh pgbouncer")
-		}
-		t.Skip("pgbouncer is missing; run scripts/setup-tests.sh pgbouncer, or install the package pgbouncer")
-	}
+	program := servers.Program(t, "pgbouncer", "pgbouncer", "/usr/sbin/pgbouncer")
 	host, port, _ := net.SplitHostPort(s.Addr())
 	addr := closedPort(t)
 	_, mine, _ := net.SplitHostPort(addr)

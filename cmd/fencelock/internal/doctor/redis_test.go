@@ -264,7 +264,7 @@ func TestRightsAreThoseOfTheScripts(t *testing.T) {
 	for _, tt := range []struct {
 		driver   string
 		commands [][]string
-	}{{"redis", redisCommands("l")}, {"redlock", redlockCommands("l")}} {
+	}{{"redis", redisCommands("l")}, {"redlock", redlockCommands("l", false)}} {
 		asked := map[string]bool{"PUBLISH": true}
 		if tt.driver == "redis" { // scripts do without these, and see less, or ask under an empty prefix alone
 			for _, c := range []string{"PUBSUB", "TYPE", "HLEN", "HKEYS", "GETRANGE"} {

@@ -1,41 +1,32 @@
 package doctor
 
 import (
-	"strconv"
-	"strings"
-
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/internal/tlsurl"
+	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
 // redisOptions are what a URL of Redis or Redlock says of the connections. The driver has checked
 // it.
 func (x *exam) redisOptions() (*goredis.UniversalOptions, error) {
+	secure := x.u.Scheme == "rediss" || x.u.Scheme == "redlocks" || x.q.Bool("tls", false)
+	s, err := redisnode.ReadURL(x.u, x.q, askMost, secure, "use rediss:// or redlocks://")
+	if err != nil {
+		return nil, err
+	}
 	o := &goredis.UniversalOptions{
-		SentinelUsername: x.keys.Get("sentinel_username"),
-		SentinelPassword: x.keys.Get("sentinel_password"),
+		Addrs: backend.Hosts(x.u, "6379"), Username: s.User, Password: s.Password, TLSConfig: s.TLS,
+		SentinelUsername: x.q.String("sentinel_username", ""),
+		SentinelPassword: x.q.String("sentinel_password", ""),
 		PoolSize:         2, DialerRetries: 1, MaxRetries: -1, MaxRedirects: -1,
 		DialTimeout: askMost, ReadTimeout: askMost, WriteTimeout: askMost,
 		ContextTimeoutEnabled: true,
 	}
-	port := "6379"
-	path := strings.Split(strings.Trim(x.u.Path, "/"), "/")
 	if x.u.Scheme == "redis+sentinel" {
-		port, o.MasterName, path = "26379", path[0], path[1:]
+		o.Addrs, o.MasterName, s.Path = backend.Hosts(x.u, "26379"), s.Path[0], s.Path[1:]
 	}
-	if len(path) > 0 {
-		o.DB, _ = strconv.Atoi(path[0]) // 0 where there is none
-	}
-	o.Addrs = backend.Hosts(x.u, port)
-	if x.u.User != nil {
-		o.Username = x.u.User.Username()
-		o.Password, _ = x.u.User.Password()
-	}
-	var err error
-	secure := x.u.Scheme == "rediss" || x.u.Scheme == "redlocks" || x.q.Bool("tls", false)
-	o.TLSConfig, err = tlsurl.Config(secure, x.q, "use rediss:// or redlocks://")
+	o.DB, err = redisnode.Database(s.Path)
 	return o, err
 }
 

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -13,13 +14,14 @@ const mayScript = `return redis.acl_check_cmd(unpack(ARGV)) and 1 or 0`
 // redisProbe is the name of the lock whose keys the rights are asked for. Nothing is written there.
 const redisProbe = "fencelock doctor"
 
-// redisCommands are what the driver's scripts and requests do with the keys of a lock. "lock" is
-// the lock's own key, "fl\0…" are the keys that the driver keeps beside it.
-func redisCommands(lock string) [][]string {
-	const ours = "fl\x00{0}"
+// scriptCommands are what runs a script.
+func scriptCommands(lock string) [][]string {
+	return [][]string{{"EVAL", "return 1", "1", lock}, {"EVALSHA", strings.Repeat("0", 40), "1", lock}}
+}
+
+// lockCommands are what the scripts of both drivers do with the lock's own key.
+func lockCommands(lock string) [][]string {
 	return [][]string{
-		{"EVAL", "return 1", "1", lock},
-		{"EVALSHA", strings.Repeat("0", 40), "1", lock},
 		{"TIME"},
 		{"GET", lock},
 		{"SET", lock, "v", "PX", "1"},
@@ -27,6 +29,14 @@ func redisCommands(lock string) [][]string {
 		{"EXISTS", lock},
 		{"PEXPIRE", lock, "1"},
 		{"PTTL", lock},
+	}
+}
+
+// redisCommands are what the driver's scripts and requests do with the keys of a lock. "fl\0…" are
+// the keys that the driver keeps beside the lock's own.
+func redisCommands(lock string) [][]string {
+	const ours = "fl\x00{0}"
+	return slices.Concat(scriptCommands(lock), lockCommands(lock), [][]string{
 		{"GET", ours + "c"},
 		{"SET", ours + "c", "1"},
 		{"ZADD", ours + "q" + lock, "1", "n"},
@@ -39,34 +49,39 @@ func redisCommands(lock string) [][]string {
 		{"HVALS", ours + "m" + lock},
 		{"MGET", ours + "c", ours + "g"},
 		{"HGETALL", ours + "g\x00"},
-	}
+	})
 }
 
-// redlockCommands are the same of the Redlock driver.
-func redlockCommands(lock string) [][]string {
+// redlockCommands are the same of the Redlock driver, which needs no scripts where it has functions.
+func redlockCommands(lock string, functions bool) [][]string {
 	const state = "fl\x00rl"
-	return [][]string{
-		{"EVAL", "return 1", "1", lock},
-		{"EVALSHA", strings.Repeat("0", 40), "1", lock},
+	all := slices.Concat(lockCommands(lock), [][]string{
 		{"INFO", "server"},
-		{"TIME"},
-		{"GET", lock},
 		{"MGET", lock},
-		{"SET", lock, "v", "PX", "1"},
-		{"DEL", lock},
-		{"EXISTS", lock},
-		{"PEXPIRE", lock, "1"},
-		{"PTTL", lock},
 		{"HSET", state, "n", "v"},
 		{"HGET", state, "n"},
 		{"HMGET", state, "n"},
 		{"HDEL", state, "n"},
 		{"HGETALL", state + ":w" + lock},
 		{"HVALS", state + ":w" + lock},
+		{"ZADD", state + ":q" + lock, "1", "n"},
+		{"ZREM", state + ":q" + lock, "n"},
+		{"ZRANGE", state + ":q" + lock, "0", "0"},
 		{"RPUSH", state + ":r1", "n"},
 		{"LTRIM", state + ":r1", "0", "1"},
 		{"LPOS", state + ":r1", "n"},
+	})
+	if functions {
+		return all
 	}
+	return append(scriptCommands(lock), all...)
+}
+
+// mayFunctions reports whether the user may load functions and call them. There is none of that name, and no text is
+// no library.
+func mayFunctions(ctx context.Context, c *goredis.Client) bool {
+	call, load := c.FCall(ctx, "fencelock_doctor", nil).Err(), c.FunctionLoad(ctx, "").Err()
+	return goredis.HasErrorPrefix(call, "Function not found") && !noPermission(load)
 }
 
 // redisRights asks for every right that the driver needs. cluster: pushes are sharded.
@@ -93,7 +108,7 @@ func (x *exam) askRights(ctx context.Context, n *redisServer, keys, channels, op
 		{"redis-rights-channel", channels},
 		{"redis-rights-operator", operator},
 	} {
-		refused, told := mayNot(ctx, n.Client, x.script, part.commands)
+		refused, told := mayNot(ctx, n.Client, x.script, part.commands, keys[0][0] == "EVAL")
 		switch {
 		case !told:
 			x.add("redis-rights-unseen", n.where, "Redis "+n.info["redis_version"])
@@ -104,9 +119,10 @@ func (x *exam) askRights(ctx context.Context, n *redisServer, keys, channels, op
 	}
 }
 
-// mayNot returns which commands the user may not do; false if the server cannot tell.
+// mayNot returns which commands the user may not do; false if the server cannot tell. scripts: the driver needs them
+// as well.
 func mayNot(
-	ctx context.Context, c *goredis.Client, script string, commands [][]string,
+	ctx context.Context, c *goredis.Client, script string, commands [][]string, scripts bool,
 ) (refused []string, told bool) {
 	replies := make([]*goredis.Cmd, len(commands))
 	// An error of one command is that command's, and looked at below.
@@ -126,7 +142,7 @@ func mayNot(
 		case err == nil, strings.Contains(err.Error(), "Invalid command"): // renamed away
 			refused = append(refused, spell(commands[i]))
 		case noPermission(err):
-			return []string{"EVAL"}, true
+			return []string{"EVAL"}, scripts
 		default:
 			return nil, false
 		}

@@ -72,7 +72,8 @@ func (x *exam) redlockNode(ctx context.Context, n *redisServer) error {
 		x.add("redlock-replicated", n.where, fmt.Sprintf("%.0f connected", k))
 	}
 	channels := [][]string{{"PUBLISH", "fl\x00rl:p0", "m"}, {"SUBSCRIBE", "fl\x00rl:p0"}}
-	x.askRights(ctx, n, redlockCommands(x.prefix+redisProbe), channels, [][]string{{"SCAN", "0"}})
+	keys := redlockCommands(x.prefix+redisProbe, mayFunctions(ctx, n.Client))
+	x.askRights(ctx, n, keys, channels, [][]string{{"SCAN", "0"}})
 	state, err := n.HMGet(ctx, "fl\x00rl", "run", "until").Result()
 	if err != nil {
 		if noPermission(err) {

@@ -111,13 +111,15 @@ func TestRedlockUsers(t *testing.T) {
 		t.Skip("this system has no 127.0.0.2")
 	}
 	const need = " ~fencelock:* ~fl* resetchannels &fl* -@all +eval +evalsha +info +time +get " +
-		"+mget +set +del +exists +pexpire +pttl +hset +hget +hmget +hdel +hgetall +hvals +rpush " +
+		"+mget +set +del +exists +pexpire +pttl +hset +hget +hmget +hdel +hgetall +hvals +zadd +zrem +zrange +rpush " +
 		"+ltrim +lpos +publish +subscribe +scan"
 	g := servers.Redises(t, 3,
 		servers.RedisOptions{
 			Config: []string{"bind 127.0.0.1 127.0.0.2 127.0.0.3"},
 			Users: []string{
 				"doctor on >s3cret" + need + " +config|get", "program on >s3cret" + need,
+				"calls on >s3cret" + strings.Replace(need, "+eval +evalsha", "+fcall +function|load", 1),
+				"neither on >s3cret" + strings.Replace(need, "+eval +evalsha", "+fcall", 1),
 				"fewer on >s3cret ~* &* +@all -hmget", "deaf on >s3cret ~* resetchannels +@all",
 			},
 		})
@@ -130,6 +132,9 @@ func TestRedlockUsers(t *testing.T) {
 	use(t, as("program")+"?fresh=1")
 	finds(t, examine(t, as("doctor")))
 	finds(t, examine(t, as("program")), "redis-config-unseen")
+	use(t, as("calls")) // the user of docs/security.md
+	finds(t, examine(t, as("calls")), "redis-config-unseen", "redis-rights-unseen")
+	has(t, examine(t, as("neither")), "redis-rights", "EVAL")
 	finds(t, examine(t, as("fewer")), "redis-rights")
 	finds(t, examine(t, as("deaf")), "redis-rights-channel")
 }

@@ -188,7 +188,9 @@ func TestURLs(t *testing.T) {
 		"etcd://h/path", "etcd://user@h", "zookeeper://h?nope=1", "postgres://h?mode=none",
 		"postgres://u:s3cret@h?nope=1",
 		"file:///tmp/x?nope=1", "file://", "file://host/x", "memory://?nope=1",
-		"etcd://h?tls_ca=/nonexistent", "redis://h?ttl=nope",
+		"etcd://h?tls_ca=/nonexistent", "redis://h?ttl=nope", "redis://h?ttl=99ms", "etcd://h?ttl=999ms",
+		"memory://?ttl=1ms", "file:///tmp/x?ttl=99ms", "file:///tmp/x?ttl=nope", "file:///tmp/x?ttl=1s&ttl=2s",
+		"file:///tmp/x?sockets=maybe", "file:///tmp/x?prefix=%ff", "file://u:s3cret@/tmp/x",
 	} {
 		refused(t, raw, "s3cr", backend.ErrInvalid)
 	}

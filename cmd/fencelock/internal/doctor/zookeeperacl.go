@@ -14,6 +14,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
 // zooSession is a session of the doctor's own.
@@ -28,14 +29,11 @@ type zooSession struct {
 // server's answer to the request for a session, with the timeout in its bytes 8 to 11.
 type greeting struct {
 	net.Conn
-	mu   *sync.Mutex
 	head *[]byte
 }
 
 func (g greeting) Read(p []byte) (int, error) {
 	n, err := g.Conn.Read(p)
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	if left := 12 - len(*g.head); left > 0 {
 		*g.head = append(*g.head, p[:min(n, left)]...)
 	}
@@ -46,30 +44,10 @@ type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
 
-// zooHosts gives the client library one server after the other, by their names: its own way resolves
-// them (zk 1.0.4), and a certificate names no address.
-type zooHosts struct {
-	mu      sync.Mutex
-	servers []string
-	next    int
-}
-
-func (h *zooHosts) Init(servers []string) error { h.servers = servers; return nil }
-func (h *zooHosts) Len() int                    { return len(h.servers) }
-func (h *zooHosts) Connected()                  {}
-
-// Next returns the next server, and whether all were tried, after which the library pauses.
-func (h *zooHosts) Next() (string, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.next++
-	return h.servers[h.next%len(h.servers)], h.next > len(h.servers)
-}
-
 // dialZoo opens a session. The servers grant the length that is nearest to what is asked for.
 func dialZoo(ctx context.Context, x *exam, length time.Duration) (*zooSession, error) {
-	var mu sync.Mutex
-	var head []byte
+	var head []byte // of the latest connection, as opened is; the client library has one at a time
+	var opened time.Time
 	s := &zooSession{}
 	up := make(chan struct{})
 	var once sync.Once
@@ -80,17 +58,19 @@ func dialZoo(ctx context.Context, x *exam, length time.Duration) (*zooSession, e
 		if err != nil {
 			return nil, err
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		head, s.opened = nil, x.now()
-		return greeting{conn, &mu, &head}, nil
+		head, opened = nil, x.now()
+		return greeting{conn, &head}, nil
 	}
 	began := time.Now()
 	conn, events, err := zk.Connect(backend.Hosts(x.u, "2181"), length,
-		zk.WithDialer(dial), zk.WithHostProvider(&zooHosts{}), zk.WithLogger(quiet{}), zk.WithLogInfo(false),
+		zk.WithDialer(dial), zk.WithHostProvider(&tlsurl.ByName{}), zk.WithLogger(quiet{}), zk.WithLogInfo(false),
 		zk.WithEventCallback(func(e zk.Event) {
 			if e.State == zk.StateHasSession {
-				once.Do(func() { close(up) })
+				once.Do(func() {
+					s.granted = time.Duration(binary.BigEndian.Uint32(head[8:])) * time.Millisecond
+					s.opened = opened
+					close(up)
+				})
 			}
 		}))
 	if err != nil {
@@ -118,10 +98,7 @@ func dialZoo(ctx context.Context, x *exam, length time.Duration) (*zooSession, e
 		conn.Close()
 		return nil, err
 	}
-	mu.Lock()
-	defer mu.Unlock()
 	s.took = time.Since(began)
-	s.granted = time.Duration(binary.BigEndian.Uint32(head[8:])) * time.Millisecond
 	return s, nil
 }
 

@@ -19,6 +19,8 @@ const (
 	standStill = 10 * time.Minute
 	// changing is how long a change of a gate that is kept in several places may take.
 	changing = time.Minute
+	// gatesMost bounds the look at the gates of all stores.
+	gatesMost = 10 * time.Second
 	// recheck is the pause between two looks at a queue that nobody seems to take care of.
 	recheck = 500 * time.Millisecond
 )
@@ -172,6 +174,8 @@ func untaken(ctx context.Context, s site, suspects []string) ([]leak, error) {
 // gates looks at the gates of all stores. A closed gate whose migration has an open one elsewhere
 // is the tombstone that it is meant to be.
 func (f *finder) gates(ctx context.Context) ([]leak, error) {
+	ctx, cancel := context.WithTimeout(ctx, gatesMost)
+	defer cancel()
 	open := map[string]bool{}
 	var closed []leak
 	for _, s := range f.sites {

@@ -53,8 +53,11 @@ Exit code: 0 also if the lock was free already; 1 if you did not confirm.`,
 			"  fencelock break --hold 0a1b2c3d4e5f reports\n  fencelock break --foreign legacy",
 		Args: cli.Args(1, 1, "one NAME is wanted"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !b.yes && !cli.IsTerminal(a.In) {
+			switch {
+			case !b.yes && !cli.IsTerminal(a.In):
 				return cli.Usagef("break needs --yes when stdin is not a terminal.\n%s", Breaking)
+			case cmd.Flags().Changed("hold") && b.hold == "": // an unset variable in a script must not break them all
+				return cli.Usagef("--hold is empty: want an id that inspect shows, or no --hold at all")
 			}
 			b.name = args[0]
 			return a.Operate(cmd.Context(), b.name, b.free)
@@ -64,7 +67,7 @@ Exit code: 0 also if the lock was free already; 1 if you did not confirm.`,
 	cmd.Flags().BoolVarP(&b.yes, "yes", "y", false, "do not ask")
 	cmd.Flags().StringVar(&b.hold, "hold", "", "only the hold with this id, of several")
 	cmd.Flags().BoolVar(&b.foreign, "foreign", false,
-		"also what was not locked by Fencelock, such as a key that some other program wrote")
+		"also what has no owner and no token, such as a key that some other program wrote")
 	a.JSONFlag(cmd, "print one JSON object: name, broken, owner, token, hold")
 	return cmd
 }
@@ -75,7 +78,7 @@ func (b *breaking) free(ctx context.Context, locks *fencelock.Locker) error {
 	if err != nil {
 		return err
 	}
-	if err := b.mayBreak(info); err != nil {
+	if err := b.mayBreak(locks, info); err != nil {
 		return err
 	}
 	if b.hold != "" {
@@ -115,13 +118,17 @@ func (b *breaking) free(ctx context.Context, locks *fencelock.Locker) error {
 }
 
 // mayBreak refuses what is not ours without --foreign.
-func (b *breaking) mayBreak(i fencelock.Info) error {
-	if Foreign(i) && !b.foreign {
-		return cli.Usagef("%s was not locked by Fencelock: it may be another program's lock, "+
-			"or no lock at all. Breaking deletes it; look at it in the store first, then add "+
-			"--foreign.", cli.Safe(b.name))
+func (b *breaking) mayBreak(locks *fencelock.Locker, i fencelock.Info) error {
+	switch {
+	case !Foreign(i) || b.foreign:
+		return nil
+	case InTransaction(locks):
+		return cli.Usagef("%s is held by a transaction of postgres.LockTx, or by hand. Breaking ends "+
+			"its session and rolls it back; look at it in the database first, then add --foreign.", cli.Safe(b.name))
 	}
-	return nil
+	return cli.Usagef("%s was not locked by Fencelock: it may be another program's lock, "+
+		"or no lock at all. Breaking deletes it; look at it in the store first, then add "+
+		"--foreign.", cli.Safe(b.name))
 }
 
 // whole breaks the lock as info shows it, also where that is free: a store may know of half a lock. With --yes nobody
@@ -133,7 +140,7 @@ func (b *breaking) whole(ctx context.Context, locks *fencelock.Locker, info fenc
 	case !ok:
 		return info, err
 	case b.yes:
-		if err := b.mayBreak(gone.Now); err != nil {
+		if err := b.mayBreak(locks, gone.Now); err != nil {
 			return gone.Now, err
 		}
 		return gone.Now, locks.Break(ctx, b.name)
@@ -146,6 +153,12 @@ func (b *breaking) whole(ctx context.Context, locks *fencelock.Locker, info fenc
 
 // Foreign reports whether a lock is held by what is no Fencelock's.
 func Foreign(i fencelock.Info) bool { return i.Held && i.Owner == "" && i.Token == 0 }
+
+// InTransaction reports whether a foreign lock of the store is one of a database transaction.
+func InTransaction(locks *fencelock.Locker) bool {
+	name := locks.Traits().Name
+	return name == "postgres-row" || name == "postgres-advisory"
+}
 
 // one makes what is said of a lock what is said of the hold that is meant, or of none.
 func (b *breaking) one(i *fencelock.Info) {

@@ -46,7 +46,7 @@ Exit codes: 1 if something speaks against what was asked.`,
 			Short: "Check that the move is done, and seal it",
 			Long:  seal,
 			Args:  cli.Args(0, 1, "at most one MIGRATION is taken"),
-			RunE: connected(a, func(ctx context.Context, m migration) error {
+			RunE: connected(a, answerMost, func(ctx context.Context, m migration) error {
 				return m.end(ctx, a, migrate.Pair.Finish, "done", m.to)
 			}),
 		},
@@ -55,7 +55,7 @@ Exit codes: 1 if something speaks against what was asked.`,
 			Short: "Give a migration up: everybody stays with the old store",
 			Long:  stay,
 			Args:  cli.Args(0, 1, "at most one MIGRATION is taken"),
-			RunE: connected(a, func(ctx context.Context, m migration) error {
+			RunE: connected(a, answerMost, func(ctx context.Context, m migration) error {
 				return m.end(ctx, a, migrate.Pair.Cancel, "cancelled", m.from)
 			}),
 		})
@@ -99,7 +99,7 @@ over, also after it went silent: 30 seconds and its longest TTL.
 
 Exit code: 0.`,
 		Args: cli.Args(0, 1, "at most one MIGRATION is taken"),
-		RunE: connected(a, func(ctx context.Context, m migration) error {
+		RunE: connected(a, answerMost, func(ctx context.Context, m migration) error {
 			st, err := m.stores.Status(ctx)
 			switch {
 			case err != nil:
@@ -145,9 +145,7 @@ client's next lock); 69 if a store does not answer, or locks are still held afte
 			if next != backend.PhaseFrom && next != backend.PhaseTo {
 				return cli.Usagef("--phase is %q: want from or to", phase)
 			}
-			return connected(a, func(ctx context.Context, m migration) error {
-				ctx, cancel := context.WithTimeout(ctx, wait.D)
-				defer cancel()
+			return connected(a, wait.D, func(ctx context.Context, m migration) error {
 				if next == backend.PhaseFrom { // one that was cancelled begins again
 					if err := m.stores.Prepare(ctx); err != nil {
 						return err
@@ -245,35 +243,33 @@ func find(a *cli.App, args []string) (migration, error) {
 		return migration{}, err
 	}
 	byName := map[string]*config.Backend{}
-	for _, b := range c.Backends() {
-		byName[b.Name] = b
-	}
-	var found []migration
 	var names []string
-	for _, b := range c.Backends() {
-		if b.Migrate == nil {
+	var b *config.Backend
+	for _, one := range c.Backends() {
+		byName[one.Name] = one
+		if one.Migrate == nil {
 			continue
 		}
-		names = append(names, cli.Safe(b.Name))
-		if len(args) == 0 || args[0] == b.Name {
-			found = append(found, migration{
-				name: b.Name, phase: b.Migrate.Phase, scope: c.Scope(b),
-				from: byName[b.Migrate.From], to: byName[b.Migrate.To],
-			})
+		names = append(names, cli.Safe(one.Name))
+		if len(args) == 0 || args[0] == one.Name {
+			b = one
 		}
 	}
 	switch {
 	case len(names) == 0:
 		return migration{}, backend.Invalid("the configuration has no migration: " +
 			"want a backend such as moving: {migrate: {from: old, to: new, phase: from}}")
-	case len(found) == 0:
+	case b == nil:
 		return migration{}, backend.Invalid("no such migration: the configuration has %s",
 			strings.Join(names, ", "))
-	case len(found) > 1:
+	case len(args) == 0 && len(names) > 1:
 		return migration{}, cli.Usagef("the configuration has several migrations: name one of %s",
 			strings.Join(names, ", "))
 	}
-	m := found[0]
+	m := migration{
+		name: b.Name, phase: b.Migrate.Phase, scope: c.Scope(b),
+		from: byName[b.Migrate.From], to: byName[b.Migrate.To],
+	}
 	if len(m.scope) == 0 {
 		return migration{}, backend.Invalid(
 			"no rule of the configuration sends names to migration %s", cli.Safe(m.name))
@@ -281,9 +277,12 @@ func find(a *cli.App, args []string) (migration, error) {
 	return m, nil
 }
 
-// connected returns a command's RunE that does something with both stores of a migration.
+// answerMost bounds what the two stores may take to answer: to list all that is held may take a while.
+const answerMost = time.Minute
+
+// connected returns a command's RunE that does something with both stores of a migration, for so long at the most.
 func connected(
-	a *cli.App, do func(context.Context, migration) error,
+	a *cli.App, most time.Duration, do func(context.Context, migration) error,
 ) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		return cli.Interruptible(cmd.Context(), func(ctx context.Context) error {
@@ -305,6 +304,8 @@ func connected(
 			if m.stores, err = migrate.PairOf(m.name, m.scope, sides[0], sides[1]); err != nil {
 				return err
 			}
+			ctx, cancel := context.WithTimeout(ctx, most)
+			defer cancel()
 			return storeError(do(ctx, m))
 		})
 	}

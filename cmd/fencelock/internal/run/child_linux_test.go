@@ -1,11 +1,16 @@
 package run
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
 
 // A command of another user is known not to have ended.
@@ -22,6 +27,15 @@ func TestCommandOfAnotherUser(t *testing.T) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()
+	locks, err := fencelock.Open(t.Context(), "memory://")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer locks.Close()
+	lease, err := locks.Mutex("n").TryLock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -34,6 +48,14 @@ func TestCommandOfAnotherUser(t *testing.T) {
 		c := &child{group: cmd.Process.Pid}
 		if c.kill(); !c.denied || !c.alive() {
 			t.Errorf("denied: %v, alive: %v, want both", c.denied, c.alive())
+		}
+		var said bytes.Buffer
+		h := holding{
+			a: &cli.App{Err: &said, JSON: true}, lease: lease, lost: &fencelock.LostError{},
+			child: &child{group: c.group},
+		}
+		if h.look(); !strings.HasPrefix(said.String(), `{"warning":"n: `) {
+			t.Errorf("run --json says %q, want JSON", said.String())
 		}
 	}()
 	<-done

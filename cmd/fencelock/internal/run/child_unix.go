@@ -62,7 +62,7 @@ func (c *child) echo(sig syscall.Signal) {
 }
 
 // signal sends a signal to the whole group.
-func (c *child) signal(s os.Signal) { _ = syscall.Kill(-c.group, cli.Number(s)) }
+func (c *child) signal(s os.Signal) { _ = syscall.Kill(-c.group, s.(syscall.Signal)) }
 
 // forward sends the whole group a signal that we got; one that is stopped must run to end by it.
 func (c *child) forward(s os.Signal) {

@@ -2,7 +2,6 @@ package run
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
@@ -132,8 +131,7 @@ func (h *holding) look() time.Duration {
 	}
 	told := h.child.denied
 	if h.child.kill(); h.child.denied && !told {
-		fmt.Fprintf(h.a.Err, "fencelock: %s: %v; the command is another user's, and %s\n",
-			cli.Safe(h.lease.Name()), h.lost, goesOn)
+		h.a.Warn("%s: %v; the command is another user's, and %s", cli.Safe(h.lease.Name()), h.lost, goesOn)
 	}
 	return 50 * time.Millisecond // again, for what was just being born
 }

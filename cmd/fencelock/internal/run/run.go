@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -95,7 +96,8 @@ in time; 126 COMMAND cannot be run; 127 not found.`,
 	fl.Var(&f.ttl, "ttl", "how long the lease lasts without a renewal; wins over ttl= of the URL")
 	fl.Var(&f.wait, "wait", "how long to wait for the lock; 0 tries once")
 	fl.Var(&f.grace, "grace", "how much longer than the lease the store keeps others out")
-	fl.Var(&f.minHold, "min-hold", "keep others out for at least this, also when COMMAND ends sooner; the TTL at most")
+	fl.Var(&f.minHold, "min-hold", "keep others out for at least this, also when COMMAND ends sooner; TTL and grace "+
+		"at most; not on zookeeper and postgres row and advisory")
 	fl.Var(&f.maxHold, "max-hold", "end COMMAND so that the lock is held no longer than this")
 	fl.Var(&f.killAfter, "kill-after", "time from TERM to KILL when the lease is lost")
 	fl.BoolVar(&f.shared, "shared", false, "hold the lock for reading, beside others that do")
@@ -269,7 +271,10 @@ func acquire(
 
 // command is what is to run under the lease. It is told its slot if permits were asked for, of one as well.
 func command(a *cli.App, path string, argv []string, lease *fencelock.Lease, slotted bool) *exec.Cmd {
-	env := append(os.Environ(), fmt.Sprintf("FENCING_TOKEN=%d", lease.Token()), "FENCELOCK_NAME="+lease.Name())
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool { // that of a run around this one
+		return strings.HasPrefix(v, "FENCELOCK_SLOT=")
+	})
+	env = append(env, fmt.Sprintf("FENCING_TOKEN=%d", lease.Token()), "FENCELOCK_NAME="+lease.Name())
 	if slotted {
 		env = append(env, fmt.Sprintf("FENCELOCK_SLOT=%d", lease.Slot()))
 	}

@@ -106,6 +106,9 @@ func (s *server) breakHold(
 		return http.StatusOK, locks.Broken{Name: name}, nil
 	case info.Token != token:
 		err = fmt.Errorf("it is held with another token by now: %d", info.Token)
+	case locks.InTransaction(s.locks):
+		err = errors.New("it is held by a transaction of postgres.LockTx, or by hand: look at it in the database, " +
+			"then fencelock break --foreign")
 	default:
 		err = errors.New("it was not locked by Fencelock: look at it in the store, then fencelock break --foreign")
 	}

@@ -3,6 +3,7 @@ package serve
 import (
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,6 +33,23 @@ func TestServeKeepsTheLastChanges(t *testing.T) {
 	got := s.state(time.Now()).Changes
 	if len(got) != keepChanges || got[keepChanges-1].ID != 2*keepChanges-1 {
 		t.Errorf("got %d changes, the last of them %+v", len(got), got[len(got)-1])
+	}
+}
+
+func TestServeIsReadyWithTheFirstAnswer(t *testing.T) {
+	t.Parallel()
+	s := &server{a: &cli.App{Out: io.Discard, Err: io.Discard}, started: time.Now()}
+	health := func() int {
+		w := httptest.NewRecorder()
+		s.serveHealth(w, nil)
+		return w.Code
+	}
+	if got := health(); got != http.StatusServiceUnavailable {
+		t.Errorf("before the first look: got %d, want 503", got)
+	}
+	s.take(view.Look{At: time.Now()})
+	if got := health(); got != http.StatusOK {
+		t.Errorf("after it: got %d, want 200", got)
 	}
 }
 

@@ -81,12 +81,15 @@ func (s *server) state(now time.Time) State {
 	return st
 }
 
-// out returns the outage, if there is one, and for how long.
+// out reports whether the store does not answer, or has not answered yet, and for how long.
 func (s *server) out(now time.Time) (time.Duration, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.view.Outage == nil {
-		return 0, false
+	switch {
+	case s.view.Outage != nil:
+		return now.Sub(s.view.Outage.Since), true
+	case s.view.At.IsZero():
+		return now.Sub(s.started), true
 	}
-	return now.Sub(s.view.Outage.Since), true
+	return 0, false
 }

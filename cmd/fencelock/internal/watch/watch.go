@@ -37,7 +37,7 @@ between two looks is not seen, and a holder without owner and token that takes
 over from another such one cannot be told from it.
 
 An outage of the store is reported once, and outlived, after the first look. A
-look that takes longer than 10 s, or than the interval if that is more, is one.`,
+look that takes longer than 20 s, or than the interval if that is more, is one.`,
 		Example: "  fencelock watch jobs/\n" +
 			"  fencelock watch --json --interval 200ms | jq -r .event",
 		Args: cli.Args(0, 1, "at most one PREFIX is taken"),
