@@ -46,7 +46,7 @@ func (m *mutex) acquire(ctx context.Context, wait bool) (*Lease, error) {
 	if wait {
 		kind, op = Locking, ops[m.set.mode][0]
 	}
-	ctx = m.l.begin(ctx, Event{Kind: kind, Name: m.name, Owner: m.set.owner, Mode: m.set.mode})
+	ctx = m.begin(ctx, kind, began)
 	le, joined, err := m.take(ctx, wait)
 	if err != nil {
 		err = m.l.wrap(op, m.name, err)
@@ -55,6 +55,16 @@ func (m *mutex) acquire(ctx context.Context, wait bool) (*Lease, error) {
 		})
 		return nil, err
 	}
+	return m.granted(ctx, le, joined, began), nil
+}
+
+// begin tells the observer of the start of a call.
+func (m *mutex) begin(ctx context.Context, kind EventKind, at time.Time) context.Context {
+	return m.l.begin(ctx, Event{Kind: kind, Name: m.name, Owner: m.set.owner, Mode: m.set.mode, At: at})
+}
+
+// granted tells the observer of the lease that take has returned: the end of a call that began then.
+func (m *mutex) granted(ctx context.Context, le *Lease, joined bool, began time.Time) *Lease {
 	defer m.l.exit()
 	seen := false
 	defer func() {
@@ -70,7 +80,7 @@ func (m *mutex) acquire(ctx context.Context, wait bool) (*Lease, error) {
 		le.h.show(ctx, time.Since(began))
 	}
 	seen = true
-	return le, nil
+	return le
 }
 
 // take checks what needs no store, and takes the caller's place in line. joined: the lease is
@@ -109,8 +119,8 @@ func (m *mutex) take(ctx context.Context, wait bool) (le *Lease, joined bool, er
 		}
 	}
 	// The wait ends with ctx, with the Locker, and for TryLock after a while.
-	limited := &limit{Context: ctx, l: m.l}
-	defer limited.end()
+	limited := &core.Deadline{Context: ctx, Owner: m.l.waits}
+	defer limited.End()
 	var p *place // nil: none, it does not wait
 	granted := false
 	if !wait {
@@ -120,7 +130,7 @@ func (m *mutex) take(ctx context.Context, wait bool) (le *Lease, joined bool, er
 			}
 			return nil, false, ErrLocked
 		}
-		limited.most, limited.why = time.Now().Add(tryMost), noAnswer(tryMost)
+		limited.At, limited.Why = time.Now().Add(tryMost), noAnswer(tryMost)
 	} else {
 		if p, err = m.l.queue(limited, m); err != nil {
 			return nil, false, m.why(ctx, limited, err)
@@ -210,11 +220,9 @@ func (m *mutex) ask(ctx context.Context, p *place) (*Lease, error) {
 			return nil, core.Outlast(err)
 		}
 		if pause > 0 {
-			timer := time.NewTimer(pause)
 			select {
-			case <-timer.C:
+			case <-time.After(pause):
 			case <-ctx.Done():
-				timer.Stop()
 			}
 		}
 		if ctx.Err() != nil {
@@ -256,7 +264,7 @@ func (m *mutex) request(p *place) *hold {
 
 // why says why an acquisition failed: ctx is the caller's, limited the one that
 // also ends with the Locker and with TryLock's own bound.
-func (m *mutex) why(ctx context.Context, limited *limit, err error) error {
+func (m *mutex) why(ctx context.Context, limited *core.Deadline, err error) error {
 	switch {
 	case errors.Is(limited.Cause(), ErrClosed):
 		return ErrClosed
@@ -280,11 +288,9 @@ func over(ctx context.Context) bool {
 	if ctx.Done() == nil { // a context of an unusual kind: its deadline is all that it has
 		return true
 	}
-	timer := time.NewTimer(10 * time.Millisecond)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-time.After(10 * time.Millisecond):
 	}
 	return ctx.Err() != nil
 }

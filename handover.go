@@ -60,11 +60,9 @@ func (l *Locker) settle(ctx context.Context, name string) error {
 			return nil
 		}
 		seen = token
-		pause := time.NewTimer(settleFor)
 		select {
-		case <-pause.C:
+		case <-time.After(settleFor):
 		case <-ctx.Done():
-			pause.Stop()
 			return ctx.Err()
 		}
 	}
@@ -125,13 +123,11 @@ func (l *Locker) await(ctx context.Context, name string, p *place) *Lease {
 	h := l.lines[name].holder
 	l.mu.Unlock()
 	if h != nil {
-		timer := time.NewTimer(h.heirs(time.Now()))
-		defer timer.Stop()
 		select {
 		case le := <-p.passed:
 			return le
 		case <-h.ending():
-		case <-timer.C:
+		case <-time.After(h.heirs(time.Now())):
 		case <-ctx.Done():
 		}
 	}
@@ -145,7 +141,7 @@ func (l *Locker) await(ctx context.Context, name string, p *place) *Lease {
 	return <-p.passed // it was passed on just now, or will not be
 }
 
-// heir returns the place to which h may be passed on, which is no heir any more then; or nil.
+// heir returns the place to which h may be passed on, or nil. That place stops being the heir.
 func (l *Locker) heir(h *hold) *place {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -32,7 +32,7 @@ type hold struct {
 	granted time.Time       // when the grant was seen, or the hold passed on
 	fresh   backend.Instant // when the store's grant was seen
 	handled atomic.Bool     // Lease.Handle was called
-	kept    atomic.Bool     // nobody else gets it of us: it is about to be broken, or came late
+	kept    atomic.Bool     // it is not passed on: it is about to be broken, or its grant came late
 	due     due             // the schedule's
 	dice    dice            // likewise
 	// The Locker's mutex guards these.
@@ -333,7 +333,7 @@ func (h *hold) lost(err error) {
 		h = next
 		h.mu.Lock()
 	}
-	if h.state == asking && h.told == nil {
+	if h.state == asking {
 		h.told = asLost(err)
 	}
 	ended := h.state == held

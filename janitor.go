@@ -60,7 +60,7 @@ type janitor struct {
 type job struct {
 	r        *backend.Request
 	doubtful *hold // whose request it is, if Unlock may ask yet what became of its writes
-	granted  bool  // it was: a refusal, as for want of rights that may come back, is not the end of it
+	stands   bool  // the store may have something of it: a refusal is not the end, for the rights may come back
 	unlocked bool  // by its holder, and only kept: no event tells of its end
 	began    time.Time
 	tries    int
@@ -87,12 +87,12 @@ func newJanitor(l *Locker, c core.Caller) *janitor {
 }
 
 // add hands r over: Abandon is called until the store has confirmed it.
-func (j *janitor) add(r *backend.Request) { j.put(&job{r: r}, 0) }
+func (j *janitor) add(r *backend.Request) { j.put(&job{r: r, stands: core.Stands(r)}, 0) }
 
 // addLost hands over the request of a lost hold. What may be left of the lock is freed once its
 // grace is over, and its WithMinHold. A Close in between leaves that to the store's expiry.
 func (j *janitor) addLost(h *hold) {
-	w := &job{r: h.Request, granted: true}
+	w := &job{r: h.Request, stands: true}
 	if h.doubtful() {
 		w.doubtful = h
 	}
@@ -102,7 +102,7 @@ func (j *janitor) addLost(h *hold) {
 // addAfter hands over a granted request that stays in the store for so long. Where that is because it was unlocked
 // (WithMinHold), a Close in between leaves it to the store's expiry.
 func (j *janitor) addAfter(r *backend.Request, wait time.Duration, unlocked bool) {
-	j.put(&job{r: r, granted: true, unlocked: unlocked}, wait)
+	j.put(&job{r: r, stands: true, unlocked: unlocked}, wait)
 }
 
 func (j *janitor) put(w *job, wait time.Duration) {
@@ -213,7 +213,7 @@ func (j *janitor) clean(w *job) (answered, done bool) {
 		j.l.tell(Event{Kind: CleanedUp, Name: w.r.Name, Mode: w.r.Mode, Owner: w.r.Owner, Took: time.Since(w.began)})
 	}
 	answered = err == nil || backend.Final(err)
-	refused := w.granted && errors.Is(err, ErrInvalid)
+	refused := w.stands && errors.Is(err, ErrInvalid)
 	return answered, answered && !refused || j.l.ctx.Err() != nil
 }
 
@@ -237,7 +237,7 @@ func (j *janitor) longest(w *job) time.Duration {
 	return overduePause
 }
 
-// heard is told when the store has answered a call: what it has been asked in vain for long can have an answer now.
+// heard is called when the store has answered another call: jobs that it has not answered for long are tried again.
 func (j *janitor) heard() {
 	if j.overdue.Load() == 0 {
 		return

@@ -102,11 +102,13 @@ func TestCleanUpIsTriedAgain(t *testing.T) {
 
 // An answer that asking again will not change ends a clean-up, and is not told as one.
 func TestCleanUpEndsWithAFinalAnswer(t *testing.T) {
-	for _, answer := range []error{fencelock.ErrInvalid, fencelock.ErrUnsupported} {
+	for answer, acquire := range map[error]step{
+		fencelock.ErrInvalid: refuse(errStore), fencelock.ErrUnsupported: loseReply,
+	} {
 		bubble(t, func(t *testing.T, d *fake) {
 			var seen record
 			l := open(t, d, fencelock.WithObserver(&seen))
-			d.on("acquire", first(1, loseReply))
+			d.on("acquire", acquire)
 			d.on("abandon", refuse(answer))
 			_, err := l.Mutex("n").Lock(t.Context())
 			wantErr(t, "lock", err, fencelock.ErrUnavailable)
@@ -720,8 +722,8 @@ func TestCloseBesideHungReleases(t *testing.T) {
 	}
 }
 
-// The store has the lock for sure, and refuses to free it for want of rights, which come back.
-func TestRefusedCleanUpOfWhatWasGrantedGoesOn(t *testing.T) {
+// The store has the lock, or a waiter, and refuses to let it go for want of rights, which come back.
+func TestRefusedCleanUpOfWhatIsThereGoesOn(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, l *fencelock.Locker, d *fake){
 		"lost": func(t *testing.T, l *fencelock.Locker, d *fake) {
 			le := lock(t, l.Mutex("n"))
@@ -732,6 +734,16 @@ func TestRefusedCleanUpOfWhatWasGrantedGoesOn(t *testing.T) {
 		"granted too late": func(t *testing.T, l *fencelock.Locker, d *fake) {
 			d.on("acquire", slowBack(short))
 			_, err := l.Mutex("n", fencelock.WithTTL(short)).TryLock(t.Context())
+			wantErr(t, "trylock", err, fencelock.ErrUnavailable)
+		},
+		"waited": func(t *testing.T, l *fencelock.Locker, d *fake) {
+			lock(t, open(t, d.other()).Mutex("n"))
+			_, err := l.Mutex("n").Lock(within(t, time.Second))
+			wantErr(t, "lock", err, fencelock.ErrLocked)
+		},
+		"answered in vain": func(t *testing.T, l *fencelock.Locker, d *fake) {
+			d.on("acquire", loseReply)
+			_, err := l.Mutex("n").TryLock(t.Context())
 			wantErr(t, "trylock", err, fencelock.ErrUnavailable)
 		},
 	} {

@@ -81,7 +81,7 @@ func (le *Lease) Deadline() time.Time {
 func (le *Lease) Done() <-chan struct{} {
 	h := le.h
 	h.look()
-	if h.Mode != Reader { // who come along have nothing to do with each other
+	if h.Mode != Reader { // readers that share a hold have nothing else to do with each other
 		return h.ending()
 	}
 	h.mu.Lock()
@@ -152,7 +152,9 @@ func (le *Lease) Unlock(ctx context.Context) error {
 			le.discard(ErrReleased)
 		}
 	}()
-	ctx = h.l.begin(ctx, h.event(Unlocking))
+	e := h.event(Unlocking)
+	e.At = began
+	ctx = h.l.begin(ctx, e)
 	begun = true
 	return h.unlock(ctx, le, began)
 }

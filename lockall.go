@@ -114,12 +114,14 @@ func lockInOrder(ctx context.Context, order []*mutex) (all []*Lease, err error) 
 	held, end := context.WithCancelCause(ctx) // ends when one of all does
 	panics := true
 	var cs []*leaseCtx
+	var got []taken // and not in all yet
 	defer func() {
 		for _, c := range cs {
 			c.drop()
 		}
 		if end(nil); panics {
 			discard(all, nil)
+			giveBack(got)
 		}
 	}()
 	hold := func(le *Lease) {
@@ -130,13 +132,16 @@ func lockInOrder(ctx context.Context, order []*mutex) (all []*Lease, err error) 
 	for len(all) < len(order) && err == nil {
 		rest := order[len(all):]
 		if len(rest) > 1 {
-			got := tryEach(held, rest)
-			free := slices.Index(append(got, nil), nil)
-			discard(got[free:], nil)
-			for _, le := range got[:free] {
-				hold(le)
+			began := time.Now()
+			got = takeEach(held, rest)
+			free := slices.IndexFunc(append(got, taken{}), func(g taken) bool { return g.le == nil })
+			giveBack(got[free:])
+			for got = got[:free]; len(got) > 0; rest = rest[1:] {
+				m, g := rest[0], got[0]
+				ctx := m.begin(held, Locking, began)
+				got = got[1:] // granted gives it back where the observer panics
+				hold(m.granted(ctx, g.le, g.joined, began))
 			}
-			rest = rest[free:]
 		}
 		if len(rest) > 0 {
 			var le *Lease
@@ -149,27 +154,40 @@ func lockInOrder(ctx context.Context, order []*mutex) (all []*Lease, err error) 
 	return all, err
 }
 
-// tryEach tries all at once, and returns the lease of each, or nil. Why one was not had its Lock
-// tells.
-func tryEach(ctx context.Context, ms []*mutex) []*Lease {
-	got := make([]*Lease, len(ms))
+// taken is what mutex.take has returned. The observer has not heard of it.
+type taken struct {
+	le     *Lease // or nil
+	joined bool
+}
+
+// takeEach tries all at once. Why one was not had its Lock tells.
+func takeEach(ctx context.Context, ms []*mutex) []taken {
+	got := make([]taken, len(ms))
 	panics := true
 	defer func() {
 		if panics {
-			discard(got, nil)
+			giveBack(got)
 		}
 	}()
-	atOnce(len(ms), func(i int) { got[i], _ = ms[i].TryLock(ctx) })
+	atOnce(len(ms), func(i int) { got[i].le, got[i].joined, _ = ms[i].take(ctx, false) })
 	panics = false
 	return got
 }
 
-// discard gives all of les back that are not nil; why as in Lease.discard.
+// giveBack undoes take.
+func giveBack(got []taken) {
+	for _, g := range got {
+		if g.le != nil {
+			g.le.discard(nil)
+			g.le.h.l.exit()
+		}
+	}
+}
+
+// discard gives all of les back; why as in Lease.discard.
 func discard(les []*Lease, why error) {
 	for _, le := range les {
-		if le != nil {
-			le.discard(why)
-		}
+		le.discard(why)
 	}
 }
 
@@ -319,7 +337,7 @@ func (ls *Leases) take(ctx context.Context) bool {
 	default:
 	}
 	limited := ls.all[0].h.l.outlive(ctx)
-	defer limited.end()
+	defer limited.End()
 	select {
 	case ls.turn <- struct{}{}:
 		return true

@@ -283,6 +283,52 @@ func TestLockAllOfMany(t *testing.T) {
 	}
 }
 
+// The observer sees one Lock of each name, and no try that was in vain.
+func TestLockAllIsOneLockOfEachName(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		seen := &beginner{t: t}
+		l, other := open(t, d, fencelock.WithObserver(seen)), open(t, d.other())
+		le := lock(t, other.Mutex("b"))
+		waiting := backgroundAll(t.Context(), l, "a", "b", "c")
+		unlock(t, le)
+		if got := <-waiting; got.err != nil {
+			t.Fatal(got.err)
+		}
+		synctest.Wait()
+		lines := strings.Split(seen.take(), ", ")
+		slices.Sort(lines)
+		want := "locking → acquired, locking → acquired, locking → acquired, " + cleanedUp // the first lease of c
+		if got := strings.Join(lines, ", "); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
+
+// With WithReentrancy a lease of LockAll that ends with another leaves its transaction to a lease from before.
+func TestLossUndoesWhatAnOuterLeaseWrites(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithReentrancy())
+		outer, x := written(t, d, l.Mutex("a"))
+		d.on("abandon", nil) // of the other
+		ls, err := l.LockAll(carry(t, t.Context(), outer), "a", "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Break(t.Context(), "b"); err != nil {
+			t.Fatal(err)
+		}
+		<-ls.Done()
+		synctest.Wait()
+		wantHeld(t, "the outer lease", outer)
+		err = outer.Unlock(t.Context())
+		if !errors.As(err, new(*fencelock.UndoneError)) {
+			t.Errorf("Unlock of the outer lease: got %v, want an UndoneError", err)
+		}
+		wantNot(t, "Unlock of the outer lease", err, fencelock.ErrLost)
+		x.wantCommitted(t, false)
+	})
+}
+
 // What is free costs the time of one request, however many there are, and a lock alone no try before its wait.
 func TestLockAllAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {

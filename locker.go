@@ -38,9 +38,10 @@ type Locker struct {
 	events   events
 
 	closing  atomic.Bool
-	calls    atomic.Int64  // calls under way
-	idle     chan struct{} // of size 1: gets a value when the last call after Close is over
-	limits   limits
+	calls    atomic.Int64    // calls under way
+	idle     chan struct{}   // of size 1: gets a value when the last call after Close is over
+	waits    context.Context // ends when Close begins
+	endWaits context.CancelFunc
 	ctx      context.Context // ends when Close gives up waiting for the store
 	cancel   context.CancelFunc
 	released chan struct{} // closed when Close has ended every lease
@@ -117,6 +118,7 @@ func New(d backend.Driver, opts ...Option) (*Locker, error) {
 		lines:    map[string]*line{},
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.waits, l.endWaits = context.WithCancel(l.ctx)
 	l.schedule.l, l.events.l = l, l
 	l.schedule.holds = pile[*hold]{
 		before: func(a, b *hold) bool { return a.due.at.Before(b.due.at) },
@@ -345,11 +347,11 @@ func (l *Locker) during(ctx context.Context, most time.Duration, do func(context
 		return err
 	}
 	defer l.exit()
-	limited := &limit{Context: ctx, l: l}
+	limited := &core.Deadline{Context: ctx, Owner: l.waits}
 	if _, bounded := ctx.Deadline(); !bounded && most > 0 {
-		limited.most, limited.why = time.Now().Add(most), noAnswer(most)
+		limited.At, limited.Why = time.Now().Add(most), noAnswer(most)
 	}
-	defer limited.end()
+	defer limited.End()
 	err := do(limited)
 	err = answered(own(limited.Cause(), err))
 	switch {
@@ -379,11 +381,11 @@ func (l *Locker) Close() error {
 		return nil
 	}
 	defer close(l.gone)
-	l.limits.look() // before the first release, which might grant a lock to one that waits
+	l.endWaits() // before the first release, which might grant a lock to one that waits
 
 	// Whatever still waits for the store after this is ended.
 	late := make(chan struct{})
-	end := time.AfterFunc(closeMost, func() { l.cancel(); l.limits.look(); close(late) })
+	end := time.AfterFunc(closeMost, func() { l.cancel(); close(late) })
 	defer end.Stop()
 	err := l.releaseAll()
 	for l.calls.Load() > 0 && l.ctx.Err() == nil {

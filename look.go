@@ -85,8 +85,8 @@ func (k *looks) ask(hs []*hold) {
 	}
 }
 
-// lookable reports whether h may be looked at now; then it is with the driver. Not if the store has confirmed it just
-// now, and not if it is to be renewed: a renewal tells the same and more, and a look must not stand in its way.
+// lookable takes the turn for a look at h, and reports whether it has. It does not if the store has just confirmed h,
+// nor if h is to be renewed: a renewal tells the same and more, and a look must not stand in its way.
 func (h *hold) lookable(now backend.Instant, young time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

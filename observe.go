@@ -40,6 +40,9 @@ type Observer interface {
 // TryLocking or Unlocking, and Backend, Name, Owner and At; for Unlocking also Token and Hold.
 // Calls of Begin overlap with each other and with Observe, also for one name and for one hold.
 //
+// LockAll is a Lock of each of its names. For a lock that was free it calls Begin once it has that, with
+// At from before.
+//
 // The context that Begin returns must be ctx, or be derived from it by values alone: it is not nil
 // and has no end of its own. The call goes on with it, so the store's client sees its values, and
 // the one event in which the call ends is observed with it or with one derived from it: Acquired,
@@ -169,7 +172,7 @@ func (l *Locker) begin(ctx context.Context, e Event) context.Context {
 	if !ok {
 		return ctx
 	}
-	e.Backend, e.At = l.backendOf(e.Name), time.Now()
+	e.Backend = l.backendOf(e.Name)
 	return b.Begin(ctx, e)
 }
 

@@ -90,6 +90,14 @@ func TestPanicOfTheObserver(t *testing.T) {
 			}
 			_ = inner.Unlock(t.Context())
 		}},
+		"at Acquired, in LockAll": {
+			fencelock.Acquired,
+			func(t *testing.T, l *fencelock.Locker) { _, _ = l.LockAll(t.Context(), "m", "n", "o") },
+		},
+		"before LockAll has it": {
+			fencelock.Locking,
+			func(t *testing.T, l *fencelock.Locker) { _, _ = l.LockAll(t.Context(), "m", "n", "o") },
+		},
 		"before Unlock, in Do": {fencelock.Unlocking, func(t *testing.T, l *fencelock.Locker) {
 			_ = l.Do(t.Context(), "n", func(context.Context, *fencelock.Lease) error { return nil })
 		}},

@@ -46,8 +46,8 @@ func (h *hold) renew(ctx context.Context, le *Lease) error {
 	if !h.set.manual { // the schedule waits for this call, and must have time for another try
 		most = min(most, max(left-callMost(h), callMost(h)))
 	}
-	limited := &limit{Context: ctx, l: h.l, most: time.Now().Add(most), why: noAnswer(most)}
-	defer limited.end()
+	limited := &core.Deadline{Context: ctx, Owner: h.l.waits, At: time.Now().Add(most), Why: noAnswer(most)}
+	defer limited.End()
 	e, err := h.extend(limited)
 	h.l.emit(ctx, e)
 	switch {
@@ -62,7 +62,7 @@ func (h *hold) renew(ctx context.Context, le *Lease) error {
 
 // extend calls the driver for a renewal of h, and takes in its answer. It gives the turn for that back, also if the
 // program's own code panics in its client.
-func (h *hold) extend(ctx *limit) (Event, error) {
+func (h *hold) extend(ctx *core.Deadline) (Event, error) {
 	back, asked := false, backend.Now()
 	defer func() {
 		if !back {

@@ -3,6 +3,7 @@ package fencelock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -17,7 +18,7 @@ const (
 // unlock is Lease.Unlock, begun at began, with its event.
 func (h *hold) unlock(ctx context.Context, le *Lease, began time.Time) error {
 	limited := h.l.outlive(ctx)
-	defer limited.end()
+	defer limited.End()
 	kind := NotReleased
 	err := h.l.enter()
 	if err == nil {
@@ -55,7 +56,7 @@ func (h *hold) unlock(ctx context.Context, le *Lease, began time.Time) error {
 
 // free ends le, and frees the lock if that was the last lease on it. It says what that came to: Released, Left or
 // NotReleased.
-func (h *hold) free(ctx *limit, le *Lease) (EventKind, error) {
+func (h *hold) free(ctx *core.Deadline, le *Lease) (EventKind, error) {
 	if h.countOut(le) {
 		if asked, err := h.confirm(ctx, le); asked {
 			if err == nil {
@@ -113,7 +114,7 @@ func (h *hold) countOut(le *Lease) bool {
 
 // confirm ends le, which is counted out, once the store has confirmed since the call that the hold is ours. It waits
 // for no Unlock of another lease. Where one frees the lock meanwhile, its answer is le's too, and asked is false.
-func (h *hold) confirm(ctx *limit, le *Lease) (asked bool, err error) {
+func (h *hold) confirm(ctx *core.Deadline, le *Lease) (asked bool, err error) {
 	began := backend.Now()
 	h.look()
 	if !h.take(ctx, &h.renewing) { // one call about a request at a time
@@ -161,7 +162,7 @@ func (h *hold) freeing(le *Lease, err error) (EventKind, error) {
 
 // learn asks for the outcome of a release that had no answer before the hold was lost: what was written
 // in the lock's own transaction is committed or not.
-func (h *hold) learn(ctx *limit) error {
+func (h *hold) learn(ctx *core.Deadline) error {
 	answer := h.route.caller.Release(ctx, h.bh)
 	answer = own(ctx.Cause(), answer)
 	h.mu.Lock()
@@ -270,6 +271,9 @@ func (le *Lease) discard(why error) {
 		h.mu.Unlock()
 		return
 	case le.counted || h.refs > 1:
+		if why != nil { // the other leases on it write in the same transaction; they have not ended
+			h.undo(fmt.Errorf("a lease that was locked with others has ended: %v", why))
+		}
 		h.leave(le)
 		return
 	case h.unlocking.taken: // by another lease's Unlock, which leaves this one behind, or by Close
@@ -279,7 +283,6 @@ func (le *Lease) discard(why error) {
 		h.discardLater(le, &h.renewing, why)
 		return
 	}
-	le.released = true
 	h.l.live.Add(1) // until the janitor has it, which Close waits for
 	defer h.l.live.Done()
 	h.endLocked(ErrReleased)
@@ -328,11 +331,10 @@ func undone(err error) bool {
 
 // outlive returns a ctx for a release: it ends with ctx, but not before a
 // second is over, after 5 s at the latest, and when Close gives up.
-func (l *Locker) outlive(ctx context.Context) *limit {
+func (l *Locker) outlive(ctx context.Context) *core.Deadline {
 	now := time.Now()
-	return &limit{
-		Context: ctx, l: l, late: true, least: now.Add(unlockLeast), most: now.Add(unlockMost),
-		why: noAnswer(unlockMost),
+	return &core.Deadline{
+		Context: ctx, Owner: l.ctx, At: now.Add(unlockMost), Why: noAnswer(unlockMost), Least: now.Add(unlockLeast),
 	}
 }
 

@@ -43,9 +43,10 @@
 //     over, so that the store does not keep it longer than it must; a Close before that leaves it to
 //     the store's expiry. If the Observer panics, so that Lock cannot return the lease, the lease is
 //     released and abandoned.
-//   - abandoned: Leave is called, with growing pauses, until the store answers. ErrInvalid is an
-//     answer unless the claim was granted: its rights may come back. Once TTL + Grace are over, at
-//     most 10,000 requests are kept. Close gives them a few more tries.
+//   - abandoned: Leave is called, with growing pauses, until the store answers. ErrInvalid is no
+//     answer if the claim was granted, has waited, or was sent in vain: the rights of the program
+//     may come back. Once TTL + Grace are over, at most 10,000 requests are kept. Close gives them
+//     a few more tries.
 //
 // # The time model
 //

@@ -9,10 +9,10 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Op is what is measured.
+// Op is a kind of operation to measure.
 type Op string
 
-// The operations; the package comment says what each is.
+// The operations; the package comment describes each.
 const (
 	Cycle     Op = "cycle"
 	Contended Op = "contended"
@@ -67,7 +67,7 @@ func (c Case) Name() string {
 	return fmt.Sprintf("%s/goroutines=%d", c.Op, c.Goroutines)
 }
 
-// index is the name that a goroutine locks.
+// index is the number of the name that a goroutine locks.
 func (c Case) index(goroutine int) int {
 	if c.Op == Contended {
 		return 0
@@ -105,11 +105,6 @@ func Cases(t backend.Traits, held int) []Case {
 		all = append(all, Case{Op: Permits, Goroutines: seekers})
 	}
 	return all
-}
-
-// matches reports whether one of only names the case or its operation; an empty only names all.
-func (c Case) matches(only []string) bool {
-	return len(only) == 0 || slices.Contains(only, string(c.Op)) || slices.Contains(only, c.Name())
 }
 
 // checkOnly returns an error that matches fencelock.ErrInvalid if one of only names nothing that

@@ -11,10 +11,10 @@ import (
 	"github.com/fencelock/fencelock/bench/internal/measure"
 )
 
-// heldTTL lets a short round see renewals; it is more where the backend needs it.
+// heldTTL is so short that a short round sees renewals. A backend may need a longer one.
 const heldTTL = 3 * time.Second
 
-// watcher sees the renewals and losses of the leases that are held.
+// watcher collects the renewals and losses of held leases.
 type watcher struct {
 	mu   sync.Mutex
 	seen measure.Sample
@@ -34,7 +34,7 @@ func (w *watcher) Observe(_ context.Context, e fencelock.Event) {
 	}
 }
 
-// begin forgets the renewals that were seen, and returns those.
+// begin returns the renewals so far, and forgets them.
 func (w *watcher) begin() (measure.Sample, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -43,7 +43,7 @@ func (w *watcher) begin() (measure.Sample, error) {
 	return seen, w.lost
 }
 
-// hold acquires n leases, which a round watches for one TTL at least.
+// hold acquires n leases. A round watches them for one TTL at least.
 func (b *bed) hold(ctx context.Context, n int) (side, error) {
 	w := &watcher{seen: measure.NewSample(1)}
 	ttl := max(heldTTL, b.traits.MinTTL)
@@ -59,7 +59,7 @@ func (b *bed) hold(ctx context.Context, n int) (side, error) {
 		return side{}, errors.Join(err, l.Close())
 	}
 	return side{func(ctx context.Context, d time.Duration) (measure.Sample, error) {
-		_, _ = w.begin() // a loss is told at the end
+		_, _ = w.begin() // the end of the round reports a loss
 		began, spent := time.Now(), measure.Meter(b.commands(ctx))
 		err := measure.Pause(ctx, max(d, ttl))
 		s, lost := w.begin()

@@ -12,11 +12,11 @@ type Options struct {
 	Rounds   int           // each is ours and then raw; default 5, at most 1,000
 	Only     []string      // operations or names of cases; default all
 	Held     int           // leases of the case held; default 1,000, at most 100,000
-	// Progress is told what is about to be measured. It is called by the goroutine that called Run.
+	// Progress is called before each round, by the goroutine that called Run.
 	Progress func(Progress)
 }
 
-// Progress is where a run is.
+// Progress is the position of a run.
 type Progress struct {
 	Backend     string // the label
 	Case        Case

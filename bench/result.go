@@ -3,13 +3,12 @@ package bench
 import (
 	"slices"
 
-	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/bench/internal/measure"
 )
 
 // A Result is one row. Rates are medians over the rounds; low and high are the least and the
-// greatest of them. Greater is better everywhere in Rate and Ratio. A null is a figure that there
-// is not; Notes says why. Times are in microseconds.
+// greatest round. A greater Rate or Ratio is better. A null is a figure that does not exist; Notes
+// says why. Times are in microseconds.
 type Result struct {
 	Label      string `json:"label"`   // the name in the configuration, or the backend's
 	Backend    string `json:"backend"` // the name in its Traits
@@ -29,8 +28,9 @@ type Result struct {
 	RatioLow  *float64 `json:"ratio_low"` // of one round
 	RatioHigh *float64 `json:"ratio_high"`
 
-	// Over all rounds. What is timed: cycle and readers, the cycle; contended and permits, the wait for the
-	// lock; handover and turns, from Unlock's call to the other's grant; held, a renewal. 0: nothing was timed.
+	// Over all rounds. The time is of the cycle (cycle, readers), of the wait for the lock (contended,
+	// permits), from Unlock's call to the other client's grant (handover, turns), or of a renewal (held). 0:
+	// nothing was timed.
 	P50    float64  `json:"p50"`
 	P99    float64  `json:"p99"`
 	Max    float64  `json:"max"`
@@ -38,26 +38,26 @@ type Result struct {
 	RawP99 *float64 `json:"raw_p99"`
 	RawMax *float64 `json:"raw_max"`
 
-	// An op is a cycle, or for held one lease held for one second. Not for handover and turns, whose cost is
-	// mostly that of waiting.
+	// An op is a cycle, or for held one lease held for one second. Handover and turns have none of these
+	// figures, since waiting is most of their cost.
 	AllocsPerOp      *float64 `json:"allocs_per_op"`
 	RawAllocsPerOp   *float64 `json:"raw_allocs_per_op"`
 	CPUPerOp         *float64 `json:"cpu_us_per_op"` // of this process, user and system
 	RawCPUPerOp      *float64 `json:"raw_cpu_us_per_op"`
-	CommandsPerOp    *float64 `json:"commands_per_op"` // that the server counted, whoever sent them
+	CommandsPerOp    *float64 `json:"commands_per_op"` // counted by the server, of all its clients
 	RawCommandsPerOp *float64 `json:"raw_commands_per_op"`
 
-	// Of contended: Jain's index of the grants of a round's goroutines, the median.
+	// Jain's index of the grants of a round's goroutines, the median; of contended only.
 	Fairness    *float64 `json:"fairness"`
 	RawFairness *float64 `json:"raw_fairness"`
 
-	Rounds   int      `json:"rounds"`  // that were measured
-	Partial  bool     `json:"partial"` // fewer than asked: the run was ended
+	Rounds   int      `json:"rounds"`  // the number of measured rounds
+	Partial  bool     `json:"partial"` // fewer rounds than asked: the run was ended
 	Notes    []string `json:"notes"`
 	Promises Promises `json:"promises"`
 }
 
-// Promises are what a backend promises, beside how fast it is.
+// Promises are the promises of a backend, to be read beside its speed.
 type Promises struct {
 	Fencing       string `json:"fencing"`
 	FIFO          bool   `json:"fifo"`
@@ -67,14 +67,7 @@ type Promises struct {
 	Grace         bool   `json:"grace"`
 }
 
-func promisesOf(t backend.Traits) Promises {
-	return Promises{
-		Fencing: t.Fencing.String(), FIFO: t.FIFO, ClockFree: t.ClockFree,
-		SurvivesNode: t.SurvivesNode, Transactional: t.Transactional, Grace: t.Grace,
-	}
-}
-
-// units are those of the rates.
+// units are the units of the rates.
 var units = map[Op]string{
 	Cycle: "cycles/s", Contended: "grants/s", Handover: "1/p50", Held: "renewals/s",
 	Readers: "cycles/s", Turns: "1/p50", Permits: "grants/s",
@@ -83,9 +76,9 @@ var units = map[Op]string{
 // rounds are the samples of one row; theirs is empty where there is no raw side.
 type rounds struct{ ours, theirs []measure.Sample }
 
-// result makes a row of its rounds, of which there is at least one.
+// result makes a row of its rounds. There must be at least one.
 func (b *bed) result(c Case, r rounds, wanted int) Result {
-	n := len(r.ours)
+	n, t := len(r.ours), b.traits
 	ours := c.sum(r.ours)
 	res := Result{
 		Label: b.label, Backend: b.traits.Name, Op: c.Op, Row: c.Name(), Unit: units[c.Op],
@@ -94,7 +87,9 @@ func (b *bed) result(c Case, r rounds, wanted int) Result {
 		RateLow: slices.Min(ours.rates), RateHigh: slices.Max(ours.rates),
 		P50: ours.p50, P99: ours.p99, Max: ours.longest, Fairness: ours.fairness,
 		AllocsPerOp: ours.allocs, CPUPerOp: ours.cpu, CommandsPerOp: ours.commands,
-		Rounds: n, Partial: n < wanted, Notes: []string{}, Promises: promisesOf(b.traits),
+		Rounds: n, Partial: n < wanted, Notes: []string{}, Promises: Promises{
+			t.Fencing.String(), t.FIFO, t.ClockFree, t.SurvivesNode, t.Transactional, t.Grace,
+		},
 	}
 	if c.Op == Held {
 		res.Goroutines, res.Leases = 1, c.Goroutines
@@ -140,8 +135,8 @@ func (res *Result) explain(c Case) {
 	}
 }
 
-// figures are those of one side: the rates of the rounds, the latencies of all of them in
-// microseconds, and of the others the medians of the rounds. Nil is what there is not.
+// figures are the figures of one side: the rates of the rounds, the latencies over all rounds in
+// microseconds, and the medians of the rounds of the others. Nil is a figure that does not exist.
 type figures struct {
 	rates                           []float64
 	p50, p99, longest               float64

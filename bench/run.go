@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,10 +14,10 @@ import (
 )
 
 // Run measures the targets one after the other, and returns a row for each case of each. It empties
-// what it used before it returns.
+// its prefix before it returns.
 //
-// An error names the backend and the row, and comes with what was measured before it; a row of
-// which a round is complete is there as Partial. When ctx ends it is ctx's error.
+// An error names the backend and the row, and comes with the rows that were measured before it. A row
+// with at least one complete round is there as Partial. When ctx ends, the error is ctx's.
 func Run(ctx context.Context, targets []Target, o Options) ([]Result, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -59,7 +60,7 @@ func named(label string, err error) error {
 func (b *bed) run(ctx context.Context, o Options) ([]Result, error) {
 	var cases []Case
 	for _, c := range Cases(b.traits, o.Held) {
-		if c.matches(o.Only) {
+		if len(o.Only) == 0 || slices.Contains(o.Only, string(c.Op)) || slices.Contains(o.Only, c.Name()) {
 			cases = append(cases, c)
 		}
 	}
@@ -77,8 +78,8 @@ func (b *bed) run(ctx context.Context, o Options) ([]Result, error) {
 	return all, nil
 }
 
-// row measures the rounds of one case: ours, then raw, and so on. After an error it returns those
-// that are complete.
+// row measures the rounds of one case: ours, then raw, and so on. After an error it returns the complete
+// rounds.
 func (b *bed) row(ctx context.Context, c Case, o Options, at Progress) (r rounds, err error) {
 	ours, err := b.ours(ctx, c)
 	if err != nil {
@@ -118,9 +119,9 @@ func rawError(ctx context.Context, err error) error {
 	return fmt.Errorf("the raw store: %w", backend.Unavailable(err))
 }
 
-// A side is one of the two that are compared, ready for one case.
+// A side is ours or the raw store, ready for one case.
 type side struct {
-	// measure is nil where there is no such side.
+	// measure is nil if there is no such side.
 	measure func(context.Context, time.Duration) (measure.Sample, error)
 	free    func() error
 }
@@ -132,7 +133,7 @@ func (s side) close() error {
 	return s.free()
 }
 
-// commands returns what counts the server's commands.
+// commands returns the counter of the server's commands.
 func (b *bed) commands(ctx context.Context) measure.Counter {
 	if b.raw == nil {
 		return nil
@@ -160,8 +161,7 @@ func (b *bed) ours(ctx context.Context, c Case) (side, error) {
 	return b.crowding(ctx, c, all)
 }
 
-// theirs makes the raw store ready for a case. Before a contended name there is a mutex of the
-// process.
+// theirs makes the raw store ready for a case. A contended name has a mutex of the process in front.
 func (b *bed) theirs(ctx context.Context, c Case) (side, error) {
 	if b.raw == nil || c.Op == Held {
 		return side{}, nil
@@ -209,8 +209,8 @@ func within(mu *sync.Mutex, m measure.Mutex) measure.Mutex {
 	}
 }
 
-// crowding runs every cycle once, so that connections are there and scripts known, and then
-// measures.
+// crowding runs every cycle once, so that connections are open and scripts loaded, and returns a side
+// that measures.
 func (b *bed) crowding(ctx context.Context, c Case, all []measure.Mutex) (side, error) {
 	if _, err := measure.Crowd(ctx, all, measure.Load{}); err != nil {
 		return side{}, err

@@ -65,7 +65,7 @@ func redisStore(tb testing.TB) store {
 
 func etcdStore(tb testing.TB) store {
 	s := servers.Etcd(tb, servers.EtcdOptions{})
-	return store{s.URL(), func() []string {
+	return store{s.URL() + "?prefix=a~", func() []string { // the driver writes a~~
 		c, err := clientv3.New(clientv3.Config{Endpoints: s.Addrs(), Logger: zap.NewNop()})
 		if err != nil {
 			tb.Fatal(err)

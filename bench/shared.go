@@ -8,7 +8,7 @@ import (
 	"github.com/fencelock/fencelock/bench/internal/measure"
 )
 
-// shared makes the library ready for a case in which several hold one name.
+// shared makes the library ready for a case with several holders of one name.
 func (b *bed) shared(ctx context.Context, c Case) (side, error) {
 	name := nameOf(0)
 	if c.Op == Turns {
@@ -48,7 +48,7 @@ func (b *bed) shared(ctx context.Context, c Case) (side, error) {
 	return s, nil
 }
 
-// slots is what stands for permits in a raw store: a name for each, and a list of the free ones in the process.
+// slots makes the raw store ready for permits: a name for each permit, and a list of the free ones in the process.
 func (b *bed) slots(ctx context.Context, c Case) (side, error) {
 	list := make(chan measure.Mutex, permits)
 	for i := range permits {

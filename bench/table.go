@@ -12,7 +12,7 @@ import (
 )
 
 // WriteTable writes results for a terminal: a block for each row's name, with the backends one
-// under the other, and what each backend promises.
+// under the other, and the promises of each backend.
 func WriteTable(w io.Writer, all []Result) error {
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -79,7 +79,7 @@ func Blocks(all []Result) [][]Result {
 	return out
 }
 
-// promised says in a line each what the backends promise.
+// promised returns a line with the promises of each backend.
 func promised(all []Result) []string {
 	var lines []string
 	for _, r := range all {
@@ -92,7 +92,7 @@ func promised(all []Result) []string {
 	return lines
 }
 
-// Words are the promises that are kept.
+// Words returns the promises that the backend keeps.
 func (p Promises) Words() []string {
 	words := []string{p.Fencing + " tokens"}
 	for _, f := range []struct {
@@ -112,7 +112,7 @@ func (p Promises) Words() []string {
 	return words
 }
 
-// Figure shows three digits, or a dash for what there is not.
+// Figure shows three digits, or a dash for a figure that does not exist.
 func Figure(v *float64) string {
 	if v == nil {
 		return "-"
@@ -120,7 +120,7 @@ func Figure(v *float64) string {
 	return measure.Figure(*v)
 }
 
-// Micros shows a time given in microseconds, or a dash where nothing was timed.
+// Micros shows a time given in microseconds, or a dash if nothing was timed.
 func Micros(us float64) string {
 	switch {
 	case us == 0:

@@ -19,7 +19,7 @@ import (
 
 const (
 	openMost = 10 * time.Second // to open everything of one backend
-	wipeMost = 10 * time.Second // to leave nothing behind
+	wipeMost = 10 * time.Second // to empty the prefix
 )
 
 // A Target is a backend to measure. Its driver's package must be imported.
@@ -68,7 +68,7 @@ func (t Target) open(ctx context.Context) (*bed, error) {
 	return b, nil
 }
 
-// prepare makes dial for a keyspace of this run's own, and the place of it.
+// prepare makes dial for a keyspace of this run's own, and returns the keyspace's place.
 func (b *bed) prepare(u *url.URL) (raw.Place, error) {
 	keys, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -111,7 +111,10 @@ func (b *bed) prepare(u *url.URL) (raw.Place, error) {
 // locker opens another client.
 func (b *bed) locker(ctx context.Context, opts ...fencelock.Option) (*fencelock.Locker, error) {
 	d, err := b.dial(ctx)
-	if err != nil {
+	switch {
+	case err != nil && !backend.Final(err):
+		return nil, backend.Unavailable(err)
+	case err != nil:
 		return nil, err
 	}
 	l, err := fencelock.New(d, append([]fencelock.Option{fencelock.WithTTL(b.ttl)}, opts...)...)
@@ -121,8 +124,8 @@ func (b *bed) locker(ctx context.Context, opts ...fencelock.Option) (*fencelock.
 	return l, err
 }
 
-// nameOf is the lock of a goroutine. Its braces make the slot of a Redis Cluster, and what Redis
-// keeps for each slot, the same in every run.
+// nameOf is the name that a goroutine locks. Its braces choose the same slot of a Redis Cluster in every
+// run, and so the keys that Redis keeps for a slot.
 func nameOf(worker int) string { return fmt.Sprintf("{%d}", worker) }
 
 // close frees everything and empties the keyspace.

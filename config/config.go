@@ -8,24 +8,23 @@
 //	  - {match: "inventory/*", scenario: inventory,     backend: cache}
 //	  - {match: "leader",      scenario: consensus,     backend: safe}
 //
-// A rule whose names are read by many at once says readers: true, and one of a Semaphore permits: 5, the most that its
-// program asks for.
+// A rule for names with many readers has readers: true. A rule for a Semaphore has permits: 5, the most that a program
+// asks for.
 //
 // A backend is a url and an optional ttl (else the one in the URL, else 30 s), or a migration between two others:
 //
 //	moving: {migrate: {from: cache, to: safe, phase: both}}   # from | both | to
 //
-// A rule's scenario ([Scenarios]) says what its names need. [Load] refuses a rule whose backend
-// cannot carry it, before anything is connected, and [Config.Open] looks again at what the real
-// drivers promise. A program chooses its drivers by what it imports; this package imports none.
+// A rule's scenario ([Scenarios]) says what its names need. [Load] refuses a rule if its backend
+// cannot carry the scenario, and connects to nothing. [Config.Open] looks again at the promises of the
+// real drivers. A program chooses its drivers by its imports; this package imports none.
 //
 // Reading is strict. Unknown keys, keys that stand twice, rules that can never match, more than one
 // document, more than 1 MiB, anchors, aliases and tags are errors with their line and column.
 //
-// ${VAR} in a value is taken from the environment once the YAML has been parsed, so whatever it
-// holds stays a part of that value; $${ stands for ${. A variable that is not set is an error.
-// Messages quote the file, never what a variable held, and nothing of a URL. What goes into a URL
-// must be percent-encoded.
+// ${VAR} in a value is taken from the environment once the YAML has been parsed, so the variable cannot
+// change the file's structure; $${ stands for ${. A variable that is not set is an error. Messages quote
+// the file, never the value of a variable, and nothing of a URL. Values in a URL must be percent-encoded.
 package config
 
 import (
@@ -40,7 +39,7 @@ import (
 type Config struct {
 	backends []*Backend // in the file's order
 	rules    []*Rule    // in the file's order
-	only     []*Rule    // those that Open routes: all, or that of one
+	only     []*Rule    // the rules that Open routes: all, or the rule of one
 	one      string     // the name that For chose; empty: all
 	look     bool       // Open only looks at migrations
 	warnings []Problem
@@ -61,11 +60,11 @@ type Backend struct {
 	url    func() string // a function, so that no %+v shows a password
 	timed  bool          // of a migration: the file gives its TTL
 	at     pos
-	traits pos // what a message about Traits points at
+	traits pos // the place for messages about Traits
 }
 
-// URL returns the URL, with whatever password it has; empty for a migration. It has ttl= also where the file gives the
-// TTL beside the URL.
+// URL returns the URL with its password; empty for a migration. It has ttl= also if the file gives the TTL beside the
+// URL.
 func (b *Backend) URL() string {
 	if b.url == nil {
 		return ""
@@ -113,7 +112,7 @@ func (c *Config) Backends() []*Backend { return slices.Clone(c.backends) }
 // Rules returns the rules in the file's order: the first that matches a name decides.
 func (c *Config) Rules() []*Rule { return slices.Clone(c.rules) }
 
-// Warnings returns what is allowed and probably not meant, such as a backend that nothing uses.
+// Warnings returns problems that are allowed but probably not meant, such as a backend that no rule uses.
 func (c *Config) Warnings() []Problem { return slices.Clone(c.warnings) }
 
 // RuleOf returns the rule of a name, or an error that matches ErrInvalid: for a bad name, and for one
@@ -130,7 +129,7 @@ func (c *Config) RuleOf(name string) (*Rule, error) {
 }
 
 // For returns the part of c that one name needs: Open connects to that name's backend only, and no other name
-// has a rule. A migration still knows all the names that it moves. Errors are those of RuleOf.
+// has a rule. A migration still knows all the names that it moves. Errors are as of RuleOf.
 func (c *Config) For(name string) (*Config, error) {
 	rule, err := c.RuleOf(name)
 	if err != nil {
@@ -149,8 +148,8 @@ func (c *Config) Look() *Config {
 	return &part
 }
 
-// Scope returns the names that go to a backend, in the words of a migration: its rules, and in front of them those
-// of other backends that take names away from them.
+// Scope returns the names that go to a backend, as a migration has them: the patterns of its rules, and the patterns
+// of earlier rules that send a part of these names elsewhere.
 func (c *Config) Scope(b *Backend) backend.Scope {
 	var scope backend.Scope
 	for i, r := range c.rules {

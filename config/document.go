@@ -15,7 +15,7 @@ import (
 // mostBytes is the size of the largest file.
 const mostBytes = 1 << 20
 
-// document reads YAML and collects what is wrong with it.
+// document reads YAML and collects its problems.
 type document struct {
 	problems problems
 	lines    [][]byte
@@ -71,7 +71,7 @@ func (d *document) parse(r io.Reader) *yaml.Node {
 	return root.Content[0]
 }
 
-// validPrefix returns how many characters of a line come before the first that is not UTF-8.
+// validPrefix returns how many characters of a line come before the first byte that is not UTF-8.
 func validPrefix(line []byte) int {
 	n := 0
 	for len(line) > 0 {
@@ -113,7 +113,7 @@ func (d *document) syntax(err error) {
 
 func at(n *yaml.Node) pos { return pos{n.Line, n.Column} }
 
-// plainNode refuses what the file needs none of.
+// plainNode refuses anchors, aliases and tags.
 func (d *document) plainNode(n *yaml.Node) bool {
 	switch {
 	case n.Kind == yaml.AliasNode || n.Anchor != "":

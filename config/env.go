@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// expand puts the environment's values into s. What is wrong comes back in words that
-// name variables but never show what they hold.
+// expand puts the environment's values into s. wrong is a message about a mistake. It names variables but
+// never shows their values.
 func expand(s string, lookup func(string) (string, bool)) (value, wrong string) {
 	var b strings.Builder
 	for s != "" {

@@ -44,12 +44,12 @@ type loader struct {
 	moves map[*Backend]*yaml.Node // the migrate of each backend that has one
 }
 
-// file reads the whole.
+// file reads the whole file.
 func (l *loader) file(root *yaml.Node) {
 	top := l.fields(root, "the file", 2, "backends", "locks")
 	if n := top["backends"]; n != nil {
 		l.pairs(n, "backends", l.backend)
-		for _, b := range l.c.backends { // once all are known
+		for _, b := range l.c.backends { // now all names are known
 			if n := l.moves[b]; n != nil {
 				l.migration(b, n)
 			}
@@ -61,7 +61,7 @@ func (l *loader) file(root *yaml.Node) {
 	l.items(top["locks"], "locks", l.rule)
 }
 
-// backend reads one named backend. The migrate of one is left for later.
+// backend reads one named backend. It leaves migrate: for later.
 func (l *loader) backend(name text, n *yaml.Node) {
 	what := "backend " + quote(name.value)
 	if !isBackendName(name.value) {
@@ -156,7 +156,7 @@ func (l *loader) named(name text, what string) *Backend {
 		}
 		have = append(have, b.Name)
 	}
-	if len(have) > 0 { // else that is the problem
+	if len(have) > 0 { // else the missing backends are the problem
 		l.problems.add(name.at, "%s: there is no backend %s: the file has %s", what, quote(name.shown), listed(have))
 	}
 	return nil
@@ -197,7 +197,7 @@ func (l *loader) rule(n *yaml.Node) {
 	l.c.rules = append(l.c.rules, r)
 }
 
-// shared reads what a rule says of names that several may hold at once.
+// shared reads readers: and permits: of a rule.
 func (l *loader) shared(r *Rule, f map[string]*yaml.Node) {
 	if t, ok := l.text(f["readers"], "readers"); ok {
 		if t.value != "true" && t.value != "false" {
@@ -218,7 +218,7 @@ func (l *loader) shared(r *Rule, f map[string]*yaml.Node) {
 	}
 }
 
-// reachable refuses a rule that an earlier one leaves nothing for.
+// reachable refuses a rule if an earlier one takes all its names.
 func (l *loader) reachable(r *Rule, at pos) {
 	for _, before := range l.c.rules {
 		if before.Match != "" && covers(before.Match, r.Match) {
@@ -231,7 +231,7 @@ func (l *loader) reachable(r *Rule, at pos) {
 	}
 }
 
-// warn finds what is allowed and probably not meant.
+// warn finds problems that are allowed but probably not meant.
 func (l *loader) warn() {
 	used := map[string]bool{}
 	for _, r := range l.c.rules {
@@ -254,7 +254,7 @@ func (l *loader) warn() {
 	l.c.warnings = ws.sorted()
 }
 
-// warnOfPhases tells now of a phase to come in which a rule would not load.
+// warnOfPhases warns of a later phase in which a rule would not load.
 func (l *loader) warnOfPhases(ws *problems, r *Rule) {
 	m := r.Backend.Migrate
 	legs := map[string]*Backend{}

@@ -35,7 +35,7 @@ func covers(wide, narrow string) bool {
 	return star && strings.HasPrefix(strings.TrimSuffix(narrow, "*"), head)
 }
 
-// checkMatch returns what is wrong with a pattern.
+// checkMatch returns the mistake of a pattern, or "".
 func checkMatch(pattern string) string {
 	head, star := strings.CutSuffix(pattern, "*")
 	switch {
@@ -45,14 +45,14 @@ func checkMatch(pattern string) string {
 	case star && head == "":
 		return ""
 	}
-	if backend.CheckName(head) != nil { // whose error quotes it, and a variable may be in it
+	if backend.CheckName(head) != nil { // its error quotes the pattern, which may have the value of a variable
 		return fmt.Sprintf("match is no name, or beginning of one: "+
 			"want at most %d bytes of UTF-8 without NUL", backend.MaxNameLen)
 	}
 	return ""
 }
 
-// quote shows text of the file in a message: shortened, and nothing of what may be a URL in the wrong place.
+// quote shows text of the file in a message. It shortens the text, and hides a URL in the wrong place.
 func quote(s string) string {
 	const most = 60
 	if strings.Contains(s, "://") {

@@ -18,13 +18,13 @@ import (
 const openMost = 5 * time.Second
 
 // Open connects to the backends that the rules use, at once, and returns one Locker that routes by
-// name. Its Close closes all of them. opts are those of fencelock.Open; they must suit every
-// backend, and win over what the file says. A scenario with re-entrancy turns WithReentrancy on for
-// its names; WithoutReentrancy turns it off.
+// name. Its Close closes all of them. opts are as of fencelock.Open. They must suit every backend, and
+// win over the file. A scenario with re-entrancy turns WithReentrancy on for its names; WithoutReentrancy
+// turns it off.
 //
-// A migration in phase both needs both its stores; in another phase the one that it locks in, and
-// the other only where the gates are not as that phase needs them yet. A switch waits until nobody
-// holds in the store that is left, for as long as ctx allows.
+// A migration in phase both needs both its stores. In another phase it needs the store that it locks in,
+// and the other store only if the gates are not as that phase needs them yet. A switch waits until no
+// lock is held in the store that is left, for as long as ctx allows.
 //
 // A name that no rule matches is ErrInvalid at Lock. Errors are *OpError: ErrUnavailable when a
 // store does not answer within ctx or 5 s; ErrInvalid for a URL; ErrUnsupported when a driver
@@ -82,7 +82,7 @@ func (o *opening) router(ctx context.Context) (*router, error) {
 	return r, nil
 }
 
-// open opens the stores that are locked in, at once.
+// open opens the stores that names are locked in, all at once.
 func (o *opening) open(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, openMost)
 	defer cancel()
@@ -172,7 +172,7 @@ func (o *opening) close() error {
 	return errors.Join(closeAll(o.moves), closeAll(slices.Collect(maps.Values(o.stores))))
 }
 
-// closeAll closes drivers at once: one whose store is gone may take a while.
+// closeAll closes drivers all at once, since a driver may take a while if its store is gone.
 func closeAll(ds []backend.Driver) error {
 	errs := make([]error, len(ds))
 	var wg sync.WaitGroup
@@ -183,8 +183,8 @@ func closeAll(ds []backend.Driver) error {
 	return errors.Join(errs...)
 }
 
-// answered returns a driver's error as users see it: what is not one of the sentinels means that
-// the store did not answer.
+// answered returns a driver's error as users see it. An error without a sentinel means that the store did
+// not answer.
 func answered(err error) error {
 	if backend.Final(err) {
 		return err
@@ -192,7 +192,7 @@ func answered(err error) error {
 	return backend.Unavailable(err)
 }
 
-// unopened returns the error of an Open that its ctx may have ended.
+// unopened returns the error of an Open. Its ctx may have ended.
 func unopened(ctx context.Context, err error) error {
 	if d, ok := ctx.Deadline(); ok && time.Until(d) <= time.Millisecond {
 		select { // a network timeout made of it may be seen a moment earlier

@@ -10,12 +10,12 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// A Problem is one thing in a file, with its place. It is no error by itself: Warnings are problems too.
+// A Problem is a mistake in a file, with its place. It is no error by itself: Warnings are problems too.
 type Problem struct {
 	Line, Column int // from 1; 0 where there is no place
 	What         string
 
-	unsupported bool // a backend cannot do what is asked of it
+	unsupported bool // a backend falls short
 }
 
 // String returns line:column: what.
@@ -26,10 +26,10 @@ func (p Problem) String() string {
 	return fmt.Sprintf("%d:%d: %s", p.Line, p.Column, p.What)
 }
 
-// Error is what is wrong with a file. It matches ErrInvalid, and ErrUnsupported if a backend cannot
-// do what is asked of it.
+// Error has the mistakes of a file. It matches ErrInvalid, and ErrUnsupported if a backend cannot
+// carry a rule.
 type Error struct {
-	File     string    // the name of what was read; "config" where it has none
+	File     string    // the file's name; "config" if it has none
 	Problems []Problem // at least one, by their place
 }
 
@@ -62,7 +62,7 @@ func (e *Error) Is(target error) bool {
 // pos is a place in the file.
 type pos struct{ line, column int }
 
-// problems collects them.
+// problems is a list of problems.
 type problems []Problem
 
 func (ps *problems) add(at pos, format string, args ...any) {

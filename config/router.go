@@ -25,7 +25,7 @@ func (r *router) Route(name string) (int, error) {
 	return find(r.rules, name)
 }
 
-// Traits returns what all backends promise.
+// Traits returns the promises that all backends have in common.
 func (r *router) Traits() backend.Traits {
 	ts := make([]backend.Traits, len(r.routes))
 	for i, to := range r.routes {

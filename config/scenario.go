@@ -8,7 +8,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// A Scenario is a row of the decision matrix: what names are locked for, and what a backend must have for that.
+// A Scenario is a row of the decision matrix: the purpose of names, and what their backend must have.
 type Scenario struct {
 	Name string
 	For  string       // when to choose it, in a few words
@@ -16,9 +16,9 @@ type Scenario struct {
 	// Reentrant: Lock with a ctx that carries a lease of the name returns another lease on the same
 	// hold (WithReentrancy).
 	Reentrant bool
-	Gets      []string // what it promises, besides what the backend's traits say
-	Not       []string // what it does not
-	Yours     string   // what the program must do itself; empty: nothing
+	Gets      []string // its promises, besides the backend's traits
+	Not       []string // things that it does not promise
+	Yours     string   // the program's own part; empty: nothing
 }
 
 // Scenarios returns the scenarios, from the least to the most demanding.
@@ -121,7 +121,7 @@ func backendsFor(n backend.Need) []backend.Entry {
 	return slices.DeleteFunc(backend.Catalog(), func(e backend.Entry) bool { return len(n.Missing(e.Traits)) > 0 })
 }
 
-// asked is what the rule asks of its backend, in a few words.
+// asked describes the needs of the rule in a few words.
 func (r *Rule) asked() string {
 	words := "scenario " + r.Scenario.Name
 	if r.Need.Readers {
@@ -133,8 +133,8 @@ func (r *Rule) asked() string {
 	return words
 }
 
-// falls says, for somebody who has never seen a Trait, what a backend lacks for the rule and which
-// ones have it; empty if it lacks nothing.
+// falls describes what a backend lacks for the rule, and names the backends that have it, in words that need no
+// knowledge of Traits. It is empty if the backend lacks nothing.
 func (r *Rule) falls(t backend.Traits) string {
 	miss := r.Need.Missing(t)
 	if len(miss) == 0 {

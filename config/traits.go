@@ -10,14 +10,14 @@ import (
 	"github.com/fencelock/fencelock/backend/migrate"
 )
 
-// url takes the URL of a backend: its scheme, mode and ttl= say what the backend promises, without asking anybody.
+// url reads the URL of a backend. Its scheme, mode and ttl= tell the backend's promises without a connection.
 func (l *loader) url(b *Backend, u text, hasTTL bool) {
 	what := "backend " + quote(b.Name) + ": url"
 	b.url, b.traits = func() string { return u.value }, u.at
 	parsed, err := backend.ParseURL(u.value)
 	if err != nil {
 		why := plain(err)
-		if u.value != u.shown { // which may quote the scheme, here that of a variable
+		if u.value != u.shown { // why may quote the scheme, which may be the value of a variable
 			why = "the URL cannot be read: want " +
 				"scheme://[user:password@]host[:port][,host…]/path?key=value with reserved " +
 				"characters percent-encoded"
@@ -67,8 +67,8 @@ func (l *loader) checkTTL(b *Backend) {
 	}
 }
 
-// traitsOf looks a URL's scheme and mode up in the catalog. known is false for a registered scheme
-// of somebody else's driver.
+// traitsOf looks a URL's scheme and mode up in the catalog. known is false for a registered scheme that the catalog
+// does not have.
 func traitsOf(scheme string, query url.Values) (t backend.Traits, known bool, wrong string) {
 	catalog := backend.Catalog()
 	var all []string
@@ -103,8 +103,8 @@ func traitsOf(scheme string, query url.Values) (t backend.Traits, known bool, wr
 	return t, false, "there is no backend of its scheme: there are " + strings.Join(all, ", ")
 }
 
-// movingTraits are what a migration promises: what the store that it locks in does, and of two the lesser; but
-// neither readers nor permits in any phase, as migrate.New.
+// movingTraits returns the promises of a migration: the promises of the store that it locks in, or the lesser of two
+// stores, but neither readers nor permits in any phase, as migrate.New.
 func movingTraits(phase backend.Phase, from, to backend.Traits) backend.Traits {
 	var t backend.Traits
 	switch phase {
@@ -119,8 +119,8 @@ func movingTraits(phase backend.Phase, from, to backend.Traits) backend.Traits {
 	return t
 }
 
-// movingTTL is the default TTL of a migration that gives none: that of the store that it locks in,
-// and of two the longer.
+// movingTTL returns the TTL of a migration without ttl:. It is the TTL of the store that it locks in, or the longer
+// one of two stores.
 func movingTTL(phase backend.Phase, from, to *Backend) time.Duration {
 	switch {
 	case phase == backend.PhaseFrom:

@@ -12,8 +12,8 @@ type promise struct {
 	head   string // as the head of a column
 	needed string // what a scenario that needs it asks for
 	has    func(backend.Traits) bool
-	yes    string // what it gives; empty where there is nothing to say
-	no     string // what is missed without it
+	yes    string // the promise; may be empty
+	no     string // the missing promise without it
 }
 
 // promises returns the Traits that make a difference to a program, in the order of the documents.
@@ -76,9 +76,9 @@ func promiseOf(need string) promise {
 // kind is a backend of the catalog in words.
 type kind struct {
 	url   string // how its URL looks
-	runs  string // what must run
-	suits string // for what
-	local string // what it cannot exclude; empty: it excludes every program that can reach the store
+	runs  string // the software that must run
+	suits string // the purpose
+	local string // programs that it cannot exclude; empty: it excludes every program that can reach the store
 }
 
 // kindOf returns the words for a backend by its Traits' name.
@@ -136,18 +136,18 @@ func kindOf(name string) kind {
 // with a placeholder for each host.
 func ExampleURL(name string) string { return kindOf(name).url }
 
-// alwaysGets is what every scenario promises on every backend.
+// alwaysGets is the promise of every scenario on every backend.
 const alwaysGets = "While the store keeps its data and its time, the holder is told of a loss " +
 	"before anybody else is granted the lock, or in a Postgres transaction can commit nothing more."
 
-// An Explanation says in words what the names of a rule get.
+// An Explanation has the promises to a rule's names in words.
 type Explanation struct {
-	Gets  []string // what is promised
-	Not   []string // what is not
-	Yours string   // what the program must do itself; empty: nothing
+	Gets  []string // promises
+	Not   []string // things that are not promised
+	Yours string   // the program's own part; empty: nothing
 }
 
-// Explain says what the names of the rule get. What a backend of somebody else's driver promises is known to Open only.
+// Explain returns the promises to the rule's names. Only Open knows the promises of a driver outside the catalog.
 func (r *Rule) Explain() Explanation {
 	t := r.Backend.Traits
 	e := Explanation{

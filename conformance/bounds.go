@@ -73,6 +73,7 @@ func ownTTL(ctx context.Context, e *Env) error {
 	b := must(e.Open(ctx))
 	check(held(ctx, b, name, "the long lease"))
 	check(unlock(ctx, long, "the long lease"))
+	check(e.longestTTL(ctx, a, b))
 	if e.h.Link == nil {
 		return nil
 	}
@@ -85,6 +86,34 @@ func ownTTL(ctx context.Context, e *Env) error {
 	r := must(granted(ctx, next, 2*e.TTL()+time.Second+e.Slack(), "the next, after a short lease beside a long one"))
 	check(held(ctx, b, long.Name(), "the long lease"))
 	return unlock(ctx, r.lease, "the next")
+}
+
+// longestTTL asks for the longest TTL and grace that there are. A store that cannot count so far refuses them.
+func (e *Env) longestTTL(ctx context.Context, a, b *fencelock.Locker) error {
+	const year = 365 * 24 * time.Hour
+	opts := []fencelock.Option{fencelock.WithTTL(year)}
+	if e.traits.Grace {
+		opts = append(opts, fencelock.WithGrace(year))
+	}
+	le, err := a.Mutex(e.Name(), opts...).TryLock(ctx)
+	if errors.Is(err, fencelock.ErrInvalid) {
+		e.Notef("a TTL of a year: %v", err)
+		return nil
+	}
+	check(want(err, nil, "TryLock with a TTL of a year"))
+	for _, when := range []string{"granted for a year", "renewed for a year"} {
+		check(held(ctx, b, le.Name(), when))
+		info, err := b.Inspect(ctx, le.Name())
+		if left := info.ExpiresIn; err != nil || left > 0 && (left < year-time.Hour || left > 2*year+time.Hour) {
+			return fmt.Errorf("Inspect of a lock that was %s: got %+v, %v", when, info, err)
+		}
+		check(want(le.Renew(ctx), nil, "Renew for a year"))
+	}
+	if left := time.Until(le.Deadline()); left < year/2 {
+		return fmt.Errorf("the Deadline of a lease for a year is %v away", left)
+	}
+	check(unlock(ctx, le, "the holder for a year"))
+	return unlock(ctx, must(try(ctx, b, le.Name(), "after a lease for a year")), "the next")
 }
 
 func maxHold(ctx context.Context, e *Env) error {
@@ -171,10 +200,8 @@ func lateGrant(ctx context.Context, e *Env) error {
 	b := must(e.Open(ctx))
 	must(cycle(ctx, a, e.Name(), "before")) // a held first reply must be the grant
 	name := e.Name()
-	m := passAll
-	m.HoldReplies = true
-	link.Set(m)
-	late := trying(ctx, a, name)
+	link.Set(holdReplies)
+	late := calling(ctx, a.Mutex(name).TryLock)
 	check(sleep(ctx, e.TTL()+e.Slack()))
 	link.Set(passAll)
 	r := <-late

@@ -102,7 +102,7 @@ func (c *CallLink) pass(held func(faultproxy.Mode) bool) error {
 }
 
 // call is one request and its reply. The request is done even if its caller has
-// gone meanwhile: a network delivers what was sent.
+// gone meanwhile, for a network delivers a packet that was sent.
 func call[T any](ctx context.Context, c *CallLink, do func(context.Context) (T, error)) (T, error) {
 	var none T
 	if err := ctx.Err(); err != nil {
@@ -148,6 +148,12 @@ func call[T any](ctx context.Context, c *CallLink, do func(context.Context) (T, 
 	}
 }
 
+// send is call for a request whose reply is an error alone.
+func send(ctx context.Context, c *CallLink, do func(context.Context) error) error {
+	_, err := call(ctx, c, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
+	return err
+}
+
 // linked is the Caller of a driver behind a CallLink.
 type linked struct {
 	core.Caller
@@ -187,8 +193,8 @@ func (l *linked) hold(h *core.Hold) *core.Hold {
 	return &core.Hold{Request: l.request(h.Request), Grant: h.Grant}
 }
 
-// Acquire implements core.Caller. Done late, without its caller, it is done with a ctx that has ended:
-// what it left in the queue is the caller's Abandon to remove.
+// Acquire implements core.Caller. A request that is done late, when its caller has gone, has a ctx that has ended. The
+// caller's Abandon removes the place that it took in the queue.
 func (l *linked) Acquire(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 	asked := backend.Now()
 	acquire := func() (backend.Grant, error) {
@@ -228,9 +234,7 @@ func (l *linked) Renew(ctx context.Context, hs []*core.Hold) []error {
 // Release implements core.Caller.
 func (l *linked) Release(ctx context.Context, h *core.Hold) error {
 	mine := l.hold(h)
-	_, err := call(ctx, l.link, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, l.Caller.Release(ctx, mine)
-	})
+	err := send(ctx, l.link, func(ctx context.Context) error { return l.Caller.Release(ctx, mine) })
 	if err == nil {
 		l.forget(h.Request)
 	}
@@ -240,9 +244,7 @@ func (l *linked) Release(ctx context.Context, h *core.Hold) error {
 // Abandon implements core.Caller.
 func (l *linked) Abandon(ctx context.Context, r *backend.Request) error {
 	mine := l.request(r)
-	_, err := call(ctx, l.link, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, l.Caller.Abandon(ctx, mine)
-	})
+	err := send(ctx, l.link, func(ctx context.Context) error { return l.Caller.Abandon(ctx, mine) })
 	if err == nil {
 		l.forget(r)
 	}
@@ -261,8 +263,5 @@ func (l *linked) List(ctx context.Context, prefix string) iter.Seq2[backend.Info
 
 // Break implements core.Caller.
 func (l *linked) Break(ctx context.Context, name string) error {
-	_, err := call(ctx, l.link, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, l.Caller.Break(ctx, name)
-	})
-	return err
+	return send(ctx, l.link, func(ctx context.Context) error { return l.Caller.Break(ctx, name) })
 }

@@ -14,7 +14,7 @@ import (
 var hostileClients = []Rule{
 	{
 		Name: "K4", What: "the program uses up its client for a moment: calls obey their ctx, and nothing is lost",
-		Why:   "A burst of a program's own work must not hang its locks, nor end what it holds and waits for.",
+		Why:   "A burst of a program's own work must not hang its locks, nor end a hold or a wait.",
 		Needs: Needs{Shared: true}, Check: clientUsedUp,
 	},
 	{
@@ -78,21 +78,15 @@ func (c *contended) whole(ctx context.Context, e *Env, when string) error {
 	return errors.Join(unlock(ctx, r.lease, "the waiter, "+when), unlock(ctx, c.ours, "the holder, "+when))
 }
 
-// inTime runs f and returns an error if that takes longer than most.
-func inTime(what string, most time.Duration, f func()) error {
-	began := time.Now()
-	done := make(chan struct{})
-	go func() { defer close(done); f() }()
-	select {
-	case <-done:
-	case <-time.After(2*most + 10*time.Second):
-		return fmt.Errorf("%s has not returned after %v, want at most %v",
-			what, time.Since(began).Round(time.Millisecond), most)
+// inTime runs f and returns an error if that takes longer than most, or else what f returns.
+func inTime(ctx context.Context, what string, most time.Duration, f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	err, in, over := comes(ctx, done, most)
+	if !in && over == nil {
+		return fmt.Errorf("%s has not returned within %v", what, most)
 	}
-	if took := time.Since(began); took > most {
-		return fmt.Errorf("%s took %v, want at most %v", what, took.Round(time.Millisecond), most)
-	}
-	return nil
+	return errors.Join(err, over)
 }
 
 func clientUsedUp(ctx context.Context, e *Env) error {
@@ -113,11 +107,9 @@ func clientUsedUp(ctx context.Context, e *Env) error {
 		"Renew":   c.ours.Renew,
 	} {
 		short, cancel := context.WithTimeout(ctx, patience)
-		var err error
-		late := inTime(what+" with a ctx of 500 ms, while the client is used up",
-			patience+time.Second+e.Slack(), func() { err = call(short) })
+		err := inTime(ctx, what+" with a ctx of 500 ms, while the client is used up",
+			patience+time.Second+e.Slack(), func() error { return call(short) })
 		cancel()
-		check(late)
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, fencelock.ErrUnavailable) {
 			return fmt.Errorf("%s while the client is used up: got %w, want nil, "+
 				"the ctx's error or ErrUnavailable", what, err)
@@ -162,17 +154,19 @@ func clientClosed(ctx context.Context, e *Env) error {
 		"Inspect": func() error { _, err := a.Inspect(ctx, c.ours.Name()); return err },
 		"Unlock":  func() error { return c.ours.Unlock(ctx) },
 	} {
-		var err error
-		check(inTime(
-			what+" after the program has closed its client", most, func() { err = call() },
-		))
-		e.Notef("%s after the client was closed: %v", what, err)
+		check(inTime(ctx, what+" after the program has closed its client", most, func() error {
+			e.Notef("%s after the client was closed: %v", what, call())
+			return nil
+		}))
 	}
-	check(inTime("Close after the program has closed its client", most, func() { _ = a.Close() }))
+	check(inTime(ctx, "Close after the program has closed its client", most, func() error {
+		_ = a.Close()
+		return nil
+	}))
 	select {
 	case r := <-c.wait:
 		if r.err == nil {
-			return errors.New("a Lock was granted what another holds")
+			return errors.New("a Lock was granted a lock that another holds")
 		}
 	case <-time.After(most):
 		return errors.New("a Lock still waits after Close")

@@ -15,7 +15,7 @@ var hostileDeaths = []Rule{
 		Name: "K3",
 		What: "a process dies or stops while the store is at work for it: free within twice " +
 			"TTL + grace and a second",
-		Why:   "A holder rarely dies idle: what the store does for it must not keep the lock for it.",
+		Why:   "A holder rarely dies idle: work that the store does for it must not keep the lock.",
 		Needs: Needs{Process: true, Busy: true}, Check: diesAtWork,
 	},
 	{

@@ -20,22 +20,10 @@ func longName(i int) string {
 
 // lockMany locks so many long names, several at once, and keeps them.
 func (c *child) lockMany(ctx context.Context, n int, ttl time.Duration) error {
-	const abreast = 32
-	errs := make(chan error, abreast)
-	for w := range abreast {
-		go func() {
-			var err error
-			for i := w; i < n && err == nil; i += abreast {
-				_, err = c.l.Mutex(longName(i), fencelock.WithTTL(ttl)).Lock(ctx)
-			}
-			errs <- err
-		}()
-	}
-	var err error
-	for range abreast {
-		err = errors.Join(err, <-errs)
-	}
-	return err
+	return atOnce(n, func(i int) error {
+		_, err := c.l.Mutex(longName(i), fencelock.WithTTL(ttl)).Lock(ctx)
+		return err
+	})
 }
 
 // manyLongNames kills a process that holds many locks with long names. The store has to forget all of them at once,
@@ -69,7 +57,7 @@ func manyLongNames(ctx context.Context, e *Env) error {
 	if e.h.Server == nil || !e.h.Server.KeepsData() {
 		return nil
 	}
-	// What the store has written of that it can read.
+	// The store can read all that it has written.
 	check(restart(e.h.Server, nil))
 	return until(ctx, 10*time.Second, "a lock after the restart", func() (bool, error) {
 		_, err := cycle(ctx, b, e.Name(), "after the restart")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,8 +14,7 @@ import (
 	"github.com/fencelock/fencelock/internal/core"
 )
 
-// Env is what one rule works with. Everything that it opens is closed when the
-// rule is done.
+// Env is the tools of one rule. Everything that it opens is closed when the rule is done.
 type Env struct {
 	h      *Harness
 	traits backend.Traits
@@ -26,10 +26,10 @@ type Env struct {
 	notes   []string
 }
 
-// runs makes prefixes of different rules and runs different.
+// runs numbers the rules that were begun, so that each has a prefix of its own.
 var runs atomic.Int64
 
-// started keeps the prefixes of one process apart from those of another.
+// started is in each prefix of this process, so that it differs from the prefixes of other processes.
 var started = time.Now().UnixNano()
 
 func newEnv(h *Harness, t backend.Traits, rule string) *Env {
@@ -68,7 +68,7 @@ func (e *Env) Kept() time.Duration { return max(3*time.Second, e.TTL()) }
 func (e *Env) short() fencelock.Option { return fencelock.WithTTL(e.TTL()) }
 func (e *Env) kept() fencelock.Option  { return fencelock.WithTTL(e.Kept()) }
 
-// Slack is what a bound allows a busy machine and the store's resolution.
+// Slack is added to a bound for a busy machine and for the store's resolution.
 func (e *Env) Slack() time.Duration { return 300*time.Millisecond + 2*e.traits.Resolution }
 
 // Notef keeps a measurement for the report.
@@ -78,7 +78,14 @@ func (e *Env) Notef(format string, args ...any) {
 	e.notes = append(e.notes, fmt.Sprintf(format, args...))
 }
 
-// onClose adds what is to be done at the end, last first.
+// noted returns the measurements so far.
+func (e *Env) noted() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.notes)
+}
+
+// onClose adds a function that is called at the end. The last one is called first.
 func (e *Env) onClose(f func() error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -154,7 +161,7 @@ func (e *Env) open(ctx context.Context, c Client, opts ...fencelock.Option) (*fe
 	if err != nil {
 		return nil, err
 	}
-	// What a rule leaves unconfirmed on purpose is no error of Close.
+	// A rule leaves requests unconfirmed on purpose, of which Close may tell.
 	e.onClose(func() error {
 		if c.Link != nil {
 			c.Link.Set(passAll)

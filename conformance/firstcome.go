@@ -12,15 +12,9 @@ import (
 func firstCome(ctx context.Context, e *Env) error {
 	const n = 6
 	holder, stranger := must2(e.Two(ctx))
-	newcomer := must(e.Open(ctx)) // not one who tries: a process that waits tries nothing
+	newcomer := must(e.Open(ctx)) // another client than those that try: a process that waits sends no try
 	name := e.Name()
-	le := must(try(ctx, holder, name, "a free lock"))
-	var line []<-chan result
-	for i := range n {
-		l := must(e.Open(ctx))
-		line = append(line, locking(ctx, l, name))
-		check(waiting(ctx, holder, name, i+1))
-	}
+	le, line := lined(ctx, holder, name, e.several(ctx, n)...)
 	var late []<-chan result // Locks of newcomers, each called just when the lock is freed for others
 	for i, ch := range line {
 		pushed := e.push(ctx, name, holder, stranger)
@@ -43,7 +37,7 @@ func firstCome(ctx context.Context, e *Env) error {
 	return firstComeInside(ctx, e, holder, stranger)
 }
 
-// firstComeInside is the same for one who waits in the holder's own process.
+// firstComeInside is the same for a Lock that waits in the holder's own process.
 func firstComeInside(ctx context.Context, e *Env, holder, stranger *fencelock.Locker) error {
 	name := e.Name()
 	le := must(try(ctx, holder, name, "a free lock"))
@@ -75,13 +69,13 @@ func (e *Env) push(ctx context.Context, name string, ls ...*fencelock.Locker) (p
 				case err == nil:
 					took := time.Since(began)
 					_ = le.Unlock(ctx)
-					// else the waiter was stopped for so long that it passed for dead
+					// After longer than that the waiter may have been taken for dead.
 					if dead := e.traits.DeadWaiter; dead == 0 || took < dead/2 {
 						errs <- fmt.Errorf("try %d of a newcomer while others "+
 							"wait got the lock (token %d)", i, le.Token())
 						return
 					}
-				case !isLocked(err) && ctx.Err() == nil:
+				case !errors.Is(err, fencelock.ErrLocked) && ctx.Err() == nil:
 					errs <- fmt.Errorf("a newcomer's try while others wait: got %w, want %w", err, fencelock.ErrLocked)
 					return
 				}

@@ -58,7 +58,7 @@ func refusedFloor(ctx context.Context, a, b *fencelock.Locker, name string, bad 
 	check(errors.Join(want(err, fencelock.ErrInvalid, "TryLock"), unlockIf(ctx, le)))
 	holder := must(try(ctx, b, name, "after a TryLock that was refused"))
 	waiter := locking(ctx, a, name, bad)
-	check(sleep(ctx, 100*time.Millisecond)) // for it to queue, if the store refuses only what it would grant
+	check(sleep(ctx, 100*time.Millisecond)) // it queues by then where the store judges a floor only when it grants
 	check(unlock(ctx, holder, "the holder before it"))
 	r := <-waiter
 	return errors.Join(want(r.err, fencelock.ErrInvalid, "Lock"), unlockIf(ctx, r.lease))

@@ -9,8 +9,8 @@ import (
 	"github.com/fencelock/fencelock/fence"
 )
 
-// Harness is how the suite reaches a backend. Only Driver must be set; what is
-// missing besides excludes the rules that need it, by name.
+// Harness is how the suite reaches a backend. Only Driver must be set. Each other
+// field that is not set excludes the rules that need it, by name.
 type Harness struct {
 	// Name is shown in reports.
 	Name string
@@ -55,15 +55,15 @@ type Harness struct {
 	Parallel int
 
 	// Guard returns a guard that lives in the store, under a prefix of its own. The rules
-	// about guards hold it to what they hold fence.Memory to.
+	// about guards ask the same of it as of fence.Memory.
 	Guard func(ctx context.Context, prefix string) (fence.Guard, error)
 
-	// Polls: waiters look every now and then and are told nothing. Rules about how soon a release is seen, and
-	// what a crowd that waits asks for, are excluded.
+	// Polls: waiters look every now and then and are told nothing. It excludes the rules about how soon a waiter
+	// sees a release, and about how much a crowd of waiters asks for.
 	Polls bool
 
-	// Calls: Link is a CallLink, which knows calls and no bytes. Rules about bytes on the way are excluded; some
-	// of them fail over a CallLink without Calls.
+	// Calls: Link is a CallLink, which knows calls and no bytes. It excludes the rules about bytes on the way. Without
+	// Calls some of those fail over a CallLink.
 	Calls bool
 
 	// Known are rules that the backend is known to break, each with the reason. Such a failure is reported as
@@ -110,13 +110,13 @@ type Shared struct {
 	// Driver returns a new driver over the client, made by its constructor. The suite closes it.
 	Driver func(prefix string) (backend.Driver, error)
 	// UseUp lets the program take all that the client can give at once (its connections), and
-	// returns what gives it back. nil: the client has no such bound.
+	// returns a function that gives it back. nil: the client has no such bound.
 	UseUp func(ctx context.Context) (giveBack func(), err error)
-	// Close closes the client, as a program does that ends. It need not wait for what the drivers have of it.
+	// Close closes the client, as a program does that ends. It need not wait for the drivers.
 	Close func() error
 }
 
-// Client is what a new client of the store is like.
+// Client describes a new client of the store.
 type Client struct {
 	Prefix string // the keyspace; never empty
 	Link   Link   // nil: straight to the store
@@ -138,8 +138,8 @@ type Store interface {
 	Look(ctx context.Context, prefix, name string) (held bool, expires time.Duration, err error)
 	// Take takes the lock away from its holder: deletes it, ends its session.
 	Take(ctx context.Context, prefix, name string) error
-	// Left lists what is in the store for this prefix besides what is constant
-	// however many names there are.
+	// Left lists the things in the store for this prefix, without those whose number does not
+	// grow with the number of names.
 	Left(ctx context.Context, prefix string) ([]string, error)
 }
 
@@ -153,9 +153,9 @@ type Writes interface {
 
 // Busy keeps the store at work for a holder.
 type Busy interface {
-	// Begin sends a request through the handle with which the store is busy for a minute; with unread, one of
-	// which the store cannot send the whole answer, because it is not read. It returns at once. Whatever it
-	// starts ends with the lease. key is in the request.
+	// Begin sends a request through the handle that keeps the store busy for a minute. With unread, the store is
+	// busy with its answer, of which nobody reads the end. Begin returns at once. The work that it starts ends with
+	// the lease. key is in the request.
 	Begin(ctx context.Context, lease backend.Handler, key string, unread bool) error
 	// Working reports whether the store is at it.
 	Working(ctx context.Context, key string, unread bool) (bool, error)
@@ -169,7 +169,7 @@ type Server interface {
 	Pause() error  // as if by SIGSTOP
 	Resume() error // goes on
 	Wipe() error   // while stopped: the data is lost
-	// KeepsData reports whether what was confirmed is there after Kill and Start.
+	// KeepsData reports whether everything that was confirmed is there after Kill and Start.
 	KeepsData() bool
 }
 

@@ -21,7 +21,7 @@ func hostile() []string {
 }
 
 func hostileNames(ctx context.Context, e *Env) error {
-	a := must(e.Open(ctx, fencelock.WithOwner("who holds: \"ä\"")))
+	a := must(e.Open(ctx, fencelock.WithOwner("who: \"ä\"\n%41\\\x01")))
 	b := must(e.Open(ctx))
 	leases := map[string]*fencelock.Lease{}
 	for _, name := range hostile() {
@@ -40,6 +40,9 @@ func hostileNames(ctx context.Context, e *Env) error {
 			return fmt.Errorf("Inspect of %.40q: got %+v, %v; want it held by %q with token %d",
 				name, info, err, le.Owner(), le.Token())
 		}
+		if info.Leaked || info.ExpiresIn < 0 || info.ExpiresIn > 2*ample { // a server may grant more than was asked for
+			return fmt.Errorf("Inspect of %.40q: got %+v; want it to expire within its TTL, %v", name, info, ample)
+		}
 		check(unlock(ctx, le, fmt.Sprintf("name %.40q", name)))
 		if info, err := b.Inspect(ctx, name); err != nil || info.Held {
 			return fmt.Errorf("Inspect of %.40q after Unlock: got %+v, %v; want it free", name, info, err)
@@ -48,15 +51,18 @@ func hostileNames(ctx context.Context, e *Env) error {
 	return nil
 }
 
-// listed checks that List names those of leases that begin with prefix, and no others.
+// listed checks that List names each lease whose name begins with prefix once, and no others.
 func listed(ctx context.Context, l *fencelock.Locker, prefix string, leases map[string]*fencelock.Lease) error {
 	got := map[string]bool{}
 	for info, err := range l.List(ctx, prefix) {
 		check(want(err, nil, fmt.Sprintf("List of %q", prefix)))
-		got[info.Name] = true
 		if leases[info.Name] == nil || !strings.HasPrefix(info.Name, prefix) {
 			return fmt.Errorf("List of %q names %.40q", prefix, info.Name)
 		}
+		if got[info.Name] {
+			return fmt.Errorf("List of %q names %.40q twice", prefix, info.Name)
+		}
+		got[info.Name] = true
 	}
 	for name := range leases {
 		if !got[name] && strings.HasPrefix(name, prefix) {

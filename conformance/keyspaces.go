@@ -58,7 +58,7 @@ type keyspace struct {
 	caller core.Caller
 }
 
-// apart checks two keyspaces: what is done in one changes nothing in the other, and is not seen there.
+// apart checks two keyspaces: a call in one changes nothing in the other, and is not seen there.
 func (e *Env) apart(ctx context.Context, open func(ctx context.Context, side int) (backend.Driver, error)) error {
 	var spaces [2]keyspace
 	for side := range spaces {

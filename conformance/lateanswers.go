@@ -7,11 +7,10 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/conformance/faultproxy"
 )
 
-// late is how late answers come in rule C13: less than what a driver takes for no answer, and so
-// much that it shows beside the engine's margin and what the store adds to an expiry.
+// late is how late answers come in rule C13. A driver does not take so late an answer for none, and the delay is
+// greater than the engine's margin and the time that the store may add to an expiry.
 func (e *Env) late() time.Duration {
 	return 450*time.Millisecond + min(e.traits.Resolution, time.Second)
 }
@@ -32,7 +31,7 @@ var lateWays = []struct {
 	take func(context.Context, *lateClient) *fencelock.Lease
 }{
 	{"granted late", func(ctx context.Context, c *lateClient) *fencelock.Lease {
-		// What is held up is the grant, and nothing before it.
+		// The link is to hold up the grant, and nothing before it.
 		must(cycle(ctx, c.Locker, c.other, "before"))
 		check(sleep(ctx, 200*time.Millisecond)) // the slowest of several nodes
 		return c.late(ctx, func() *fencelock.Lease { return must(try(ctx, c.Locker, c.name, "answered late")) })
@@ -53,9 +52,9 @@ var lateWays = []struct {
 	}},
 }
 
-// late calls f, and delivers what the store answers meanwhile a while later.
+// late calls f, and delivers the answers that the store sends meanwhile a while later.
 func (c *lateClient) late(ctx context.Context, f func() *fencelock.Lease) (le *fencelock.Lease) {
-	c.link.Set(faultproxy.Mode{HoldReplies: true})
+	c.link.Set(holdReplies)
 	done := make(chan error, 1)
 	go func() { done <- stopped(func() error { le = f(); return nil }) }()
 	err := sleep(ctx, c.by)
@@ -73,7 +72,7 @@ func (c *lateClient) renewed(ctx context.Context, name string) *fencelock.Lease 
 	})
 }
 
-// passed unlocks a lease and returns that of who waits for it.
+// passed unlocks a lease and returns the next one, of the Lock that waits for it.
 func passed(ctx context.Context, le *fencelock.Lease, wait <-chan result) *fencelock.Lease {
 	check(unlock(ctx, le, "the holder"))
 	return must(granted(ctx, wait, 10*time.Second, "the waiter")).lease

@@ -65,7 +65,7 @@ var leases = []Rule{
 	},
 	{
 		Name: "C10", What: "WithMaxHold ends a hold",
-		Why:   "A bounded hold is what stops a stuck holder that renews and renews.",
+		Why:   "Only a bounded hold stops a stuck holder that renews and renews.",
 		Check: maxHold,
 	},
 	{
@@ -80,8 +80,8 @@ var leases = []Rule{
 	},
 	{
 		Name: "C13", What: "grants and renewals count from their send, not from their answer",
-		Why: "The store counts from the request: whoever counts from a late answer " +
-			"overlaps with the next holder.",
+		Why: "The store counts from the request: a holder that counts from a late answer " +
+			"overlaps with the next.",
 		Needs: Needs{Link: true}, Check: countsFromSend,
 	},
 	{
@@ -180,7 +180,7 @@ func renewTooLate(ctx context.Context, e *Env) error {
 // for.
 func (e *Env) besideLost(ctx context.Context, d core.Caller, b *fencelock.Locker) error {
 	ttl, began := e.TTL()+e.Slack(), time.Now()
-	sure := ttl - e.traits.Resolution // what a grant lasts at least
+	sure := ttl - e.traits.Resolution // a grant lasts at least so long
 	hs := make([]*core.Hold, 2)
 	for i := range hs {
 		r := e.Request(e.Name(), false)
@@ -261,7 +261,7 @@ func (e *Env) endedByCut(ctx context.Context, a *fencelock.Locker, link Link) er
 		"a lost reply":     func(l Link) { l.LoseReplies(1) },
 		"a cut connection": Link.Cut,
 	} {
-		// A client for each: what one still tidies after its loss would be whose reply is lost.
+		// A client for each: one that still tidies up after its loss would lose the reply to that.
 		c, own := must2(e.OpenThrough(ctx, e.kept()))
 		le := must(try(ctx, c, e.Name(), "a free lock"))
 		fault(own) // and the next renewal, or the connection's own end, shows it
@@ -275,9 +275,7 @@ func (e *Env) endedByCut(ctx context.Context, a *fencelock.Locker, link Link) er
 		check(unlock(ctx, next.lease, "the next, after "+what))
 	}
 	le := must(try(ctx, a, e.Name(), "a free lock"))
-	late := passAll
-	late.HoldReplies = true
-	link.Set(late)
+	link.Set(holdReplies)
 	time.AfterFunc(e.Kept()/2, func() { link.Set(passAll) })
 	check(sleep(ctx, e.Kept()*3/2))
 	return errors.Join(unlock(ctx, le, "after late replies"), unlock(ctx, bystander, "the bystander"))
@@ -316,7 +314,7 @@ func deadlineFirst(ctx context.Context, e *Env) error {
 		if err != nil || !held {
 			return fmt.Errorf("look %d: the store says held=%v (%v), want held", i+1, held, err)
 		}
-		// What the store says is at least as much as it was when it was asked.
+		// The store's answer is at least the time that was left when it was asked.
 		if trust := left - time.Since(looked); expires > 0 && trust > expires+e.traits.Resolution {
 			return fmt.Errorf("look %d: the Deadline is %v away, the store's expiry "+
 				"%v: trusted for too long", i+1, trust, expires)

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -23,7 +22,7 @@ var hostileLimits = []Rule{
 		Alone: true, Solo: ForMeasure, Check: manyNamesWaitedFor,
 	},
 	{
-		Name: "K49", What: "of many callers whom the store does not answer each is told so, or served, " +
+		Name: "K49", What: "each of many callers that the store does not answer is told so, or served, " +
 			"as one alone would be",
 		Why: "Callers share requests and connections. If they hear of an outage one after the other, the last of a " +
 			"thousand waits for a store that is dead.",
@@ -40,9 +39,10 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 	b, quick := must2(e.slowly(ctx, 25*time.Millisecond, fencelock.WithTTL(time.Minute)))
 	name := e.Name()
 	held := make([]*fencelock.Lease, n)
-	errs := make([]error, n)
-	atOnce(n, func(i int) { held[i], errs[i] = try(ctx, a, name+strconv.Itoa(i), "a free lock among many") })
-	check(errors.Join(errs...))
+	check(atOnce(n, func(i int) (err error) {
+		held[i], err = try(ctx, a, name+strconv.Itoa(i), "a free lock among many")
+		return err
+	}))
 	waits := make([]<-chan result, n)
 	for i := range n {
 		waits[i] = locking(ctx, b, name+strconv.Itoa(i))
@@ -81,8 +81,7 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 		})
 	}
 	quick()
-	atOnce(n-first, func(i int) { errs[i] = unlock(ctx, held[i], "a holder of many") })
-	check(errors.Join(errs...))
+	check(atOnce(n-first, func(i int) error { return unlock(ctx, held[i], "a holder of many") }))
 	for i := range n - first {
 		r := must(granted(ctx, waits[i], 10*time.Second, fmt.Sprintf("wait %d of %d", i+1, n)))
 		check(unlock(ctx, r.lease, "a waiter of many"))
@@ -144,9 +143,7 @@ func manyUnanswered(ctx context.Context, e *Env) error {
 	for _, link := range links {
 		link.Set(passAll)
 	}
-	errs := make([]error, len(leases))
-	atOnce(len(leases), func(i int) { errs[i] = unlock(ctx, leases[i], "one of many") })
-	return errors.Join(errs...)
+	return atOnce(len(leases), func(i int) error { return unlock(ctx, leases[i], "one of many") })
 }
 
 // slowly opens a client to which each way takes so long, where the link can do that, until its end is called.
@@ -169,16 +166,23 @@ func passedTo(ctx context.Context, holder *fencelock.Lease, waiter <-chan result
 	return unlock(ctx, passed(ctx, holder, waiter), "the waiter")
 }
 
-// atOnce calls do for 0 to n-1, sixteen at a time, and waits for all of them.
-func atOnce(n int, do func(int)) {
-	places := make(chan struct{}, 16)
+// atOnce calls do for 0 to n-1, sixteen at a time, waits for all of them, and returns the first error.
+func atOnce(n int, do func(int) error) error {
+	places, first := make(chan struct{}, 16), make(chan error, 1)
 	var wg sync.WaitGroup
 	for i := range n {
 		places <- struct{}{}
 		wg.Go(func() {
-			do(i)
+			if err := do(i); err != nil {
+				select {
+				case first <- err:
+				default:
+				}
+			}
 			<-places
 		})
 	}
 	wg.Wait()
+	close(first)
+	return <-first
 }

@@ -59,7 +59,7 @@ func noCircle(ctx context.Context, e *Env, ls []*fencelock.Locker) error {
 	}
 	err := waiting(ctx, ls[3], names[0], 3) // none of them waits for another one
 	for _, le := range held {
-		err = errors.Join(err, unlock(ctx, le, "who has all three"))
+		err = errors.Join(err, unlock(ctx, le, "the holder of all three"))
 	}
 	wg.Wait()
 	close(errs)
@@ -83,7 +83,7 @@ func allOrNone(ctx context.Context, e *Env, ls []*fencelock.Locker) error {
 	}))
 	check(waiting(ctx, ls[1], names[1], 1))
 	check(held(ctx, ls[2], names[0], "while LockAll waits for the name behind it"))
-	check(e.free(ctx, ls[2], names[2])) // what comes behind the one that it waits for
+	check(e.free(ctx, ls[2], names[2])) // the name behind the one that it waits for
 	cancel()
 	select {
 	case err := <-done:

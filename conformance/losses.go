@@ -30,7 +30,7 @@ var losses = []Rule{
 	},
 	{
 		Name: "D3", What: "a black-holed holder is told before another is granted the lock",
-		Why:   "This is what a lease is for; most libraries tell too late.",
+		Why:   "A lease is there for this, and most libraries tell too late.",
 		Needs: Needs{Link: true}, Alone: true, Solo: ForMeasure, Check: toldFirst,
 	},
 	{
@@ -136,7 +136,7 @@ func (e *Env) revokedOnce(
 	e.Notef("%s: told after %v", how, told.Sub(began).Round(time.Millisecond))
 	check(want(le.Unlock(ctx), fencelock.ErrLost, how+": Unlock"))
 	must(cycle(ctx, b, name, how+": the next"))
-	// Break is about one lock; what takes it away otherwise may end a session with all its locks.
+	// Break is about one lock. Taken away otherwise, it may end a session with all its locks.
 	if err := bystander.Err(); err != nil && strings.HasPrefix(how, "Break") {
 		return fmt.Errorf("%s: another lease of its holder: got %w, want it held", how, err)
 	}
@@ -157,7 +157,7 @@ func toldFirst(ctx context.Context, e *Env) error {
 		witness := atDeadline(le)
 		r := must(granted(ctx, next, 2*e.TTL()+time.Second+e.Slack(), "the next"))
 		var at time.Time
-		select { // an event takes its way through the observer's goroutine; its time is that of the loss
+		select { // the event comes by the observer's goroutine, and has the time of the loss
 		case at = <-told:
 		case <-time.After(time.Second):
 			return errors.New("the next was granted the lock and the old holder has not been told")
@@ -166,8 +166,8 @@ func toldFirst(ctx context.Context, e *Env) error {
 			if late, ahead := (<-witness).Sub(le.Deadline()), r.at.Sub(le.Deadline()); late < ahead/2 {
 				return fmt.Errorf("the old holder was told %v after the next was granted the lock", at.Sub(r.at))
 			}
-			// The machine stalled: a timer that has nothing to do with the library was as late. What a
-			// holder that looks at its lease sees is a matter of the clock, not of timers.
+			// The machine stalled: a timer that has nothing to do with the library was as late. A holder that
+			// looks at its lease is told by the clock, not by a timer.
 			at = le.Deadline()
 			e.Notef("the machine stalled over the deadline; counted from the Deadline itself")
 		}
@@ -211,7 +211,7 @@ func (ch lossAt) Observe(_ context.Context, e fencelock.Event) {
 }
 
 func shortSilence(ctx context.Context, e *Env) error {
-	ttl := 2 * e.Kept() // a quarter of it is what a stalled machine may take
+	ttl := 2 * e.Kept() // a stalled machine may take a quarter of it
 	a, link := must2(e.OpenThrough(ctx, fencelock.WithTTL(ttl)))
 	le := must(try(ctx, a, e.Name(), "a free lock"))
 	silence := ttl * 3 / 8 // longer than from one renewal to the next
@@ -219,7 +219,7 @@ func shortSilence(ctx context.Context, e *Env) error {
 		check(sleep(ctx, ttl/3))
 		link.Set(blackHole)
 		check(sleep(ctx, silence))
-		if round == 1 && !e.traits.LeasePerConn { // what was on its way is lost
+		if round == 1 && !e.traits.LeasePerConn { // a cut loses what is on its way
 			link.Cut()
 		}
 		link.Set(passAll)
@@ -251,9 +251,10 @@ func stoppedHolder(ctx context.Context, e *Env) error {
 func monotonicDeadline(ctx context.Context, e *Env) error {
 	a := must(e.Open(ctx))
 	le := must(try(ctx, a, e.Name(), "a free lock"))
+	// Two times that both have a monotonic reading are compared by it alone. Round takes the reading away.
+	monotonic := func(t time.Time) bool { return t != t.Round(0) }
 	for _, when := range []string{"granted", "renewed"} {
-		// A time with a monotonic reading is compared by it alone, and prints it. (In virtual time none has.)
-		if m := " m="; strings.Contains(time.Now().String(), m) && !strings.Contains(le.Deadline().String(), m) {
+		if monotonic(time.Now()) && !monotonic(le.Deadline()) { // in virtual time no time has a reading
 			return fmt.Errorf("%s: the Deadline %v has no monotonic reading", when, le.Deadline())
 		}
 		check(want(le.Renew(ctx), nil, "Renew"))
@@ -263,7 +264,7 @@ func monotonicDeadline(ctx context.Context, e *Env) error {
 
 func lockAfterLoss(ctx context.Context, e *Env) error {
 	a, b := must2(e.Two(ctx))
-	if e.h.Store != nil { // what tells the old holder of its loss ends a while after its TTL, which is a short one here
+	if e.h.Store != nil { // a mark that tells the old holder of its loss ends a while after its TTL, so that is short
 		le := must(try(ctx, a, e.Name(), "a free lock", e.kept()))
 		check(b.Break(ctx, le.Name()))
 		check(e.learns(ctx, le))

@@ -140,8 +140,8 @@ func slowTry(_ *rig, d core.Caller, _ Client) core.Caller {
 	}}
 }
 
-// deafWait looks at its ctx only when its poll of 900 ms comes round.
-func deafWait(_ *rig, d core.Caller, _ Client) core.Caller {
+// looksLate looks at its ctx only when its poll of 900 ms comes round.
+func looksLate(_ *rig, d core.Caller, _ Client) core.Caller {
 	return &changed{Caller: d, acquire: func(ctx context.Context, r *backend.Request) (backend.Grant, error) {
 		began := time.Now()
 		g, err := d.Acquire(ctx, r)

@@ -253,7 +253,7 @@ func (r *rig) shared(context.Context) (*Shared, error) {
 				switch {
 				case req.Wait:
 					return own.Acquire(ctx, req)
-				case r.mistake.flaw == deafOfClient:
+				case r.mistake.flaw == ctxUnheeded:
 					ctx = context.WithoutCancel(ctx)
 				}
 				return lent.Acquire(ctx, req)

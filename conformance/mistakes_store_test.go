@@ -289,6 +289,8 @@ func (s *toy) span(o *order) time.Duration {
 		return o.TTL + o.Grace + 5*time.Second
 	case graceIgnored:
 		return o.TTL
+	case shortNumbers:
+		return time.Duration(int32((o.TTL+o.Grace)/time.Millisecond)) * time.Millisecond
 	}
 	return o.TTL + o.Grace
 }
@@ -375,6 +377,14 @@ func (s *toy) list(prefix, name string) (all []backend.Info, left []string) {
 				info.Waiters++
 			case ownerUnknown:
 				info.Owner = s.asker
+			case ownerLine:
+				info.Owner, _, _ = strings.Cut(info.Owner, "\n")
+			case otherUnit:
+				info.ExpiresIn *= 1000
+			case takenForLeak:
+				info.Leaked = true
+			case listedTwice:
+				all = append(all, info)
 			}
 			all, left = append(all, info), append(left, l.name)
 		}

@@ -27,6 +27,10 @@ const (
 	prefixCut   flaw = "prefix cut"
 
 	ownerUnknown  flaw = "owner of the last request"
+	ownerLine     flaw = "owner cut at the end of a line"
+	otherUnit     flaw = "expiry shown in another unit"
+	takenForLeak  flaw = "every lock shown as leaked"
+	listedTwice   flaw = "names listed twice"
 	databasesMeet flaw = "two databases share their locks"
 	prefixPattern flaw = "List takes the prefix for a pattern"
 	listPattern   flaw = "List takes names for a pattern"
@@ -44,6 +48,7 @@ const (
 	neverExpires    flaw = "never expires"
 	expiresEarly    flaw = "expiry before the TTL"
 	expiresLate     flaw = "expiry 5 s late"
+	shortNumbers    flaw = "TTL in 32 bits"
 	graceIgnored    flaw = "grace ignored"
 	sharedTTL       flaw = "one TTL for all leases"
 	lifetime        flaw = "bounded lifetime"
@@ -93,7 +98,7 @@ const (
 	closesGiven  flaw = "given client closed"
 	changesGiven flaw = "given client changed"
 
-	deafOfClient   flaw = "ctx not seen while the client is used up"
+	ctxUnheeded    flaw = "ctx not seen while the client is used up"
 	renewsByClient flaw = "renewals by the program's client"
 	closeWaits     flaw = "Close waits for a closed client"
 	clientIsHolder flaw = "the client is the holder"

@@ -13,7 +13,7 @@ import (
 var hostileNodes = []Rule{
 	{
 		Name: "K1", What: "the member that a holder is connected to hangs with it, just after a renewal",
-		Why:   "A member may confirm what those that go on have not heard of, and they free the lock too soon.",
+		Why:   "A member may confirm a renewal that the others have not heard of, and they free the lock too soon.",
 		Needs: Needs{Member: true}, Alone: true, Check: memberHangs,
 	},
 }
@@ -23,7 +23,7 @@ func memberHangs(ctx context.Context, e *Env) error {
 	link, member := must2(e.h.Member(ctx))
 	e.onClose(link.Close)
 	for i := range e.count(3, 5, 10) {
-		// Another client each time: what it does not know yet is part of it.
+		// Another client each time, which has learnt nothing from the trial before.
 		a := must(e.open(ctx, Client{Prefix: e.prefix, Link: link}, e.kept()))
 		part(fmt.Sprintf("trial %d", i+1), func() error { return e.memberHangs(ctx, a, b, link, member) })
 	}

@@ -62,9 +62,8 @@ func waiterCutOff(ctx context.Context, e *Env) error {
 	b, link := must2(e.OpenThrough(ctx, fencelock.WithTTL(ttl)))
 	c := must(e.Open(ctx))
 	name := e.Name()
-	le := must(try(ctx, a, name, "a free lock"))
-	waiter := locking(ctx, b, name)
-	check(waiting(ctx, a, name, 1))
+	le, line := lined(ctx, a, name, b)
+	waiter := line[0]
 	link.Set(blackHole)
 	check(sleep(ctx, 2*ttl))
 	link.Set(passAll)

@@ -63,12 +63,8 @@ func passedOnAndBroken(ctx context.Context, e *Env) error {
 
 // begin makes a holder that the store knew to have others behind it, as the engine reserves numbers for those.
 func (p *passing) begin(ctx context.Context) {
-	first := must(try(ctx, p.here, p.name, "a free lock"))
-	second := locking(ctx, p.here, p.name)
-	check(waiting(ctx, p.there, p.name, 1))
-	check(unlock(ctx, first, "the first"))
-	r := must(granted(ctx, second, 10*time.Second, "the second"))
-	p.le, p.next = r.lease, locking(ctx, p.here, p.name)
+	first, line := lined(ctx, p.here, p.name, p.here)
+	p.le, p.next = passed(ctx, first, line[0]), locking(ctx, p.here, p.name)
 	// It is in line a moment later, and the lock is passed on to it only for a few milliseconds from now.
 	check(sleep(ctx, 300*time.Microsecond))
 }
@@ -82,7 +78,7 @@ func (p *passing) broken(ctx context.Context, by *fencelock.Locker, late bool) e
 	}
 	check(want(by.Break(ctx, p.name), nil, "Break"))
 	if late { // a try is refused where the Lock here stands in the store's queue
-		r := <-trying(ctx, p.there, p.name)
+		r := <-calling(ctx, p.there.Mutex(p.name).TryLock)
 		switch {
 		case r.err == nil:
 			got, theirs = append(got, r), nil
@@ -111,7 +107,7 @@ func (p *passing) passed(ctx context.Context, by *fencelock.Locker) error {
 	return p.follow(ctx, nil, theirs, locking(ctx, p.here, p.name))
 }
 
-// follow checks that the leases of got, which are held, and of those who wait are granted one after
+// follow checks that the leases of got, which are held, and the leases that come on waiting are granted one after
 // the other, each with a higher token than the one before it.
 func (p *passing) follow(ctx context.Context, got []result, waiting ...<-chan result) error {
 	var left []<-chan result

@@ -111,7 +111,32 @@ func slots(ctx context.Context, e *Env) error {
 	for _, le := range held {
 		check(unlockIf(ctx, le))
 	}
-	return nil
+	return e.manySlots(ctx, ls[0])
+}
+
+// manySlots takes many permits of one name, each of which has a slot of its own.
+func (e *Env) manySlots(ctx context.Context, l *fencelock.Locker) error {
+	n := e.count(70, 200, backend.MostPermits)
+	if e.traits.LeasePerConn {
+		n = 10
+	}
+	n = min(n, e.traits.Permits)
+	s := l.Semaphore(e.Name(), n)
+	out := map[int]*fencelock.Lease{}
+	for i := range n {
+		le := must(take(ctx, s.TryAcquire, fmt.Sprintf("permit %d of %d", i+1, n)))
+		if twin := out[le.Slot()]; twin != nil || le.Slot() < 0 || le.Slot() >= n {
+			return fmt.Errorf("permit %d of %d: got slot %d (out already: %v)", i+1, n, le.Slot(), twin != nil)
+		}
+		out[le.Slot()] = le
+	}
+	check(refused(ctx, s.TryAcquire, fmt.Sprintf("one more than %d", n)))
+	info, err := l.Inspect(ctx, out[0].Name())
+	if err != nil || info.Holders != n || info.Holds != nil && len(info.Holds) != min(n, backend.MostHolds) {
+		return fmt.Errorf("with %d permits out: got %d holders, of whom %d are shown, %w",
+			n, info.Holders, len(info.Holds), err)
+	}
+	return atOnce(n, func(slot int) error { return unlock(ctx, out[slot], "one of many permits") })
 }
 
 func permitAgain(ctx context.Context, e *Env) error {
@@ -164,12 +189,12 @@ func releasedTwice(ctx context.Context, e *Env) error {
 
 func wokenCounts(ctx context.Context, e *Env) error {
 	d := e.caller(ctx)
-	deaf, link := must2(e.OpenThrough(ctx))
+	silent, link := must2(e.OpenThrough(ctx))
 	l := must(e.Open(ctx))
 	name := e.Name()
 	first := must(acquire(ctx, d, e.permit(name, 2, false), "the first"))
 	second := must(acquire(ctx, d, e.permit(name, 2, false), "the second"))
-	line := calling(ctx, deaf.Semaphore(name, 2).Acquire)
+	line := calling(ctx, silent.Semaphore(name, 2).Acquire)
 	check(waiting(ctx, l, name, 1))
 	link.Set(blackHole)
 	check(release(ctx, d, first, "the first"))

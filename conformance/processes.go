@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -104,7 +105,7 @@ func (e *Env) holderGone(ctx context.Context, how string, graceOfTry time.Durati
 		} else {
 			check(until(ctx, bound, who, func() (bool, error) {
 				var err error
-				if le, err = b.Mutex(name).TryLock(ctx); isLocked(err) {
+				if le, err = b.Mutex(name).TryLock(ctx); errors.Is(err, fencelock.ErrLocked) {
 					err = nil
 				}
 				return le != nil, err

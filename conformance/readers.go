@@ -36,7 +36,7 @@ func (e *Env) told(round func() (queued, took time.Duration, err error)) error {
 				"(the last one took %v), want them told", not, told+not, took.Round(time.Millisecond))
 		}
 	}
-	e.Notef("the machine is too busy to see who was told of a grant")
+	e.Notef("the machine is too busy to show whether waiters were told of a grant")
 	return nil
 }
 
@@ -208,13 +208,12 @@ func writerBesideNewcomers(ctx context.Context, e *Env, here, there *fencelock.L
 func sharedReentry(ctx context.Context, e *Env) error {
 	plain := must(e.Open(ctx))
 	again := must(e.Open(ctx, fencelock.WithReentrancy()))
-	type lock = func(context.Context) (*fencelock.Lease, error)
-	of := func(l *fencelock.Locker, name string) map[string][2]lock {
+	of := func(l *fencelock.Locker, name string) map[string][2]locks {
 		m := l.RWMutex(name)
-		all := map[string][2]lock{"Lock": {m.Lock, m.TryLock}, "RLock": {m.RLock, m.TryRLock}}
+		all := map[string][2]locks{"Lock": {m.Lock, m.TryLock}, "RLock": {m.RLock, m.TryRLock}}
 		if e.traits.Permits >= 3 {
 			s := l.Semaphore(name, 3)
-			all["Acquire"] = [2]lock{s.Acquire, s.TryAcquire}
+			all["Acquire"] = [2]locks{s.Acquire, s.TryAcquire}
 		}
 		return all
 	}
@@ -226,10 +225,10 @@ func sharedReentry(ctx context.Context, e *Env) error {
 			what := inner + " in " + outer
 			for _, l := range []*fencelock.Locker{plain, again} {
 				name := e.Name()
-				locks := of(l, name)
-				le := must(take(ctx, locks[outer][1], outer))
+				ways := of(l, name)
+				le := must(take(ctx, ways[outer][1], outer))
 				carried, cancel := le.Context(ctx)
-				err := within(carried, e, l, le, locks[inner], what, l == again && joins[what])
+				err := within(carried, e, l, le, ways[inner], what, l == again && joins[what])
 				cancel()
 				check(errors.Join(err, unlock(ctx, le, outer)))
 				check(e.free(ctx, l, name))
@@ -239,13 +238,12 @@ func sharedReentry(ctx context.Context, e *Env) error {
 	return nil
 }
 
-// within calls Lock and TryLock, or what stands for them, with a ctx that carries le. They join its hold, or say
-// at once that they cannot.
+// within calls the two methods with a ctx that carries le: one that waits, and its try. Each joins the hold, or says at
+// once that it cannot.
 func within(
-	ctx context.Context, e *Env, l *fencelock.Locker, le *fencelock.Lease,
-	locks [2]func(context.Context) (*fencelock.Lease, error), what string, joins bool,
+	ctx context.Context, e *Env, l *fencelock.Locker, le *fencelock.Lease, ways [2]locks, what string, joins bool,
 ) error {
-	for i, lock := range locks {
+	for i, lock := range ways {
 		r := result{err: errors.New("it waits")}
 		select {
 		case r = <-calling(ctx, lock):
@@ -301,7 +299,7 @@ func readersAt(ctx context.Context, e *Env, guard fence.Guard) error {
 		}
 		check(shows(writer, fencelock.ErrStale, "a writer that readers have overtaken"))
 		for _, le := range in {
-			// What it read is good for as long as the token stays: no writer was there.
+			// A reader may write what it read as long as the token stays: no writer was there.
 			check(shows(le, nil, "a reader while others leave"))
 			check(unlock(ctx, le, "a reader"))
 		}

@@ -3,8 +3,12 @@ package conformance
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
+
+	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // A run whose ctx has ended says so, whichever rules it has checked: nobody is to take it for one that kept them all.
@@ -28,6 +32,31 @@ func TestReportOfACtxThatEnds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A driver that heeds no ctx keeps its rule from ending, and no other: the report names it.
+func TestReportOfARuleThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(&mistake{alter: func(r *rig, d core.Caller, _ Client) core.Caller {
+			return &changed{Caller: d, acquire: func(ctx context.Context, req *backend.Request) (backend.Grant, error) {
+				if req.Wait {
+					<-r.store.stop
+				}
+				return d.Acquire(ctx, req)
+			}}
+		}})
+		defer close(r.store.stop)
+		got := outcome{}
+		for res := range Report(t.Context(), r.harness(), "A1", "A6") {
+			got[res.Rule] = res
+		}
+		if err := got["A1"].Err; err != nil {
+			t.Error(err)
+		}
+		if err := got["A6"].Err; err == nil || !strings.Contains(err.Error(), "does not return") {
+			t.Errorf("got %v, want an error that says that a call does not return", err)
+		}
+	})
 }
 
 // A fault proxy cannot stand before a server whose certificate is for another address.

@@ -51,10 +51,10 @@ func resentIsKept(ctx context.Context, e *Env) error {
 	return release(ctx, d, h, "the waiter")
 }
 
-// keeps sends the request of a hold again, after a pause, and compares what the new grant is trusted with what the
-// store keeps.
+// keeps sends the request of a hold again, after a pause, and compares how long the new grant is trusted with how long
+// the store keeps it.
 func (e *Env) keeps(ctx context.Context, d core.Caller, h *core.Hold, when string) *core.Hold {
-	check(sleep(ctx, e.TTL())) // a tenth of its TTL, and many times what is allowed for
+	check(sleep(ctx, e.TTL())) // a tenth of its TTL, and many times the margin
 	asked := backend.Now()
 	again := must(acquire(ctx, d, h.Request, "the same, sent again "+when))
 	if again.Token != h.Token {

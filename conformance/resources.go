@@ -2,9 +2,9 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/fencelock/fencelock"
@@ -14,7 +14,7 @@ import (
 var resources = []Rule{
 	{
 		Name: "J1", What: "nothing is left after many cycles",
-		Why:   "What leaks by one a lock is a dead store in a month.",
+		Why:   "A leak of one thing a lock is a dead store in a month.",
 		Needs: Needs{Store: true}, Alone: true, Solo: Always, Check: nothingLeft,
 	},
 	{
@@ -29,21 +29,18 @@ var resources = []Rule{
 	},
 	{
 		Name: "J4", What: "the caller's client stays as it was",
-		Why:   "A library that closes or changes what it was given breaks its host.",
+		Why:   "A library that closes or changes a client that it was given breaks its host.",
 		Needs: Needs{Given: true}, Check: givenClient,
 	},
 }
 
-// isLocked reports whether err is ErrLocked.
-func isLocked(err error) bool { return errors.Is(err, fencelock.ErrLocked) }
-
 func nothingLeft(ctx context.Context, e *Env) error {
 	rounds := e.count(50, 1000, 1000)
-	// Leave out of the count what a first use starts.
+	// A first use starts things that are not to be counted.
 	check(e.busy(ctx, 10))
-	before := e.settled(ctx)
+	before := goroutines(ctx)
 	check(e.busy(ctx, rounds))
-	after := e.settled(ctx)
+	after := goroutines(ctx)
 	if after > before+5 {
 		return fmt.Errorf("goroutines after %d cycles: got %d, had %d before", rounds, after, before)
 	}
@@ -89,8 +86,8 @@ func (e *Env) busy(ctx context.Context, rounds int) error {
 	return nil
 }
 
-// settled returns the number of goroutines once it does not fall any more.
-func (e *Env) settled(ctx context.Context) int {
+// goroutines returns the number of goroutines once it does not fall any more.
+func goroutines(ctx context.Context) int {
 	least := runtime.NumGoroutine()
 	for same := 0; same < 10; same++ {
 		check(sleep(ctx, 20*time.Millisecond))
@@ -133,14 +130,11 @@ func brokenConnections(ctx context.Context, e *Env) error {
 	a, link := must2(e.OpenThrough(ctx))
 	for range 3 {
 		// Several connections are in the pool when they break.
-		done := make(chan error, 8)
-		for range cap(done) {
-			name := e.Name()
-			go func() { _, err := cycle(ctx, a, name, "before the break"); done <- err }()
-		}
-		for range cap(done) {
-			check(<-done)
-		}
+		name := e.Name()
+		check(atOnce(8, func(i int) error {
+			_, err := cycle(ctx, a, name+strconv.Itoa(i), "before the break")
+			return err
+		}))
 		link.Cut()
 		for i := range 20 {
 			must(cycle(ctx, a, e.Name(), fmt.Sprintf("lock %d after the break", i+1)))
@@ -152,12 +146,9 @@ func brokenConnections(ctx context.Context, e *Env) error {
 func givenClient(ctx context.Context, e *Env) error {
 	d, intact := must2(e.h.Given(ctx))
 	l := must(fencelock.New(d, fencelock.WithTTL(ample)))
-	name := e.Name()
-	le := must(try(ctx, l, name, "a free lock"))
-	ch := locking(ctx, l, name)
-	check(waiting(ctx, l, name, 1))
+	le, line := lined(ctx, l, e.Name(), l)
 	check(unlock(ctx, le, "the holder"))
-	must(granted(ctx, ch, time.Second+e.Slack(), "the waiter"))
+	must(granted(ctx, line[0], time.Second+e.Slack(), "the waiter"))
 	check(want(l.Close(), nil, "Close"))
 	return want(intact(ctx), nil, "the caller's client after Close")
 }

@@ -23,10 +23,10 @@ type Rule struct {
 	Needs Needs
 	// Trait, if set, says why a backend with these traits is exempt; "" if it is not.
 	Trait func(backend.Traits) string
-	// Alone: the rule stops the server, loads the machine or measures the process, so
-	// that no other rule of the backend may run meanwhile.
+	// Alone: no other rule of the backend may run meanwhile, because the rule stops the server, loads the machine or
+	// measures the process.
 	Alone bool
-	// Solo says which rules of other backends may not run meanwhile either, of those that Run checks in this process.
+	// Solo says which rules of other backends that Run checks in this process may not run meanwhile either.
 	Solo  Solo
 	timed bool // Solo holds with small numbers too: the rule judges nothing but time
 	// Check returns nil if the backend keeps the rule, or what it did instead.
@@ -101,7 +101,7 @@ func (r Rule) exempt(h *Harness, t backend.Traits) string {
 	return ""
 }
 
-// Result is what became of one rule.
+// Result is the outcome of one rule.
 type Result struct {
 	Rule     string        `json:"rule"`
 	What     string        `json:"what"`
@@ -113,8 +113,12 @@ type Result struct {
 	Took     time.Duration `json:"took"`
 }
 
-// limit bounds one rule.
-const limit = 2 * time.Minute
+const (
+	// limit bounds one rule: then its ctx ends.
+	limit = 2 * time.Minute
+	// overtime is how long Report waits for a rule after that. The rule closes all that it has opened in that time.
+	overtime = time.Minute
+)
 
 // check checks one rule.
 func (r Rule) check(ctx context.Context, h *Harness, t backend.Traits) (res Result) {
@@ -126,9 +130,10 @@ func (r Rule) check(ctx context.Context, h *Harness, t backend.Traits) (res Resu
 	defer cancel()
 	e := newEnv(h, t, r.Name)
 	began := time.Now()
-	err := r.Check(ctx, e)
-	err = errors.Join(err, e.close())
-	res.Took, res.Notes = time.Since(began), e.notes
+	done := make(chan error, 1)
+	go func() { done <- errors.Join(r.Check(ctx, e), e.close()) }()
+	err := finished(ctx, done)
+	res.Took, res.Notes = time.Since(began), e.noted()
 	why, marked := h.Known[r.Name]
 	switch {
 	case marked && err != nil:
@@ -144,6 +149,22 @@ func (r Rule) check(ctx context.Context, h *Harness, t backend.Traits) (res Resu
 	return res
 }
 
+// finished returns what comes on done. A driver that heeds no ctx may keep its rule from ending: then the rule is left
+// behind, so that a report names it.
+func finished(ctx context.Context, done <-chan error) error {
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(overtime):
+		return fmt.Errorf("it has not ended %v after its ctx has: a call of the driver does not return", overtime)
+	}
+}
+
 // matches reports whether the rule is among only: names or groups; all if it is empty.
 func (r Rule) matches(only []string) bool {
 	return len(only) == 0 || slices.ContainsFunc(only, func(o string) bool {
@@ -151,14 +172,13 @@ func (r Rule) matches(only []string) bool {
 	})
 }
 
-// Solo is what a rule must have for itself.
+// Solo says what a rule must have for itself.
 type Solo int
 
 const (
 	// Never: other backends do not disturb it.
 	Never Solo = iota
-	// ForMeasure: only rules of this kind run beside it. With small numbers it is as Never: the time that it takes
-	// matters more than what it measures.
+	// ForMeasure: only rules of this kind run beside it. With small numbers it is as Never, so that a run is short.
 	ForMeasure
 	// Always: the process, whose goroutines it counts.
 	Always

@@ -19,8 +19,8 @@ import (
 //	func TestMain(m *testing.M) { conformance.Child(); os.Exit(m.Run()) }
 //	func TestConformance(t *testing.T) { conformance.Run(t, harness(t)) }
 //
-// Tests of several backends may be parallel. Rules that measure wait until only such are left, of any backend, and
-// those that count what the process has until no other runs.
+// Tests of several backends may be parallel. A rule that measures waits until only such rules are left, of any backend,
+// and a rule that counts what the process has waits until no other runs.
 //
 // Rules that the backend's Traits or the harness exclude are skipped, with the reason. -short sets h.Short, and the
 // environment variable FENCELOCK_FULL sets h.Full.
@@ -93,9 +93,9 @@ func Run(t *testing.T, h Harness) {
 }
 
 var (
-	// process is read-locked while rules of a backend run, and locked while those run that want it for themselves.
+	// process is read-locked while rules of a backend run, and locked while a rule runs that counts what it has.
 	process sync.RWMutex
-	// loads is read-locked while those run that need not be measured, and locked while any is.
+	// loads is read-locked while rules run that do not measure, and locked while rules measure.
 	loads    sync.RWMutex
 	measures = group{seats: make(chan struct{}, 1+runtime.GOMAXPROCS(0))}
 )
@@ -126,8 +126,8 @@ func (g *group) leave() {
 	}
 }
 
-// seats has a place for each backend whose rules may run beside each other: with more of them they wait for each other
-// longer than a store may take to answer.
+// seats has a place for each backend whose rules may run beside each other. With more backends they would wait for the
+// processor longer than a store may take to answer.
 var seats = make(chan struct{}, 1+3*runtime.GOMAXPROCS(0))
 
 // Check checks every rule and joins the errors of those that are broken.
@@ -206,7 +206,7 @@ func (h *Harness) parallel() int {
 	return 8
 }
 
-// traits opens a first client and asks what the backend promises, and whether it knows who waits.
+// traits opens a first client and asks what the backend promises, and whether it counts waiters.
 func (h *Harness) traits(ctx context.Context) (backend.Traits, error) {
 	if h.Driver == nil {
 		return backend.Traits{}, errors.New("conformance: Harness.Driver is not set")

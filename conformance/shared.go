@@ -14,7 +14,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// shared is group S: what several may hold at once.
+// shared is group S: locks that several may hold at once.
 var shared = []Rule{
 	{
 		Name: "S1", What: "readers hold together, and a writer alone",
@@ -22,7 +22,7 @@ var shared = []Rule{
 		Trait: withReaders, Check: readersTogether,
 	},
 	{
-		Name: "S2", What: "no more than n permits are out, whoever asks",
+		Name: "S2", What: "no more than n permits are out at once",
 		Why:   "One permit more is one connection, one job or one seat more than there is.",
 		Trait: withPermits, Check: permitsBound,
 	},
@@ -32,7 +32,7 @@ var shared = []Rule{
 		Trait: withReaders, Needs: Needs{Told: true, Waiters: true}, Check: writerFirst,
 	},
 	{
-		Name: "S4", What: "a release lets in all at the head of the queue who may hold together",
+		Name: "S4", What: "a release lets in all waiters at the head of the queue that may hold together",
 		Why:   "Readers that are let in one after the other wait for each other as writers do.",
 		Trait: withReaders, Needs: Needs{Told: true}, Check: allLetIn,
 	},
@@ -43,7 +43,7 @@ var shared = []Rule{
 	},
 	{
 		Name: "S6", What: "a dead writer that waits keeps readers out for DeadWaiter at most",
-		Why:   "It may have the lock only after all who read, so its own turn may never come.",
+		Why:   "It may have the lock only after all readers, so its own turn may never come.",
 		Trait: withReaders, Needs: Needs{Process: true, Told: true}, Check: deadWriter,
 	},
 	{
@@ -57,13 +57,13 @@ var shared = []Rule{
 		Trait: withReaders, Check: ownExpiry,
 	},
 	{
-		Name: "S9", What: "where holders asked for different numbers, the least of those present binds",
+		Name: "S9", What: "where holders asked for different numbers, the least number binds all",
 		Why:   "A deploy that changes the number has both at work for a while.",
 		Trait: withPermits, Check: leastBinds,
 	},
 	{
 		Name: "S10", What: "slots are 0 to n-1, no two live ones are alike, and tokens rise in each",
-		Why:   "What is divided by slot is guarded by slot.",
+		Why:   "Work that is divided by slot is guarded by slot.",
 		Trait: withPermits, Check: slots,
 	},
 	{
@@ -92,8 +92,8 @@ var shared = []Rule{
 		Trait: withReaders, Check: breakAll,
 	},
 	{
-		Name: "S16", What: "whoever was woken and has not answered counts",
-		Why:   "Between the two nobody else may take what was kept for him.",
+		Name: "S16", What: "a waiter that was woken and has not asked yet counts",
+		Why:   "Until it asks, nobody else may take the permit that is kept for it.",
 		Trait: withPermits, Needs: Needs{Link: true, Told: true, Waiters: true}, Check: wokenCounts,
 	},
 	{
@@ -103,17 +103,17 @@ var shared = []Rule{
 	},
 	{
 		Name: "S18", What: "a ctx that carries a lease gets ErrDeadlock, or by re-entry another lease on its hold",
-		Why:   "Whoever waits for himself waits for ever, and two upgrades wait for each other.",
+		Why:   "A goroutine that waits for itself waits for ever, and two upgrades wait for each other.",
 		Trait: withReaders, Check: sharedReentry,
 	},
 	{
 		Name: "S19", What: "Inspect tells how a name is held and by how many, and nothing is left",
-		Why:   "Whoever looks for a holder must see that there are several.",
+		Why:   "An operator that looks for the holder must see that there are several.",
 		Trait: withReaders, Needs: Needs{Store: true}, Check: inspectShared,
 	},
 	{
 		Name: "S20", What: "LockAll takes all or none, in one order, and the loss of one ends all",
-		Why:   "Who takes two locks in his own order meets another one who has them the other way round.",
+		Why:   "Two programs that take two locks in different orders wait for each other.",
 		Check: severalNames,
 	},
 	{
@@ -127,7 +127,7 @@ var shared = []Rule{
 		Trait: withReadersAndTokens, Check: eras,
 	},
 	{
-		Name: "E12", What: "a guard refuses no reader that holds, and whom readers or a writer have overtaken",
+		Name: "E12", What: "a guard refuses no reader that holds, and refuses holders that others have overtaken",
 		Why:   "The guards know one number: readers must pass with it, and old writers must not.",
 		Trait: withReadersAndTokens, Check: readersAtGuard,
 	},
@@ -149,27 +149,6 @@ func withPermits(t backend.Traits) string {
 	return ""
 }
 
-// take calls a TryLock, TryRLock or TryAcquire that must succeed.
-func take(
-	ctx context.Context, try func(context.Context) (*fencelock.Lease, error), what string,
-) (*fencelock.Lease, error) {
-	le, err := try(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("%s: got %w, want a lease", what, err)
-	}
-	return le, nil
-}
-
-// refused calls one that must not.
-func refused(ctx context.Context, try func(context.Context) (*fencelock.Lease, error), what string) error {
-	le, err := try(ctx)
-	if err == nil {
-		_ = le.Unlock(ctx)
-		return fmt.Errorf("%s: got a lease (%v, token %d), want %w", what, le.Mode(), le.Token(), fencelock.ErrLocked)
-	}
-	return want(err, fencelock.ErrLocked, what)
-}
-
 // several opens n clients.
 func (e *Env) several(ctx context.Context, n int) []*fencelock.Locker {
 	var all []*fencelock.Locker
@@ -179,7 +158,7 @@ func (e *Env) several(ctx context.Context, n int) []*fencelock.Locker {
 	return all
 }
 
-// soon is within what time a waiter has what came free.
+// soon is within what time a waiter has a lock that came free.
 func (e *Env) soon() time.Duration { return 2*time.Second + e.Slack() }
 
 func readersTogether(ctx context.Context, e *Env) error {
@@ -197,9 +176,6 @@ func readersTogether(ctx context.Context, e *Env) error {
 	check(unlock(ctx, writer, "the writer"))
 	return inTurns(ctx, e, ls, name)
 }
-
-// locks is Lock, RLock or Acquire.
-type locks = func(context.Context) (*fencelock.Lease, error)
 
 // throng has n goroutines take locks and unlock them again, many times each, and calls inside in between.
 func throng(
@@ -309,10 +285,15 @@ func sameMutex(ctx context.Context, e *Env) error {
 	check(unlock(ctx, le, "the Mutex"))
 	le = must(take(ctx, a.RWMutex(name).TryRLock, "a reader"))
 	check(held(ctx, b, name, "a reader holds"))
-	if e.traits.Permits > 0 {
-		check(refused(ctx, b.Semaphore(name, 2).TryAcquire, "a permit beside a reader"))
+	if e.traits.Permits == 0 {
+		return unlock(ctx, le, "the reader")
 	}
-	return unlock(ctx, le, "the reader")
+	check(refused(ctx, b.Semaphore(name, 2).TryAcquire, "a permit beside a reader"))
+	check(unlock(ctx, le, "the reader"))
+	le = must(take(ctx, a.Semaphore(name, 2).TryAcquire, "a permit of two"))
+	check(held(ctx, b, name, "a permit is out"))
+	check(refused(ctx, b.RWMutex(name).TryRLock, "a reader beside a permit"))
+	return unlock(ctx, le, "the permit")
 }
 
 func breakAll(ctx context.Context, e *Env) error {
@@ -352,8 +333,7 @@ func breakAll(ctx context.Context, e *Env) error {
 
 // breakOne: BreakHold ends the hold that it names, and next, beside it, goes on.
 func breakOne(
-	ctx context.Context, e *Env, ls []*fencelock.Locker, next *fencelock.Lease,
-	lock func(context.Context) (*fencelock.Lease, error),
+	ctx context.Context, e *Env, ls []*fencelock.Locker, next *fencelock.Lease, lock locks,
 ) error {
 	name, who := next.Name(), fmt.Sprintf("%v of two", next.Mode())
 	other := must(take(ctx, lock, who))
@@ -376,7 +356,7 @@ func breakOne(
 	check(want(other.Unlock(ctx), fencelock.ErrLost, "Unlock after BreakHold"))
 	check(next.Renew(ctx))
 	check(refused(ctx, ls[1].RWMutex(name).TryLock, "a writer beside the one that is left"))
-	return want(ls[1].BreakHold(ctx, name, "x"), fencelock.ErrInvalid, "BreakHold of what is no id")
+	return want(ls[1].BreakHold(ctx, name, "x"), fencelock.ErrInvalid, "BreakHold of a bad id")
 }
 
 func inspectShared(ctx context.Context, e *Env) error {

@@ -11,8 +11,7 @@ import (
 	"github.com/fencelock/fencelock/internal/core"
 )
 
-// hostileStalls are rules K30 to K34: what happens while requests, or the store, stand still, the
-// store is full, or a wait is long.
+// hostileStalls are rules K30 to K34: requests or the store stand still, the store is full, a wait is long.
 var hostileStalls = []Rule{
 	{
 		Name: "K30",
@@ -36,11 +35,11 @@ var hostileStalls = []Rule{
 		Name: "K33",
 		What: "a store that is full keeps the leases, frees what is unlocked, " +
 			"and is not asked without end",
-		Why:   "What needs no space must go on, or a full disk takes every lock with it.",
+		Why:   "Calls that need no space must go on, or a full disk takes every lock with it.",
 		Needs: Needs{Fill: true, Link: true}, Alone: true, Check: fullStore,
 	},
 	{
-		Name: "K34", What: "who has waited for long is served before who came later",
+		Name: "K34", What: "a waiter that has waited for long is served before later ones",
 		Why:   "A place that is kept up badly is lost while its owner waits, and others pass by.",
 		Trait: noFIFO, Needs: Needs{Waiters: true}, Check: longWaits,
 	},
@@ -69,9 +68,9 @@ func turnMissed(ctx context.Context, e *Env) error {
 	name := e.Name()
 	le, line := lined(ctx, a, name, b, c)
 	second, third := line[0], line[1]
-	// the push arrives, and what the waiter asks for then does not
+	// The push arrives, and the waiter's next request does not.
 	link.Set(faultproxy.Mode{HoldRequests: true})
-	check(sleep(ctx, 300*time.Millisecond)) // what it had asked for before is answered
+	check(sleep(ctx, 300*time.Millisecond)) // its requests of before are answered
 	check(unlock(ctx, le, "the holder"))
 	most := 3*e.traits.DeadWaiter + ttl + 10*time.Second + e.Slack()
 	var next result
@@ -88,7 +87,7 @@ func turnMissed(ctx context.Context, e *Env) error {
 	case <-time.After(most):
 		return fmt.Errorf("the third, while the second is not heard: not granted within %v", most)
 	}
-	link.Set(passAll) // what the second asked for arrives
+	link.Set(passAll) // the second's request arrives
 	told := false
 	select {
 	case s := <-second:
@@ -216,7 +215,7 @@ func fullStore(ctx context.Context, e *Env) error {
 		}
 		check(unlockIf(ctx, r.lease))
 	case <-time.After(5*time.Second + e.traits.DeadWaiter):
-		return errors.New("who waited while the store was full got neither the lock nor an error")
+		return errors.New("the waiter got neither the lock nor an error while the store was full")
 	}
 	for _, name := range names {
 		r := must(granted(
@@ -230,8 +229,8 @@ func fullStore(ctx context.Context, e *Env) error {
 	return e.emptyWithin(ctx, 10*time.Second)
 }
 
-// fewRequests tries locks while the store is full: what could not be done is asked for again now and then only. Whether
-// a try is granted is the store's business.
+// fewRequests tries locks while the store is full. A request that it refuses is sent again now and then only. The store
+// may grant a try or not.
 func (e *Env) fewRequests(ctx context.Context, l *fencelock.Locker, link Link) error {
 	const perTry, watched = 20, 3 * time.Second
 	tries := e.count(10, 50, 50)

@@ -3,29 +3,86 @@
 package conformance
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"sync"
 	"testing"
 	"time"
 )
 
-// If the machine stands still, a rule waits so much longer.
+// standstillEnv is set in the process that is stopped.
+const standstillEnv = "FENCELOCK_CONFORMANCE_STANDSTILL"
+
+// If the machine stands still, a rule waits so much longer. The test stops this binary, which it runs again.
 func TestStandstillIsNoDelay(t *testing.T) {
-	pid := os.Getpid()
-	sh := exec.CommandContext(t.Context(), "sh", "-c", fmt.Sprintf("kill -STOP %d; sleep 1; kill -CONT %d", pid, pid))
-	if err := sh.Start(); err != nil {
-		t.Skip(err)
+	if os.Getenv(standstillEnv) != "" {
+		waitOverAStandstill(t)
+		return
 	}
-	ch := make(chan result, 1)
-	time.AfterFunc(100*time.Millisecond, func() { // two steps, of which each may be late
-		time.AfterFunc(50*time.Millisecond, func() { ch <- result{} })
-	})
-	began := time.Now()
-	if _, err := granted(t.Context(), ch, 300*time.Millisecond, "what comes after 150 ms"); err != nil {
-		t.Errorf("after %v: %v", time.Since(began), err)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := sh.Wait(); err != nil {
+	p := &Process{cmd: exec.CommandContext(t.Context(), exe, "-test.run=^"+t.Name()+"$")}
+	p.cmd.Env = append(os.Environ(), standstillEnv+"=1")
+	ownGroup(p.cmd)
+	out, err := p.cmd.StdoutPipe()
+	if err == nil {
+		err = p.cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := bufio.NewReader(out)
+	if _, err := said.ReadString('\n'); err != nil {
 		t.Error(err)
 	}
+	if err := p.Stop(); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(1500 * time.Millisecond)
+	if err := p.Continue(); err != nil {
+		t.Error(err)
+	}
+	rest, _ := io.ReadAll(said)
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("the process that was stopped: %v\n%s", err, rest)
+	}
+}
+
+// waitOverAStandstill waits in each way for half a second, of at most 750 ms. The half second is two timers one after
+// the other, so that a timer of the wait that is late fires before the second.
+func waitOverAStandstill(t *testing.T) {
+	const half, most = 250 * time.Millisecond, 750 * time.Millisecond
+	came, isThere := make(chan result, 1), make(chan struct{})
+	time.AfterFunc(half, func() {
+		time.AfterFunc(half, func() {
+			came <- result{}
+			close(isThere)
+		})
+	})
+	var waits sync.WaitGroup
+	waits.Go(func() {
+		if _, err := granted(t.Context(), came, most, "what comes"); err != nil {
+			t.Errorf("granted: %v", err)
+		}
+	})
+	waits.Go(func() {
+		if err := until(t.Context(), most, "what comes", func() (bool, error) {
+			select {
+			case <-isThere:
+				return true, nil
+			default:
+				return false, nil
+			}
+		}); err != nil {
+			t.Errorf("until: %v", err)
+		}
+	})
+	time.Sleep(50 * time.Millisecond) // both have begun
+	fmt.Println("it waits")
+	waits.Wait()
 }

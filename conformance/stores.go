@@ -10,7 +10,7 @@ import (
 	"github.com/fencelock/fencelock"
 )
 
-// hostileStores are rules K5: the store refuses, hangs, is full, is demoted, vanishes, and comes back.
+// hostileStores are rules K5: the store refuses or hangs, and comes back.
 var hostileStores = []Rule{
 	{
 		Name: "K5",
@@ -21,16 +21,9 @@ var hostileStores = []Rule{
 		// Alone: when the store is back, all connect to it at once, and others would wait for their turn.
 		Needs: Needs{Link: true, Store: true}, Alone: true, Check: storeOutOfReach,
 	},
-	{
-		Name: "K48",
-		What: "the store's server stands still and goes on: nothing is lost, " +
-			"Unlock works later, nothing is left",
-		Why:   "A server that pauses for a backup or a full disk answers nobody, and then everybody at once.",
-		Needs: Needs{Server: true, Store: true}, Alone: true, Check: serverStandsStill,
-	},
 }
 
-// hiccup is how long the outages of these rules last: less than a waiter's patience, and than any lease.
+// hiccup is how long the outages of this rule last: less than a waiter's patience, and than any lease.
 const hiccup = 2 * time.Second
 
 func storeOutOfReach(ctx context.Context, e *Env) error {
@@ -47,23 +40,14 @@ func storeOutOfReach(ctx context.Context, e *Env) error {
 		a, link := must2(e.OpenThrough(ctx))
 		c := e.contended(ctx, a)
 		part(fmt.Sprintf("the store %s for %v", kind.what, hiccup), func() error {
-			return e.hiccup(ctx, c, func() error { kind.fail(link); return nil }, func() error {
-				link.Set(passAll)
-				return nil
-			})
+			return e.hiccup(ctx, c, func() { kind.fail(link) }, func() { link.Set(passAll) })
 		})
 	}
 	return nil
 }
 
-func serverStandsStill(ctx context.Context, e *Env) error {
-	a := must(e.Open(ctx))
-	c := e.contended(ctx, a)
-	return e.hiccup(ctx, c, e.h.Server.Pause, e.h.Server.Resume)
-}
-
-// hiccup makes the store fail for a while under much work of a, and checks what has become of it.
-func (e *Env) hiccup(ctx context.Context, c *contended, fail, mend func() error) error {
+// hiccup makes the store fail for a while under much work of a, and checks the outcome of that work.
+func (e *Env) hiccup(ctx context.Context, c *contended, fail, mend func()) error {
 	const n = 10
 	extra := make([]*fencelock.Lease, n)
 	for i := range extra {
@@ -73,7 +57,7 @@ func (e *Env) hiccup(ctx context.Context, c *contended, fail, mend func() error)
 	for i := range tried {
 		tried[i] = e.Name()
 	}
-	check(fail())
+	fail()
 	began := time.Now()
 	results, tries := make([]error, n), make([]error, len(tried))
 	var seen error
@@ -97,11 +81,12 @@ func (e *Env) hiccup(ctx context.Context, c *contended, fail, mend func() error)
 		})
 	}
 	err := sleep(ctx, hiccup-time.Since(began))
-	check(errors.Join(err, mend()))
+	mend()
+	check(err)
 	work.Wait()
 	check(seen)
 	for _, err := range tries {
-		if isLocked(err) {
+		if errors.Is(err, fencelock.ErrLocked) {
 			return fmt.Errorf("TryLock of a free lock meanwhile: got %w, and nobody has it", err)
 		}
 	}

@@ -15,17 +15,17 @@ import (
 	"github.com/fencelock/fencelock/internal/core"
 )
 
-// The modes of a sound link and of a dead one.
+// The modes of a sound link, of one that lets no reply through, and of a dead one.
 var (
-	passAll   = faultproxy.Mode{}
-	blackHole = faultproxy.BlackHole
+	passAll     = faultproxy.Mode{}
+	holdReplies = faultproxy.Mode{HoldReplies: true}
+	blackHole   = faultproxy.BlackHole
 )
 
-// failed is what check panics with. A rule that fails stops there.
+// failed is the value of check's panic. A rule that fails stops there.
 type failed struct{ err error }
 
-// check ends the rule with err, unless that is nil. Of other goroutines than the rule's only those may call it that
-// are inside stopped.
+// check ends the rule with err, unless that is nil. Another goroutine than the rule's calls it only inside stopped.
 func check(err error) {
 	if err != nil {
 		panic(failed{err})
@@ -43,12 +43,12 @@ func must2[T, U any](v T, w U, err error) (T, U) {
 	return v, w
 }
 
-// stopping returns f, which returns what check ends it with.
+// stopping returns f, which returns the error that check ends it with.
 func stopping(f func(context.Context, *Env) error) func(context.Context, *Env) error {
 	return func(ctx context.Context, e *Env) error { return stopped(func() error { return f(ctx, e) }) }
 }
 
-// stopped returns what f returns, or what check ends it with.
+// stopped returns what f returns, or the error that check ends it with.
 func stopped(f func() error) (err error) {
 	defer func() {
 		switch r := recover().(type) {
@@ -75,25 +75,38 @@ func nonce() string {
 	return hex.EncodeToString(raw[:])
 }
 
-// try locks once and says what was expected if that failed.
-func try(
-	ctx context.Context, l *fencelock.Locker, name, when string, opts ...fencelock.Option,
-) (*fencelock.Lease, error) {
-	le, err := l.Mutex(name, opts...).TryLock(ctx)
+// locks is a method such as Lock, TryRLock or Acquire.
+type locks = func(context.Context) (*fencelock.Lease, error)
+
+// take calls a method that must return a lease.
+func take(ctx context.Context, lock locks, what string) (*fencelock.Lease, error) {
+	le, err := lock(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%s: TryLock: got %w, want a lease", when, err)
+		return nil, fmt.Errorf("%s: got %w, want a lease", what, err)
 	}
 	return le, nil
 }
 
-// held returns an error unless a TryLock says that the lock is taken.
-func held(ctx context.Context, l *fencelock.Locker, name, when string) error {
-	le, err := l.Mutex(name).TryLock(ctx)
+// refused calls a method that must return ErrLocked.
+func refused(ctx context.Context, lock locks, what string) error {
+	le, err := lock(ctx)
 	if err == nil {
 		_ = le.Unlock(ctx)
-		return fmt.Errorf("%s: another client got the lock (token %d)", when, le.Token())
+		return fmt.Errorf("%s: got a lease (%v, token %d), want %w", what, le.Mode(), le.Token(), fencelock.ErrLocked)
 	}
-	return want(err, fencelock.ErrLocked, when+": TryLock of another client")
+	return want(err, fencelock.ErrLocked, what)
+}
+
+// try is take of a TryLock.
+func try(
+	ctx context.Context, l *fencelock.Locker, name, when string, opts ...fencelock.Option,
+) (*fencelock.Lease, error) {
+	return take(ctx, l.Mutex(name, opts...).TryLock, when+": TryLock")
+}
+
+// held is refused of a TryLock by another client than the holder.
+func held(ctx context.Context, l *fencelock.Locker, name, when string) error {
+	return refused(ctx, l.Mutex(name).TryLock, when+": TryLock of another client")
 }
 
 // want returns an error unless got matches target.
@@ -115,15 +128,12 @@ func live(le *fencelock.Lease, what string) error {
 	return nil
 }
 
-// unlock unlocks and says what was expected if that failed.
+// unlock returns an error unless Unlock returns nil.
 func unlock(ctx context.Context, le *fencelock.Lease, when string) error {
-	if err := le.Unlock(ctx); err != nil {
-		return fmt.Errorf("%s: Unlock: got %w, want nil", when, err)
-	}
-	return nil
+	return want(le.Unlock(ctx), nil, when+": Unlock")
 }
 
-// acquire acquires once at the driver, and says what was expected if that failed.
+// acquire returns the hold of an Acquire at the driver, which must be granted.
 func acquire(
 	ctx context.Context, d core.Caller, r *backend.Request, who string,
 ) (*core.Hold, error) {
@@ -134,7 +144,7 @@ func acquire(
 	return &core.Hold{Request: r, Grant: g}, nil
 }
 
-// release releases once at the driver, and says what was expected if that failed.
+// release returns an error unless Release at the driver returns nil.
 func release(ctx context.Context, d core.Caller, h *core.Hold, who string) error {
 	return want(d.Release(ctx, h), nil, "Release by "+who)
 }
@@ -158,24 +168,36 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// until calls ok every few milliseconds until it is true, or most has passed.
+// stood returns for how long the machine has stood still, as a timer shows that was due at a moment and has fired.
+func stood(due time.Time) time.Duration {
+	late := time.Since(due)
+	if late < 10*time.Millisecond {
+		return 0
+	}
+	return late
+}
+
+// until calls ok every few milliseconds until it is true, or most has passed. The time is added for which the machine
+// stands still meanwhile.
 func until(ctx context.Context, most time.Duration, what string, ok func() (bool, error)) error {
-	end := time.Now().Add(most)
-	for {
+	for end := time.Now().Add(most); ; {
+		over := time.Now().After(end)
 		yes, err := ok()
-		if err != nil || yes {
+		switch {
+		case err != nil || yes:
 			return err
-		}
-		if time.Now().After(end) {
+		case over:
 			return fmt.Errorf("not within %v: %s", most, what)
 		}
-		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+		due := time.Now().Add(5 * time.Millisecond)
+		if err := sleep(ctx, time.Until(due)); err != nil {
 			return err
 		}
+		end = end.Add(stood(due))
 	}
 }
 
-// comes returns what comes on ch within most. If its own timer is late, the machine stood still: that time is added.
+// comes returns what comes on ch within most. The time is added for which the machine stands still meanwhile.
 func comes[T any](ctx context.Context, ch <-chan T, most time.Duration) (got T, in bool, err error) {
 	for left := max(most, 0); ; {
 		due := time.Now().Add(left)
@@ -186,7 +208,7 @@ func comes[T any](ctx context.Context, ch <-chan T, most time.Duration) (got T, 
 		case <-ctx.Done():
 			return got, false, ctx.Err()
 		}
-		if left = time.Since(due); left < 10*time.Millisecond {
+		if left = stood(due); left == 0 {
 			break
 		}
 	}
@@ -229,7 +251,7 @@ func lostBy(le *fencelock.Lease, when string, reasons ...fencelock.Reason) error
 	return nil
 }
 
-// result is what a goroutine's Lock returned, and when.
+// result is what a Lock on a goroutine of its own has returned, and when.
 type result struct {
 	lease *fencelock.Lease
 	err   error
@@ -242,7 +264,7 @@ func locking(ctx context.Context, l *fencelock.Locker, name string, opts ...fenc
 }
 
 // calling starts a call such as Lock, RLock or Acquire on a goroutine of its own.
-func calling(ctx context.Context, lock func(context.Context) (*fencelock.Lease, error)) <-chan result {
+func calling(ctx context.Context, lock locks) <-chan result {
 	ch := make(chan result, 1)
 	go func() {
 		le, err := lock(ctx)
@@ -251,18 +273,13 @@ func calling(ctx context.Context, lock func(context.Context) (*fencelock.Lease, 
 	return ch
 }
 
-// merged returns a channel with what comes from all of these.
+// merged returns a channel on which the results of all come.
 func merged(all ...<-chan result) <-chan result {
 	ch := make(chan result, len(all))
 	for _, one := range all {
 		go func() { ch <- <-one }()
 	}
 	return ch
-}
-
-// trying starts a TryLock on a goroutine of its own.
-func trying(ctx context.Context, l *fencelock.Locker, name string) <-chan result {
-	return calling(ctx, l.Mutex(name).TryLock)
 }
 
 // freeFor is for until: l locks and unlocks the name by TryLock.

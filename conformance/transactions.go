@@ -24,8 +24,8 @@ var errFn = errors.New("the function's error")
 type ending struct {
 	what   string
 	commit bool
-	want   error // what the caller is told matches this; nil: no error
-	as     bool  // and is it as it is
+	want   error // the caller's error matches it; nil: there is none
+	as     bool  // and is the very error
 	end    func(ctx context.Context, e *Env, l *fencelock.Locker, name string) error
 }
 
@@ -141,7 +141,7 @@ func (e *Env) writing(ctx context.Context, l *fencelock.Locker, name string) *fe
 	return le
 }
 
-// doing writes a name inside Do, which then does what end says.
+// doing writes a name inside Do, which then calls end.
 func (e *Env) doing(ctx context.Context, l *fencelock.Locker, name string, end func() error) error {
 	return l.Do(ctx, name, func(ctx context.Context, le *fencelock.Lease) error {
 		if err := e.h.Writes.Write(ctx, le, name); err != nil {

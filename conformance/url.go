@@ -102,45 +102,46 @@ func inMemory() (Harness, error) {
 	}, nil
 }
 
-// DriverStore is the Store of a backend that can be looked at by a client of its own only: open makes it. What a driver
-// does not tell is not seen, so the rules about that (Needs.Behind) are excluded.
+// DriverStore is the Store of a backend that only its own driver can look at: open makes a client. A driver may hide
+// things from it, so the rules about those (Needs.Behind) are excluded.
 func DriverStore(open func(ctx context.Context, prefix string) (backend.Driver, error)) Store {
 	return driverStore(open)
 }
 
 type driverStore func(ctx context.Context, prefix string) (backend.Driver, error)
 
-func (open driverStore) Look(ctx context.Context, prefix, name string) (bool, time.Duration, error) {
-	d, err := open(ctx, prefix)
-	if err != nil {
-		return false, 0, err
-	}
-	defer d.Close()
-	info, err := core.Of(d).Inspect(ctx, name)
-	return info.Held, info.ExpiresIn, err
-}
-
-func (open driverStore) Take(ctx context.Context, prefix, name string) error {
+// with calls look with a client of its own.
+func (open driverStore) with(ctx context.Context, prefix string, look func(backend.Driver) error) error {
 	d, err := open(ctx, prefix)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	return d.Break(ctx, name)
+	return look(d)
 }
 
-func (open driverStore) Left(ctx context.Context, prefix string) ([]string, error) {
-	d, err := open(ctx, prefix)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	var left []string
-	for info, err := range core.Of(d).List(ctx, "") {
-		if err != nil {
-			return nil, err
+func (open driverStore) Look(ctx context.Context, prefix, name string) (held bool, left time.Duration, err error) {
+	err = open.with(ctx, prefix, func(d backend.Driver) error {
+		info, err := core.Of(d).Inspect(ctx, name)
+		held, left = info.Held, info.ExpiresIn
+		return err
+	})
+	return held, left, err
+}
+
+func (open driverStore) Take(ctx context.Context, prefix, name string) error {
+	return open.with(ctx, prefix, func(d backend.Driver) error { return d.Break(ctx, name) })
+}
+
+func (open driverStore) Left(ctx context.Context, prefix string) (left []string, err error) {
+	err = open.with(ctx, prefix, func(d backend.Driver) error {
+		for info, err := range core.Of(d).List(ctx, "") {
+			if err != nil {
+				return err
+			}
+			left = append(left, info.Name)
 		}
-		left = append(left, info.Name)
-	}
-	return left, nil
+		return nil
+	})
+	return left, err
 }

@@ -20,9 +20,7 @@ func wanted(ctx context.Context, e *Env) error {
 }
 
 // wantedByWaiter: a holder is told of a waiter elsewhere, and of no try.
-func wantedByWaiter(
-	ctx context.Context, e *Env, ls []*fencelock.Locker, lock func(context.Context) (*fencelock.Lease, error),
-) error {
+func wantedByWaiter(ctx context.Context, e *Env, ls []*fencelock.Locker, lock locks) error {
 	le := must(take(ctx, lock, "a free lock"))
 	what := fmt.Sprintf("Wanted of %v", le.Mode())
 	wanted := le.Wanted()
@@ -53,7 +51,7 @@ func wantedByWaiter(
 	return unlock(ctx, le, "the holder")
 }
 
-// wantedHere: one that waits in the holder's own process needs no look at the store.
+// wantedHere: the holder is told of a waiter in its own process without a look at the store.
 func wantedHere(ctx context.Context, e *Env, l *fencelock.Locker) error {
 	le := must(try(ctx, l, e.Name(), "a free lock"))
 	wanted := le.Wanted()
@@ -61,7 +59,7 @@ func wantedHere(ctx context.Context, e *Env, l *fencelock.Locker) error {
 	select {
 	case <-wanted:
 	case <-time.After(e.soon()):
-		return errors.New("what Wanted returned is open, and somebody of this process waits")
+		return errors.New("the channel of Wanted is open, and somebody of this process waits")
 	}
 	check(unlock(ctx, le, "the holder"))
 	r := must(granted(ctx, waiter, e.soon(), "the waiter"))

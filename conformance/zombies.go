@@ -22,14 +22,12 @@ func (e *Env) tokenOfTheGrant(ctx context.Context) error {
 	d, link := e.callerThrough(ctx)
 	b := must(e.Open(ctx))
 	first := e.Request(e.Name(), false)
-	first.TTL = 10 * e.TTL() // as below: what the driver has for this TTL is there already
-	// It is connected, and a held reply is that of the grant.
+	first.TTL = 10 * e.TTL() // as below, where a session for this TTL is to be there already
+	// It connects now, so that the first reply to be held is the grant's.
 	check(release(ctx, d, must(acquire(ctx, d, first, "the first")), "the first"))
 	r := e.Request(first.Name, false) // of a store of several nodes, it is at the same one
 	r.TTL = 10 * e.TTL()
-	m := passAll
-	m.HoldReplies = true
-	link.Set(m)
+	link.Set(holdReplies)
 	late := make(chan error, 1)
 	var g backend.Grant
 	go func() {
@@ -79,7 +77,7 @@ func guardRefuses(ctx context.Context, e *Env) error {
 	return nil
 }
 
-// guards are the guards that the rules are about, by what they are.
+// guards are the guards that the rules are about, by name.
 func (e *Env) guards(ctx context.Context) map[string]fence.Guard {
 	guards := map[string]fence.Guard{"fence.Memory": &fence.Memory{}}
 	if e.h.Guard != nil {
@@ -177,7 +175,7 @@ func zombieWriter(ctx context.Context, e *Env) error {
 	name := e.Name()
 	guards := e.guards(ctx)
 	guards["fence.Handler"] = e.overHTTP()
-	// write is what the holder of a token does to every resource.
+	// write writes every resource with a token.
 	write := func(t fencelock.Token) (errs []error) {
 		for what, guard := range guards {
 			if err := guard.Check(ctx, name, t); err != nil {

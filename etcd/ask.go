@@ -89,7 +89,7 @@ func (s *store) ask(ctx context.Context, c *backend.Claim) error {
 		if err := s.Keep(ctx, []*backend.Claim{c}, true)[0]; err != nil {
 			return err
 		}
-		c.Grant = h.grant(c.Request)
+		c.Grant = h.grant()
 		return nil
 	}
 	if c.Floor > 0 {
@@ -114,9 +114,9 @@ func (s *store) ask(ctx context.Context, c *backend.Claim) error {
 	return s.send(ctx, s.first(c, p, l))
 }
 
-// leaseOf returns the lease for the lock: one of its own was confirmed just now, for the Deadline counts from that. It
-// may have half the TTL behind it where an answer is missing, for a member that is silent or slow is to get few
-// requests, and a shared one also for a waiter whose turn has come: the engine renews that at once.
+// leaseOf returns the lease for the lock. A lease of its own was confirmed just now, for the Deadline counts from that.
+// Where an answer is missing, half the TTL may have passed since, for a member that is silent or slow is to get few
+// requests. So it may of a shared lease for a waiter whose turn has come: the engine renews that at once.
 func (s *store) leaseOf(ctx context.Context, c *backend.Claim, p *place) (*lease, error) {
 	age := c.TTL / 8
 	if c.Unsure || p.rev > 0 {
@@ -125,10 +125,10 @@ func (s *store) leaseOf(ctx context.Context, c *backend.Claim, p *place) (*lease
 	if c.Auto {
 		return s.leases.get(ctx, slotOf(c.Request), age)
 	}
-	if c.Unsure && p.own != nil && p.own.within(age) {
-		return p.own, nil
+	if !c.Unsure {
+		age = 0
 	}
-	l, err := s.leases.take(ctx, secs(c.Request), p.own)
+	l, err := s.leases.take(ctx, secs(c.Request), p.own, age)
 	if err == nil {
 		p.own = l
 	}
@@ -199,7 +199,7 @@ func (s *store) unleased(ctx context.Context, err error, l, session *lease) erro
 	switch {
 	case !errors.Is(err, rpctypes.ErrLeaseNotFound): // else nothing was done
 	case session != nil:
-		return errors.Join(err, s.leases.verify(ctx, l, session))
+		s.leases.keepAlive(ctx, []*lease{l, session})
 	default:
 		l.die()
 	}
@@ -245,7 +245,7 @@ func (s *store) looked(c *backend.Claim, p *place, rev int64, answers []*pb.Resp
 // look looks at the queue if somebody is known to be in front of the own entry, or may be, and
 // takes the lock if nobody is. listed: it was read just now.
 func (s *store) look(ctx context.Context, c *backend.Claim, p *place, listed bool) error {
-	// A holder's entry stays one: what was granted is not to be refused when it is sent again.
+	// A holder's entry stays one: a grant is not to be refused when the request is sent again.
 	if !p.holds && s.push.stale(p, listed) {
 		if _, err := s.read(ctx, c, p); err != nil {
 			return err
@@ -254,25 +254,22 @@ func (s *store) look(ctx context.Context, c *backend.Claim, p *place, listed boo
 	// Of a holder's entry the compares decide: it may be gone.
 	if p.rev > 0 && (p.holds || !s.push.blocked(p)) {
 		granted, err := s.turn(ctx, c, p)
-		if !granted && err == nil && p.rev > 0 && p.holds { // by a turn whose answer came too late
-			granted, err = s.turn(ctx, c, p)
-		}
 		if granted || err != nil {
 			return err
 		}
 		if p.rev > 0 && !s.push.blocked(p) {
-			c.Wake(0) // an answer was lost: take the turn from what was seen now
+			c.Wake(0) // an answer was lost: take the turn by the list that was read now
 		}
 	}
 	if p.rev == 0 {
-		return requeue(c, p)
+		return requeue(c)
 	}
 	return s.push.queued(c, p)
 }
 
 // turn moves the own entry under the lock's lease if it is first in the queue, which is the grant.
-// Otherwise it looks who is in front. The gates are compared unless the entry is a holder's, and it
-// is only the answer that was lost.
+// Otherwise it lists the queue. The gates are compared unless the entry is a holder's: then only the
+// answer was lost.
 func (s *store) turn(ctx context.Context, c *backend.Claim, p *place) (bool, error) {
 	l, err := s.leaseOf(ctx, c, p)
 	if err != nil {
@@ -331,9 +328,9 @@ func (s *store) granted(
 
 // held makes h the hold of a claim whose entry is there, and was asked for at began.
 func (s *store) held(c *backend.Claim, p *place, h *hold, began backend.Instant) {
-	h.key, h.rev, h.own = p.key, p.rev, p.own != nil
+	h.key, h.rev = p.key, p.rev
 	p.hold = h
-	c.Grant = h.grant(c.Request)
+	c.Grant = h.grant()
 	c.Sent = max(began.Sub(c.Asked), 0)
 	h.seen.Store(max(p.mod, s.push.seen(p)))
 	s.push.remove(p)

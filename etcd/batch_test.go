@@ -112,7 +112,7 @@ func crowdOfOneName(t *testing.T, r *rig) {
 		t.Errorf("%d grants, want some of each name", grants.Load())
 	}
 	for i := range held {
-		r.awaitFree(t, fmt.Sprint("x", i), time.Second)
+		r.awaitFree(t, fmt.Sprint("x", i))
 	}
 }
 
@@ -160,7 +160,7 @@ func crowdLosesReplies(t *testing.T, r *rig) {
 	})
 	wg.Wait()
 	for i := range 32 {
-		r.awaitFree(t, fmt.Sprint("x", i), 2*time.Second)
+		r.awaitFree(t, fmt.Sprint("x", i))
 	}
 }
 
@@ -228,6 +228,6 @@ func crowdInSilence(t *testing.T, r *rig) {
 		}
 	})
 	for i := range reqs {
-		r.awaitFree(t, fmt.Sprint("x", i), time.Second)
+		r.awaitFree(t, fmt.Sprint("x", i))
 	}
 }

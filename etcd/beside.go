@@ -17,7 +17,7 @@ import (
 
 // Readers and permits. Whether an entry may hold the lock depends on the entries in front of it, which
 // only vanish: once it may, it may for good. A grant also chooses a token and a slot. It chooses them
-// from the queue as it was read at one revision, and its transaction compares that they are right yet.
+// from the queue as it was read at one revision, and its transaction compares that they are still right.
 // Package tests/models/etcd is a model of this, with the compares left out one by one.
 
 const (
@@ -35,13 +35,13 @@ var errRaces = errors.New("others were granted the lock each time before this re
 type seen struct {
 	rev   int64
 	there []*backend.Request // the entries in front, all where there is no own one
-	slots map[int]bool       // those that are out
+	slots map[int]bool       // the slots of the permits that hold
 	// era is the greatest token of the readers that hold, and keeper the entry that has it.
 	era    backend.Token
 	keeper *mvccpb.KeyValue
 	// first is the first entry in front that has not had its turn; nil: there is none.
 	first *mvccpb.KeyValue
-	own   value // what the own entry says
+	own   value // of the own entry
 	base  backend.Token
 	bare  bool // there is no base
 }
@@ -108,7 +108,7 @@ func (s *store) beside(ctx context.Context, c *backend.Claim, p *place) error {
 				return s.push.queued(c, p)
 			}
 		case p.rev == 0 && queues:
-			return requeue(c, p)
+			return requeue(c)
 		case p.holds && !c.Admits(q.there): // they were not there, but in an older state of the store
 			return fmt.Errorf("the store has gone back: %w", backend.ErrLost)
 		case c.Admits(q.there):
@@ -183,7 +183,7 @@ func (s *store) join(ctx context.Context, c *backend.Claim, p *place) error {
 	return s.joined(c, p, resp.Header.Revision, resp.Responses[0])
 }
 
-// choose takes the lock by what was read of the queue, if that is right yet: done. Otherwise it has
+// choose takes the lock by the queue as it was read, if that is still right: done. Otherwise it has
 // read the queue again, and joined it if it listens.
 func (s *store) choose(ctx context.Context, c *backend.Claim, p *place, q *seen) (done bool, err error) {
 	l, err := s.leaseOf(ctx, c, p)
@@ -293,8 +293,8 @@ func (s *store) draw(
 }
 
 // chosen makes the grant of an entry that says v. Where the store has gone back the grant does not count
-// yet, for the queue was another one: the next Ask finds the entry, looks who is in front of it, and draws
-// another token.
+// yet, for the queue was another one: the next Ask finds the entry, looks at the entries in front, and
+// draws another token.
 func (s *store) chosen(
 	c *backend.Claim, p *place, l *lease, pt point, began backend.Instant, v value,
 	resp *pb.TxnResponse,

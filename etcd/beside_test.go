@@ -81,7 +81,7 @@ func recipeBesideReaders(t *testing.T, r *rig) {
 		must(t, m.Unlock(t.Context()))
 		unlock(t, wait.Granted(t, 2*time.Second))
 	}
-	r.awaitFree(t, "x", time.Second)
+	r.awaitFree(t, "x")
 }
 
 // foundersAtOnce: of two readers that both have seen nobody read, one has the token of the other.
@@ -382,7 +382,7 @@ func lostRepliesOfReader(t *testing.T, r *rig) {
 		p.LoseReplyTo(0, nil)
 		unlock(t, le)
 	}
-	r.awaitFree(t, "x", time.Second)
+	r.awaitFree(t, "x")
 }
 
 // lostRepliesOfPermit loses the answer to each chunk of a permit: it takes one.
@@ -408,7 +408,7 @@ func lostRepliesOfPermit(t *testing.T, r *rig) {
 		}
 		p.LoseReplyTo(0, nil)
 	}
-	r.awaitFree(t, "x", time.Second)
+	r.awaitFree(t, "x")
 }
 
 // lateCopyOfReader: a copy of the transaction by which a reader joined another, which comes when it holds already,

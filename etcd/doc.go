@@ -169,6 +169,12 @@
 //     since its grant: it shows 0.
 //   - An answer to a release that is sent again because its answer was lost, if the store's history is
 //     compacted in the seconds between: that is an error then.
+//   - That a released lock is free, if the client has a KV of the program's own (as of package namespace),
+//     a proxy answers that a request was cancelled, and passes it on later. clientv3 repeats such a request
+//     by itself, which that KV hides, so nothing refuses the late copy. It holds the lock until the process
+//     ends or an operator breaks it.
+//   - That a shared lease survives a restore of a backup on a server that is full. The holders are told
+//     in time.
 //
 // # What the server needs
 //

@@ -9,13 +9,12 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/connectivity"
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
 )
 
-// closeMost bounds what Close asks of the server.
+// closeMost bounds the requests of Close.
 const closeMost = time.Second
 
 // Options of [New].
@@ -44,7 +43,7 @@ type store struct {
 	transact committer // over it
 	own      bool      // we opened the client
 	keys     keys
-	// Parts of most transactions, that are the same in all.
+	// Parts that most transactions have in common.
 	getBase, getGates *pb.RequestOp
 	noGatesKey        *pb.Compare
 
@@ -57,7 +56,7 @@ type store struct {
 	history history
 	ids     ids
 	base    atomic.Int64 // as it was seen last
-	slow    atomic.Int32 // how many batches go part by part yet
+	slow    atomic.Int32 // how many more batches go part by part
 }
 
 // New returns a driver over a client that the program has. The client is neither
@@ -105,11 +104,8 @@ func (s *store) close() error {
 	s.push.close()
 	late := time.AfterFunc(closeMost, s.cancel)
 	defer late.Stop()
-	if conn := s.client.ActiveConnection(); conn == nil || conn.GetState() == connectivity.Ready {
-		s.leases.close(s.ctx)
-	}
+	s.leases.close(s.ctx)
 	s.flying.Wait()
-	s.leases.hangUp()
 	s.cancel()
 	if !s.own {
 		return nil
@@ -127,13 +123,12 @@ func (s *store) close() error {
 // hold is the handle of a grant.
 type hold struct {
 	key   string
-	rev   int64                 // its create revision: never another's
+	rev   int64                 // its create revision: no other hold has it
 	lease atomic.Pointer[lease] // the waiters' until the first renewal of a hold that was inherited
-	own   bool                  // the lease is of no other lock
 
-	value                // what its entry holds once it was renewed
-	written atomic.Bool  // that stands in the entry
-	seen    atomic.Int64 // the revision at which it was there last; 0: that of the grant
+	value                // the one of its entry once it was renewed
+	written atomic.Bool  // the entry has that value, or is about to
+	seen    atomic.Int64 // the revision at which it was there last; 0: the revision of the grant
 
 	// For Leave only:
 	sent     bool // a release was sent
@@ -158,15 +153,12 @@ func holdOf(c *backend.Claim) (*hold, error) {
 	return h, nil
 }
 
-// grant is what the engine is told: the Deadline counts from the last confirmation of the lease.
-func (h *hold) grant(r *backend.Request) backend.Grant {
+// grant is the hold as the engine sees it: the Deadline counts from the last confirmation of the lease.
+func (h *hold) grant() backend.Grant {
 	l := h.lease.Load()
 	g := backend.Grant{Token: h.token, Slot: h.slot, Reserved: h.reserve, Asked: l.confirmed(), Handle: h}
-	switch {
-	case l.kind == waits:
+	if l.kind == waits {
 		g.Short = l.granted
-	case l.granted < r.TTL+r.Grace:
-		g.Max = max(l.granted-r.Grace, time.Nanosecond)
 	}
 	return g
 }
@@ -174,10 +166,10 @@ func (h *hold) grant(r *backend.Request) backend.Grant {
 // freeMost is how many keys are kept for later claims.
 const freeMost = 8192
 
-// ids tell the entries of a queue apart. An id is the nonce of the first claim that has it. Once
-// that was released, and no copy of what it sent can be under way, the next claim of the name takes
-// it: until etcd is compacted it looks at every key that has ever been in a range, so a name that
-// is locked a thousand times a second would soon be slow if each time had a key of its own.
+// ids tell the entries of a queue apart. An id is the nonce of the first claim that has it. Once that claim was
+// released, and no copy of its requests can be under way, the next claim of the name takes the id. Until etcd is
+// compacted it looks at every key that has ever been in a range, so a name that is locked a thousand times a second
+// would soon be slow if each time had a key of its own.
 type ids struct {
 	mu   sync.Mutex
 	free map[string]string // by queue

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -39,18 +40,28 @@ func Do(ctx context.Context, send func(context.Context) (int, error)) (int, erro
 // ShareLogins is what a client's Auth becomes.
 func ShareLogins(a clientv3.Auth) clientv3.Auth { return &logins{Auth: a} }
 
-// CutKeepAlives makes every renewal of a lease fail from now on.
-func (d *Driver) CutKeepAlives() {
-	d.store.leases.lc = cutLeases{d.store.leases.lc}
-	d.store.leases.hangUp()
+// KeepAlives returns what makes every renewal of a lease fail from then on. It is called before d is used.
+func (d *Driver) KeepAlives() (cut func()) {
+	l := &cutLeases{LeaseClient: d.store.leases.lc}
+	d.store.leases.lc = l
+	return func() {
+		l.cut.Store(true)
+		d.store.leases.hangUp()
+	}
 }
 
-type cutLeases struct{ pb.LeaseClient }
+type cutLeases struct {
+	pb.LeaseClient
+	cut atomic.Bool
+}
 
-func (cutLeases) LeaseKeepAlive(
-	context.Context, ...grpc.CallOption,
+func (l *cutLeases) LeaseKeepAlive(
+	ctx context.Context, opts ...grpc.CallOption,
 ) (pb.Lease_LeaseKeepAliveClient, error) {
-	return nil, errors.New("cut")
+	if l.cut.Load() {
+		return nil, errors.New("cut")
+	}
+	return l.LeaseClient.LeaseKeepAlive(ctx, opts...)
 }
 
 // Opening is the context under which a stream is opened.

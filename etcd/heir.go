@@ -12,24 +12,24 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Heirs. An entry that says so holds the lock from the moment on at which nobody is in front of it, whether its claim
-// has heard of that or not: a hand-over takes a deletion and its event, and no transaction of the next holder. What
-// that one would compare and read is known without:
+// Heirs. An entry that says so holds the lock from the moment at which no entry is in front of it, whether its claim
+// has heard of that or not. A hand-over takes a deletion and its event, and no transaction of the next holder. The heir
+// knows without one:
 //
 //   - Its place: the watch tells the deletions of a queue in their order, its own among them.
-//   - Its token: the base as of the put of its entry, plus its create revision. Those in front that were heirs too have
-//     lower ones, since their entries were put earlier. A claim that is granted by a transaction writes its own entry
-//     in it. A deletion shows what the entry said last. If that was written later than the heir's own entry, and says
-//     no lower token, the heir doubts: it takes its turn by a transaction, which writes nothing if the base is what it
-//     was. A holder that raises the base takes the heirs behind it out of the queue.
-//   - The gates: once their key is there, no waiter becomes an heir, and before the first gate is written all
-//     heirs that do not hold yet are taken out of the queues. They join again, as waiters that take their turn.
+//   - Its token: the base as of the put of its entry, plus its create revision. The heirs in front have lower tokens,
+//     since their entries were put earlier. A claim that is granted by a transaction writes its own entry in it. The
+//     event of a deletion shows the last value of the entry. If that was written later than the heir's own entry,
+//     and says no lower token, the heir doubts: it takes its turn by a transaction, which writes nothing if the base
+//     has not changed. A holder that raises the base takes the heirs behind it out of the queue.
+//   - The gates: once their key is there, no waiter becomes an heir. Before the first gate is written, all heirs that
+//     do not hold yet are taken out of the queues. They join again, as waiters that take their turn.
 //
 // The entry stays under the waiters' lease until the first renewal. So an heir that dies holds up the others no longer
 // than a dead waiter, and a lock that is soon released costs no more.
 
-// stands are the operations by which a claim joins a queue: the entry, who else is there, and of an heir the base.
-// anchors: it compares the base with the clock if that is due.
+// stands are the operations by which a claim joins a queue: it puts the entry, lists the queue and, for an heir, reads
+// the base. anchors: it compares the base with the clock if that is due.
 func (s *store) stands(c *backend.Claim, p *place, pt point, anchors bool) (ops []*pb.RequestOp) {
 	v := value{next: heir(c), owner: c.Owner}
 	ops = append(ops, p.put(v, p.session), p.list())
@@ -74,9 +74,9 @@ func (s *store) stood(p *place, pt point, began time.Time, answers []*pb.Respons
 	return nil
 }
 
-// inherits returns the token with which an heir holds the lock once nobody is in front, 0: it has to take its turn; and
-// whether the watch has told that nobody is, and that nobody who was may have a token that is not below. A copy of what
-// an unsure claim has sent may move its entry elsewhere; a store that has gone back knows nothing of its token. The
+// inherits returns the token with which an heir holds the lock once no entry is in front; 0: it has to take its turn.
+// told: the watch has told that no entry is in front, and that each entry which was had a lower token. A late copy of a
+// request of an unsure claim may move its entry elsewhere. A store that has gone back knows nothing of the token. The
 // grant is to be trusted for a while.
 func (s *store) inherits(c *backend.Claim, p *place) (t backend.Token, told bool) {
 	s.push.mu.Lock()
@@ -89,23 +89,23 @@ func (s *store) inherits(c *backend.Claim, p *place) (t backend.Token, told bool
 	return p.heir, w != nil && w.since > 0 && w.since <= p.listed && len(p.front) == 0 && !p.doubted
 }
 
-// sameBase is true as long as the base is what it was when the entry of an heir was put.
+// sameBase is true as long as the base has not changed since the entry of an heir was put.
 func (s *store) sameBase(p *place, heir backend.Token) *pb.Compare {
 	return says(s.keys.base(), equal, number(heir-p.rev))
 }
 
-// inherit makes the grant of an heir whom nobody is in front of.
+// inherit makes the grant of an heir that no entry is in front of.
 func (s *store) inherit(c *backend.Claim, p *place, t backend.Token) {
 	v := holding(c.Request)
 	v.token = t
 	s.held(c, p, newHold(p.under, v), backend.Now())
 }
 
-// left is how an entry went: the revision of its deletion, that of its last write, 0 if it was an heir's that was
-// never renewed, and the last number that it had then; 0: unknown.
+// left is how an entry went.
 type left struct {
-	at, wrote int64
-	last      backend.Token
+	at    int64         // the revision of its deletion
+	wrote int64         // the revision of its last write; 0 if it was an heir's that was never renewed
+	last  backend.Token // the last number that it had then; 0: unknown
 }
 
 // leftBy reads the deletion of an entry.
@@ -123,13 +123,12 @@ func leftBy(e *clientv3.Event) left {
 	return l
 }
 
-// doubts reports whether an entry that was in front may have had a number that is not below the heir's. push.mu is
-// held.
+// doubts reports whether an entry that was in front may have had a number as high as the heir's. push.mu is held.
 func (p *place) doubts(l left) bool {
 	return l.wrote > p.joined && (l.last == 0 || l.last >= p.heir)
 }
 
-// disinherit takes the heirs of before a revision that do not hold yet out of all queues.
+// disinherit takes the heirs out of all queues that joined before a revision and do not hold yet.
 func (s *store) disinherit(ctx context.Context, before int64) error {
 	for q, err := range s.queues(ctx, backend.Range{}) {
 		if err != nil {
@@ -154,7 +153,7 @@ func (s *store) disinherit(ctx context.Context, before int64) error {
 	return nil
 }
 
-// heirsOf are the heirs of a queue but that of the key first, from before a revision.
+// heirsOf are the heirs of a queue from before a revision, without the entry with the key first.
 func heirsOf(kvs []*mvccpb.KeyValue, first string, before int64) []*mvccpb.KeyValue {
 	return slices.DeleteFunc(slices.Clone(kvs), func(kv *mvccpb.KeyValue) bool {
 		v, _ := parse(string(kv.Value))

@@ -1,10 +1,12 @@
 package etcd_test
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencelock/fencelock"
@@ -26,11 +28,40 @@ func (r *rig) values(t *testing.T, name string) (all []string) {
 	return all
 }
 
-// heirAsksNothing: who is next in the queue is granted the lock by the release. What it holds is there for all to see,
+// noted returns when a renewal has written the token of a holder into its entry.
+func (r *rig) noted(t *testing.T, name string) {
+	t.Helper()
+	await(t, 10*time.Second, "its token is written", func() bool {
+		v := r.values(t, name)
+		return len(v) > 0 && regexp.MustCompile("^(held|both):[0-9]").MatchString(v[0])
+	})
+}
+
+// busy makes a driver wait for another lock until the test ends, so that the lease of its waiters lasts.
+func (r *rig) busy(t *testing.T, d caller) {
+	t.Helper()
+	session, err := r.c.Grant(t.Context(), 600)
+	must(t, err)
+	_, err = r.c.Put(t.Context(), r.prefix+"~lock/busy/0", "wait::somebody", clientv3.WithLease(session.ID))
+	must(t, err)
+	req, over := request("busy", 1000, time.Minute), make(chan bool)
+	req.Wait = true
+	go func() {
+		defer close(over)
+		if _, err := d.Acquire(t.Context(), req); t.Context().Err() == nil {
+			t.Errorf("the wait for another lock has ended: %v", err)
+		}
+	}()
+	t.Cleanup(func() { <-over })
+	await(t, 10*time.Second, "it waits", func() bool { return len(r.queue(t, "busy")) == 2 })
+}
+
+// heirAsksNothing: the next in the queue is granted the lock by the release. What it holds is there for all to see,
 // before its first renewal and after it, which puts it under the lease of the lock.
 func heirAsksNothing(t *testing.T, r *rig) {
 	first := lock(t, open(t, r.url()).Mutex("x"))
 	d, other := r.driver(t, r.url()), r.driver(t, r.url())
+	r.busy(t, d)
 	req := request("x", 1, 20*time.Second)
 	granted := r.second(t, d, req)
 	if v := r.values(t, "x"); len(v) != 2 || v[1] != "next::somebody" {
@@ -85,6 +116,7 @@ func heirBehindATurn(t *testing.T, r *rig) {
 		}
 		if renews {
 			must(t, d.Renew(t.Context(), []*core.Hold{h})[0])
+			r.noted(t, "x")
 		}
 		must(t, d.Release(t.Context(), h))
 		g := <-next
@@ -96,6 +128,7 @@ func heirBehindATurn(t *testing.T, r *rig) {
 // heirBehindAFloor: a holder raises the floor after the heir has joined.
 func heirBehindAFloor(t *testing.T, r *rig) {
 	d, other := r.driver(t, r.url()), r.driver(t, r.url())
+	r.busy(t, other)
 	h := hold(t, d, request("x", 1, 20*time.Second))
 	for i := range 3 { // the second and third are holders that were heirs
 		heir := request("x", i+2, 20*time.Second)
@@ -114,6 +147,7 @@ func heirBehindAFloor(t *testing.T, r *rig) {
 // heirsBeforeTheFirstGate: nobody inherits the lock behind a gate, and a drain waits for who has.
 func heirsBeforeTheFirstGate(t *testing.T, r *rig) {
 	d, other := r.driver(t, r.url()), r.driver(t, r.url())
+	r.busy(t, other)
 	h := hold(t, d, request("x", 1, 20*time.Second))
 	heir := request("x", 2, 20*time.Second)
 	granted := r.second(t, other, heir)
@@ -127,7 +161,7 @@ func heirsBeforeTheFirstGate(t *testing.T, r *rig) {
 		answer <- err
 	}()
 	await(t, 10*time.Second, "it waits", func() bool { return len(r.queue(t, "x")) == 2 })
-	g := closedGate("*")
+	g := closedGate("x")
 	must(t, other.SetGate(t.Context(), g, 0))
 	for i, v := range r.values(t, "x") {
 		if i > 0 && strings.HasPrefix(v, "next:") {
@@ -149,9 +183,7 @@ func heirsBeforeTheFirstGate(t *testing.T, r *rig) {
 // heirIsBroken: Break ends the hold of an heir that has not renewed yet, and the next one is granted the lock.
 func heirIsBroken(t *testing.T, r *rig) {
 	d, other := r.driver(t, r.url()), r.driver(t, r.url())
-	busy := hold(t, d, request("y", 10, time.Minute))
-	waits := request("y", 11, time.Minute)
-	later := r.second(t, other, waits) // so the lease that the heir is under does not end
+	r.busy(t, other)
 	h := hold(t, d, request("x", 1, 20*time.Second))
 	heir, last := request("x", 2, 20*time.Second), request("x", 3, 20*time.Second)
 	granted := r.second(t, other, heir)
@@ -169,8 +201,6 @@ func heirIsBroken(t *testing.T, r *rig) {
 	want(t, "renewal of the broken one", other.Renew(t.Context(), []*core.Hold{h})[0], backend.ErrLost)
 	want(t, "release of the broken one", other.Release(t.Context(), h), backend.ErrLost)
 	must(t, d.Release(t.Context(), &core.Hold{Request: last, Grant: g}))
-	must(t, d.Release(t.Context(), busy))
-	must(t, other.Release(t.Context(), &core.Hold{Request: waits, Grant: <-later}))
 }
 
 // heirInSilence: an heir whose lease was not confirmed for half of its time asks before it trusts that it holds.
@@ -211,7 +241,7 @@ func heirCutOff(t *testing.T, r *rig) {
 	unlock(t, next)
 }
 
-// heirOutlivesTheWait: who inherits has its TTL from the first renewal on, however long the waiters' lease lasts.
+// heirOutlivesTheWait: an heir has its TTL from the first renewal on, however long the waiters' lease lasts.
 func heirOutlivesTheWait(t *testing.T, r *rig) {
 	first := lock(t, open(t, r.url()).Mutex("x"))
 	wait := r.wait(t, open(t, r.url()).Mutex("x", fencelock.WithTTL(10*time.Second)), 2)
@@ -241,42 +271,63 @@ func heirOfAShortTTL(t *testing.T, r *rig) {
 	}
 }
 
-// The first renewal of an heir does not put its entry under a lease that ends before the one that it has: the renewal
-// of that may be lost.
-func TestHeirMovesUnderNoOlderLease(t *testing.T) {
+// The first renewal of an heir asks for two things at once, for it has little time: for the lease of the lock, and to
+// have its entry under it. If the answer to the one is lost, the entry stays under the lease that ends later.
+func TestHeirMovesAtOnce(t *testing.T) {
 	t.Parallel()
-	r := on(t, servers.Etcd(t, servers.EtcdOptions{}), "older:")
-	first := lock(t, open(t, r.url()).Mutex("x"))
-	d := r.driver(t, r.url())
-	const ttl = 3 * time.Second
-	_, err := d.Acquire(t.Context(), request("y", 2, ttl)) // the shared lease is there, and older than the waiters'
+	for ttl, moves := range map[time.Duration]bool{
+		20 * time.Second: true,
+		2 * time.Second:  false, // the lease of the waiters ends later, however both are renewed
+	} {
+		r := on(t, servers.Etcd(t, servers.EtcdOptions{}), "moves:")
+		first := lock(t, open(t, r.url()).Mutex("x"))
+		d := r.driver(t, r.url())
+		cut := d.KeepAlives()
+		req := request("x", 1, ttl)
+		granted := r.second(t, d, req)
+		under := func() int64 {
+			resp, err := r.c.Get(t.Context(), r.prefix+"~lock/x/", clientv3.WithLastCreate()...)
+			must(t, err)
+			if len(resp.Kvs) == 0 {
+				t.Fatal("the entry is gone")
+			}
+			return resp.Kvs[0].Lease
+		}
+		before := under()
+		cut()
+		unlock(t, first)
+		h := &core.Hold{Request: req, Grant: <-granted}
+		if err := d.Renew(within(t, 300*time.Millisecond), []*core.Hold{h})[0]; err == nil {
+			t.Fatal("renewed without a keep-alive")
+		}
+		if moved := under() != before; moved != moves {
+			t.Errorf("with a TTL of %v: moved: %v, want %v", ttl, moved, moves)
+		}
+	}
+}
+
+// A server that is full hands a lock that is released to no heir: the first renewal would have no space. The waiter is
+// granted the lock once there is space.
+func TestHeirOnAFullServer(t *testing.T) {
+	t.Parallel()
+	r := on(t, servers.Etcd(t, servers.EtcdOptions{}), "full:")
+	le := lock(t, open(t, r.url()).Mutex("x"))
+	wait := r.wait(t, open(t, r.url()).Mutex("x"), 2)
+	at, err := r.c.Get(t.Context(), "any")
 	must(t, err)
-	req, granted := request("x", 1, ttl), make(chan *core.Hold, 1)
-	req.Wait = true
-	go func() {
-		g, err := d.Acquire(t.Context(), req)
-		if err != nil {
-			t.Errorf("Acquire: %v", err)
-		}
-		granted <- &core.Hold{Request: req, Grant: g}
-	}()
-	await(t, 5*time.Second, "queued", func() bool { return len(r.queue(t, "x")) == 2 })
-	under := func() int64 {
-		kvs, err := r.c.Get(t.Context(), r.prefix+"~lock/x/", clientv3.WithLastCreate()...)
-		must(t, err)
-		if len(kvs.Kvs) == 0 {
-			t.Fatal("the entry is gone")
-		}
-		return kvs.Kvs[0].Lease
+	_, err = pb.NewMaintenanceClient(r.c.ActiveConnection()).Alarm(t.Context(), &pb.AlarmRequest{
+		Action: pb.AlarmRequest_ACTIVATE, MemberID: at.Header.MemberId, Alarm: pb.AlarmType_NOSPACE,
+	})
+	must(t, err)
+	unlock(t, le)
+	select {
+	case <-wait.Done:
+		t.Errorf("the wait has ended while the server is full: %v", wait.Err)
+	case <-time.After(time.Second):
 	}
-	before := under()
-	d.Driver.CutKeepAlives()
-	unlock(t, first)
-	h := <-granted
-	if err := d.Renew(within(t, 300*time.Millisecond), []*core.Hold{h})[0]; err == nil {
-		t.Fatal("renewed without a keep-alive")
-	}
-	if after := under(); after != before {
-		t.Errorf("the entry is under lease %x now, and was under %x, which ends later", after, before)
-	}
+	_, err = r.c.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
+	must(t, err)
+	next := wait.Granted(t, 15*time.Second)
+	must(t, next.Renew(t.Context()))
+	unlock(t, next)
 }

@@ -3,14 +3,12 @@ package etcd
 import (
 	"context"
 	"errors"
-	"io"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencelock/fencelock/backend"
@@ -19,8 +17,6 @@ import (
 const (
 	// perTxn is how many entries one transaction is about: servers allow 128 operations by default.
 	perTxn = 120
-	// freshMost is how many holds of one call have their token written: that takes longer than a look at the others.
-	freshMost = 2 * perTxn
 	// streams is how many streams a batch of keep-alives is spread over at most: the server answers the
 	// keep-alives of one stream one after the other.
 	streams = 8
@@ -41,7 +37,7 @@ type asked struct {
 // under one that was given up, moves under another lease, which was renewed before.
 func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []error {
 	began, errs := backend.Now(), make([]error, len(cs))
-	var written, fresh []asked // one of the first renewals of a hold writes its token
+	var all, fresh []asked // one of the first renewals of a hold writes its token
 	moving := map[slotKey][]asked{}
 	for i, c := range cs {
 		h, err := holdOf(c)
@@ -52,13 +48,13 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 		switch a := (asked{h, h.lease.Load(), &errs[i]}); {
 		case extend && (a.under.kind == waits || a.under.kind == shared && a.under.isDead()):
 			moving[slotOf(c.Request)] = append(moving[slotOf(c.Request)], a)
-		case extend && !h.written.Load() && len(fresh) < freshMost:
+		case extend && h.written.CompareAndSwap(false, true):
 			fresh = append(fresh, a)
+			fallthrough
 		default:
-			written = append(written, a)
+			all = append(all, a)
 		}
 	}
-	all := slices.Concat(written, fresh)
 	var beside sync.WaitGroup
 	var extended map[*lease]error
 	if extend && len(all) > 0 {
@@ -67,10 +63,10 @@ func (s *store) Keep(ctx context.Context, cs []*backend.Claim, extend bool) []er
 	for k, inherited := range moving {
 		beside.Go(func() { s.move(ctx, k, began, inherited) })
 	}
-	if len(fresh) > 0 {
-		beside.Go(func() { spread(fresh, func(part []asked) { s.writeAt(ctx, part, nil) }) })
+	if len(fresh) > 0 { // the renewal does not wait for it
+		s.flying.Go(func() { spread(fresh, s.note) })
 	}
-	spread(written, func(part []asked) { s.lookAt(ctx, part) })
+	spread(all, func(part []asked) { s.lookAt(ctx, part) })
 	beside.Wait()
 	for _, a := range all {
 		if err := extended[a.under]; err != nil && !errors.Is(*a.err, backend.ErrLost) {
@@ -120,7 +116,7 @@ func (s *store) move(ctx context.Context, k slotKey, began backend.Instant, all 
 		}
 		return
 	}
-	spread(all, func(part []asked) { s.writeAt(ctx, part, l) })
+	spread(all, func(part []asked) { s.moveAt(ctx, part, l) })
 	beside.Wait()
 	for _, a := range all {
 		if err != nil && !errors.Is(*a.err, backend.ErrLost) {
@@ -170,29 +166,35 @@ func (s *store) lookAt(ctx context.Context, all []asked) {
 	}
 }
 
-// writeAt is lookAt for holds that are renewed for the first time: it also writes
-// the token into each entry, where Inspect finds it however long the lock is held. It moves them under the lease to,
-// unless that is nil.
-func (s *store) writeAt(ctx context.Context, all []asked, to *lease) {
-	var under clientv3.LeaseID
-	if to != nil {
-		under = to.id
-	}
+// tokens are the operations that write the token into the entries of holds. They put each under that lease; 0: it stays
+// under its own.
+func tokens(all []asked, under clientv3.LeaseID) []*pb.RequestOp {
 	ops := make([]*pb.RequestOp, len(all))
 	for i, a := range all {
 		put := opPut(a.key, a.value.String(), under)
-		put.GetRequestPut().IgnoreLease = to == nil
+		put.GetRequestPut().IgnoreLease = under == 0
 		ops[i] = opTxn([]*pb.Compare{a.same()}, []*pb.RequestOp{put}, nil)
 	}
+	return ops
+}
+
+// note writes the token of holds, which Inspect finds then however long the lock is held. The next renewal writes it if
+// this fails; until then Inspect reads it from the store's history.
+func (s *store) note(all []asked) {
 	p := s.history.now()
-	resp, err := s.commit(ctx, nil, ops, nil)
-	switch {
-	case to != nil && errors.Is(err, rpctypes.ErrLeaseNotFound):
-		to.die()
-	case to == nil && errors.Is(err, rpctypes.ErrNoSpace): // Inspect reads the token from the store's history
-		s.lookAt(ctx, all)
-		return
+	resp, err := s.commit(s.ctx, nil, tokens(all, 0), nil)
+	if err == nil {
+		s.history.see(p, resp.Header)
 	}
+	for _, a := range all {
+		a.written.Store(err == nil)
+	}
+}
+
+// moveAt is lookAt that also moves the entries under another lease, and writes their tokens.
+func (s *store) moveAt(ctx context.Context, all []asked, to *lease) {
+	p := s.history.now()
+	resp, err := s.commit(ctx, nil, tokens(all, to.id), nil)
 	if err == nil {
 		s.history.see(p, resp.Header)
 	}
@@ -203,9 +205,7 @@ func (s *store) writeAt(ctx context.Context, all []asked, to *lease) {
 		case !resp.Responses[i].GetResponseTxn().GetSucceeded():
 			*a.err = backend.ErrLost
 		default:
-			if to != nil {
-				a.lease.Store(to)
-			}
+			a.lease.Store(to)
 			a.written.Store(true)
 			a.seen.Store(resp.Header.Revision)
 		}
@@ -270,9 +270,6 @@ func (s *leases) exchange(ctx context.Context, ls []*lease) ([]error, error) {
 			return answers, nil
 		}
 		st.cancel()
-		if old && !errors.Is(ctx.Err(), context.Canceled) {
-			s.hangUp() // the others will have met the same fate
-		}
 		if !old || ctx.Err() != nil {
 			return nil, clientv3.ContextError(ctx, err)
 		}
@@ -335,9 +332,6 @@ func (st *stream) exchange(ls []*lease) ([]error, error) {
 	}
 	for len(left) > 0 {
 		resp, err := st.Recv()
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF // the server has ended the stream early
-		}
 		if err != nil {
 			return nil, err
 		}

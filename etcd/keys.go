@@ -112,7 +112,7 @@ func encode(name string) string {
 	return b.String()
 }
 
-// decode undoes encode; false for what encode does not write.
+// decode undoes encode; false for a text that encode does not write.
 func decode(enc string) (string, bool) {
 	var b strings.Builder
 	for i := 0; i < len(enc); i++ {
@@ -134,10 +134,10 @@ func decode(enc string) (string, bool) {
 	return name, encode(name) == enc
 }
 
-// value is what an entry holds.
+// value is the value of an entry.
 type value struct {
 	held  bool          // granted; otherwise it waits
-	next  bool          // it waits, and holds the lock as soon as nobody is in front; see heir
+	next  bool          // it waits, and holds the lock as soon as no entry is in front; see heir
 	both  bool          // granted to a client in backend.PhaseBoth of the migration move
 	token backend.Token // 0 until the holder's first renewal has written it
 	// base: the token is its base plus the create revision of its entry.
@@ -150,7 +150,7 @@ type value struct {
 	owner   string
 }
 
-// holding is what the entry of a request holds once it is granted.
+// holding is the value of a request's entry once it is granted.
 func holding(r *backend.Request) value {
 	v := value{held: true, owner: r.Owner}
 	if r.Phase == backend.PhaseBoth {

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -127,5 +128,23 @@ func TestAsks(t *testing.T) {
 		if got := asks(strange, "held::o"); got.Mode != backend.Exclusive {
 			t.Errorf("asks(%q): got %v, want exclusive", strange, got.Mode)
 		}
+	}
+}
+
+// A name that is locked often has one key, however many names were locked once.
+func TestKeysOfManyNames(t *testing.T) {
+	t.Parallel()
+	s := ids{free: map[string]string{}}
+	for i := range freeMost + 1 {
+		s.give(fmt.Sprint(i), "id")
+	}
+	for range 3 {
+		s.give("often", "kept")
+		if id := s.take("often", "nonce"); id != "kept" {
+			t.Errorf("got the id %q, want the one that was given back", id)
+		}
+	}
+	if len(s.free) > freeMost {
+		t.Errorf("%d keys are kept, want %d at most", len(s.free), freeMost)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencelock/fencelock/backend"
@@ -23,7 +22,7 @@ const (
 	// tombAge.
 	tombTTL = 2 * time.Minute
 	tombAge = tombTTL / 2
-	// pauseLeast is the first pause of a pace, and pauseMost the longest.
+	// pauseLeast is the first pause before a lease that died soon is replaced, and pauseMost the longest.
 	pauseLeast = 50 * time.Millisecond
 	pauseMost  = 2 * time.Second
 	// spareMost is how many leases of one lock each are kept for the next locks. They are not renewed.
@@ -73,9 +72,7 @@ func (l *lease) isDead() bool {
 func (l *lease) renewed(asked backend.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if asked.Sub(l.asked) > 0 {
-		l.asked = asked
-	}
+	l.asked = asked
 }
 
 func (l *lease) die() {
@@ -113,18 +110,9 @@ func tombSlot(r *backend.Request) slotKey {
 type slot struct {
 	cur  *lease
 	turn chan struct{} // full while somebody renews or replaces cur
-	pace pace          // of leases that died soon; of whose turn it is
-}
-
-// pace makes what fails again and again slower.
-type pace struct {
+	// Leases that died soon are replaced more and more slowly. The caller whose turn it is has these two:
 	pause time.Duration
 	until time.Time
-}
-
-func (p *pace) slower() {
-	p.pause = min(max(2*p.pause, pauseLeast), pauseMost)
-	p.until = time.Now().Add(p.pause)
 }
 
 // leases are the leases of a driver.
@@ -136,8 +124,6 @@ type leases struct {
 	slots map[slotKey]*slot
 	spare map[int64][]*lease // of locks that had one of their own, by secs, the latest last
 	open  []*stream          // that nobody uses just now
-	full  error              // the last refusal for lack of space; nil: there is space
-	pace  pace               // of what is asked for while there is none
 }
 
 // seconds rounds up: the store may keep a lock longer, never shorter.
@@ -199,20 +185,51 @@ func (s *leases) obtain(ctx context.Context, k slotKey, does func(*lease) bool) 
 	s.mu.Unlock()
 	select {
 	case sl.turn <- struct{}{}:
-		defer func() { <-sl.turn }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	if l := s.cur(k, does); l != nil { // of the caller before
+		<-sl.turn
 		return l, nil
 	}
-	l, err := s.renewOrGrant(ctx, k, sl)
-	if err == nil {
-		s.mu.Lock()
-		sl.cur = l
-		s.mu.Unlock()
+	return s.outlive(ctx, func(ctx context.Context) (*lease, error) {
+		defer func() { <-sl.turn }()
+		l, err := s.renewOrGrant(ctx, k, sl)
+		if err == nil {
+			s.mu.Lock()
+			sl.cur = l
+			s.mu.Unlock()
+		}
+		return l, err
+	}, func(*lease) {})
+}
+
+// outlive asks for a lease. The request goes on when ctx ends: on a slow way its answer serves the caller's next send.
+// late gets a lease that comes after that.
+func (s *leases) outlive(
+	ctx context.Context, ask func(context.Context) (*lease, error), late func(*lease),
+) (*lease, error) {
+	type answer struct {
+		l   *lease
+		err error
 	}
-	return l, err
+	told := make(chan answer)
+	s.store.flying.Go(func() {
+		l, err := ask(s.store.ctx)
+		select {
+		case told <- answer{l, err}:
+		case <-ctx.Done():
+			if err == nil {
+				late(l)
+			}
+		}
+	})
+	select {
+	case a := <-told:
+		return a.l, a.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // renewOrGrant renews or replaces the lease of a slot; it is the caller's turn.
@@ -225,38 +242,22 @@ func (s *leases) renewOrGrant(ctx context.Context, k slotKey, sl *slot) (*lease,
 	}
 	if l != nil && l.isDead() {
 		if time.Since(l.born) > 2*l.granted {
-			sl.pace = pace{}
+			sl.pause = 0
 		}
-		if err := rest(ctx, time.Until(sl.pace.until)); err != nil {
-			return nil, err
+		select {
+		case <-time.After(time.Until(sl.until)):
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
-		sl.pace.slower()
+		sl.pause = min(max(2*sl.pause, pauseLeast), pauseMost)
+		sl.until = time.Now().Add(sl.pause)
 	}
 	return s.grant(ctx, k.kind, k.secs)
 }
 
-// rest returns after a pause, or with ctx's error.
-func rest(ctx context.Context, pause time.Duration) error {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// grant makes a lease. One whose answer was lost ends by itself. While the server has no space for
-// leases it is asked for one now and then.
+// grant makes a lease. One whose answer was lost ends by itself.
 func (s *leases) grant(ctx context.Context, k kind, secs int64) (*lease, error) {
-	s.mu.Lock()
-	full, until := s.full, s.pace.until
-	s.mu.Unlock()
-	if full != nil && time.Now().Before(until) {
-		return nil, full
-	}
-	l, err := do(ctx, func(ctx context.Context) (*lease, error) {
+	return do(ctx, func(ctx context.Context) (*lease, error) {
 		p, asked := s.store.history.now(), backend.Now()
 		resp, err := s.store.client.Grant(ctx, secs)
 		if err != nil {
@@ -266,15 +267,6 @@ func (s *leases) grant(ctx context.Context, k kind, secs int64) (*lease, error) 
 		granted := time.Duration(resp.TTL) * time.Second
 		return &lease{id: resp.ID, kind: k, secs: secs, granted: granted, born: time.Now(), asked: asked}, nil
 	})
-	s.mu.Lock()
-	if errors.Is(err, rpctypes.ErrNoSpace) {
-		s.full = err
-		s.pace.slower()
-	} else if err == nil {
-		s.full, s.pace = nil, pace{}
-	}
-	s.mu.Unlock()
-	return l, err
 }
 
 // left takes a lease for one lock that is left over, and if fresh, was confirmed just now; nil if
@@ -291,22 +283,27 @@ func (s *leases) left(secs int64, fresh bool) *lease {
 	return all[last]
 }
 
-// take returns a lease for one lock, confirmed just now: mine, one that is left over, or a new one.
-func (s *leases) take(ctx context.Context, secs int64, mine *lease) (*lease, error) {
+// take returns a lease for one lock, confirmed just now or at most age ago: mine, one that is left over, or a new one.
+func (s *leases) take(ctx context.Context, secs int64, mine *lease, age time.Duration) (*lease, error) {
 	l := mine
 	if l == nil {
 		l = s.left(secs, false)
 	}
-	switch {
-	case l == nil || !l.within(l.granted):
-	case l.fresh():
+	if l != nil && (l.fresh() || l.within(age)) {
 		return l, nil
-	default:
-		if err := s.keepAlive(ctx, []*lease{l})[0]; !errors.Is(err, backend.ErrLost) {
-			return l, err
-		}
 	}
-	return s.grant(ctx, single, secs)
+	return s.outlive(ctx, func(ctx context.Context) (*lease, error) {
+		if l != nil && l.within(l.granted) {
+			if err := s.keepAlive(ctx, []*lease{l})[0]; !errors.Is(err, backend.ErrLost) {
+				return l, err
+			}
+		}
+		return s.grant(ctx, single, secs)
+	}, func(l *lease) {
+		if l != mine {
+			s.give(l)
+		}
+	})
 }
 
 // give takes back a lease that nothing is attached to.
@@ -336,12 +333,12 @@ func (s *leases) revoke(l *lease) {
 	})
 }
 
-// drop revokes the leases of a report but those for this many seconds.
-func (s *leases) drop(of string, but int64) {
+// drop revokes the leases of a report.
+func (s *leases) drop(of string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k, sl := range s.slots {
-		if k.kind == report && k.of == of && k.secs != but {
+		if k.kind == report && k.of == of {
 			if sl.cur != nil {
 				s.revoke(sl.cur)
 			}
@@ -361,16 +358,6 @@ func (s *leases) giveUp() {
 		}
 	}
 	clear(s.spare)
-}
-
-// verify finds out which leases the server does not know any more.
-func (s *leases) verify(ctx context.Context, ls ...*lease) error {
-	for _, err := range s.keepAlive(ctx, ls) {
-		if err != nil && !errors.Is(err, backend.ErrLost) {
-			return err
-		}
-	}
-	return nil
 }
 
 // close revokes what no lock is under, if the server answers: the leases of one lock may be in

@@ -26,13 +26,6 @@ func (s *store) leave(ctx context.Context, c *backend.Claim) error {
 		}
 	}
 	// A request that creates the entry may still be under way: a tombstone is to refuse it.
-	if !c.Held && p.key != "" {
-		// The deletion waits for nothing that a tombstone needs and a full server has not.
-		_, err := s.txn(ctx, nil, []*pb.RequestOp{opDelete(p.key)}, nil)
-		if err != nil && !backend.Final(err) {
-			return err
-		}
-	}
 	l, err := s.leases.get(ctx, tombSlot(c.Request), tombAge)
 	switch {
 	case c.Held && errors.Is(err, rpctypes.ErrNoSpace): // then the late copy is refused, too
@@ -105,11 +98,11 @@ func (s *store) releasing(c *backend.Claim, p *place, tomb []*pb.RequestOp) *par
 	h.sent = true
 	one := &part{c: c, ifs: []*pb.Compare{h.same()}, freed: c.Nonce}
 	one.then = append([]*pb.RequestOp{opDelete(h.key)}, tomb...)
-	if tomb != nil { // what a late copy has put there after a Break; no other claim has the key
+	if tomb != nil { // a late copy may have put the entry again after a Break; no other claim has the key
 		one.els = func(bool) []*pb.RequestOp { return one.then }
 	}
 	one.take = func(ctx context.Context, resp *pb.TxnResponse, err error) error {
-		if errors.Is(err, rpctypes.ErrNoSpace) { // which the server says of what it has done, too
+		if errors.Is(err, rpctypes.ErrNoSpace) { // the server answers that to a request that it has done, too
 			again = true
 			resp, err = s.releaseBare(ctx, p, h)
 		}
@@ -117,15 +110,15 @@ func (s *store) releasing(c *backend.Claim, p *place, tomb []*pb.RequestOp) *par
 			return err
 		}
 		ours := resp.Succeeded
-		if !ours { // also at the first send: the client repeats what it is told was cancelled
+		if !ours { // also at the first send: the client repeats a request that the server says was cancelled
 			ours, err = s.wasOurs(ctx, c.Nonce, h, resp.Header.Revision)
 			if err != nil && (again || !errors.Is(err, rpctypes.ErrCompacted)) {
 				return err
 			}
 		}
-		var own *lease
-		if h.own {
-			own = h.lease.Load()
+		own := h.lease.Load()
+		if own.kind != single {
+			own = nil
 		}
 		p.key, h.released = h.key, ours
 		s.settle(p, own, ours && !c.Unsure)
@@ -163,8 +156,6 @@ func (s *store) releaseBare(ctx context.Context, p *place, h *hold) (*pb.TxnResp
 var errBare = errors.New("etcd was full when a release went unanswered: whether the lock was " +
 	"ours until then cannot be told")
 
-var errHistory = errors.New("the watch of the entry's history ended without an answer")
-
 // wasOurs reports whether an entry that is gone at the revision now was deleted by a release of ours
 // whose answer was lost: then, and only then, the key ~last was written with its nonce at the very
 // revision of the deletion.
@@ -197,7 +188,7 @@ func (s *store) wasOurs(ctx context.Context, nonce string, h *hold, now int64) (
 				return resp.Events[0].Kv.ModRevision, nil
 			}
 		}
-		return 0, errors.Join(ctx.Err(), errHistory)
+		return 0, errors.Join(ctx.Err(), errWatch)
 	})
 	if err != nil {
 		return false, err

@@ -40,8 +40,8 @@ type login struct {
 	next  time.Time // when another begins beside them: their members may hang
 }
 
-// opens is the key of a context under which a stream is opened. Other logins are of those whose token the server has
-// refused: they want one that is newer.
+// opens is the key of a context under which a stream is opened. Other logins come after the server has refused a token:
+// they want one that is newer.
 type opens struct{}
 
 // opening returns ctx for the opening of a stream.

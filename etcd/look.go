@@ -28,11 +28,11 @@ const (
 // Look implements backend.Driver. The token of a lock whose holder has not renewed it yet is read
 // from the base as it was at the grant; it is 0 if the store has compacted that moment.
 //
-// A grant that is under way compares the gates, and behind a gate there are no heirs but who holds: so once a gate
-// stands no entry becomes a holder's that it would not admit, and the pages need not be of one moment to be strict.
+// A grant that is under way compares the gates, and behind a gate the only heirs are holders. So once a gate stands, no
+// entry becomes a holder's that it would not admit, and the pages need not be of one moment to be strict.
 func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Info, error] {
 	return func(yield func(backend.Info, error) bool) {
-		var left remains
+		var left sync.Map
 		var some []queue
 		flush := func() bool {
 			infos, err := s.describeAll(ctx, r, some, &left)
@@ -61,7 +61,7 @@ func (s *store) Look(ctx context.Context, r backend.Range) iter.Seq2[backend.Inf
 	}
 }
 
-// queue is what is in the queue of one name.
+// queue is the queue of one name.
 type queue struct {
 	name string
 	kvs  []*mvccpb.KeyValue
@@ -105,7 +105,7 @@ func (s *store) queues(ctx context.Context, r backend.Range) iter.Seq2[queue, er
 }
 
 // describe makes the Info of one queue. left remembers what remains of the leases asked for.
-func (s *store) describe(ctx context.Context, q queue, left *remains) (backend.Info, error) {
+func (s *store) describe(ctx context.Context, q queue, left *sync.Map) (backend.Info, error) {
 	i := backend.Info{Name: q.name}
 	if len(q.kvs) == 0 {
 		return i, nil
@@ -156,7 +156,7 @@ func (s *store) asks(name string, kv *mvccpb.KeyValue) *backend.Request {
 
 // describeGroup is describe where the first entry is of a mode that several may hold in.
 func (s *store) describeGroup(
-	ctx context.Context, q queue, mode backend.Mode, left *remains,
+	ctx context.Context, q queue, mode backend.Mode, left *sync.Map,
 ) (backend.Info, error) {
 	i := backend.Info{Name: q.name}
 	var wg sync.WaitGroup
@@ -206,20 +206,14 @@ func (s *store) tokenOf(ctx context.Context, kv *mvccpb.KeyValue, at int64, rese
 	return t, err
 }
 
-// remains are what is left of leases, each asked for once.
-type remains struct{ of sync.Map }
-
 // left returns what is left of a lease, in whole seconds, rounded down; but a little in its last second,
-// and where it is over just now, for 0 would say that it has no end.
-func (s *store) left(ctx context.Context, id int64, known *remains) (time.Duration, error) {
-	ask, _ := known.of.LoadOrStore(id, sync.OnceValues(func() (time.Duration, error) {
+// and where it is over just now, for 0 would say that it has no end. known has those that were asked for before.
+func (s *store) left(ctx context.Context, id int64, known *sync.Map) (time.Duration, error) {
+	ask, _ := known.LoadOrStore(id, sync.OnceValues(func() (time.Duration, error) {
 		resp, err := do(ctx, func(ctx context.Context) (*clientv3.LeaseTimeToLiveResponse, error) {
 			return s.client.TimeToLive(ctx, clientv3.LeaseID(id))
 		})
-		switch {
-		case errors.Is(err, rpctypes.ErrLeaseNotFound): // the server says it by a TTL of -1, another may not
-			return time.Millisecond, nil
-		case err != nil:
+		if err != nil {
 			return 0, err
 		}
 		return max(time.Duration(resp.TTL)*time.Second, time.Millisecond), nil
@@ -229,7 +223,7 @@ func (s *store) left(ctx context.Context, id int64, known *remains) (time.Durati
 
 // describeAll describes queues at the same time.
 func (s *store) describeAll(
-	ctx context.Context, r backend.Range, qs []queue, left *remains,
+	ctx context.Context, r backend.Range, qs []queue, left *sync.Map,
 ) ([]backend.Info, error) {
 	infos, errs := make([]backend.Info, len(qs)), make([]error, len(qs))
 	var wg sync.WaitGroup
@@ -250,8 +244,8 @@ func (s *store) describeAll(
 	return infos, nil
 }
 
-// strictly adds what a drain has to know of a queue: the keys of strangers hold the lock, or will
-// hold it by themselves when they are first.
+// strictly tells a drain more of a queue: the keys of strangers hold the lock, or will hold it by
+// themselves when they are first.
 func strictly(i *backend.Info, kvs []*mvccpb.KeyValue) {
 	var moves []string
 	for _, kv := range kvs {

@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -13,7 +12,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencelock/fencelock/backend"
@@ -38,8 +36,8 @@ func (s *store) sameGates(r *backend.Record) *pb.Compare {
 	return says(s.keys.gates(), equal, r.Version)
 }
 
-// readGates reads the key of the gates, and what they are by the engine. What is no list of gates
-// lets nobody in.
+// readGates reads the key of the gates, and returns them also as the engine keeps them. A value that
+// is no list of gates lets no request in.
 func readGates(kvs []*mvccpb.KeyValue) ([]backend.Gate, *backend.Record, error) {
 	if len(kvs) == 0 {
 		return nil, nil, nil
@@ -63,7 +61,7 @@ func shown(c *backend.Claim, kvs []*mvccpb.KeyValue) error {
 	return backend.ErrGates
 }
 
-// loadGates returns the gates, and what they are by the engine.
+// loadGates asks for the gates.
 func (s *store) loadGates(ctx context.Context) ([]backend.Gate, *backend.Record, error) {
 	resp, err := s.get(ctx, s.keys.gates())
 	if err != nil {
@@ -184,7 +182,7 @@ func (s *store) swapGate(ctx context.Context, move string, r backend.Record) err
 	return err
 }
 
-// noGates makes the key of the gates, with none, and returns what it has. ErrGates: others have made it.
+// noGates makes the key of the gates, with none, and returns its record. ErrGates: others have made it.
 func (s *store) noGates(ctx context.Context) (*backend.Record, error) {
 	none := &backend.Record{Key: backend.GateKey, Data: backend.EncodeGates(nil)}
 	none.Version = string(none.Data)
@@ -200,26 +198,19 @@ func (s *store) noGates(ctx context.Context) (*backend.Record, error) {
 // server keeps the report no shorter than its shortest lease. The reports of one client share a
 // lease as long as they are to be kept for the same time.
 func (s *store) report(ctx context.Context, key string, data []byte, keep time.Duration) error {
-	mine := slotKey{kind: report, secs: seconds(keep), of: key}
 	if data == nil {
 		_, err := s.commit(ctx, nil, []*pb.RequestOp{opDelete(key)}, nil)
-		s.leases.drop(key, 0)
+		s.leases.drop(key)
 		return err
 	}
 	if keep <= 0 {
 		return backend.Invalid("a report to be kept for %v: want more than 0", keep)
 	}
-	l, err := s.leases.get(ctx, mine, 0)
+	l, err := s.leases.get(ctx, slotKey{kind: report, secs: seconds(keep), of: key}, 0)
 	if err != nil {
 		return err
 	}
 	put := opPut(key, string(data), l.id)
 	_, err = s.commit(ctx, nil, []*pb.RequestOp{put}, nil)
-	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		l.die() // it has just ended: the engine reports again
-	}
-	if err == nil {
-		s.leases.drop(key, mine.secs)
-	}
 	return err
 }

@@ -175,7 +175,7 @@ func (s *store) probe(ctx context.Context) error {
 }
 
 // tooOld returns an error for a version whose leader, once deposed, still ends leases that were
-// kept alive (etcd-io/etcd#15247). What stands in for etcd may have no version.
+// kept alive (etcd-io/etcd#15247). A stand-in for etcd may have no version.
 func tooOld(is string) error {
 	fixed := "3.5.13"
 	if release.Older(is, "3.5") {

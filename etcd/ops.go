@@ -161,7 +161,7 @@ func committerOf(client *clientv3.Client) committer {
 // it was cancelled (clientv3 3.7). The first copy may come later than the answer to the second one.
 var errCopied = errors.New("the client has sent the request again: a copy of it may be under way")
 
-// call is the ctx of one transaction, and what became of its sends.
+// call is the ctx of one transaction, and how its sends ended.
 type call struct {
 	context.Context
 	open   atomic.Bool // the last send may be under way yet, or was done

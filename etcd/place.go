@@ -18,9 +18,6 @@ const (
 	floorTimer = 5 * time.Second
 	// unheardTimer is the same of one whose watch has not begun yet.
 	unheardTimer = 2 * time.Second
-	// requeuePause is the least time between two entries of a waiter whose entries were taken out of the
-	// queue: more may be taken out still.
-	requeuePause = time.Second
 )
 
 // errPlace says that the own entry is gone: its etcd lease has ended, or somebody has deleted it.
@@ -34,37 +31,33 @@ type place struct {
 	others bool   // it is another program's, which is to go
 	key    string // "": none, or it may be another's; the same for as long as the place listens
 	own    *lease // a lease of its own
-	hold   *hold  // what it was granted
+	hold   *hold  // once it was granted
 
 	rev, mod int64         // of the own entry, once it is there
 	holds    bool          // it is a holder's: an earlier send was granted the lock
 	locked   bool          // the store has said that another holds it
-	seen     *seen         // what it has read of the queue, and not acted upon; of a claim that others may be beside
+	seen     *seen         // the queue as it was read last, if that was not acted upon; not of an exclusive claim
 	above    backend.Token // that its token must exceed, as it must its floor
 	tried    backend.Token // the base that its last draw asked for
-	slack    backend.Token // by how much its next draw raises the base beyond what it has seen
+	slack    backend.Token // by how much its next draw raises the base beyond the one that it has seen
 
-	watch    *watch // nil: it does not listen
-	session  *lease // that its entry waits under
-	requeued time.Time
+	watch   *watch // nil: it does not listen
+	session *lease // that its entry waits under
 
 	// Guarded by push.mu:
 	unheard bool  // it stands in the queue, and its watch has not begun
 	listed  int64 // the revision of the last list of the queue
-	// front are the entries in front that are there yet, but those that cannot keep it out; the own one:
-	// to be looked at. last is the one of them that was created last.
-	front map[string]*backend.Request
-	last  *mvccpb.KeyValue
-	gone  map[string]left // the deletions that the list did not know of
-	there int64           // the revision at which the own one was seen there last
-	// heir is the token with which it holds once nobody is in front, 0: it has to take its turn; joined the revision at
-	// which its entry was put as an heir's, era in what history, and under what lease. doubted: somebody in front may
-	// have been granted the lock since by a transaction, with a greater token.
-	heir    backend.Token
-	joined  int64
-	era     int // of the history
-	under   *lease
-	doubted bool
+	// front are the entries in front, without those that cannot keep it out. The own entry among them
+	// is to be looked at. last is the one of them that was created last.
+	front   map[string]*backend.Request
+	last    *mvccpb.KeyValue
+	gone    map[string]left // the deletions that the list did not know of
+	there   int64           // the revision at which the own one was seen there last
+	heir    backend.Token   // the token with which it holds once no entry is in front; 0: it has to take its turn
+	joined  int64           // the revision at which its entry was put as an heir's
+	era     int             // of the history at that time
+	under   *lease          // of its entry then
+	doubted bool            // an entry in front may have been granted the lock since, with a greater token
 }
 
 func (s *store) place(c *backend.Claim) *place {
@@ -111,7 +104,7 @@ func (s *store) settle(p *place, own *lease, sure bool) {
 	case sure:
 		s.leases.give(own)
 	default:
-		s.leases.revoke(own) // and with it what a late request may still put under it
+		s.leases.revoke(own) // a late request may still put an entry under it
 	}
 	p.key, p.rev, p.own, p.hold = "", 0, nil, nil
 }
@@ -143,15 +136,11 @@ func (u *push) unheard(p *place) bool {
 
 // requeue ends an Ask of a claim whose entry is gone: the next one queues again, with the same key:
 // a late copy of an earlier request finds that key where it is, or is found there.
-func requeue(c *backend.Claim, p *place) error {
+func requeue(c *backend.Claim) error {
 	if !c.Wait {
 		return backend.Refusal(errPlace)
 	}
 	c.Next = time.Nanosecond
-	if time.Since(p.requeued) < requeuePause {
-		c.Next = requeuePause
-	}
-	p.requeued = time.Now()
 	return backend.ErrLocked
 }
 
@@ -217,18 +206,18 @@ func (u *push) list(p *place, rev int64, queue []*mvccpb.KeyValue) {
 			}
 		}
 	}
-	p.doubted = p.doubted || rev != p.rev && len(was) > 0 // what became of these was not heard
+	p.doubted = p.doubted || rev != p.rev && len(was) > 0 // no event told how these went
 	if p.gone[p.key].at > rev {
 		p.ownGone()
 	}
 	clear(p.gone)
 }
 
-// alone is what excludes everybody.
+// alone is the request of an exclusive entry.
 var alone = &backend.Request{}
 
-// free reports whether those in front let the own entry hold the lock. They only vanish, so once they
-// do they do for good. push.mu is held.
+// free reports whether the entries in front let the own entry hold the lock. They only vanish, so once
+// they do they do for good. push.mu is held.
 func (p *place) free() bool {
 	return len(p.front) == 0 ||
 		p.c.Mode == backend.Permit && p.c.Admits(slices.Collect(maps.Values(p.front)))

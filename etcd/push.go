@@ -45,7 +45,7 @@ type push struct {
 	ctx    context.Context // ends when the store is closed
 	cancel context.CancelFunc
 
-	mu      sync.Mutex // guards what the watches and places of push say that it does
+	mu      sync.Mutex // guards the fields below, and fields of watches and places that say so
 	watches map[string]*watch
 	streams []*watcher // that new watches go over
 	made    int        // streams over the client's own Watcher
@@ -58,7 +58,7 @@ type watcher struct {
 	clientv3.Watcher
 	key     string    // tells its stream from others, where it is the client's own Watcher
 	watches int       // that go over it
-	waiting int       // how many of them have not begun; those of before a reconnect begin again before them
+	waiting int       // how many of them have not begun; after a reconnect the older ones begin again before these
 	heard   time.Time // when the last one did, or the stream was made
 }
 
@@ -132,7 +132,7 @@ type watch struct {
 	why    error     // the server's word for its end
 }
 
-var errWatch = errors.New("the watch of the queue ended")
+var errWatch = errors.New("a watch ended")
 
 // add makes a place listen to its queue. begun: only if the queue has a watch that has begun.
 func (u *push) add(p *place, begun bool) *watch {
@@ -283,7 +283,7 @@ func (u *push) join(ctx context.Context, p *place) error {
 	select {
 	case <-w.ready:
 	case <-late.C:
-		if u.forsake(w, most) {
+		if u.endSilent(w, most) {
 			return fmt.Errorf("no answer within %v to a watch", most)
 		}
 		return nil
@@ -311,15 +311,15 @@ func (u *push) patience() time.Duration {
 	return beginMost
 }
 
-// forsake ends a watch that waits over a stream on which none has begun for so long, and makes new ones go over another
-// stream, and so to another member. It reports whether that was so.
-func (u *push) forsake(w *watch, most time.Duration) bool {
+// endSilent ends a watch that waits over a silent stream: no watch has begun on it for so long. New watches go over
+// another stream, and so to another member. It reports whether the stream was silent.
+func (u *push) endSilent(w *watch, most time.Duration) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if w.since > 0 || time.Since(w.stream.heard) < most {
 		return false
 	}
-	// Of others that none has begun on since it is unknown whether they are better: they may be at the same member.
+	// Other streams on which no watch has begun since may be at the same member.
 	n := len(u.streams)
 	u.streams = slices.DeleteFunc(u.streams, func(s *watcher) bool {
 		return s == w.stream || s.watches > 0 && !s.heard.After(w.born)
@@ -368,12 +368,7 @@ func (u *push) keep() {
 			return
 		}
 		ctx, cancel := context.WithTimeout(u.ctx, keepMost)
-		for _, err := range u.s.leases.keepAlive(ctx, u.s.leases.aging(slots)) {
-			if err != nil { // a place may be gone, or the store down, which is for the waiters to find out
-				u.wakeAll()
-				break
-			}
-		}
+		u.s.leases.keepAlive(ctx, u.s.leases.aging(slots)) // what becomes of the leases the waiters find out
 		cancel()
 	}
 }
@@ -405,24 +400,14 @@ func (u *push) sweep() map[slotKey]bool {
 	return slots
 }
 
-// wakeAll makes all waiters look.
-func (u *push) wakeAll() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, w := range u.watches {
-		for p := range w.places {
-			p.c.Wake(0)
-		}
-	}
-}
-
-// Enter implements backend.Driver. A claim that no answer came to has nothing to listen for yet:
-// the lock may be free, and the watch go to a member that is silent.
+// Enter implements backend.Driver. A claim that had no answer has nothing to listen for: the lock may
+// be free, and the watch go to a member that is silent.
 func (s *store) Enter(ctx context.Context, c *backend.Claim) error {
 	p := s.place(c)
-	if !p.locked && !(p.watch != nil && p.session.isDead()) {
+	if p.holds || !p.locked && !(p.watch != nil && p.session.isDead()) {
 		return nil
 	}
+	s.push.add(p, false) // the watch begins while the lease is asked for
 	age := sessionAge
 	if c.Unsure || p.rev > 0 { // keep renews it too: on a slow way that is not to take the time of the request
 		age = waitTTL - keepEvery

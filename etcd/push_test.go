@@ -163,11 +163,11 @@ func TestInherits(t *testing.T) {
 	}
 }
 
-// A watch that was forsaken before it began leaves no stream in the client, which may be the program's. The test is not
+// A watch that was given up before it began leaves no stream in the client, which may be the program's. The test is not
 // parallel: it counts those of the whole process.
-func TestForsakenWatchLeavesNoStream(t *testing.T) {
+func TestSilentWatchLeavesNoStream(t *testing.T) {
 	if testing.Short() {
-		t.Skip("a watch is forsaken after 700 ms")
+		t.Skip("a watch is given up after 700 ms")
 	}
 	d, p := behindProxy(t)
 	for i := range 3 {
@@ -261,7 +261,7 @@ func TestWatchesOnASlowWay(t *testing.T) {
 	if err := join("warm"); err != nil {
 		t.Fatal(err)
 	}
-	p.Set(faultproxy.Mode{Delay: 450 * time.Millisecond})
+	p.Set(faultproxy.Mode{Delay: 400 * time.Millisecond})
 	if err := join("first"); err == nil {
 		t.Error("the first watch began in time")
 	}
@@ -286,7 +286,7 @@ func TestLateWatchWakes(t *testing.T) {
 		what string
 		then func(w *watch)
 	}{
-		{"end", func(w *watch) { d.push.forsake(w, 0) }},
+		{"end", func(w *watch) { d.push.endSilent(w, 0) }},
 		{"beginning", func(*watch) { p.Set(faultproxy.Mode{}) }},
 	} {
 		told := make(woken, 1)
@@ -393,8 +393,8 @@ func (w woken) Wake(time.Duration) {
 	}
 }
 
-// A watch that was forsaken is not tried again over streams on which no other has begun since.
-func TestForsakenStreams(t *testing.T) {
+// A watch that was given up is not tried again over streams on which no other has begun since.
+func TestSilentStreams(t *testing.T) {
 	t.Parallel()
 	d := driverAt(t, "127.0.0.1:1")
 	add := func(queue string) *watch {
@@ -412,7 +412,7 @@ func TestForsakenStreams(t *testing.T) {
 	for _, s := range old {
 		s.waiting = 0 // as though all had begun, before
 	}
-	d.push.forsake(late, 0)
+	d.push.endSilent(late, 0)
 	if w := add("late"); slices.Contains(old, w.stream) {
 		t.Error("it goes over one of the old streams")
 	}
@@ -422,8 +422,8 @@ func TestForsakenStreams(t *testing.T) {
 }
 
 // Where the client has a Watcher of the program's, which keeps such streams, there are few of them however many watches
-// were forsaken. The test is not parallel either.
-func TestForsakenWatchesShareStreams(t *testing.T) {
+// were given up. The test is not parallel either.
+func TestSilentWatchesShareStreams(t *testing.T) {
 	client, err := clientv3.New(config([]string{"127.0.0.1:1"}, nil, time.Second))
 	if err != nil {
 		t.Fatal(err)
@@ -436,7 +436,7 @@ func TestForsakenWatchesShareStreams(t *testing.T) {
 	}
 	place := &place{c: &backend.Claim{Request: &backend.Request{}}, queue: "x"}
 	for range 3 * streamsMost {
-		d.push.forsake(d.push.add(place, false), 0)
+		d.push.endSilent(d.push.add(place, false), 0)
 	}
 	if err := d.Close(); err != nil {
 		t.Fatal(err)

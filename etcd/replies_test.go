@@ -76,7 +76,7 @@ func lostReplies(t *testing.T, r *rig) {
 			t.Errorf("no reply was lost to the chunk number %d", n)
 		}
 	}
-	r.awaitFree(t, "x", time.Second)
+	r.awaitFree(t, "x")
 }
 
 // lostRepliesOfWaiter loses the answer to each chunk of a waiter in turn.
@@ -102,7 +102,7 @@ func lostRepliesOfWaiter(t *testing.T, r *rig) {
 		last = got2.Token()
 		unlock(t, got2)
 	}
-	r.awaitFree(t, "x", time.Second)
+	r.awaitFree(t, "x")
 }
 
 // turnPassed: a waiter whose entry is deleted while the request that takes its turn is under way is
@@ -216,7 +216,7 @@ func lateTurn(t *testing.T, r *rig) {
 	le := lock(t, open(t, r.url()).Mutex("x"))
 	wait := r.wait(t, l.Mutex("x", fencelock.WithManualRenew()), 2) // its grant is its turn
 	unlock(t, le)
-	got := wait.Granted(t, 15*time.Second)
+	got := wait.Granted(t, 3*time.Second) // before it would look for itself
 	resp, err := r.c.Get(t.Context(), r.prefix+"~lock/x/"+r.queue(t, "x")[0])
 	must(t, err)
 	if n := resp.Kvs[0].Version; n != 2 || turns < 2 {
@@ -250,18 +250,22 @@ func lateJoin(t *testing.T, r *rig) {
 	}
 }
 
+// frees reports whether a transaction releases the lock x.
+func frees(txn *pb.TxnRequest) bool {
+	return slices.ContainsFunc(txn.Success, func(op *pb.RequestOp) bool {
+		return strings.Contains(string(op.GetRequestDeleteRange().GetKey()), "~lock/x/")
+	})
+}
+
 // failing returns a Locker over a client whose first release of the lock x is done, and answered by an error of this
 // code; and the number of transactions that were answered.
 func (r *rig) failing(t *testing.T, code codes.Code) (*fencelock.Locker, *atomic.Int64) {
 	t.Helper()
 	var once sync.Once
 	answered := new(atomic.Int64)
-	frees := func(op *pb.RequestOp) bool {
-		return strings.Contains(string(op.GetRequestDeleteRange().GetKey()), "~lock/x/")
-	}
 	l, _ := r.answering(t, func(txn *pb.TxnRequest, err error) error {
 		if err == nil {
-			if slices.ContainsFunc(txn.Success, frees) {
+			if frees(txn) {
 				once.Do(func() { err = status.Error(code, "the answer is lost") })
 			}
 			answered.Add(1)
@@ -391,7 +395,44 @@ func tryWithoutAnswer(t *testing.T, r *rig) {
 		t.Errorf("tombstones: got %d, want 1", n)
 	}
 	unlock(t, le)
-	r.awaitFree(t, "x", time.Second)
+	r.awaitFree(t, "x")
+}
+
+// renewalWithoutItsToken: a renewal does not wait for the transaction that writes the token into the entry.
+func renewalWithoutItsToken(t *testing.T, r *rig) {
+	_, plain := r.between(t, func(
+		ctx context.Context, txn *pb.TxnRequest, _ *pb.TxnResponse, send func(context.Context) error,
+	) error {
+		for _, op := range txn.Success {
+			if inner := op.GetRequestTxn().GetSuccess(); len(inner) > 0 && inner[0].GetRequestPut().GetIgnoreLease() {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+		}
+		return send(ctx)
+	})
+	d := call(plain)
+	h := hold(t, d, request("x", 1, 20*time.Second))
+	must(t, d.Renew(within(t, 3*time.Second), []*core.Hold{h})[0])
+	must(t, d.Release(t.Context(), h))
+}
+
+// tombstoneLeaseRevoked: the lease of the tombstones ends behind the library's back. The next tombstone has another.
+func tombstoneLeaseRevoked(t *testing.T, r *rig) {
+	p, url := r.proxied(t)
+	d := r.driver(t, url)
+	for n := 1; n <= 2; n++ {
+		req := request("x", n, 30*time.Second)
+		p.LoseReplyTo(1, with("~lock/x/", "~base"))
+		must(t, d.Release(t.Context(), hold(t, d, req)))
+		gone, err := r.c.Get(t.Context(), r.prefix+"~gone/"+req.Nonce)
+		must(t, err)
+		if len(gone.Kvs) != 1 {
+			t.Fatalf("the tombstones of request %d: got %v, want one", n, gone.Kvs)
+		}
+		_, err = r.c.Revoke(t.Context(), clientv3.LeaseID(gone.Kvs[0].Lease))
+		must(t, err)
+	}
 }
 
 // releaseWithoutAnswer: a release that was applied, and is sent again after the next grant, is nil and frees nobody.
@@ -417,12 +458,24 @@ func releaseWithoutAnswer(t *testing.T, r *rig) {
 
 // releaseAfterSilence: an Unlock is sent again and again within its 5 s, also after two sends that no answer came to.
 func releaseAfterSilence(t *testing.T, r *rig) {
-	p, url := r.proxied(t)
-	le := lock(t, open(t, url).Mutex("x"))
-	p.Set(faultproxy.Mode{HoldReplies: true})
-	time.AfterFunc(3700*time.Millisecond, func() { p.Set(faultproxy.Mode{}) }) // sent at 0, 2 and 3.5 s
-	unlock(t, le)
-	r.awaitFree(t, "x", time.Second)
+	sends := 0
+	l, _ := r.between(t, func(
+		ctx context.Context, txn *pb.TxnRequest, _ *pb.TxnResponse, send func(context.Context) error,
+	) error {
+		err := send(ctx)
+		if frees(txn) {
+			if sends++; sends < 3 { // one after the other
+				<-ctx.Done()
+				err = ctx.Err()
+			}
+		}
+		return err
+	})
+	unlock(t, lock(t, l.Mutex("x")))
+	if sends != 3 {
+		t.Errorf("it was sent %d times, want 3", sends)
+	}
+	r.awaitFree(t, "x")
 }
 
 // slowWay: a lease of three seconds is renewed where each answer takes 600 ms, and a claim that had no answer is given
@@ -520,7 +573,7 @@ func lateAcquireAfterRelease(t *testing.T, r *rig) {
 	_, err = d.Acquire(t.Context(), req)
 	want(t, "Acquire that arrives after its release", err, backend.ErrLost)
 	must(t, d.Abandon(t.Context(), req))
-	r.awaitFree(t, "x", time.Second)
+	r.awaitFree(t, "x")
 }
 
 // abandonWithoutDoubt: where every answer came no tombstone is needed.
@@ -547,7 +600,7 @@ func cancelledWaiter(t *testing.T, r *rig) {
 	want(t, "a cancelled wait", first.Err, fencelock.ErrLocked)
 	await(t, time.Second, "it has left the queue", func() bool { return len(r.queue(t, "x")) == 2 })
 	unlock(t, le)
-	unlock(t, second.Granted(t, time.Second))
+	unlock(t, second.Granted(t, 3*time.Second)) // before it would look for itself
 	if keys := r.keys(t); len(keys) > 0 {
 		t.Errorf("left: %q", keys)
 	}

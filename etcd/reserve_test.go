@@ -187,6 +187,7 @@ func reservesInspected(t *testing.T, r *rig) {
 		must(t, d.Raise(t.Context(), h.Token+int64(i)*1e9))
 		shows("after the base was raised", h)
 		must(t, d.Renew(t.Context(), []*core.Hold{h})[0])
+		r.noted(t, "x")
 		shows("after a renewal", h)
 		must(t, d.Release(t.Context(), h))
 	}

@@ -156,9 +156,9 @@ func tombs(keys []string) int {
 }
 
 // awaitFree returns when a lock has no entry.
-func (r *rig) awaitFree(t *testing.T, name string, most time.Duration) {
+func (r *rig) awaitFree(t *testing.T, name string) {
 	t.Helper()
-	await(t, most, "nothing is left of "+name, func() bool { return len(r.queue(t, name)) == 0 })
+	await(t, 10*time.Second, "nothing is left of "+name, func() bool { return len(r.queue(t, name)) == 0 })
 }
 
 // wait begins to wait for a lock that is held and returns when n entries are in its queue.

@@ -18,12 +18,12 @@ import (
 
 const (
 	// firstMost is the time after which a request without an answer is sent once more, to another member. Where less
-	// than twice of it is left, that is done after half of what is left.
+	// than twice of it is left, that is done after half of the rest.
 	firstMost = 700 * time.Millisecond
 	// slowly is how many batches go part by part after one in which a lock was not free, or a hold
 	// was gone.
 	slowly = 16
-	// lastMost bounds both sends for a caller whose ctx has no deadline: his client may not ping its servers.
+	// lastMost bounds both sends for a caller whose ctx has no deadline: the client may not ping its servers.
 	lastMost = 5 * time.Second
 )
 
@@ -114,7 +114,7 @@ type part struct {
 	take  func(context.Context, *pb.TxnResponse, error) error
 }
 
-// otherwise is what it does where its compares fail.
+// otherwise are its operations where its compares fail.
 func (p *part) otherwise(anchors bool) []*pb.RequestOp {
 	if p.els == nil {
 		return nil
@@ -148,7 +148,7 @@ func (s *store) together(ctx context.Context, parts []*part) {
 			wg.Go(func() { s.alone(ctx, p.c) })
 			continue
 		}
-		if err == nil && p.c.Leaving && !resps[i].Succeeded { // what became of its entry takes more requests
+		if err == nil && p.c.Leaving && !resps[i].Succeeded { // it takes more requests to tell how its entry went
 			wg.Go(func() { p.c.Err = word(p.take(ctx, resps[i], nil)) })
 			continue
 		}
@@ -192,8 +192,8 @@ func (s *store) commitParts(ctx context.Context, parts []*part) ([]*pb.TxnRespon
 	return resps, nil
 }
 
-// flat returns a transaction that does what all parts are to do, if it can do all of it. Its last
-// answer is the base if a part wants that.
+// flat returns a transaction that does all parts or nothing. Its last answer is the base if a part
+// wants that.
 func (s *store) flat(parts ...*part) (ifs []*pb.Compare, then []*pb.RequestOp) {
 	then = s.rises(parts)
 	var by *backend.Claim // whose gates are compared
@@ -211,8 +211,8 @@ func (s *store) flat(parts ...*part) (ifs []*pb.Compare, then []*pb.RequestOp) {
 	return ifs, then
 }
 
-// rises is the operation that raises the base, for the first part that asks for it: those that
-// share a transaction ask for no more than the clock.
+// rises is the operation that raises the base, for the first part that asks for it: parts that share
+// a transaction ask for no more than the clock.
 func (s *store) rises(parts []*part) []*pb.RequestOp {
 	for _, p := range parts {
 		if p.due.least > 0 {
@@ -254,7 +254,7 @@ func word(err error) error {
 }
 
 // meaning returns an error as the contract has it: ctx's own if it has ended, and
-// ErrInvalid for what another try cannot mend.
+// ErrInvalid for an error that another try cannot mend.
 func meaning(ctx context.Context, err error) error {
 	switch {
 	case err == nil:

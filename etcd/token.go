@@ -28,7 +28,7 @@ const (
 // number writes a number as the store compares it.
 func number(n int64) string { return fmt.Sprintf("%0*d", digits, max(n, 0)) }
 
-// readNumber reads what number wrote.
+// readNumber reads a key that number wrote.
 func readNumber(kv *mvccpb.KeyValue) (int64, error) {
 	n, err := strconv.ParseInt(string(kv.Value), 10, 64)
 	if err != nil || len(kv.Value) != digits || n < 0 {
@@ -38,13 +38,13 @@ func readNumber(kv *mvccpb.KeyValue) (int64, error) {
 	return n, nil
 }
 
-// rise is what a grant asks of the base.
+// rise is the base that a grant asks for.
 type rise struct {
 	least   backend.Token // that its token may be; 0: any
 	reserve int           // how many numbers after its token it is to have too
 }
 
-// due is what the grant of a request at p asks.
+// due is the rise of the base that the grant of a request at p asks for.
 func (s *store) due(r *backend.Request, p point) rise {
 	if !p.due && r.Floor == 0 && r.Reserve == 0 {
 		return rise{}
@@ -83,7 +83,7 @@ func tokenAt(
 	return n + rev, 0, err
 }
 
-// history is what a driver knows of the store's revisions.
+// history is the store's revisions, as far as a driver has seen them.
 type history struct {
 	onBack func() // called without mu when the store has gone back
 

@@ -32,6 +32,7 @@ func TestTokenOverCompaction(t *testing.T) {
 	shows("after the base was raised")
 	_, created, _ := r.leaseOf(t, "x")
 	must(t, le.Renew(t.Context()))
+	r.noted(t, "x")
 	if _, again, _ := r.leaseOf(t, "x"); again != created {
 		t.Error("the renewal created the entry anew")
 	}
@@ -72,7 +73,26 @@ func baseOfAnother(t *testing.T, r *rig) {
 	must(t, err)
 	_, err = l.Mutex("x").Lock(within(t, 5*time.Second))
 	want(t, "Lock", err, fencelock.ErrInvalid)
-	r.awaitFree(t, "x", 2*time.Second)
+	r.awaitFree(t, "x")
+}
+
+// baseAtTheEnd: no token is 2^53 or more, neither of a holder nor of an heir.
+func baseAtTheEnd(t *testing.T, r *rig) {
+	l := open(t, r.url())
+	session, err := r.c.Grant(t.Context(), 60)
+	must(t, err)
+	front := r.prefix + "~lock/x/0"
+	_, err = r.c.Put(t.Context(), front, "held:5:somebody", clientv3.WithLease(session.ID))
+	must(t, err)
+	_, err = r.c.Put(t.Context(), r.prefix+"~base", fmt.Sprintf("%016d", int64(1<<53-1)))
+	must(t, err)
+	wait := r.wait(t, l.Mutex("x"), 2)
+	_, err = r.c.Delete(t.Context(), front)
+	must(t, err)
+	<-wait.Done
+	want(t, "an heir", wait.Err, fencelock.ErrInvalid)
+	_, err = l.Mutex("y").TryLock(t.Context())
+	want(t, "a holder", err, fencelock.ErrInvalid)
 }
 
 // foreignEntry: what another program puts into the queue holds the lock, and Break frees it.

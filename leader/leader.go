@@ -163,13 +163,12 @@ func (c *Callbacks) watch(lease *fencelock.Lease, returned <-chan struct{}, told
 	if c.Lost != nil {
 		c.Lost(lease, end)
 	}
-	tick := time.NewTicker(lateEvery)
-	defer tick.Stop()
+	tick := time.Tick(lateEvery)
 	for {
 		select {
 		case <-returned:
 			return
-		case now := <-tick.C:
+		case now := <-tick:
 			if c.Late != nil {
 				c.Late(lease, now.Sub(lost))
 			}

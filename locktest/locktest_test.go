@@ -269,22 +269,24 @@ func TestOutageDuringAWait(t *testing.T) {
 }
 
 func TestOutageIsEndedOrReplaced(t *testing.T) {
-	store := locktest.New(t)
-	locks := store.Locker(t)
-	store.Outage(time.Hour)
-	_, err := locks.Mutex(name).TryLock(t.Context())
-	if !errors.Is(err, fencelock.ErrUnavailable) {
-		t.Errorf("got %v, want ErrUnavailable", err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // longer than it takes to ask the store
-	defer cancel()
-	_, err = locks.Mutex(name).Lock(ctx)
-	if !errors.Is(err, fencelock.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a wait that its ctx ended: got %v, want ErrUnavailable and the ctx's error", err)
-	}
-	store.Outage(0)
-	try(t, locks)
-	store.Outage(time.Hour) // Close of the Locker does not suffer from it
+	synctest.Test(t, func(t *testing.T) {
+		store := locktest.New(t)
+		locks := store.Locker(t)
+		store.Outage(time.Hour)
+		_, err := locks.Mutex(name).TryLock(t.Context())
+		if !errors.Is(err, fencelock.ErrUnavailable) {
+			t.Errorf("got %v, want ErrUnavailable", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = locks.Mutex(name).Lock(ctx)
+		if !errors.Is(err, fencelock.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a wait that its ctx ended: got %v, want ErrUnavailable and the ctx's error", err)
+		}
+		store.Outage(0)
+		try(t, locks)
+		store.Outage(time.Hour) // Close of the Locker does not suffer from it
+	})
 }
 
 func TestLease(t *testing.T) {

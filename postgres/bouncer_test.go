@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/backend/gatetest"
@@ -146,6 +148,25 @@ func TestLeaseBehindPgBouncer(t *testing.T) {
 	if n := one[int](t, p, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"); n != 0 {
 		t.Errorf("%d advisory locks are left in the pooler's sessions", n)
 	}
+}
+
+// A pooler's connection that carries no pushes does not go on to listen: each push of the database would wake it.
+func TestListensNoMoreBehindPgBouncer(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	addr := bouncer(t, s.Addr(), "transaction", 1)
+	p, err := pgxpool.New(t.Context(), strings.Replace(s.URL(), s.Addr(), addr, 1)+"&default_query_exec_mode=exec")
+	must(t, err)
+	t.Cleanup(p.Close)
+	le := lock(t, open(t, at(s.Addr(), postgres.Lease)).Mutex("x"))
+	wait := queue(t, open(t, at(addr, postgres.Lease, "pool_max_conns", "4")), "x", 1)
+	for _, n := range []int{1, 0} {
+		await(t, 20*time.Second, fmt.Sprintf("it listens to %d channels", n), func() bool {
+			return one[int](t, p, "SELECT count(*) FROM pg_listening_channels()") == n
+		})
+	}
+	unlock(t, le)
+	unlock(t, wait.Granted(t, 5*time.Second))
 }
 
 // The contract of migrations holds behind a pooler in transaction mode: what marks a holder lasts

@@ -46,8 +46,8 @@ func newPace(conns int, most time.Duration) *pace {
 }
 
 // begin waits until a connection may be begun, until ctx ends, and returns what gives its place back: once it got
-// through, or failed. When connectMost is over or open ends the place is given back all the same.
-func (p *pace) begin(ctx, open context.Context) (over func(), err error) {
+// through, or failed. When connectMost is over the place is given back all the same.
+func (p *pace) begin(ctx context.Context) (over func(), err error) {
 	select {
 	case p.places <- struct{}{}:
 	case <-ctx.Done():
@@ -59,7 +59,7 @@ func (p *pace) begin(ctx, open context.Context) (over func(), err error) {
 		if !p.failing || wait <= 0 {
 			p.last = time.Now()
 			p.mu.Unlock()
-			held, over := context.WithTimeout(open, connectMost)
+			held, over := context.WithTimeout(context.Background(), connectMost)
 			context.AfterFunc(held, func() {
 				if held.Err() == context.DeadlineExceeded {
 					p.set(true)
@@ -93,13 +93,11 @@ func (p *pace) set(failing bool) {
 // dialer is the way to dial of pools that the driver opened: it begins few connections at once, and can end every one
 // at once.
 type dialer struct {
-	open   context.Context // ends when it is closed
-	end    context.CancelFunc
 	pace   *pace
 	cancel chan struct{} // full while beginMost are there to cancel something
 	slow   slow
 	mu     sync.Mutex
-	conns  map[*dialed]struct{}
+	conns  map[*dialed]struct{} // nil when it is closed
 }
 
 type dialed struct {
@@ -109,11 +107,7 @@ type dialed struct {
 }
 
 func newDialer() *dialer {
-	open, end := context.WithCancel(context.Background())
-	return &dialer{
-		open: open, end: end, conns: map[*dialed]struct{}{},
-		cancel: make(chan struct{}, beginMost),
-	}
+	return &dialer{conns: map[*dialed]struct{}{}, cancel: make(chan struct{}, beginMost)}
 }
 
 // soon notices a dead network soon.
@@ -197,12 +191,8 @@ func primaryOnly(ctx context.Context, conn *pgconn.PgConn) error {
 func (d *dialer) begin(ctx context.Context, c *pgx.ConnConfig) error {
 	ctx, done := context.WithTimeout(ctx, connectMost)
 	defer done()
-	defer context.AfterFunc(d.open, done)()
-	begun, err := d.pace.begin(ctx, d.open)
-	switch {
-	case d.open.Err() != nil:
-		return net.ErrClosed
-	case err != nil:
+	begun, err := d.pace.begin(ctx)
+	if err != nil {
 		return err
 	}
 	next, lookup, after, unknown := c.DialFunc, c.LookupFunc, c.AfterConnect, 0
@@ -262,21 +252,17 @@ func (d *dialer) toCancel(ctx context.Context, next pgconn.DialFunc, network, ad
 	return conn, nil
 }
 
-// dial dials by next until the dialer is closed. closed is called when the connection is.
+// dial dials by next, unless the dialer is closed meanwhile. closed is called when the connection is.
 func (d *dialer) dial(
 	ctx context.Context, next pgconn.DialFunc, network, addr string, closed func(),
 ) (net.Conn, error) {
-	dialing, cancel := context.WithCancel(ctx) // once connected it ends with ctx
-	stop := context.AfterFunc(d.open, cancel)
-	c, err := next(dialing, network, addr)
-	stop()
+	c, err := next(ctx, network, addr)
 	if err != nil {
-		cancel()
 		return nil, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.open.Err() != nil {
+	if d.conns == nil {
 		_ = c.Close()
 		return nil, net.ErrClosed
 	}
@@ -294,12 +280,11 @@ func (c *dialed) Close() error {
 	return c.Conn.Close()
 }
 
-// close ends every connection, and what dials or waits for one.
+// close ends every connection. The pool, when it is closed too, ends what dials or waits for one.
 func (d *dialer) close() {
 	d.mu.Lock()
-	d.end()
 	all := d.conns
-	d.conns = map[*dialed]struct{}{}
+	d.conns = nil
 	d.mu.Unlock()
 	for c := range all {
 		_ = c.Conn.Close()

@@ -382,8 +382,8 @@ func txPanics(t *testing.T, s *servers.PostgresServer) {
 					if want := map[string]any{"panics": "at the disco"}[how]; got != want {
 						t.Errorf("%s: recovered %v, want %v", name, got, want)
 					}
-				case <-time.After(4 * time.Second):
-					t.Fatalf("%s: Do has not returned within 4 s", name)
+				case <-time.After(20 * time.Second):
+					t.Fatalf("%s: Do has not returned within 20 s", name)
 				}
 				unlock(t, lock(t, other.Mutex(name))) // long before the TTL is over
 				wantNotes(t, p, name, 0)

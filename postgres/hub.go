@@ -87,9 +87,6 @@ func (h *hub) join(w *waiter) {
 func (h *hub) leave(w *waiter) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.waiters[w.claim.Nonce] != w {
-		return
-	}
 	delete(h.waiters, w.claim.Nonce)
 	if len(h.waiters) == 0 && h.idle == nil && !h.closed {
 		h.idle = time.AfterFunc(idleFor, h.retire)
@@ -202,10 +199,7 @@ func (h *hub) hear(ctx context.Context) bool {
 	}
 	h.mu.Lock()
 	if ctx.Err() == nil {
-		h.hears = true
-	}
-	for _, w := range h.waiters { // what was pushed before is gone
-		w.claim.Wake(0)
+		h.hears = true // the next sign of life finds what was pushed before
 	}
 	h.mu.Unlock()
 	for {

@@ -17,13 +17,9 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-const (
-	// batchMost is how many claims go into one statement, and batchesMost how many such statements
-	// are under way at once: what costs is the statement and its commit.
-	batchMost, batchesMost = 128, 2
-	// floor is how long a waiter goes without a look at the most.
-	floor = 5 * time.Second
-)
+// batchMost is how many claims go into one statement, and batchesMost how many such statements
+// are under way at once: what costs is the statement and its commit.
+const batchMost, batchesMost = 128, 2
 
 // lease is mode lease: a backend.Mover, with the methods of store.
 type lease struct {
@@ -75,7 +71,6 @@ func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
 		floors.int(c.Floor)
 		reserves.int(int64(c.Reserve))
 		unsure = unsure || c.Unsure
-		same = same && c.TTL > 2*lateMost // a grant counts from when it was asked for
 		if c.Phase == backend.PhaseBoth {
 			moves.bytes(c.Move)
 		} else {
@@ -216,8 +211,7 @@ func (l *lease) answer(c *backend.Claim, answer string, asked backend.Instant) e
 		return backend.ErrLocked
 	case state == "queued" && x > 0 && y >= 0:
 		c.Place.(*waiter).ticket = x
-		y = min(y, floor.Milliseconds())
-		c.Queued, c.Next = true, min(time.Duration(y)*time.Millisecond+5*time.Millisecond, floor)
+		c.Queued, c.Next = true, time.Duration(min(y, math.MaxInt32))*time.Millisecond+5*time.Millisecond
 		return backend.ErrLocked
 	case state == "gone":
 		return fmt.Errorf("the request was abandoned: %w", backend.ErrLost)

@@ -81,6 +81,45 @@ func TestCommitBeforeARestart(t *testing.T) {
 	wantNotes(t, pool(t, s, ""), "x", 1)
 }
 
+// Statistics that an operator has begun anew are no crash of the server.
+func TestCommitBeforeNewStatistics(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	p := pool(t, s, "")
+	makeNotes(t, p)
+	proxy := proxied(t, s)
+	for _, of := range []string{"bgwriter", "archiver"} {
+		l := open(t, at(proxy.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
+		le, _ := noted(t, l, of)
+		proxy.LoseReplyTo(1, isCommit)
+		proxy.Set(faultproxy.Mode{Refuse: true})
+		want(t, "Unlock", le.Unlock(within(t, time.Second)), fencelock.ErrUnavailable)
+		run(t, p, "SELECT pg_stat_reset_shared($1)", of)
+		proxy.Set(faultproxy.Mode{})
+		must(t, le.Unlock(within(t, 20*time.Second)))
+		wantNotes(t, p, of, 1)
+	}
+}
+
+// A server that crashed with nothing of a transaction in its log, and has not given that number to another one yet, has
+// lost it.
+func TestUnlockAfterACrash(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{Config: []string{"wal_writer_delay=10s", "bgwriter_delay=10s"}})
+	makeNotes(t, pool(t, s, ""))
+	proxy := proxied(t, s)
+	l := open(t, at(proxy.Addr(), postgres.Row), fencelock.WithTTL(time.Minute))
+	le, _ := noted(t, l, "x")
+	proxy.Set(faultproxy.Mode{HoldRequests: true})
+	want(t, "Unlock", le.Unlock(within(t, 300*time.Millisecond)), fencelock.ErrUnavailable)
+	must(t, s.Kill())
+	proxy.Cut()
+	proxy.Set(faultproxy.Mode{})
+	must(t, s.Start())
+	want(t, "Unlock again", le.Unlock(within(t, 20*time.Second)), fencelock.ErrLost)
+	wantNotes(t, pool(t, s, ""), "x", 0)
+}
+
 // A server that crashed with nothing of a transaction in its log gives that number to another one,
 // whose COMMIT is no answer to ours; also where the question is under way for as long as the lease was held before.
 func TestCommitAfterACrash(t *testing.T) {
@@ -167,6 +206,9 @@ func TestCommitAfterACrash(t *testing.T) {
 				if err == nil || backend.Final(err) {
 					t.Errorf("Leave of what was written: got %v, want that it cannot be told", err)
 				}
+				c.Held = false // nothing is left of it all the same
+				d.Leave(within(t, 20*time.Second), []*backend.Claim{c})
+				must(t, c.Err)
 			} else {
 				want(t, "Leave of a lock that the crash ended", err, fencelock.ErrLost)
 			}

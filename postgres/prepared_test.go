@@ -32,8 +32,8 @@ func TestPrepared(t *testing.T) {
 	}{
 		{"kept", s.URL(), nil, -1, 2},
 		{"failed once", s.URL(), map[int]func() string{
-			1: func() string { return "SET default_transaction_read_only = on" },
-			2: func() string { return "SET default_transaction_read_only = off" },
+			1: func() string { return "SET ROLE pg_monitor" }, // which may not lock
+			2: func() string { return "RESET ROLE" },
 		}, 1, 2},
 		{"taken", s.URL(), map[int]func() string{1: func() string { return taken }}, -1, 0},
 		{"forgotten", s.URL(), map[int]func() string{3: forget}, -1, 0},

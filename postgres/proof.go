@@ -8,8 +8,8 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// proof is a commit that what makes it durable has confirmed: a primary whose synchronous standby was promoted gets
-// none any more, though its sessions go on, and with them the locks that others are granted by the new one.
+// proof is a commit that the synchronous standby has confirmed. A primary whose standby was promoted gets no proof,
+// though its sessions go on, and hold locks that the new primary grants to others.
 type proof struct {
 	sent     backend.Instant
 	timeline string

@@ -85,6 +85,28 @@ func raiseHeldAfterLoss(t *testing.T, s *servers.PostgresServer) {
 	}
 }
 
+// A raise of a lock that is lost before its commit has an answer is none of the holder's.
+func raiseHeldLostMeanwhile(t *testing.T, s *servers.PostgresServer, mode postgres.Mode) {
+	p, d := pool(t, s, ""), driver(t, at(s.Addr(), mode, "prefix", "meanwhile:"))
+	r := request("x", backend.PhaseBoth)
+	g, err := d.Acquire(t.Context(), r)
+	must(t, err)
+	resume := stopped(t, p)
+	defer resume()
+	raised := make(chan error, 1)
+	go func() {
+		raised <- d.RaiseHeld(within(t, 20*time.Second), &core.Hold{Request: r, Grant: g}, g.Token+1000)
+	}()
+	await(t, 10*time.Second, "the raise waits", func() bool {
+		return one[int](t, p, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%fencelock_raise%' "+
+			"AND wait_event = 'advisory'") == 1
+	})
+	must(t, d.Break(t.Context(), "x"))
+	resume()
+	want(t, "RaiseHeld", <-raised, backend.ErrLost)
+	_ = d.Abandon(t.Context(), r)
+}
+
 // A raise is durable when it returns, though the holder's transaction is open when the server dies.
 func TestRaiseHeldIsDurable(t *testing.T) {
 	t.Parallel()

@@ -23,8 +23,8 @@ const (
 	lookEvery = 2 * time.Second
 	// slotMost is how long a claim waits for a connection that the program has.
 	slotMost = 500 * time.Millisecond
-	// askSoon is how late it may be in a call, when there is a connection at last, to ask for the lock: what is left of
-	// its time may not do for the answer, and a connection on which none comes in time is closed.
+	// askSoon is how long a call may have waited for a connection, to ask for the lock by it: what is left of its time
+	// may not do for the answer, and a connection on which none comes in time is closed.
 	askSoon = 100 * time.Millisecond
 	// tombstone is how much longer than the TTL an abandoned nonce of mode lease is refused.
 	tombstone = 10 * time.Second
@@ -123,7 +123,7 @@ func (r *row) ask(ctx context.Context, c *backend.Claim) error {
 		return backend.Invalid("phase %q: want %s, %s or %s",
 			c.Phase, backend.PhaseFrom, backend.PhaseBoth, backend.PhaseTo)
 	}
-	began, s := time.Now(), r.of(c)
+	s := r.of(c)
 	if s != nil {
 		switch s.standing() {
 		case waiting:
@@ -147,6 +147,7 @@ func (r *row) ask(ctx context.Context, c *backend.Claim) error {
 	for range r.most {
 		if s == nil {
 			var err error
+			began := time.Now()
 			if s, err = r.open(ctx, c); err != nil {
 				return err
 			}
@@ -353,7 +354,6 @@ func (r *row) Close() error {
 	r.mu.Unlock()
 	for _, s := range all {
 		s.end(nil)
-		s.drop()
 	}
 	r.tidyLast()
 	r.close()

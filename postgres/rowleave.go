@@ -1,15 +1,12 @@
 package postgres
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"math"
 	"net"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencelock/fencelock/backend"
 )
@@ -94,12 +91,6 @@ func (s *session) commit() {
 	if kept {
 		tidying = s.row.sweeping
 	}
-	var told notices
-	if s.waits && s.row.own != s.row.pool { // of a connection that the driver has made, see dialer.serve
-		wire := s.pg.PgConn().Frontend()
-		wire.Trace(&told, pgproto3.TracerOptions{SuppressTimestamps: true})
-		defer wire.Untrace()
-	}
 	res, err := s.exec(context.Background(), guard+undo+note+end+";"+tidying())
 	if kept { // a COMMIT may take longer than a row stays
 		s.row.stays(s.req.Name)
@@ -118,7 +109,7 @@ func (s *session) commit() {
 	}
 	closed := s.pg.IsClosed()
 	switch {
-	case done == "COMMIT" && told > 0: // that its wait for a standby was ended, perhaps: this is no answer
+	case done == "COMMIT" && used && !undone && !s.arrived(): // no answer, then
 		_ = s.pg.Close(context.Background())
 	case done == "COMMIT":
 		s.settle(released, nil)
@@ -129,21 +120,20 @@ func (s *session) commit() {
 	case !closed && err != nil: // the COMMIT was refused: a deferred constraint, a serialization failure
 		s.tx.root.fail(err)
 		s.settle(released, nil)
-	case codeOf(err) != "": // the server has ended the session before, or a pooler, after the COMMIT perhaps
-		s.mu.Lock()
-		s.loss = lossOf(err)
-		s.mu.Unlock()
 	}
 }
 
-// notices counts the notices of the server, as pgproto3 traces them.
-type notices int
-
-func (n *notices) Write(line []byte) (int, error) {
-	if bytes.HasPrefix(line, []byte("B\tNoticeResponse")) {
-		*n++
+// arrived reports whether a COMMIT that the server has answered is where it had to wait for, as a synchronous standby.
+// Somebody may have ended that wait. A connection that the driver has made tells that (see dialer.serve). One of the
+// program's does not, so a later commit must be confirmed.
+func (s *session) arrived() bool {
+	if !s.waits || s.row.own == s.row.pool {
+		return true
 	}
-	return len(line), nil
+	ctx, cancel := context.WithTimeout(context.Background(), lookMost)
+	defer cancel()
+	_, err := s.row.prove(ctx, s.at.timeline, backend.Now())
+	return err == nil
 }
 
 // learn learns the transaction's number, before anything is sent that commits.
@@ -331,12 +321,6 @@ func (s *session) resolve(ctx context.Context) error {
 		}
 		return nil
 	}
-	select { // its answer may be on its way, and says more
-	case <-s.ended:
-	case <-time.After(letGoMost):
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 	s.drop()
 	if err := s.tidy(ctx); err != nil { // the other may have been cancelled behind its COMMIT
 		return err
@@ -373,7 +357,7 @@ func (s *session) status(ctx context.Context) (string, error) {
 		return "", s.row.elsewhere(s.at.timeline, *now)
 	case *now != s.at.timeline:
 		return "", errPromoted
-	case text == xactStatus && (status == nil || *last != s.at.crashed):
+	case text == xactStatus && (status == nil || hasCrashed(s.at.crashed, *last)):
 		if status != nil && *status != "committed" || !meant { // not ours, or nothing was to last
 			return "", nil
 		}

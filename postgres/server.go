@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -13,7 +14,7 @@ import (
 type server struct {
 	pid      uint32          // of the server's process
 	timeline string          // of the server's log: each promotion begins another
-	crashed  string          // when it recovered from a crash last
+	crashed  string          // see there
 	since    backend.Instant // when the driver first had the connection
 }
 
@@ -35,9 +36,18 @@ const whoIsThere = "BEGIN;SELECT pg_backend_pid(),CASE WHEN pg_is_in_recovery()T
 // timeline is the first part of the name of the server's present log file.
 const timeline = "left(pg_walfile_name(pg_current_wal_lsn()),8)"
 
-// crashed is another value after each recovery from a crash, for the server begins its statistics anew then (seen in
-// PostgreSQL 15, 17 and 18). It is compared with itself, with no clock: a statement may be under way for long.
-const crashed = "(SELECT concat((extract(epoch FROM stats_reset)*1000000)::bigint) FROM pg_stat_bgwriter)"
+// crashed is when the server began two of its statistics anew. A recovery from a crash begins all of them anew (seen
+// in PostgreSQL 15, 17 and 18), and an operator may begin one. It is compared with itself, with no clock: a statement
+// may be under way for long.
+const crashed = "(SELECT concat((extract(epoch FROM b.stats_reset)*1000000)::bigint,' '," +
+	"(extract(epoch FROM a.stats_reset)*1000000)::bigint)FROM pg_stat_bgwriter b,pg_stat_archiver a)"
+
+// hasCrashed reports whether it has, between two answers.
+func hasCrashed(was, now string) bool {
+	one, two, _ := strings.Cut(was, " ")
+	first, second, _ := strings.Cut(now, " ")
+	return first != one && second != two
+}
 
 // serverKey is where a connection keeps what was answered.
 const serverKey = "fencelock.server"

@@ -132,11 +132,6 @@ func (s *session) take(ctx context.Context) (err error) {
 	select {
 	case s.turn <- struct{}{}:
 		return nil
-	default:
-	}
-	select {
-	case s.turn <- struct{}{}:
-		return nil
 	case <-s.ctx.Done():
 		return s.heldOr(backend.ErrLost)
 	case <-ctx.Done():
@@ -187,19 +182,11 @@ func (s *session) park() {
 	s.mu.Lock()
 	s.parked = false
 	_ = s.pg.PgConn().Conn().SetReadDeadline(time.Time{})
-	alone := s.wanted == 0
 	s.mu.Unlock()
 	ended := s.pg.IsClosed()
-	<-s.turn
-	switch {
-	case ended:
+	s.give()
+	if ended {
 		s.end(lossOf(err))
-	case alone: // the caller that interrupted has gone again
-		s.mu.Lock()
-		if s.state == holding && s.wanted == 0 {
-			s.timer.Reset(parkAfter)
-		}
-		s.mu.Unlock()
 	}
 }
 
@@ -280,7 +267,6 @@ func (s *session) drop() {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	s.wanted++ // for good: no read is parked any more
 	s.mu.Unlock()
 	s.row.flying.Go(func() {
 		_ = s.pg.PgConn().Conn().Close() // it may be broken

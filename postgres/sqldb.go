@@ -22,7 +22,8 @@ import (
 //
 // Each statement is a query with arguments on a connection of the db, which goes back at once; no
 // state of the session is used or left. Behind a pooler in transaction mode the driver under the db
-// must not prepare statements (default_query_exec_mode=exec, binary_parameters=yes).
+// must not prepare statements (default_query_exec_mode=exec, binary_parameters=yes). Its sessions must be able to
+// write: with default_transaction_read_only=on every lock is ErrUnavailable.
 //
 // Pushes need a connection of pgx, made with Options.Listen. Without one a process that waits asks
 // for all its waiters every 250 ms, and nothing but that: a release is seen so much later, and the
@@ -104,9 +105,6 @@ type sqlLink struct {
 	}
 }
 
-// deadMost is how many connections of a sql.DB that had died before a statement may meet.
-const deadMost = 100
-
 // sqlConn takes a connection of the db. One that the program has used up says so before ctx ends:
 // the server is there.
 func (st *store) sqlConn(ctx context.Context) (link, error) {
@@ -119,7 +117,7 @@ func (st *store) sqlConn(ctx context.Context) (link, error) {
 	case st.usedUp() > 0:
 		limited, cancel = context.WithTimeout(ctx, slotMost)
 	case st.db.Stats().Idle == 0:
-		over, err := st.pace.begin(ctx, context.Background())
+		over, err := st.pace.begin(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -225,6 +223,8 @@ func (l sqlLink) begin(ctx context.Context, do func(link) error) error {
 	}
 	return tx.Commit()
 }
+
+func (sqlLink) reads() bool { return false } // a sql.DB does not tell
 
 // unsent is the error of a connection that had died before.
 type unsent struct{ error }

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock"
@@ -226,6 +228,43 @@ func TestEndedWaitForAStandby(t *testing.T) {
 		must(t, le.Unlock(within(t, 20*time.Second)))
 		wantNotes(t, p, what, 1)
 	}
+}
+
+// A program's trace of its connections goes on behind the COMMIT of a lease that may wait for a standby.
+func TestTraceGoesOn(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	p := pool(t, s, "&pool_max_conns=1")
+	makeNotes(t, p)
+	unlock(t, lock(t, over(t, pool(t, s, ""), nil).Mutex("x"))) // the tables are there
+	standby(t, p, "nobody")
+	t.Cleanup(func() { standby(t, p, "") })
+	var traced marked
+	config := pool(t, s, "&pool_max_conns=3&synchronous_commit=local").Config()
+	config.AfterConnect = func(_ context.Context, c *pgx.Conn) error {
+		c.PgConn().Frontend().Trace(&traced, pgproto3.TracerOptions{})
+		return nil
+	}
+	theirs := poolOf(t, config)
+	l := over(t, theirs, nil)
+	for range 3 {
+		le, _ := noted(t, l, "x")
+		unlock(t, le)
+	}
+	onEach(t, theirs, 3, "SELECT 'a mark'")
+	if n := traced.Load(); n != 3 {
+		t.Errorf("%d of 3 statements were traced", n)
+	}
+}
+
+// marked counts traced statements with a mark.
+type marked struct{ atomic.Int64 }
+
+func (m *marked) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("SELECT 'a mark'")) {
+		m.Add(1)
+	}
+	return len(line), nil
 }
 
 // Where what is idle in a program's pool leads to a server that was the primary before, all of that is given up at

@@ -118,9 +118,11 @@ type link interface {
 	ask(ctx context.Context, s *statement) error
 	// exec runs statements that have neither arguments nor an answer.
 	exec(ctx context.Context, text string) error
-	// begin runs do in a transaction, which is READ COMMITTED whatever the session's default is, and
-	// ends with its session if do leaves it idle, see limitIdle.
+	// begin runs do in a transaction, which is READ COMMITTED, and READ WRITE where reads says so, whatever the
+	// session's defaults are. It ends with its session if do leaves it idle, see limitIdle.
 	begin(ctx context.Context, do func(link) error) error
+	// reads reports whether a statement alone only reads, on a server that could write.
+	reads() bool
 	// release gives the connection back.
 	release()
 }
@@ -240,6 +242,9 @@ func (st *store) upkeep(
 	return st.send(ctx, &s)
 }
 
+// deadMost is how many connections that had died before one statement may meet: more than pools have.
+const deadMost = 1000
+
 // statement is one of ours, and what to send it by.
 type statement struct {
 	// A method of store: as a value it would be allocated.
@@ -310,7 +315,7 @@ func (st *store) send(ctx context.Context, s *statement) error {
 		case forgot(err) && !s.plain: // it was not run
 			st.plain.Store(true)
 		case (code == "40001" || code == "40P01") && try < 3: // it was undone
-		case (stale(err) || code == "57P01" && !s.once) && try <= st.dead():
+		case (stale(err) || code == "57P01" && !s.once) && try < deadMost:
 			// It met a connection that had died before, perhaps one of many.
 		case broken(err) && s.again > 0:
 			s.again--
@@ -318,14 +323,6 @@ func (st *store) send(ctx context.Context, s *statement) error {
 			return limited(meaning(err))
 		}
 	}
-}
-
-// dead is how many connections that had died before a statement may meet.
-func (st *store) dead() int {
-	if st.pool == nil {
-		return deadMost
-	}
-	return int(st.pool.Config().MaxConns) + ownMost
 }
 
 // once runs a statement once.
@@ -361,11 +358,12 @@ func (st *store) run(ctx context.Context, s *statement) error {
 		}
 	}
 	s.sent = true
-	if s.raw != nil && st.slow.now() && !st.level.Load() && !s.mute {
+	alone := !st.level.Load() && !s.mute && !conn.reads()
+	if alone && s.raw != nil && st.slow.now() {
 		return st.outlive(ctx, conn, s)
 	}
 	defer conn.release()
-	if !st.level.Load() && !s.mute {
+	if alone {
 		err := conn.ask(ctx, s)
 		st.slow.note(ctx, err)
 		return err
@@ -451,8 +449,17 @@ func (l pgxLink) exec(ctx context.Context, text string) error {
 }
 
 func (l pgxLink) begin(ctx context.Context, do func(link) error) error {
-	how := pgx.TxOptions{BeginQuery: "BEGIN ISOLATION LEVEL READ COMMITTED;" + limitIdle}
-	return pgx.BeginTxFunc(ctx, l.Conn, how, func(pgx.Tx) error { return do(l) })
+	how := "BEGIN ISOLATION LEVEL READ COMMITTED;"
+	if l.reads() {
+		how = beginning
+	}
+	return pgx.BeginTxFunc(ctx, l.Conn, pgx.TxOptions{BeginQuery: how + limitIdle},
+		func(pgx.Tx) error { return do(l) })
+}
+
+func (l pgxLink) reads() bool {
+	pg := l.PgConn()
+	return pg.ParameterStatus("default_transaction_read_only") == "on" && pg.ParameterStatus("in_hot_standby") == "off"
 }
 
 // limited hides the deadline of a limit that the caller did not set, such as that of making a
@@ -586,9 +593,6 @@ func schemaIn(ctx context.Context, conn link, schema string) (in string, err err
 		in, err = createSchema(ctx, tx, schema)
 		return err
 	})
-	if ctx.Err() != nil {
-		return "", ctx.Err()
-	}
 	return in, meaning(err)
 }
 

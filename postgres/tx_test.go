@@ -61,6 +61,9 @@ func tx(t *testing.T, s *servers.PostgresServer, mode postgres.Mode) {
 		want(t, "Exec after Unlock", err, fencelock.ErrReleased)
 		_, err = tx.Begin(t.Context())
 		want(t, "Begin after Unlock", err, fencelock.ErrReleased)
+		if tx.Conn() != nil {
+			t.Error("after Unlock: the transaction has a connection, which another may have by now")
+		}
 	})
 
 	t.Run("rolls back with a loss", func(t *testing.T) {

@@ -2,7 +2,6 @@ package redis_test
 
 import (
 	"context"
-	"errors"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -139,27 +138,4 @@ func TestLateAcquireFindsTombstone(t *testing.T) {
 		}
 		must(t, c.Del(t.Context(), key("x"), stone).Err())
 	}
-}
-
-func TestWaitEndedByItsDeadline(t *testing.T) {
-	t.Parallel()
-	s := servers.Redis(t, servers.RedisOptions{})
-	c := foreign(t, s)
-	le := lock(t, open(t, s.URL()).Mutex("x"))
-	l := open(t, s.URL())
-	cause := errors.New("enough")
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, cause)
-	defer cancel()
-	began := time.Now()
-	_, err := l.Mutex("x").Lock(ctx)
-	took := time.Since(began)
-	for _, target := range []error{context.DeadlineExceeded, cause, fencelock.ErrLocked} {
-		want(t, "Lock", err, target)
-	}
-	if took < 300*time.Millisecond || took > 650*time.Millisecond {
-		t.Errorf("Lock bounded by 300ms took %v", took)
-	}
-	await(t, time.Second, "it has left the queue", func() bool { return queued(t, c, "x") == 0 })
-	unlock(t, le)
-	awaitClean(t, c, time.Second)
 }

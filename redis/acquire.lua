@@ -17,8 +17,8 @@ function acquire(nonce, owner, ttl, kind, claim, slack, process, pub)
   if claimed or not mine then
     if not pass then return gated() end
     if not mine then
-      -- Free, but others wait: the first live ones get it, whoever looks. Those beside whom others may hold
-      -- make room by their end, and a waiter that has died by that.
+      -- The lock is free and others wait: any look serves the first live ones. A reader or a permit makes room by its
+      -- end, and so does a waiter that has died.
       tally(value)
       if held ~= 'x' then
         turn = serve(pub, nonce, claim)

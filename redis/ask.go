@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -79,7 +80,7 @@ func (s *store) place(c *backend.Claim) *place {
 	tomb, end := 2*head+len(s.prefix)+len(c.Name), len(text)-1
 	p.keys = keys{text[2*head : tomb], tag}
 	p.counter, p.queue, p.tombstone, p.nonce = text[:head], text[head:tomb], text[tomb:end], text[tomb+head:]
-	p.listener = redisnode.Listener{Waiter: p, Nonce: c.Nonce}
+	p.listener = redisnode.Listener{Waiter: p, Nonce: c.Nonce, Channel: s.channel(p.keys)}
 	c.Place = p
 	return p
 }
@@ -347,10 +348,12 @@ func (s *store) answer(c *backend.Claim, p *place, asked backend.Instant) {
 	}
 }
 
-// unsent reports whether a request with this error never left: the client had no connection for it.
+// unsent reports whether a request with this error never left: the client had no connection for it, or no sentinel
+// told it of a server.
 func unsent(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
-	return ok && op.Op == "dial" || errors.Is(err, goredis.ErrPoolTimeout)
+	return ok && op.Op == "dial" || errors.Is(err, goredis.ErrPoolTimeout) ||
+		strings.HasPrefix(err.Error(), noSentinel)
 }
 
 // left takes in the answer to a release.

@@ -3,6 +3,7 @@ package redis
 import (
 	"crypto/rand"
 	"errors"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +56,54 @@ func TestQueuedWithoutAHub(t *testing.T) {
 		if err == nil || backend.Final(err) || p.claim.Queued {
 			t.Errorf("ticket %v: got %v, queued: %v, want an unexpected reply", ticket, err, p.claim.Queued)
 		}
+	}
+}
+
+// A push grants by the last ask that was answered, unless that is so old that too little would be left of the claim, or
+// of a short lease.
+func TestPushByAnOldAsk(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		ttl, age time.Duration
+		ask      int64
+		want     bool
+	}{
+		{time.Minute, -time.Minute, 7, true},
+		{time.Minute, claim/2 + time.Millisecond, 7, false},
+		{time.Second, time.Second/2 + time.Millisecond, 7, false},
+		{time.Minute, -time.Minute, 6, false},
+		{time.Minute, -time.Minute, 8, false},
+	} {
+		p := &place{
+			claim:    &backend.Claim{Request: &backend.Request{TTL: tt.ttl}},
+			answered: 7, since: backend.Now().Add(-tt.age),
+		}
+		p.given.Store(&given{ask: tt.ask, token: 5})
+		if got := p.taken(); got != tt.want || got != (p.claim.Token == 5) {
+			t.Errorf("%+v: got %v, token %d", tt, got, p.claim.Token)
+		}
+	}
+}
+
+// A request for which no sentinel tells of a server was not sent, whatever the sentinels say or do.
+func TestUnsentWithoutASentinel(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			_ = c.Close()
+		}
+	}()
+	c := goredis.NewFailoverClient(&goredis.FailoverOptions{
+		MasterName: "m", SentinelAddrs: []string{l.Addr().String()}, DialerRetries: 1, MaxRetries: -1,
+	})
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.Ping(t.Context()).Err(); err == nil || !unsent(err) {
+		t.Errorf("got %v, want that it was not sent", err)
 	}
 }
 

@@ -108,8 +108,10 @@ func TestCluster(t *testing.T) {
 	})
 	t.Run("caller's client", func(t *testing.T) { clientsOfTheCaller(t, c) })
 	t.Run("wrong URL", func(t *testing.T) {
-		_, err := fencelock.Open(t.Context(), "redis://"+cl.Addrs()[0])
-		want(t, "a node of a cluster as a single server", err, fencelock.ErrInvalid)
+		for _, db := range []string{"", "/1"} {
+			_, err := fencelock.Open(t.Context(), "redis://"+cl.Addrs()[0]+db)
+			want(t, "a node of a cluster as a single server"+db, err, fencelock.ErrInvalid)
+		}
 	})
 }
 
@@ -300,13 +302,17 @@ func TestClusterMasterStops(t *testing.T) {
 			unlock(t, lock(t, l.Mutex(le.Name())))
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	began := time.Now()
-	_, err := l.Mutex(names[0]).Lock(ctx)
-	want(t, "Lock at the stopped master", err, context.DeadlineExceeded)
-	if took := time.Since(began); took > 650*time.Millisecond {
-		t.Errorf("Lock bounded by 300ms took %v", took)
+	least := time.Hour
+	for range 3 {
+		late, err := lateAfter(within(t, 300*time.Millisecond), func(ctx context.Context) error {
+			_, err := l.Mutex(names[0]).Lock(ctx)
+			return err
+		})
+		want(t, "Lock at the stopped master", err, context.DeadlineExceeded)
+		least = min(least, late)
+	}
+	if least > 350*time.Millisecond {
+		t.Errorf("Lock returned %v after the end of its ctx at the least", least)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 // address is the server's of Example.
 var address = "localhost:6379"
 
-// The program locks through the client that it has. Whoever writes checks the token first.
+// The program locks through the client that it has. A write checks the token first.
 func Example() {
 	ctx := context.Background()
 	client := goredis.NewClient(&goredis.Options{Addr: address})

@@ -80,8 +80,8 @@ function number(mode, floor)
   return draw(floor), slot
 end
 
--- Makes a hold for px ms, or a claim; or renews it. Who founds a group clears what some program has left
--- that deleted the lock's key.
+-- Makes a hold for px ms, or a claim; or renews it. The first hold of a group clears what is left of an earlier group
+-- whose lock key some program has deleted.
 function put(nonce, mode, limit, owner, px, state, n, slot)
   if held == '' then
     call('DEL', HOLDS, PARTS)

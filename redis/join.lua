@@ -8,7 +8,7 @@ local function join(nonce, ticket, pttl, foreign, most, slack, process, said, ow
   else
     dropped = call('ZADD', QUEUE, 'NX', ticket, nonce)
     local line = call('ZRANGE', QUEUE, 1, 64)
-    for i = 1, #line, 16 do -- at most four of them; who died a minute ago goes
+    for i = 1, #line, 16 do -- at most four of them; a waiter that died a minute ago goes
       local h = line[(us + i) % #line + 1]
       local till = string.match(call('HGET', WAITERS, h) or '', '^(%d+) ')
       if h ~= nonce and (not till or tonumber(till) < ms - 60000) then drop(h) end

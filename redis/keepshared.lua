@@ -10,7 +10,7 @@ for i = 1, #KEYS / 3 do
   local nonce, ttl = sub(ARGV[1], 33 * i - 32, 33 * i - 1), tonumber(ARGV[1 + i])
   local v = redis.pcall('GET', lock) -- a key of another type is not ours, and fails no others
   local till = type(v) == 'string' and string.match(v, '^shared:[rp]:%d+$') and redis.pcall('ZSCORE', holds, nonce)
-  -- A refusal is the answer, for who may not ask has not lost it; a key of another type is not ours.
+  -- A refusal is the answer, for a user without the right to ask has lost nothing; a key of another type is not ours.
   if type(till) == 'table' and string.sub(till.err, 1, 9) ~= 'WRONGTYPE'
     and not string.find(till.err, '-WRONGTYPE', 1, true) then return till end
   if type(till) == 'string' and tonumber(till) > ms then

@@ -328,7 +328,7 @@ func TestListBesideForeignTypes(t *testing.T) {
 	unlock(t, le)
 }
 
-// An application's own strings under an empty prefix are not sent to who lists locks, nor read to their end.
+// Under an empty prefix a list of locks does not fetch an application's own strings, nor read them to their end.
 func TestListBesideLargeStrings(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})

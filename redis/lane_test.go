@@ -53,7 +53,7 @@ func TestCallsGoTogether(t *testing.T) {
 	awaitClean(t, foreign(t, s), 2*time.Second)
 }
 
-// A server that has forgotten the scripts is told them, whoever goes together.
+// A server that has forgotten the scripts is told them, also by requests that go together.
 func TestForgottenScriptsOfMany(t *testing.T) {
 	s := servers.Redis(t, servers.RedisOptions{})
 	c := foreign(t, s)
@@ -80,8 +80,7 @@ func TestForgottenScriptsOfMany(t *testing.T) {
 	awaitClean(t, c, 2*time.Second)
 }
 
-// Who stands behind others whose server does not answer is not kept by them: the end of its ctx
-// ends it.
+// A call that stands behind others ends with its ctx, though the server does not answer the others.
 func TestCancelledInTheLane(t *testing.T) {
 	s := servers.Redis(t, servers.RedisOptions{})
 	p, url := proxied(t, s)

@@ -165,7 +165,7 @@ func TestMarkOutlivesTheLease(t *testing.T) {
 	}
 }
 
-// A request of a Break that comes late frees nobody who has locked since.
+// A request of a Break that comes late frees no later holder's lock.
 func TestLateBreak(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})

@@ -49,6 +49,9 @@ func open(dial func(settings) (goredis.UniversalClient, error)) backend.Opener {
 			d.store.own, d.store.client = true, client // as it is: its options are ours
 			err = d.store.probe(ctx)
 		}
+		if errors.Is(err, goredis.Nil) && u.Scheme == "redis+sentinel" {
+			err = backend.Invalid("the sentinels know no master %q", s.Path[0])
+		}
 		if core.TimedOut(err) {
 			hint := ""
 			if s.TLS != nil {

@@ -237,26 +237,33 @@ func TestContextIsHeededBeforeASilentServer(t *testing.T) {
 	} {
 		type outcome struct {
 			name string
-			took time.Duration
+			late time.Duration
 			err  error
 		}
 		ended := make(chan outcome, len(ops))
-		for _, op := range ops {
-			go func() {
-				ctx, cancel := tt.ctx(tt.after)
-				defer cancel()
-				began := time.Now()
-				err := op.call(ctx)
-				ended <- outcome{op.name, time.Since(began), err}
-			}()
-		}
-		for range ops {
-			o := <-ended
-			late := o.took - tt.after
-			if late > tt.late {
-				t.Errorf("%s, %s: returned %v after its ctx ended, want %v at most", o.name, tt.name, late, tt.late)
+		least := map[string]time.Duration{} // of two: the machine may be late itself
+		for range 2 {
+			for _, op := range ops {
+				go func() {
+					ctx, cancel := tt.ctx(tt.after)
+					defer cancel()
+					late, err := lateAfter(ctx, op.call)
+					ended <- outcome{op.name, late, err}
+				}()
 			}
-			want(t, o.name+", "+tt.name, o.err, tt.target)
+			for range ops {
+				o := <-ended
+				want(t, o.name+", "+tt.name, o.err, tt.target)
+				if before, ok := least[o.name]; ok {
+					o.late = min(o.late, before)
+				}
+				least[o.name] = o.late
+			}
+		}
+		for name, late := range least {
+			if late > tt.late {
+				t.Errorf("%s, %s: returned %v after its ctx ended, want %v at most", name, tt.name, late, tt.late)
+			}
 		}
 	}
 	cancelled := time.Now()

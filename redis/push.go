@@ -37,20 +37,12 @@ func (s *store) channel(k keys) string {
 	return s.pushes
 }
 
-// name gives a waiter its channel, once: a hub that it has joined reads that.
-func (s *store) name(p *place) {
-	if p.listener.Channel == "" {
-		p.listener.Channel = s.channel(p.keys)
-	}
-}
-
 // hear joins a waiter to a hub whose subscription is confirmed already, so that it can join the
 // queue with its first request. On a cluster its slot may have moved meanwhile.
 func (s *store) hear(p *place) {
 	if s.cluster != nil {
 		return
 	}
-	s.name(p)
 	if h := s.hubs.Ready("", p.listener.Channel); h != nil {
 		_, _ = p.listener.Join(h) // where it has ended, Enter opens the next one
 	}
@@ -70,7 +62,6 @@ func (s *store) Enter(ctx context.Context, c *backend.Claim) error {
 		defer timer.Stop()
 		late = timer.C
 	}
-	s.name(p)
 	ready, err := p.listener.Join(h)
 	if err != nil {
 		return s.meaning(err)

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -84,7 +82,7 @@ func TestKilledWaiterIsSkipped(t *testing.T) {
 	p.Set(faultproxy.Mode{})
 }
 
-// deadWaiters puts waiters into a queue who died some time ago, behind those that are there or in front of them.
+// deadWaiters puts waiters that died some time ago into a queue, in front of the waiters that are there or behind them.
 func deadWaiters(t *testing.T, c goredis.Cmdable, name string, n int, inFront bool, ago time.Duration) {
 	t.Helper()
 	ours := redis.OursOf(key(name))
@@ -105,7 +103,7 @@ func deadWaiters(t *testing.T, c goredis.Cmdable, name string, n int, inFront bo
 	must(t, err)
 }
 
-// Places of the dead behind one who waits go while the lock is held.
+// Dead waiters behind a live one leave the queue while the lock is held.
 func TestTheDeadBehindOneWhoWaits(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
@@ -118,7 +116,7 @@ func TestTheDeadBehindOneWhoWaits(t *testing.T) {
 	unlock(t, wait.Granted(t, time.Second))
 }
 
-// Who has lost his place behind another is back after one look.
+// A waiter that has lost its place behind another has it again after one look.
 func TestLostPlacesAreTakenAgain(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
@@ -144,7 +142,8 @@ func TestLostPlacesAreTakenAgain(t *testing.T) {
 	}
 }
 
-// One call drops 1,000 dead at the most, and nobody overtakes those who wait behind them. They look again at once.
+// One call drops 1,000 dead waiters at the most, and nobody overtakes the live waiters behind them, which look again at
+// once.
 func TestManyDeadInFront(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
@@ -155,9 +154,10 @@ func TestManyDeadInFront(t *testing.T) {
 		wait := begin(t, waits)
 		await(t, 10*time.Second, "it waits", func() bool { return queued(t, c, name) == 1 })
 		deadWaiters(t, c, name, 15_000, true, 2*time.Minute)
+		before := calls(t, c)["evalsha"]
 		unlock(t, le)
-		if n := queued(t, c, name); n < 13_000 {
-			t.Errorf("%d are in the queue after one call, want at least 13,000 left", n)
+		if left, n := queued(t, c, name), calls(t, c)["evalsha"]-before; left < 15_000-1000*n {
+			t.Errorf("%d are in the queue after %d calls, want that each takes out 1,000 at the most", left, n)
 		}
 		for range 3 { // each drops some
 			if le, err := l.Mutex(name).TryLock(t.Context()); err == nil {
@@ -167,23 +167,25 @@ func TestManyDeadInFront(t *testing.T) {
 		}
 		unlock(t, wait.Granted(t, 5*time.Second))
 	}
-	awaitClean(t, c, time.Second)
+	awaitTombstones(t, c, time.Second)
 }
 
-// Nor does one call drop more of those who have just died on a cluster, where only a push tells.
+// On a cluster only a push tells that a waiter has died. One call drops no more of those.
 func TestManyDeadInFrontOnACluster(t *testing.T) {
 	t.Parallel()
 	cl := servers.RedisCluster(t, servers.ClusterOptions{Masters: 1})
-	c := clusterClient(t, cl)
+	c, node := clusterClient(t, cl), foreign(t, cl.Servers()[0])
 	l, other := open(t, cl.URL()), open(t, cl.URL())
 	for name, waits := range map[string]locks{"x": other.Mutex("x").Lock, "y": other.RWMutex("y").RLock} {
 		le := lock(t, l.Mutex(name))
 		wait := begin(t, waits)
 		waiters(t, l, name, 1)
 		deadWaiters(t, c, name, 5000, true, -time.Minute) // alive for a minute, as far as the queue can tell
+		before := calls(t, node)["evalsha"]
 		unlock(t, le)
-		if n := c.ZCard(t.Context(), redis.OursOf(key(name))+"q"+key(name)).Val(); n < 3000 {
-			t.Errorf("%d are in the queue after one call, want at least 3,000 left", n)
+		left := c.ZCard(t.Context(), redis.OursOf(key(name))+"q"+key(name)).Val()
+		if n := calls(t, node)["evalsha"] - before; left < 5000-1000*n {
+			t.Errorf("%d are in the queue after %d calls, want that each takes out 1,000 at the most", left, n)
 		}
 		unlock(t, wait.Granted(t, 5*time.Second))
 	}
@@ -203,7 +205,7 @@ func TestVanishedWaiterCostsOneClaim(t *testing.T) {
 	unlock(t, next.Granted(t, 5*time.Second))
 	took := next.At.Sub(released)
 	t.Logf("hand-over past a vanished waiter: %v", took)
-	if took < 1500*time.Millisecond || took > 2600*time.Millisecond {
+	if took < 1500*time.Millisecond || took > 3500*time.Millisecond { // two claims are 4 s
 		t.Errorf("hand-over past a vanished waiter took %v, want one claim of 2 s", took)
 	}
 	p.Set(faultproxy.Mode{})
@@ -221,75 +223,6 @@ func TestTryLockDoesNotOvertake(t *testing.T) {
 	want(t, "TryLock of a free lock with a queue", err, fencelock.ErrLocked)
 	unlock(t, wait.Granted(t, time.Second)) // the try has told it
 	unlock(t, lock(t, other.Mutex("x")))
-}
-
-func TestFirstComeFirstServed(t *testing.T) {
-	t.Parallel()
-	s := servers.Redis(t, servers.RedisOptions{})
-	c := foreign(t, s)
-	le := lock(t, open(t, s.URL()).Mutex("x"))
-	const n = 8
-	var (
-		mu    sync.Mutex
-		order []int
-		want  []int
-		waits []*pending
-	)
-	for i := range n {
-		p := queue(t, c, open(t, s.URL()), "x", int64(i+1))
-		waits, want = append(waits, p), append(want, i)
-		go func() {
-			<-p.Done
-			if p.Err != nil {
-				return
-			}
-			mu.Lock()
-			order = append(order, i)
-			mu.Unlock()
-			_ = p.Lease.Unlock(t.Context()) // the others would not get it
-		}()
-	}
-	token := le.Token()
-	unlock(t, le)
-	for i, p := range waits {
-		got := p.Granted(t, 2*time.Second)
-		if got.Token() <= token {
-			t.Errorf("token of waiter %d: got %d, want more than %d", i, got.Token(), token)
-		}
-		token = got.Token()
-	}
-	await(t, time.Second, "all have unlocked", func() bool { mu.Lock(); defer mu.Unlock(); return len(order) == n })
-	if !slices.Equal(order, want) {
-		t.Errorf("order of the grants: got %v, want %v", order, want)
-	}
-	awaitClean(t, c, time.Second)
-}
-
-func TestNextInLineDies(t *testing.T) {
-	t.Parallel()
-	s := servers.Redis(t, servers.RedisOptions{})
-	c := foreign(t, s)
-	le := lock(t, open(t, s.URL()).Mutex("x"))
-	p, url := proxied(t, s)
-	queue(t, c, open(t, url), "x", 1)
-	next := queue(t, c, open(t, s.URL()), "x", 2)
-	p.Set(faultproxy.Mode{Refuse: true})
-	p.Cut()
-	select {
-	case <-next.Done:
-		t.Fatalf("the waiter after a dead one got %v, %v while the lock is held", next.Lease, next.Err)
-	case <-time.After(1500 * time.Millisecond):
-	}
-	if err := le.Err(); err != nil {
-		t.Fatal(err)
-	}
-	released := time.Now()
-	unlock(t, le)
-	unlock(t, next.Granted(t, time.Second))
-	if took := next.At.Sub(released); took > 300*time.Millisecond {
-		t.Errorf("hand-over took %v, want it at once", took)
-	}
-	p.Set(faultproxy.Mode{})
 }
 
 // A waiter that was skipped, because its connection was gone just then, comes back to its place.

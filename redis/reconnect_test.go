@@ -1,11 +1,13 @@
 package redis_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,6 +53,93 @@ func TestClusterSubscriptionsKilled(t *testing.T) {
 		}
 		unlock(t, got)
 	}
+}
+
+// busyConn tells when the server has answered a subscription with BUSY.
+type busyConn struct {
+	net.Conn
+	subscribed atomic.Bool
+	busy       func()
+}
+
+func (c *busyConn) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("subscribe")) {
+		c.subscribed.Store(true)
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *busyConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.subscribed.Load() && bytes.Contains(b[:n], []byte("-BUSY")) {
+		c.busy()
+	}
+	return n, err
+}
+
+// A server that is busy with a script refuses a subscription. It is asked for it again.
+func TestSubscriptionRefused(t *testing.T) {
+	t.Parallel()
+	s := servers.Redis(t, servers.RedisOptions{})
+	c := foreign(t, s)
+	le := lock(t, open(t, s.URL()).Mutex("x"))
+	refused := make(chan struct{})
+	busy := sync.OnceFunc(func() { close(refused) })
+	client := goredis.NewClient(&goredis.Options{Addr: s.Addr(), Dialer: func(
+		ctx context.Context, network, addr string,
+	) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return &busyConn{Conn: conn, busy: busy}, err
+	}})
+	t.Cleanup(func() { _ = client.Close() })
+	l := over(t, client)
+	_, err := l.Mutex("x").TryLock(t.Context()) // the server has the script
+	want(t, "TryLock", err, fencelock.ErrLocked)
+	must(t, c.ConfigSet(t.Context(), "lua-time-limit", "20").Err())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = foreign(t, s).Eval(t.Context(), "while true do end", nil).Err()
+	}()
+	await(t, 5*time.Second, "the server is busy", func() bool {
+		return goredis.HasErrorPrefix(c.Ping(t.Context()).Err(), "BUSY")
+	})
+	wait := start(t, l.Mutex("x"))
+	select {
+	case <-refused:
+	case <-time.After(5 * time.Second):
+		t.Error("no subscription was refused")
+	}
+	must(t, c.ScriptKill(t.Context()).Err())
+	<-ended
+	await(t, 10*time.Second, "it waits", func() bool { return queued(t, c, "x") == 1 })
+	unlock(t, le)
+	unlock(t, wait.Granted(t, 5*time.Second))
+}
+
+// A node that refuses a subscription, for the slot is nobody's just then, is asked for it again.
+func TestClusterSubscriptionRefused(t *testing.T) {
+	t.Parallel()
+	cl := servers.RedisCluster(t, servers.ClusterOptions{
+		Masters: 1, Config: []string{"cluster-require-full-coverage no"},
+	})
+	c := foreign(t, cl.Servers()[0])
+	a, b := open(t, cl.URL()), open(t, cl.URL())
+	le := lock(t, a.Mutex("x"))
+	slot := int(c.ClusterKeySlot(t.Context(), key("x")).Val())
+	must(t, c.ClusterDelSlots(t.Context(), slot).Err())
+	wait := start(t, b.Mutex("x"))
+	await(t, 5*time.Second, "the subscription is refused", func() bool {
+		stats := c.InfoMap(t.Context(), "commandstats").Val()["Commandstats"]["cmdstat_ssubscribe"]
+		return stats != "" && !strings.Contains(stats, "rejected_calls=0")
+	})
+	must(t, c.ClusterAddSlots(t.Context(), slot).Err())
+	await(t, 10*time.Second, "it is confirmed", func() bool {
+		return len(c.PubSubShardChannels(t.Context(), "*").Val()) == 1
+	})
+	waiters(t, a, "x", 1)
+	unlock(t, le)
+	unlock(t, wait.Granted(t, 5*time.Second))
 }
 
 // A shard's channel that nobody waits on any more is left, also while the process waits elsewhere.
@@ -157,7 +246,7 @@ func TestMasterVanishesSilently(t *testing.T) {
 	}
 }
 
-// Who listens to every channel makes no dead waiter look alive.
+// A client that listens to every channel makes no dead waiter look alive.
 func TestEavesdropper(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
@@ -191,8 +280,8 @@ func TestEavesdropper(t *testing.T) {
 	}
 }
 
-// A master that was demoted keeps its connections. It may be behind, so no lease ends by its word,
-// and the next request goes where the address leads.
+// A master that was demoted keeps its connections. It may be behind, so no lease ends by its word, and the next request
+// goes to the server at which the address leads.
 func TestDemotedMaster(t *testing.T) {
 	t.Parallel()
 	old, next := servers.Redis(t, servers.RedisOptions{}), servers.Redis(t, servers.RedisOptions{})

@@ -188,8 +188,8 @@ func (deriving) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Pr
 	return next
 }
 
-// A hook that derives a ctx keeps no call longer than its caller's. It is that of a ClusterClient: what the
-// driver has of a Client has none of its hooks.
+// A hook that derives a ctx keeps no call longer than the caller's ctx. It is a ClusterClient's hook: the driver's copy
+// of a Client has no hooks.
 func TestUsedUpPoolUnderAHook(t *testing.T) {
 	t.Parallel()
 	g := servers.RedisCluster(t, servers.ClusterOptions{Masters: 3})
@@ -269,7 +269,7 @@ func TestUsedUpPool(t *testing.T) {
 			worst = max(worst, <-ended)
 		}
 		t.Logf("%s: %d calls whose ctx ends after %v returned after %v at the latest", tt.name, n, most, worst)
-		if worst > most+800*time.Millisecond {
+		if worst > most+2*time.Second { // the pool gives up after 4 s
 			t.Errorf("%s: a call whose ctx ends after %v returned after %v", tt.name, most, worst)
 		}
 	}

@@ -75,6 +75,15 @@ func proxied(t *testing.T, s *servers.Server) (*faultproxy.Proxy, string) {
 	return p, "redis://" + p.Addr() + "/0"
 }
 
+// lateAfter is how long after the end of its ctx a call has returned. The ctx ends when this process sees that.
+func lateAfter(ctx context.Context, call func(context.Context) error) (time.Duration, error) {
+	over := make(chan time.Time, 1)
+	context.AfterFunc(ctx, func() { over <- time.Now() })
+	err := call(ctx)
+	ended := time.Now()
+	return ended.Sub(<-over), err
+}
+
 // queue begins to wait for a lock that is held and returns when the server has n waiters.
 func queue(t *testing.T, c *goredis.Client, l *fencelock.Locker, name string, n int64) *pending {
 	t.Helper()

@@ -117,14 +117,18 @@ func (e scriptError) Error() string { return string(e) }
 // RedisError marks it as the server's.
 func (scriptError) RedisError() {}
 
-// answers are the server's that are this driver's own to explain.
+// answers are errors of the server that only this driver explains.
 var answers = []redisnode.Answer{
 	{Code: "FLEND", Means: "the counter of tokens of this lock's slot, a key that begins with fl, is " +
 		"at the end of its numbers, or holds no number: some program has written to it"},
 	{Code: "ERR This instance has cluster support disabled", Means: "the server is not one of a cluster: use redis://"},
+	{Code: noSentinel + " ERR unknown command", Means: "a server that a redis+sentinel:// URL names is no sentinel"},
 	{Code: "MOVED", Means: ofCluster},
 	{Code: "CROSSSLOT", Means: ofCluster},
 }
+
+// noSentinel begins go-redis's error where no sentinel has told it of a master.
+const noSentinel = "redis: all sentinels specified in configuration are unreachable:"
 
 const ofCluster = "the server is a node of a cluster: use redis+cluster:// or a ClusterClient"
 

@@ -68,18 +68,25 @@ func TestSentinelFailover(t *testing.T) {
 	awaitTombstones(t, foreign(t, master), time.Second) // of the lock that was asked for in the failover
 }
 
-func TestSentinelMasterUnknown(t *testing.T) {
+func TestSentinelURLs(t *testing.T) {
 	t.Parallel()
 	n := servers.RedisSentinel(t, servers.SentinelOptions{})
-	url := "redis+sentinel://" + n.Addrs()[0] + "/nobody"
-	began := time.Now()
-	_, err := fencelock.Open(t.Context(), url)
-	if err == nil {
-		t.Fatal("opened a master group that does not exist")
-	}
-	t.Logf("after %v: %v", time.Since(began), err)
-	if took := time.Since(began); took > 5500*time.Millisecond {
-		t.Errorf("Open took %v, want 5 s at most", took)
+	master, err := n.Master(t.Context())
+	must(t, err)
+	for _, tt := range []struct{ url, says string }{
+		{"redis+sentinel://" + n.Addrs()[0] + "/nobody", `no master "nobody"`},
+		{"redis+sentinel://" + master.Addr() + "/main", "is no sentinel"},
+		{"redis://" + n.Addrs()[0], "use redis+sentinel://"},
+	} {
+		began := time.Now()
+		_, err := fencelock.Open(t.Context(), tt.url)
+		want(t, tt.url, err, fencelock.ErrInvalid)
+		if err == nil || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: got %v, want it to say %s", tt.url, err, tt.says)
+		}
+		if took := time.Since(began); took > 5500*time.Millisecond {
+			t.Errorf("Open of %s took %v, want 5 s at most", tt.url, took)
+		}
 	}
 	open(t, "redis+sentinel://"+n.Addrs()[0]+"/main/1") // with a database
 	// A client of a Sentinel group that the program has.

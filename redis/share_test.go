@@ -208,18 +208,19 @@ func TestWriterThatLeavesServes(t *testing.T) {
 	s := servers.Redis(t, servers.RedisOptions{})
 	c := foreign(t, s)
 	reader := get(t, over(t, c).RWMutex("x").RLock)
-	writer := line(t, c, over(t, c).RWMutex("x").Lock, "x", 1)
+	var seen events
+	writer := line(t, c, over(t, c, fencelock.WithObserver(&seen)).RWMutex("x").Lock, "x", 1)
 	var late []*pending
 	for i := range 3 {
 		late = append(late, line(t, c, over(t, c).RWMutex("x").RLock, "x", int64(i+2)))
 	}
-	left := time.Now()
 	writer.Cancel()
+	await(t, 2*time.Second, "it has left", func() bool { return seen.count(fencelock.CleanedUp) == 1 })
+	if n := c.ZCard(t.Context(), redis.OursOf(key("x"))+"h"+key("x")).Val(); n != 4 {
+		t.Errorf("%d read once the writer has left, want all four", n)
+	}
 	for _, p := range late {
 		le := p.Granted(t, time.Second)
-		if took := p.At.Sub(left); took > 600*time.Millisecond {
-			t.Errorf("granted %v after the writer gave up, want it at once", took)
-		}
 		if le.Token() != reader.Token() {
 			t.Errorf("got token %d, want that of the reader who is there, %d", le.Token(), reader.Token())
 		}
@@ -322,8 +323,7 @@ func TestManyAreLetIn(t *testing.T) {
 	awaitClean(t, c, time.Second)
 }
 
-// First come, first served, whatever they want: those who may hold together do so with their neighbours
-// alone.
+// First come, first served, in every mode: waiters that may hold together do so with their neighbours alone.
 func TestModesInOneQueue(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
@@ -550,15 +550,11 @@ func TestGroupsOnACluster(t *testing.T) {
 		for _, le := range held[i] {
 			must(t, le.Err())
 		}
-		began := time.Now()
 		unlock(t, held[i][0])
 		unlock(t, held[i][1])
 		w := writers[i].Granted(t, time.Second)
 		unlock(t, w)
 		r := late[i].Granted(t, time.Second)
-		if took := late[i].At.Sub(began); took > 700*time.Millisecond {
-			t.Errorf("%q: handed over to a writer and a reader after %v", name, took)
-		}
 		if w.Token() <= held[i][0].Token() || r.Token() <= w.Token() {
 			t.Errorf("%q: tokens %d, %d and %d", name, held[i][0].Token(), w.Token(), r.Token())
 		}

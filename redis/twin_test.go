@@ -19,7 +19,7 @@ import (
 
 // What the scripts grant, in which order, and with which slots and tokens, is what the memory driver
 // grants, whatever is asked: random runs of exclusive claims, readers and permits of several limits on
-// one name. No time passes, so whoever is woken asks at once.
+// one name. No time passes, so a waiter that is woken asks at once.
 func TestTwins(t *testing.T) {
 	t.Parallel()
 	s := servers.Redis(t, servers.RedisOptions{})
@@ -235,7 +235,7 @@ func (tw *twins) keep(ctx context.Context, w *twin) error {
 	return nil
 }
 
-// breakIt ends all holds; whoever held knows that he has lost it.
+// breakIt ends all holds, and each holder learns that it has lost the lock.
 func (tw *twins) breakIt(ctx context.Context) error {
 	tw.note("Break")
 	var held []*twin

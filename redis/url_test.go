@@ -93,6 +93,8 @@ func TestURLKeys(t *testing.T) {
 	unlock(t, le)
 	_, err := fencelock.Open(t.Context(), "redis://"+s.Addr()+"/99999")
 	want(t, "a database that is not there", err, fencelock.ErrInvalid)
+	_, err = fencelock.Open(t.Context(), "redis://"+s.Addr()+"/?client_name=with+space")
+	want(t, "a name that Redis refuses", err, fencelock.ErrInvalid)
 }
 
 func TestReplicaIsRefused(t *testing.T) {
@@ -140,6 +142,7 @@ func TestUnreachableServer(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and never answers
 	must(t, err)
 	t.Cleanup(func() { _ = silent.Close() })
+	const soon, patient = 400 * time.Millisecond, "?dial_timeout=30s&read_timeout=30s"
 	for _, tt := range []struct {
 		name, url string
 		ctx, most time.Duration
@@ -149,19 +152,14 @@ func TestUnreachableServer(t *testing.T) {
 		{"refuses, sentinel", "redis+sentinel://:PW@" + refusing + "/main", 0, 5500 * time.Millisecond},
 		{"refuses, TLS", "rediss://:PW@" + refusing, 0, 5500 * time.Millisecond},
 		{"silent", "redis://:PW@" + silent.Addr().String(), 0, 5500 * time.Millisecond},
+		// By its ctx, and neither by its own 5 s nor by the client's limits.
+		{"silent, ctx", "redis://:PW@" + silent.Addr().String() + patient, soon, 4 * time.Second},
+		{"silent, cluster, ctx", "redis+cluster://:PW@" + silent.Addr().String() + patient, soon, 4 * time.Second},
 		{
-			"silent, ctx", "redis://:PW@" + silent.Addr().String(),
-			400 * time.Millisecond, 750 * time.Millisecond,
+			"silent, sentinel, ctx", "redis+sentinel://:PW@" + silent.Addr().String() + "/main" + patient,
+			soon, 4 * time.Second,
 		},
-		{
-			"silent, cluster, ctx", "redis+cluster://:PW@" + silent.Addr().String(),
-			400 * time.Millisecond, 750 * time.Millisecond,
-		},
-		{
-			"silent, sentinel, ctx", "redis+sentinel://:PW@" + silent.Addr().String() + "/main",
-			400 * time.Millisecond, 750 * time.Millisecond,
-		},
-		{"silent, TLS, ctx", "rediss://:PW@" + silent.Addr().String(), 400 * time.Millisecond, 750 * time.Millisecond},
+		{"silent, TLS, ctx", "rediss://:PW@" + silent.Addr().String() + patient, soon, 4 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if testing.Short() && tt.ctx == 0 {

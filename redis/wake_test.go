@@ -139,7 +139,7 @@ func TestLostPushDelaysTheNextByAClaim(t *testing.T) {
 	held := second.Granted(t, 5*time.Second)
 	took := second.At.Sub(released)
 	t.Logf("hand-over past a waiter whose push was lost: %v", took)
-	if took > 2600*time.Millisecond {
+	if took > 3500*time.Millisecond { // two claims are 4 s
 		t.Errorf("hand-over past a waiter whose push was lost took %v, want one claim of 2 s", took)
 	}
 	d.on.Store(false)
@@ -159,7 +159,7 @@ func TestExpiredHolderIsNoticed(t *testing.T) {
 	unlock(t, wait.Granted(t, 2*time.Second))
 	took := wait.At.Sub(began)
 	t.Logf("a dead holder with 700ms left: had after %v", took)
-	if took < 650*time.Millisecond || took > 1200*time.Millisecond {
+	if took < 650*time.Millisecond || took > 1700*time.Millisecond { // the floor timer is at 2 s
 		t.Errorf("a dead holder with 700ms left: had after %v", took)
 	}
 }

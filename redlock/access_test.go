@@ -211,71 +211,52 @@ func TestScriptsWithoutMemory(t *testing.T) {
 	free("broken")
 }
 
-// A node that once had no memory for our functions gets them when it has some: scripts do not count what they write,
-// and so do not notice that a node has forgotten some of it.
-func TestFunctionsOnceThereIsMemory(t *testing.T) {
+// A node that once refused our functions, for lack of memory or of replicas, gets them when it takes them: scripts do
+// not count what they write, and so do not notice that a node has forgotten some of it.
+func TestFunctionsOnceTheyAreTaken(t *testing.T) {
 	t.Parallel()
-	c := start(t, 3)
-	l := open(t, c.url("fresh=1"))
-	unlock(t, lock(t, l.Mutex("a")))
-	lists := func() string {
-		t.Helper()
-		res, err := c.direct[0].FunctionList(t.Context(), goredis.FunctionListQuery{}).Result()
-		must(t, err)
-		return fmt.Sprint(res)
+	for _, setting := range []string{"maxmemory", "min-replicas-to-write"} {
+		t.Run(setting, func(t *testing.T) {
+			t.Parallel()
+			c := start(t, 3)
+			l := open(t, c.url("fresh=1"))
+			le := lock(t, l.Mutex("a"))
+			await(t, 5*time.Second, "the vote", func() bool { return c.value(t, 0, "a") != "" })
+			unlock(t, le)
+			await(t, 5*time.Second, "nothing is under way", func() bool { return c.value(t, 0, "a") == "" })
+			lists := func() string {
+				t.Helper()
+				res, err := c.direct[0].FunctionList(t.Context(), goredis.FunctionListQuery{}).Result()
+				must(t, err)
+				return fmt.Sprint(res)
+			}
+			loads := func() string {
+				t.Helper()
+				stats, err := c.direct[0].Info(t.Context(), "commandstats").Result()
+				must(t, err)
+				_, load, _ := strings.Cut(stats, "cmdstat_function|load:")
+				load, _, _ = strings.Cut(load, "\n")
+				return load
+			}
+			had, before := lists(), loads()
+			must(t, c.direct[0].FunctionFlush(t.Context()).Err())
+			must(t, c.direct[0].ConfigSet(t.Context(), setting, "1").Err())
+			await(t, 5*time.Second, "the functions are refused", func() bool {
+				le := lock(t, l.Mutex("a"))
+				must(t, le.Renew(t.Context()))
+				unlock(t, le)
+				return loads() != before
+			})
+			if got := lists(); got == had {
+				t.Fatalf("it has the functions that it refuses: %s", got)
+			}
+			must(t, c.direct[0].ConfigSet(t.Context(), setting, "0").Err())
+			await(t, 5*time.Second, "its functions are there again", func() bool {
+				unlock(t, lock(t, l.Mutex("a")))
+				return lists() == had
+			})
+		})
 	}
-	had := lists()
-	must(t, c.direct[0].FunctionFlush(t.Context()).Err())
-	must(t, c.direct[0].ConfigSet(t.Context(), "maxmemory", "1").Err())
-	le := lock(t, l.Mutex("a"))
-	must(t, le.Renew(t.Context()))
-	unlock(t, le)
-	if got := lists(); got == had {
-		t.Fatalf("it has functions without memory: %s", got)
-	}
-	must(t, c.direct[0].ConfigSet(t.Context(), "maxmemory", "0").Err())
-	await(t, 5*time.Second, "its functions are there again", func() bool {
-		unlock(t, lock(t, l.Mutex("a")))
-		return lists() == had
-	})
-}
-
-// A node that once refused our functions for a reason that passes gets them when it takes them.
-func TestFunctionsOnceThereAreReplicas(t *testing.T) {
-	t.Parallel()
-	c := start(t, 3)
-	l := open(t, c.url("fresh=1"))
-	unlock(t, lock(t, l.Mutex("a")))
-	lists := func() string {
-		t.Helper()
-		res, err := c.direct[0].FunctionList(t.Context(), goredis.FunctionListQuery{}).Result()
-		must(t, err)
-		return fmt.Sprint(res)
-	}
-	had := lists()
-	must(t, c.direct[0].FunctionFlush(t.Context()).Err())
-	must(t, c.direct[0].ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
-	asked := func() string {
-		t.Helper()
-		stats, err := c.direct[0].Info(t.Context(), "commandstats").Result()
-		must(t, err)
-		_, load, _ := strings.Cut(stats, "cmdstat_function|load:")
-		load, _, _ = strings.Cut(load, "\n")
-		return load
-	}
-	before := asked()
-	await(t, 5*time.Second, "the functions are refused", func() bool {
-		unlock(t, lock(t, l.Mutex("a")))
-		return asked() != before
-	})
-	if got := lists(); got == had {
-		t.Fatalf("it has functions without replicas: %s", got)
-	}
-	must(t, c.direct[0].ConfigSet(t.Context(), "min-replicas-to-write", "0").Err())
-	await(t, 5*time.Second, "its functions are there again", func() bool {
-		unlock(t, lock(t, l.Mutex("a")))
-		return lists() == had
-	})
 }
 
 // A user with rights to some names keeps what it holds of them, though what it may not have any more is renewed in the

@@ -125,7 +125,9 @@ func (b *ballot) nothing() bool {
 // numbers agree. A ballot that did not win is undone at once, in the background.
 func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 	for _, c := range cs {
-		c.Err = s.vote(ctx, c)
+		if c.Err = s.lookOnce(ctx); c.Err == nil {
+			c.Err = s.vote(ctx, c)
+		}
 		if !c.Queued && (c.Err == nil || backend.Final(c.Err)) {
 			s.place(c).leave()
 		}

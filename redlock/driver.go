@@ -67,6 +67,7 @@ type store struct {
 	quarantine time.Duration
 	drift      float64
 	fresh      atomic.Bool // the operator's word is still to be given
+	looked     atomic.Bool // the nodes have been looked at: no two are one server
 
 	last   atomic.Int64 // the greatest number proposed or seen
 	mended atomic.Int64 // when the gates were looked after, in ns since 1970
@@ -77,7 +78,8 @@ type store struct {
 // New returns a driver over clients that the program has, one *redis.Client of go-redis v9 for each
 // node: an odd number from 3, of servers that do not replicate to each other. The clients are
 // neither changed nor closed, and nothing is sent. opts may be nil. A client of a Cluster or a Ring
-// is ErrInvalid, for it is no single node. Each node has a goroutine until Close.
+// is ErrInvalid, for it is no single node. Two clients of one database of one server are ErrInvalid
+// when the first lock is asked for. Each node has a goroutine until Close.
 func New(clients []goredis.UniversalClient, opts *Options) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}

@@ -137,7 +137,8 @@ func (c *cluster) count(t *testing.T, node int, to int64) {
 	must(t, c.direct[node].HSet(t.Context(), state, all...).Err())
 }
 
-// The votes disagree: the greatest is the token, a majority carries it, and the next grant is above it, whoever votes.
+// The votes disagree: the greatest is the token, a majority carries it, and the next grant is above it, with the votes
+// of any nodes.
 func TestWriteBack(t *testing.T) {
 	t.Parallel()
 	c := start(t, 3)
@@ -341,10 +342,10 @@ func TestInspectWaitsForTheNodeThatDecides(t *testing.T) {
 	l := open(t, through)
 	for i := range 3 {
 		le := lock(t, l.Mutex("n"))
-		await(t, time.Second, "the vote", func() bool { return c.value(t, i, "n") != "" })
+		await(t, 5*time.Second, "the vote", func() bool { return c.value(t, i, "n") != "" })
 		vote := c.value(t, i, "n")
 		unlock(t, le)
-		await(t, time.Second, "the release", func() bool { return c.value(t, i, "n") == "" })
+		await(t, 5*time.Second, "the release", func() bool { return c.value(t, i, "n") == "" })
 		must(t, c.direct[i].Set(t.Context(), "fencelock:n", vote, 30*time.Second).Err())
 		proxies[(i+1)%3].Set(faultproxy.Mode{Delay: 40 * time.Millisecond})
 		if info, err := l.Inspect(t.Context(), "n"); err != nil || info.Held {
@@ -364,7 +365,7 @@ func TestInspectWaitsForTheToken(t *testing.T) {
 	for i := range 3 {
 		le := lock(t, l.Mutex("n"))
 		for j := range 3 {
-			await(t, time.Second, "the vote", func() bool { return c.value(t, j, "n") != "" })
+			await(t, 5*time.Second, "the vote", func() bool { return c.value(t, j, "n") != "" })
 		}
 		vote := strings.SplitN(c.value(t, i, "n"), ":", 3)
 		late := fmt.Sprintf("%s:%d:%s", vote[0], le.Token()+1000, vote[2])

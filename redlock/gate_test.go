@@ -151,7 +151,7 @@ func TestNodeThatLostTheGate(t *testing.T) {
 }
 
 // A change of a gate needs every node, and says which one is missing. What got through of it is
-// finished by whoever looks next.
+// finished by the next client that looks.
 func TestGateNeedsEveryNode(t *testing.T) {
 	t.Parallel()
 	c := start(t, 3)

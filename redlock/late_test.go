@@ -39,7 +39,7 @@ func (h heard) Write(b []byte) (int, error) {
 	return h.Conn.Write(b)
 }
 
-// A Break of a stranger's lock that reaches two nodes late leaves the stranger alone who has the lock by then.
+// A Break of a stranger's lock that reaches two nodes late frees no lock that another stranger has taken meanwhile.
 func TestLateBreakOfAStranger(t *testing.T) {
 	t.Parallel()
 	c := start(t, 3)
@@ -100,7 +100,7 @@ func TestLateBreakOfAStranger(t *testing.T) {
 	}
 }
 
-// Break ends the lock of whoever holds it, and no request that waits beside that with a vote.
+// Break ends the holder's lock, and leaves the vote that one node has for a waiter.
 func TestBreakLeavesWaiters(t *testing.T) {
 	t.Parallel()
 	c := start(t, 3)

@@ -132,32 +132,45 @@ func (s *store) probe(ctx context.Context) error {
 	}
 }
 
+// lookOnce looks at the nodes of clients that were given: New has sent nothing. An outage is the business of what is
+// asked next.
+func (s *store) lookOnce(ctx context.Context) error {
+	if !s.looked.Load() {
+		if err := s.look(ctx); err != nil && backend.Final(err) {
+			return err
+		}
+	}
+	return nil
+}
+
 // look wants the states of a majority of the nodes. Of the nodes that answer in time none may be too
 // old, and no two may be one server.
 func (s *store) look(ctx context.Context) error {
 	var bad error
-	runs := map[string]string{} // addresses by run id
+	addrs := map[string]string{} // by run id and settings, which begin with the database
 	q := s.ask(ctx, callMost, []op{{stateKey, []any{"s"}}}, nil)
 	take := func(a answer) error {
 		st, info, err := stateOf(a.replies[0])
 		if err != nil {
 			return err
 		}
-		addr := s.nodes[a.node].addr
+		addr, its := s.nodes[a.node].addr, st.run+" "+s.nodes[a.node].settings
 		if old := redisnode.TooOld(info); old != nil {
 			bad = fmt.Errorf("%s: %w", addr, old)
 		}
-		if other := runs[st.run]; other != "" {
+		if other := addrs[its]; other != "" {
 			bad = backend.Invalid("%s and %s are one server: each node votes once", other, addr)
 		}
-		runs[st.run] = addr
+		addrs[its] = addr
 		return nil
 	}
 	err := q.each(ctx, callMost, take, func() bool { return q.good >= s.quorum })
 	if err == nil {
 		_ = q.each(ctx, lookMore, take, nil)
 	}
-	return cmp.Or(bad, q.enough(err))
+	err = cmp.Or(bad, q.enough(err))
+	s.looked.Store(err == nil)
+	return err
 }
 
 // settle gives the operator's word that no lock was forgotten. It is heeded only where it can be

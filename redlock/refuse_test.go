@@ -93,6 +93,30 @@ func TestOneServerUnderTwoNames(t *testing.T) {
 	}
 }
 
+// Two clients of one server are found out by the first lock, for New asks nothing. The third node does not answer.
+func TestTwoClientsOfOneServer(t *testing.T) {
+	t.Parallel()
+	addr := start(t, 1).addrs[0]
+	var clients []goredis.UniversalClient
+	for _, addr := range []string{addr, "127.0.0.1:1", addr} {
+		c := goredis.NewClient(&goredis.Options{Addr: addr})
+		t.Cleanup(func() { _ = c.Close() })
+		clients = append(clients, c)
+	}
+	d, err := redlock.New(clients, nil)
+	must(t, err)
+	l, err := fencelock.New(d)
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	for range 2 {
+		_, err = l.Mutex("a").TryLock(t.Context())
+		want(t, "TryLock", err, fencelock.ErrInvalid)
+		if err == nil || !strings.Contains(err.Error(), "one server") {
+			t.Errorf("got %v, want it to say why", err)
+		}
+	}
+}
+
 // No majority answers: the error says so within the time of ctx, names the nodes, and shows no password.
 func TestOpenWithoutAMajority(t *testing.T) {
 	t.Parallel()

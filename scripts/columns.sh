@@ -14,10 +14,10 @@ wide() {
 }
 
 if [ "${1:-}" = --count ]; then
-	git ls-files '*.go' '*.lua' '*.sql' | wide | wc -l
+	git grep -l --untracked '' -- '*.go' '*.lua' '*.sql' | wide | wc -l
 	exit
 fi
-found="$(git ls-files '*.go' '*.lua' '*.sql' | wide)"
+found="$(git grep -l --untracked '' -- '*.go' '*.lua' '*.sql' | wide)"
 if [ -n "$found" ]; then
 	echo "wider than 120 columns:"
 	echo "$found"

@@ -15,8 +15,7 @@ export RECORD=${RECORD-$PWD/tests/guarantees/results.json}
 export SAVE=${SAVE:-${TMPDIR:-/tmp}/fencelock-faults}
 
 status=0
-go test -count=1 -timeout 6h -v -run '^TestFaults$' ./tests/guarantees | grep --line-buffered -E '^(---|FAIL|ok|panic)|^ *--- |^ {4,}[a-z_]+_test\.go|^ {8,}' || true
-status=${PIPESTATUS[0]}
+go test -count=1 -timeout 6h -v -run '^TestFaults$' ./tests/guarantees | grep --line-buffered -E '^(---|FAIL|ok|panic)|^ *--- |^ {4,}[a-z_]+_test\.go|^ {8,}' || status=${PIPESTATUS[0]}
 if [[ -n $RECORD ]]; then
 	UPDATE=1 go test -count=1 -run '^TestDocs$' ./tests/guarantees || status=$?
 fi

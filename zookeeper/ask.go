@@ -104,7 +104,7 @@ func (p *place) length() time.Duration { return p.r.TTL + p.r.Grace }
 // load is what the claim adds to the transaction that ends its session: the path of its node, with
 // its length. It has one at a time; what of its name is neither the lock's nor the nonce is bounded.
 func (p *place) load() int {
-	const sizes, exclusive, shared = 4, len(waitMark + "--2147483648"), len(permMark + "-9007199254740991-1024-1023")
+	const sizes, exclusive, shared = 4, len(waitMark + "--2147483648"), len(waitPermMark + "-1024--2147483648")
 	if p.r.Mode == backend.Exclusive {
 		return sizes + len(p.lock) + len("/") + nonceLen + exclusive
 	}
@@ -437,7 +437,7 @@ func (p *place) asked(ctx context.Context, u *unit) error {
 		p.unsure = true
 	case p.turn != nil && i > 0 && (errors.Is(u.err, zk.ErrNoNode) || errors.Is(u.err, zk.ErrBadVersion) ||
 		errors.Is(u.err, zk.ErrNodeExists)):
-		// Whom it was to read beside has left, there is a newer era, or a session of ours that is over has its hold.
+		// The reader that it was to join has left, there is a newer era, or a session of ours that ended has its hold.
 		p.unwatch()
 		if p.turn = nil; p.c.Wait {
 			return backend.ErrLocked

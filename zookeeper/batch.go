@@ -21,6 +21,8 @@ const (
 	// batchMost is how many units go in one multi, and batchGood how many from the third multi at a
 	// time on: the servers do few large requests faster than many small ones.
 	batchMost, batchGood = 128, 16
+	// jsonMost is how many bytes one of a text may become as JSON.
+	jsonMost = 6
 )
 
 // unit is a few operations for a claim, of which all are done or none. Those of many claims go in
@@ -212,7 +214,7 @@ type flight struct {
 	units  []*unit
 	others int // of them that are no grants, which come first
 	size   int // units at its beginning
-	load   int // bytes of their paths, about
+	load   int // bytes of their paths and texts, about
 	first  int // the place of the first one's operations
 	gated  bool
 	apart  bool  // all have the same guess
@@ -244,7 +246,7 @@ func (f *flight) add(u *unit) bool {
 		f.gated, f.gates = true, u.gates
 	}
 	f.noted = f.noted || u.noted
-	f.load += u.count() * u.p.load()
+	f.load += u.count()*u.p.load() + jsonMost*len(u.p.r.Owner+u.p.r.Move)
 	if u.grants {
 		f.units = append(f.units, u)
 	} else {

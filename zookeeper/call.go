@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -267,7 +268,7 @@ func (s *session) lineBy(
 			return line{}, err
 		}
 		l := readLine(children)
-		l.version, l.stat = stat.Version, *stat
+		l.stat, l.read = *stat, time.Now()
 		return l, nil
 	})
 	if err != nil {

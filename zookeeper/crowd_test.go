@@ -539,8 +539,8 @@ func (c measured) Write(p []byte) (int, error) { // one request
 	return c.Conn.Write(p)
 }
 
-// What many share stays below the smallest jute.maxbuffer, however long the paths are: a renewal, and the grants of
-// readers beside others, which take the most.
+// What many share stays below the smallest jute.maxbuffer, however long the paths are, and the owners: a renewal, and
+// the grants of readers beside others, which take the most.
 func TestManyLongPaths(t *testing.T) {
 	t.Parallel()
 	z := single(t)
@@ -558,13 +558,13 @@ func TestManyLongPaths(t *testing.T) {
 		t.Cleanup(func() { must(t, d.Close()) })
 		return call(d)
 	}
-	take := func(d caller, n int) []*core.Hold {
+	take := func(d caller, n int, name, owner string) []*core.Hold {
 		holds, errs := make([]*core.Hold, n), make([]error, n)
 		var wg sync.WaitGroup
 		for i := range n {
 			wg.Go(func() {
-				r := request(fmt.Sprintf("%03d-%s", i, strings.Repeat("é", 250)))
-				r.Mode = backend.Reader
+				r := request(fmt.Sprintf("%03d-%s", i, name))
+				r.Mode, r.Owner = backend.Reader, owner
 				var g backend.Grant
 				g, errs[i] = d.Acquire(within(t, 30*time.Second), r)
 				holds[i] = &core.Hold{Request: r, Grant: g}
@@ -574,11 +574,12 @@ func TestManyLongPaths(t *testing.T) {
 		must(t, errors.Join(errs...))
 		return holds
 	}
-	d, other := opened(z.Addrs()[0]), opened(p.Addr())
-	must(t, errors.Join(d.Renew(within(t, 10*time.Second), take(d, 190))...))
+	d, other, long := opened(z.Addrs()[0]), opened(p.Addr()), strings.Repeat("é", 250)
+	must(t, errors.Join(d.Renew(within(t, 10*time.Second), take(d, 190, long, "o"))...))
 	hold(t, other, request("warm"))
 	p.Set(faultproxy.Mode{Delay: 50 * time.Millisecond}) // meanwhile the others come up
-	must(t, errors.Join(other.Renew(within(t, 10*time.Second), take(other, 190))...))
+	must(t, errors.Join(other.Renew(within(t, 10*time.Second), take(other, 190, long, "o"))...))
+	take(other, 190, "short", strings.Repeat("<", 512)) // each of these is six bytes as JSON
 	p.Set(faultproxy.Mode{})
 	t.Logf("the largest request had %d bytes", most.Load())
 	if least := int64(512 << 10); most.Load() > least {

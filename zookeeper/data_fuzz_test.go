@@ -68,16 +68,18 @@ func FuzzLine(f *testing.F) {
 	})
 }
 
-// Whatever greets, what is read of it is as long as it says.
+// Whatever greets, what is read of it is as long as it says, and has its password.
 func FuzzGreeting(f *testing.F) {
-	f.Add(append([]byte{0, 0, 0, 16}, make([]byte, 16)...))
+	f.Add(append([]byte{0, 0, 0, 20}, make([]byte, 20)...))
+	f.Add(append(append([]byte{0, 0, 0, 20}, make([]byte, 16)...), 127, 0, 0, 0))
 	f.Add([]byte{0, 0, 0, 16, 1})
 	f.Add([]byte{255, 255, 255, 255})
 	f.Add([]byte("HTTP/1.1 400 Bad Request"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		greeting, err := readGreeting(bytes.NewReader(data))
-		if err == nil && (len(greeting) < 20 || len(greeting) != 4+int(binary.BigEndian.Uint32(greeting))) {
-			t.Errorf("%q: read as %d bytes", data, len(greeting))
+		if err == nil && (len(greeting) < 24 || len(greeting) != 4+int(binary.BigEndian.Uint32(greeting)) ||
+			int(int32(binary.BigEndian.Uint32(greeting[20:]))) > len(greeting)-24) {
+			t.Errorf("%q: read as %q", data, greeting)
 		}
 	})
 }

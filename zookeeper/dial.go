@@ -95,7 +95,7 @@ func (s *session) connect(network, address string) (*wire, error) {
 	return w, nil
 }
 
-// shortest opens a session of the servers' shortest length on a connection of its own, closes it,
+// shortest opens a session of the servers' shortest length on a connection of its own, leaves it,
 // and returns that length. A server without a leader hangs up instead; so does none that is behind
 // what a client has seen, for the session tells of nothing. A server that answers has done what
 // the majority agreed on last.
@@ -112,7 +112,6 @@ func (st *store) shortest(ctx context.Context, network, address string) (time.Du
 	const (
 		asks     = 44 // protocol, last zxid, timeout, session, length of the password, password
 		password = 16
-		leave    = -11 // closeSession
 	)
 	request := make([]byte, 4+asks)
 	binary.BigEndian.PutUint32(request, asks)
@@ -125,22 +124,13 @@ func (st *store) shortest(ctx context.Context, network, address string) (time.Du
 	if err != nil {
 		return 0, err
 	}
-	end := binary.BigEndian.AppendUint32(nil, 8)
-	end = binary.BigEndian.AppendUint32(end, 1) // its number
-	xid := int32(leave)
-	end = binary.BigEndian.AppendUint32(end, uint32(xid))
-	if _, err := conn.Write(end); err != nil {
-		return 0, err
-	}
-	// until the server, which has closed the session, hangs up; or for as long as may be
-	_, _ = io.Copy(io.Discard, conn)
 	return time.Duration(binary.BigEndian.Uint32(greeting[8:])) * time.Millisecond, nil
 }
 
 // readGreeting reads the answer to a request for a session: length, protocol, timeout, session,
 // password.
 func readGreeting(r io.Reader) ([]byte, error) {
-	const least, most = 16, 1 << 10
+	const least, most = 20, 1 << 10
 	greeting := make([]byte, 4)
 	if _, err := io.ReadFull(r, greeting); err != nil {
 		return nil, err
@@ -151,6 +141,11 @@ func readGreeting(r io.Reader) ([]byte, error) {
 			"it greets with %d bytes, want %d to %d", size, least, most)
 	}
 	greeting = append(greeting, make([]byte, size)...)
-	_, err := io.ReadFull(r, greeting[4:])
-	return greeting, err
+	if _, err := io.ReadFull(r, greeting[4:]); err != nil {
+		return nil, err
+	}
+	if n := int32(binary.BigEndian.Uint32(greeting[least:])); n > int32(size-least) {
+		return nil, fmt.Errorf("the server greets with %d bytes that are said to have a password of %d", size, n)
+	}
+	return greeting, nil
 }

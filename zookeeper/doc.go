@@ -96,7 +96,7 @@
 //
 // The servers do not say how long a tick is. The driver takes it for half of minSessionTimeout,
 // which is two ticks by default; a process asks for that when it first connects, by opening a
-// session of 1 ms and closing it. So minSessionTimeout must be two ticks at least, and clients must
+// session of 1 ms, which it leaves. So minSessionTimeout must be two ticks at least, and clients must
 // be restarted after tickTime was raised.
 //
 // A dead process's lock comes free when its session has ended: up to TTL + grace + a sixth + 2¼
@@ -130,7 +130,8 @@
 // waiter before it has gone, that one holds the lock, has held it, or has given up: the next waiter
 // looks for its holder's node, then for its nonce in the data of the lock's node, and only then at
 // the queue. A first waiter that leaves the lock free for 2 s counts as dead and loses its place; if
-// it is alive, it joins again at the end. A waiter looks by itself every 2 s, in case a push is lost.
+// it is alive, it joins again at the end. A waiter looks by itself every 2 s, in case a push is lost;
+// with many in front it lists the queue more seldom.
 //
 // # Readers and permits
 //

@@ -112,22 +112,34 @@ func TestFloorThatOthersHaveReached(t *testing.T) {
 	}
 }
 
-// Somebody empties the node of the base: it is written anew.
+// Somebody empties the node of the base, or deletes the one under it: they are written anew.
 func TestEmptiedBase(t *testing.T) {
 	t.Parallel()
 	z := single(t)
 	c := foreign(t, z.Addrs()...)
 	d := driver(t, z.URL())
 	last := backend.Token(0)
-	for _, one := range []caller{d, d, driver(t, z.URL())} {
-		h := hold(t, one, request("x"))
-		if h.Token <= last {
-			t.Errorf("token: got %d after %d", h.Token, last)
-		}
-		last = h.Token
-		must(t, one.Release(t.Context(), h))
+	empties := func() {
 		_, err := c.Set(root+"/tokens", nil, -1)
 		must(t, err)
+	}
+	deletes := func() {
+		children, _, err := c.Children(root + "/tokens")
+		must(t, err)
+		for _, child := range children {
+			must(t, c.Delete(root+"/tokens/"+child, -1))
+		}
+	}
+	for _, spoil := range []func(){empties, deletes} {
+		for _, one := range []caller{d, d, driver(t, z.URL())} {
+			h := hold(t, one, request("x"))
+			if h.Token <= last {
+				t.Errorf("token: got %d after %d", h.Token, last)
+			}
+			last = h.Token
+			must(t, one.Release(t.Context(), h))
+			spoil()
+		}
 	}
 }
 

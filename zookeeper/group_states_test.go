@@ -82,7 +82,7 @@ func (g *group) list(w *world) line {
 		}
 	}
 	l := readLine(nodes)
-	l.version = int32(w.version)
+	l.stat.Version = int32(w.version)
 	return l
 }
 

@@ -2,7 +2,7 @@ package zookeeper
 
 import (
 	"fmt"
-	"strconv"
+	"net/url"
 	"strings"
 
 	"github.com/fencelock/fencelock/backend"
@@ -73,21 +73,6 @@ func decode(element string) (string, bool) {
 	if element == "%" {
 		return "", true
 	}
-	var b strings.Builder
-	for i := 0; i < len(element); i++ {
-		if element[i] != '%' {
-			b.WriteByte(element[i])
-			continue
-		}
-		if i+2 >= len(element) {
-			return "", false
-		}
-		c, err := strconv.ParseUint(element[i+1:i+3], 16, 8)
-		if err != nil {
-			return "", false
-		}
-		b.WriteByte(byte(c))
-		i += 2
-	}
-	return b.String(), encode(b.String()) == element
+	text, err := url.PathUnescape(element)
+	return text, err == nil && encode(text) == element
 }

@@ -46,7 +46,7 @@ func (s *session) eraseOf(ctx context.Context, lock, nonce string) error {
 
 // of are the nodes of a claim.
 func (s *session) of(ctx context.Context, lock, nonce string) (nodes []string, err error) {
-	if err := s.sync(ctx); err != nil && !errors.Is(err, errEnded) {
+	if err := s.sync(ctx); err != nil {
 		return nil, err
 	}
 	l, err := s.line(ctx, lock)
@@ -140,7 +140,10 @@ func (p *place) tidy() {
 // same: the engine does not try again, and its session would never be closed.
 func (p *place) undo(ctx context.Context) (err error) {
 	if s := p.s; s != nil && !p.left {
-		if err = p.erase(ctx); err != nil && !backend.Final(err) {
+		if err = p.erase(ctx); errors.Is(err, errEnded) {
+			err = nil // the servers delete its nodes
+		}
+		if err != nil && !backend.Final(err) {
 			return err
 		}
 		if err != nil {
@@ -153,15 +156,6 @@ func (p *place) undo(ctx context.Context) (err error) {
 }
 
 func (p *place) erase(ctx context.Context) error {
-	s := p.s
-	if !s.alive() {
-		// The servers have deleted its nodes; the lock's node is left.
-		other, err := p.st.any(ctx)
-		if err != nil {
-			return err
-		}
-		return other.erase(ctx, p.lock, nil)
-	}
 	var nodes []string
 	if p.wait != "" {
 		nodes = append(nodes, p.lock+"/"+p.wait)
@@ -170,40 +164,23 @@ func (p *place) erase(ctx context.Context) error {
 		nodes = append(nodes, p.held)
 	}
 	if p.doubt {
-		more, err := s.of(ctx, p.lock, p.c.Nonce)
+		more, err := p.s.of(ctx, p.lock, p.c.Nonce)
 		if err != nil {
 			return err
 		}
 		nodes = append(nodes, more...)
 	}
-	if len(nodes) == 0 && !p.doubt && !p.empty {
+	if len(nodes) == 0 {
 		return nil // in an outage there may be very many that have sent nothing
 	}
-	err := s.ready(ctx) // the claim may have been given up before it was
-	if err == nil {
-		err = s.erase(ctx, p.lock, nodes)
-	}
-	if errors.Is(err, errEnded) {
-		err = nil
-	}
-	return err
+	return p.s.erase(ctx, p.lock, nodes)
 }
 
 // erase deletes nodes under a lock's node that may be gone already, and that node too if nothing is
 // left under it.
 func (s *session) erase(ctx context.Context, lock string, nodes []string) error {
 	for _, n := range nodes {
-		i, err := s.multi(ctx,
-			&zk.DeleteRequest{Path: n, Version: -1}, &zk.DeleteRequest{Path: lock, Version: -1})
-		switch {
-		case err == nil:
-			return nil // it was the last
-		case i == 0 && errors.Is(err, zk.ErrNoNode):
-		case i == 1 && errors.Is(err, zk.ErrNotEmpty):
-			if err := s.remove(ctx, n); err != nil {
-				return err
-			}
-		default:
+		if err := s.remove(ctx, n); err != nil {
 			return err
 		}
 	}

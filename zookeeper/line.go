@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -86,8 +87,8 @@ type line struct {
 	holds   []entry // all of one mode; one at the most if that is backend.Exclusive
 	waiters []entry // in order
 	strange string  // a node that is not ours, if there is one
-	version int32   // of the data of the lock's node; 0: none were written
 	stat    zk.Stat // of the lock's node: it is another one once anybody has come or gone
+	read    time.Time
 }
 
 // readLine reads the children of a lock's node.
@@ -133,15 +134,6 @@ func (l line) at(node string) int {
 	return slices.IndexFunc(l.waiters, func(e entry) bool { return e.node == node })
 }
 
-// admits is backend.Request.Admits of the holders.
-func (l line) admits(r *backend.Request) bool {
-	there := make([]*backend.Request, len(l.holds))
-	for i, h := range l.holds {
-		there[i] = h.ask
-	}
-	return r.Admits(there)
-}
-
 // soon reports whether all claims in front of a place in the queue may hold now, and the claim there beside them.
 func (l line) soon(r *backend.Request, at int) bool {
 	there := make([]*backend.Request, 0, len(l.holds)+at)
@@ -158,7 +150,7 @@ func (l line) soon(r *backend.Request, at int) bool {
 }
 
 // due reports whether the first in the queue may hold, and has not taken the lock yet.
-func (l line) due() bool { return len(l.waiters) > 0 && l.admits(l.waiters[0].ask) }
+func (l line) due() bool { return len(l.waiters) > 0 && l.soon(l.waiters[0].ask, 0) }
 
 // slot is the least that no permit has.
 func (l line) slot() (slot int) {
@@ -170,16 +162,16 @@ func (l line) slot() (slot int) {
 
 // turn is how a claim becomes a holder.
 type turn struct {
-	beside  string        // the node of a reader beside whom it reads; and
+	beside  string        // the node of the reader that it joins; and
 	version int32         // of the lock's node, which tells of a later era; and
 	era     backend.Token // with what token; 0: one of its own
 	slot    int           // of a permit
 }
 
-// turn is the turn of a claim at a place in the queue; nil if it has to wait. The era of those whom it joins is in
-// their nodes.
+// turn is the turn of a claim at a place in the queue; nil if it has to wait. The era of the reader that it joins is in
+// that one's node.
 func (l line) turn(r *backend.Request, at int) *turn {
-	if l.blocked(r, at) != "" || !l.admits(r) {
+	if l.blocked(r, at) != "" || !l.soon(r, 0) {
 		return nil
 	}
 	t := &turn{}
@@ -187,13 +179,13 @@ func (l line) turn(r *backend.Request, at int) *turn {
 	case r.Mode == backend.Permit:
 		t.slot = l.slot()
 	case r.Mode == backend.Reader && len(l.holds) > 0:
-		t.beside, t.version = l.holds[0].node, l.version
+		t.beside, t.version = l.holds[0].node, l.stat.Version
 	}
 	return t
 }
 
-// joins gives a reader the token of the one beside whom it reads, or what the lock's node tells of: somebody with a
-// floor may have left, and those from before it not. If neither is above the reader's floor it has one of its own.
+// joins gives a reader the token of the one that it joins, or the one of which the lock's node tells: a reader with a
+// floor may have left, and those from before it not. If neither is above the reader's floor it has a token of its own.
 func (t *turn) joins(r *backend.Request, one, told backend.Token) {
 	if t.era = max(one, told); r.Floor >= t.era {
 		t.era = 0

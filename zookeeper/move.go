@@ -216,9 +216,6 @@ func (s *session) swapGate(ctx context.Context, r backend.Record) error {
 // was to be kept, by the leader's clock, and is then deleted by the next call of Load, or by the
 // first report of some client.
 
-// sampleMost is how many reports of others a client's first one looks at.
-const sampleMost = maxLooks
-
 // saved is the data of such a node.
 type saved struct {
 	Keep   time.Duration   `json:"keep"` // in nanoseconds
@@ -240,10 +237,7 @@ func (s *session) saveReport(
 	if err != nil {
 		return err
 	}
-	stat, err := call(ctx, s, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(path, data, -1) })
-	if err == nil {
-		s.st.clock.heard(stat.Mtime)
-	}
+	_, err = call(ctx, s, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(path, data, -1) })
 	if !errors.Is(err, zk.ErrNoNode) {
 		return err
 	}
@@ -260,7 +254,7 @@ func (s *session) saveReport(
 		err = create()
 	}
 	if err == nil {
-		_, _ = s.reports(ctx, sampleMost) // what it cannot delete the next one will
+		_, _ = s.reports(ctx, maxLooks) // what it cannot delete the next one will
 	}
 	return err
 }

@@ -141,7 +141,8 @@ func (p *place) stand(ctx context.Context) error {
 // the load grows with the square of their number. A shorter queue costs no more to read than to compare.
 const longLine = 16
 
-// known is line, which is not read again if no node has come or gone since.
+// known is line, which is not read again if no node has come or gone since. A waiter with many in front reads it seldom
+// then too, for each of those that is dead may delay it.
 func (p *place) known(ctx context.Context, lock string) (line, error) {
 	if len(p.seen.waiters) == 0 {
 		return p.s.line(ctx, lock)
@@ -153,14 +154,15 @@ func (p *place) known(ctx context.Context, lock string) (line, error) {
 	if err != nil {
 		return line{}, err
 	}
-	if *stat != p.seen.stat {
+	soon := nearFloor * time.Duration(p.seen.at(p.wait)/longLine)
+	if *stat != p.seen.stat && (p.seen.due() || time.Since(p.seen.read) >= soon) {
 		return p.s.line(ctx, lock)
 	}
 	return p.seen, nil
 }
 
 // follow goes on when the node that we watched has gone. After the holder the lock is ours, for we
-// were the first in the queue and who is first remains so. A waiter before us has the lock now or
+// were the first in the queue, and the first one remains so. A waiter before us has the lock now or
 // has had it, unless it gave up: if so it was the first, and now we are. errMoved: look at the
 // queue.
 func (p *place) follow(ctx context.Context, gone string) error {
@@ -231,7 +233,7 @@ func (p *place) unwatch() {
 type watch struct{ f func(gone bool) }
 
 // post is what is watched of one node. The client library has no way to take a watch back, so one
-// that was armed is used by all who come later, until the node goes.
+// that was armed serves all later watchers, until the node goes.
 type post struct {
 	ws    map[*watch]struct{}
 	armed bool

@@ -1,10 +1,13 @@
 package zookeeper
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/internal/testkit"
 )
 
 // The session is of 12 s, and the leader has surely heard of an answer after 2 s.
@@ -96,6 +99,30 @@ func covers(t *testing.T, session, length, tick time.Duration) {
 				tick, session, every, asked-(at-every), kept, length)
 		}
 	}
+}
+
+// A renewal is not final while the leader may not have heard of the session for long. One later is.
+func TestRenewalOnAnUnsureSession(t *testing.T) {
+	t.Parallel()
+	z := servers.ZooKeeper(t, servers.ZooKeeperOptions{Config: []string{"maxSessionTimeout=60000"}})
+	st, d := aClient(t, z.Addrs()[0], Options{})
+	r := aRequest("6")
+	if _, err := d.Acquire(in(t, 20*time.Second), r); err != nil {
+		t.Fatal(err)
+	}
+	c := &backend.Claim{Request: r}
+	s, tick := st.find(c).s, st.ticks.Swap(int64(time.Hour)) // so nothing proves that the leader has heard
+	s.mu.Lock()
+	s.reach.until = backend.Now()
+	s.mu.Unlock()
+	renew := func() error { return st.Keep(in(t, 10*time.Second), []*backend.Claim{c}, true)[0] }
+	if err := renew(); !errors.Is(err, errUnsettled) {
+		t.Errorf("after a silence: got %v, want %v", err, errUnsettled)
+	}
+	st.ticks.Store(tick)
+	testkit.Await(t, 10*time.Second, "a renewal once the leader has heard of the session again", func() bool {
+		return renew() == nil
+	})
 }
 
 // What was answered is not kept for ever, though nothing is written.

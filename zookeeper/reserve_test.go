@@ -215,9 +215,11 @@ func TestReservedTokensOfManyNames(t *testing.T) {
 func TestRequestsBesideOthers(t *testing.T) {
 	t.Parallel()
 	z := single(t)
-	p, url := proxied(t, z.Servers()[0])
-	d, other := driver(t, url), driver(t, z.URL())
+	opened, g := gatedDriver(t, z)
+	d, other := call(opened), driver(t, z.URL())
+	t.Cleanup(func() { must(t, d.Close()) })
 	must(t, d.Release(t.Context(), hold(t, d, reserving("a"))))
+	asked := g.count(asks)
 	last, err := other.Source(t.Context())
 	must(t, err)
 	for _, one := range []struct {
@@ -230,9 +232,9 @@ func TestRequestsBesideOthers(t *testing.T) {
 		{"a raise", func() { must(t, other.Raise(t.Context(), last+1e6)) }, last + 1e6, 4},
 	} {
 		one.do()
-		before := p.Counts().Requests
+		before := asked.Load()
 		h := hold(t, d, reserving("c"))
-		if n := p.Counts().Requests - before; n != one.requests {
+		if n := asked.Load() - before; n != one.requests {
 			t.Errorf("after %s: %d requests, want %d", one.what, n, one.requests)
 		}
 		if h.Token <= one.above {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -257,41 +256,26 @@ func TestWatchesThePredecessorOnly(t *testing.T) {
 	awaitClean(t, c, time.Second)
 }
 
-// counted is a connection that counts the lists of children that are asked for.
-type counted struct {
-	net.Conn
-	lists *atomic.Int64
-}
-
-func (c counted) Write(p []byte) (int, error) {
-	const getChildren = 12
-	if len(p) >= 12 && binary.BigEndian.Uint32(p[8:]) == getChildren {
-		c.lists.Add(1)
-	}
-	return c.Conn.Write(p)
-}
-
-// A waiter in a long queue lists it only after a change, and finds a dead waiter all the same.
+// A waiter far back in a long queue lists it seldom, also while others come and go, and finds a dead waiter all the
+// same.
 func TestLongQueueIsReadSeldom(t *testing.T) {
 	t.Parallel()
 	z := single(t)
 	c := foreign(t, z.Addrs()...)
-	var lists atomic.Int64
-	d, err := zookeeper.New(z.Addrs(), &zookeeper.Options{
-		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, address)
-			return counted{conn, &lists}, err
-		},
-	})
-	must(t, err)
+	d, g := gatedDriver(t, z)
 	t.Cleanup(func() { must(t, d.Close()) })
+	lists := g.count(func(request []byte) bool {
+		const getChildren = 12
+		return len(request) >= 12 && binary.BigEndian.Uint32(request[8:]) == getChildren
+	})
 	le := lock(t, open(t, z.URL()).Mutex("x"))
 	comes := func() {
 		_, err := c.Create(at("x")+"/wait-"+strings.Repeat("5", 32)+"-", nil, zk.FlagEphemeralSequential,
 			zk.WorldACL(zk.PermAll))
 		must(t, err)
 	}
-	for range 40 {
+	const before, seldom = 32, 4 * time.Second
+	for range before {
 		comes()
 	}
 	w := &backend.Claim{Request: request("x"), Waker: deaf{}}
@@ -302,25 +286,34 @@ func TestLongQueueIsReadSeldom(t *testing.T) {
 		d.Ask(within(t, 10*time.Second), []*backend.Claim{w})
 		want(t, "a lock that another holds", w.Err, backend.ErrLocked)
 	}
-	looks := func(more int64) {
+	listed := func(what string, want int64, do func()) {
 		t.Helper()
-		before := lists.Load()
-		for range 5 {
-			look()
-		}
-		if got := lists.Load() - before; got != more {
-			t.Errorf("5 looks read the queue %d times, want %d", got, more)
+		was := lists.Load()
+		if do(); lists.Load()-was != want {
+			t.Errorf("%s: the queue was read %d times, want %d", what, lists.Load()-was, want)
 		}
 	}
 	look()
 	look()
-	looks(0)
+	began := time.Now()
+	listed("without a change", 0, func() {
+		for time.Since(began) < seldom {
+			look()
+			<-time.After(seldom / 20)
+		}
+	})
 	comes()
-	looks(1)
+	listed("after a change", 1, look)
+	listed("after the next ones", 0, func() {
+		for range 5 {
+			comes()
+			look()
+		}
+	})
 	unlock(t, le)
-	await(t, 10*time.Second, "the first, which does not take the lock, has lost its place", func() bool {
+	await(t, 20*time.Second, "the first, which does not take the lock, has lost its place", func() bool {
 		look()
-		return len(nodes(t, c, "x", "wait-")) < 42
+		return len(nodes(t, c, "x", "wait-")) < before+1+6
 	})
 	w.Err = nil
 	d.Leave(within(t, 10*time.Second), []*backend.Claim{w})

@@ -13,17 +13,8 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// The claims that may take a lock that is not free, and why no step comes too late for that.
-//
-// A list of the nodes under a lock is of one moment, after our own node in the queue was made. Only the first
-// in the queue becomes a holder, but for a reader whom nothing but readers stand before: it may join one that
-// holds, if that one's node is there in the same step. So
-//
-//   - while the first in the queue is there nobody becomes a holder, except beside readers. What it saw of
-//     holders only shrinks: if it was admitted it stays so, a slot that was free stays free, and where no
-//     reader held it alone begins an era;
-//   - a reader that joins has the token of one that holds in that very step, or the one that a reader with a floor has
-//     left last. So all that hold at once have the same, but for floors, and no writer came since that was drawn.
+// How a claim takes a lock that is not free. "Readers and permits" in the package comment says why no step comes too
+// late for what it has seen.
 
 // waiter is how the name of our node in the queue begins.
 func (p *place) waiter() string {
@@ -76,8 +67,8 @@ func (p *place) see(
 	return l, at, p.judge(ctx, l, at)
 }
 
-// judge notes whether the lock is ours to take, at a place in the queue, and what comes with that. errMoved: whom it
-// was to join has gone.
+// judge notes whether the lock is ours to take, at a place in the queue, and what comes with that. errMoved: the
+// reader that it was to join has gone.
 func (p *place) judge(ctx context.Context, l line, at int) error {
 	t := l.turn(p.r, at)
 	if t != nil && t.beside != "" {
@@ -94,7 +85,7 @@ func (p *place) judge(ctx context.Context, l line, at int) error {
 				p.lock, t.beside)
 		}
 		told := backend.Token(0)
-		if l.version != 0 {
+		if l.stat.Version != 0 { // data were written
 			if n, err = get(ctx, p.s, p.lock); err != nil && !errors.Is(err, zk.ErrNoNode) {
 				return err
 			}
@@ -210,7 +201,7 @@ func (p *place) step(ctx context.Context) error {
 			moved = 8
 		case !errors.Is(err, errMoved):
 			return err
-		case p.wait != "": // whom it was to join has gone
+		case p.wait != "": // the reader that it was to join has gone
 			moved++
 		}
 	}

@@ -2,9 +2,11 @@ package zookeeper_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,8 +66,26 @@ func (c gated) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// openGated returns a Locker whose requests go through a gate.
-func openGated(t *testing.T, z *servers.ZooKeeperEnsemble) (*fencelock.Locker, *gate) {
+// count counts the requests that match from here on.
+func (g *gate) count(match func([]byte) bool) *atomic.Int64 {
+	var n atomic.Int64
+	g.hold(func(request []byte) bool {
+		if match(request) {
+			n.Add(1)
+		}
+		return false
+	})
+	return &n
+}
+
+// asks matches requests that are no pings.
+func asks(request []byte) bool {
+	ping := int32(-2)
+	return len(request) >= 8 && binary.BigEndian.Uint32(request[4:]) != uint32(ping)
+}
+
+// gatedDriver returns a driver whose requests go through a gate.
+func gatedDriver(t *testing.T, z *servers.ZooKeeperEnsemble) (*zookeeper.Driver, *gate) {
 	t.Helper()
 	g := &gate{}
 	d, err := zookeeper.New(z.Addrs(), &zookeeper.Options{
@@ -75,6 +95,13 @@ func openGated(t *testing.T, z *servers.ZooKeeperEnsemble) (*fencelock.Locker, *
 		},
 	})
 	must(t, err)
+	return d, g
+}
+
+// openGated returns a Locker of one.
+func openGated(t *testing.T, z *servers.ZooKeeperEnsemble) (*fencelock.Locker, *gate) {
+	t.Helper()
+	d, g := gatedDriver(t, z)
 	l, err := fencelock.New(d)
 	must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
@@ -305,20 +332,28 @@ func TestWaiterOfAGroupInDoubt(t *testing.T) {
 		t.Run(mode.String(), func(t *testing.T) {
 			t.Parallel()
 			p, url := proxied(t, z.Servers()[0])
-			l := open(t, url, fencelock.WithTTL(2*time.Second))
+			l := open(t, url, fencelock.WithTTL(20*time.Second))
 			writer := get(t, open(t, z.URL()).Mutex(name).Lock)
 			lock := l.RWMutex(name).RLock
 			if mode == backend.Permit {
 				lock = l.Semaphore(name, 2).Acquire
 			}
 			unlock(t, get(t, l.Mutex("warm-"+name).Lock))
-			p.LoseReplyTo(1, about(at(name)+"/wait"))
+			again := make(logins, 1)
+			var joined atomic.Bool
+			p.LoseReplyTo(2, func(request []byte) bool {
+				again.see(request)
+				return about(at(name)+"/wait")(request) && joined.CompareAndSwap(false, true)
+			})
 			wait := waits(t, c, lock, name, 1)
-			await(t, 5*time.Second, "the reply is lost", func() bool { return p.Counts().LostReplies == 1 })
-			p.Set(faultproxy.Mode{Refuse: true})
+			login := <-again                     // the reply is lost
+			p.Set(faultproxy.Mode{Refuse: true}) // or it takes its session back
 			p.Cut()
 			places := func() int { return len(nodes(t, c, name, "wait")) }
-			await(t, 10*time.Second, "the session has ended", func() bool { return places() == 0 })
+			await(t, 10*time.Second, "the session has ended", func() bool {
+				end(t, z.Servers()[0].Addr(), login)
+				return places() == 0
+			})
 			p.Set(faultproxy.Mode{})
 			await(t, 10*time.Second, "it waits again", func() bool { return places() == 1 })
 			unlock(t, writer)

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/backend"
-	"github.com/fencelock/fencelock/internal/core"
 	"github.com/fencelock/fencelock/internal/faultproxy"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/zookeeper"
@@ -57,15 +55,20 @@ func TestFollowerStopsWithItsHolder(t *testing.T) {
 			other = s
 		}
 	}
-	for i := range 4 {
+	const ttl = 4 * time.Second // a slow machine renews it in time
+	for i := range 3 {
 		renewed := make(renewals, 16)
-		h := open(t, "zookeeper://"+silent.Addr(), fencelock.WithTTL(2*time.Second), fencelock.WithObserver(renewed))
-		w := open(t, "zookeeper://"+other.Addr(), fencelock.WithTTL(2*time.Second))
+		h := open(t, "zookeeper://"+silent.Addr(), fencelock.WithTTL(ttl), fencelock.WithObserver(renewed))
+		w := open(t, "zookeeper://"+other.Addr(), fencelock.WithTTL(ttl))
 		name := fmt.Sprint("x", i)
 		le := lock(t, h.Mutex(name))
 		wait := start(t, w.Mutex(name))
 		for range 3 {
-			<-renewed
+			select {
+			case <-renewed:
+			case <-le.Done():
+				t.Fatalf("lost before its server was stopped: %v", le.Err())
+			}
 		}
 		must(t, silent.Pause())
 		select {
@@ -74,36 +77,11 @@ func TestFollowerStopsWithItsHolder(t *testing.T) {
 			t.Errorf("the waiter was granted the lock (%v) %v before the holder's deadline",
 				wait.Err, time.Until(le.Deadline()))
 		}
-		got := wait.Granted(t, 10*time.Second)
+		got := wait.Granted(t, 4*ttl)
 		must(t, silent.Resume())
 		unlock(t, got)
 		must(t, h.Close())
 	}
-}
-
-// A renewal is not final when the session had been silent so long that the leader may be about to
-// end it. One later is.
-func TestRenewalOnAnUnsureSession(t *testing.T) {
-	t.Parallel()
-	z := single(t)
-	p, url := proxied(t, z.Servers()[0])
-	d := driver(t, url)
-	r := request("x")
-	r.TTL = 4 * time.Second
-	g, err := d.Acquire(within(t, 10*time.Second), r)
-	must(t, err)
-	h := &core.Hold{Request: r, Grant: g}
-	renew := func() error { return d.Renew(within(t, time.Second), []*core.Hold{h})[0] }
-	await(t, 5*time.Second, "a renewal", func() bool { return renew() == nil })
-	p.Set(faultproxy.Mode{HoldReplies: true}) // pings are not answered for more than the session has to spare
-	<-time.After(2 * time.Second)
-	p.Set(faultproxy.Mode{})
-	if err := renew(); err == nil || backend.Final(err) {
-		t.Errorf("a renewal after 2s of silence: got %v, want one that is not final", err)
-	}
-	await(t, 2*time.Second, "a renewal once the leader has heard of the session again",
-		func() bool { return renew() == nil })
-	must(t, d.Release(t.Context(), h))
 }
 
 // asked is a request for a session as it was sent.
@@ -174,7 +152,7 @@ func TestElectionForgetsNothing(t *testing.T) {
 	t.Parallel()
 	z := ensemble(t)
 	s := &spy{}
-	l := through(t, z.Addrs(), zookeeper.Options{Dial: s.dial}, fencelock.WithTTL(20*time.Second))
+	l := through(t, z.Addrs(), zookeeper.Options{Dial: s.dial}, fencelock.WithTTL(50*time.Second))
 	le := lock(t, l.Mutex("x"))
 	unlock(t, lock(t, l.Mutex("y")))
 	for range 2 { // only one is left: it hangs up for as long as it is alone
@@ -185,10 +163,10 @@ func TestElectionForgetsNothing(t *testing.T) {
 			break
 		}
 	}
-	await(t, 10*time.Second, "it tries again and again", func() bool {
+	await(t, 30*time.Second, "it tries again and again", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.dials > 40
+		return s.dials > 30
 	})
 	for _, srv := range z.Servers() {
 		if srv.Ready(within(t, time.Second)) != nil {

@@ -1,9 +1,11 @@
 package zookeeper_test
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -176,4 +178,47 @@ func TestManyGone(t *testing.T) {
 		t.Errorf("a renewal of %d took %v, want no more than %v", n, took, most)
 	}
 	p.Set(faultproxy.Mode{})
+}
+
+// Of many releases that go together, and find that an operator has deleted the nodes, each fails by itself: the others
+// are not sent again and again with it.
+func TestManyReleasesOfWhatIsGone(t *testing.T) {
+	t.Parallel()
+	const n = 200
+	z := single(t)
+	c := foreign(t, z.Addrs()...)
+	p, url := proxied(t, z.Servers()[0])
+	d := driver(t, url)
+	holds, errs := make([]*core.Hold, n), make([]error, n)
+	each := func(do func(i int)) {
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Go(func() { do(i) })
+		}
+		wg.Wait()
+	}
+	each(func(i int) {
+		r := request(fmt.Sprint("gone-", i))
+		var g backend.Grant
+		g, errs[i] = d.Acquire(t.Context(), r)
+		holds[i] = &core.Hold{Request: r, Grant: g}
+	})
+	must(t, errors.Join(errs...))
+	var nodes []any
+	for _, h := range holds {
+		nodes = append(nodes, &zk.DeleteRequest{Path: at(h.Name) + "/held-" + h.Nonce, Version: -1})
+	}
+	_, err := c.Multi(nodes...)
+	must(t, err)
+	before := p.Counts().RequestBytes
+	each(func(i int) { errs[i] = d.Release(t.Context(), holds[i]) })
+	sent := p.Counts().RequestBytes - before
+	for i, err := range errs { // on a busy machine it may have no answer in time
+		if err == nil {
+			t.Errorf("the release of %s, which is gone: got nil", holds[i].Name)
+		}
+	}
+	if most := int64(n * 2 << 10); sent > most {
+		t.Errorf("%d releases sent %d bytes, want no more than %d", n, sent, most)
+	}
 }

@@ -32,12 +32,12 @@ const (
 
 // base makes numbers of transactions. The servers count these, in order, in the zxid, and a token is a number that
 // all processes know, the base, plus the stride times the zxid of the multi that made the holder's node. So nobody
-// waits for the draws of others, and who reads the node knows the token from its data and the zxid of its creation.
-// Every such multi checks the version of the base's node. That changes when the numbers are to be greater: for a
-// floor, when a process has come to the servers, and after an election, in which the zxid jumps by 2^32 and the base
-// falls by nearly as much. The multi also sets a second node: the answer tells the zxid, and the node that of the
-// last grant. Its name is in the data of the first, and another one where somebody has deleted them: versions begin
-// again then.
+// waits for the draws of others, and a process that reads the node knows the token from its data and the zxid of its
+// creation. Every such multi checks the version of the base's node. That changes when the numbers are to be greater:
+// for a floor, when a process has come to the servers, and after an election, in which the zxid jumps by 2^32 and the
+// base falls by nearly as much. The multi also sets a second node: the answer tells its zxid, and the node the zxid of
+// the last grant. The name of the second node is in the data of the first, and is another one where somebody has
+// deleted them: versions begin again then.
 type base struct {
 	mu  sync.Mutex
 	now origin
@@ -247,17 +247,11 @@ func (s *session) readBase(ctx context.Context) (w written, err error) {
 			"program put there", s.st.at.tokens)
 	}
 	w.last = last
-	path := s.st.at.tokens + "/" + last
-	n, err = get(ctx, s, path)
-	if errors.Is(err, zk.ErrNoNode) { // deleted by hand: a new one is as new as the last grant
-		if err = s.ensurePath(ctx, path); err == nil {
-			n, err = get(ctx, s, path)
-		}
-	}
-	if errors.Is(err, zk.ErrNoNode) { // and again
-		err = errBase
-	}
-	if err == nil {
+	n, err = get(ctx, s, s.st.at.tokens+"/"+last)
+	switch {
+	case errors.Is(err, zk.ErrNoNode): // somebody has deleted it: the base is made anew
+		w.last, err = "", nil
+	case err == nil:
 		w.newest, w.granted = n.stat.Mzxid, n.stat.Version
 	}
 	return w, err
@@ -322,12 +316,7 @@ type clock struct {
 func (c *clock) heard(ms int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now, said := backend.Now(), ms*1000
-	since := now.Sub(c.at)
-	if !c.at.IsZero() && since < time.Second && c.said+since.Microseconds() > said {
-		return // this answer was longer on its way
-	}
-	c.at, c.said = now, said
+	c.at, c.said = backend.Now(), ms*1000
 }
 
 // now is the estimate.

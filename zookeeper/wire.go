@@ -30,16 +30,18 @@ const (
 )
 
 // The parts of ZooKeeper's protocol that a wire looks at: where a request for a session has what
-// the client has seen last and how long the session is to be, the operation that sends
-// credentials, and those that go through the leader.
+// the client has seen last and how long the session is to be, and operations.
 const (
 	zxidAt    = 8
 	timeoutAt = 16
 
-	opSetAuth    = 100
-	opSetWatches = 101
+	opGetData     = 4
+	opGetChildren = 12
+	opSetAuth     = 100
+	opSetWatches  = 101
 )
 
+// isWrite reports whether an operation goes through the leader.
 func isWrite(op int32) bool {
 	// create, delete, setData, multi, createContainer
 	return op == 1 || op == 2 || op == 5 || op == 14 || op == 19
@@ -54,9 +56,10 @@ func isWrite(op int32) bool {
 // sending of credentials is only seen as the end of the connection: told of it, go-zookeeper 1.0.4
 // waits for itself for ever (flushRequests answers a request for the second time, for which there
 // is no room). A session whose servers have lost their data asks without its history. A frame of a
-// size that no answer has ends the connection: the library would end the program. And the
-// first answer waits for the watches to be set again: the library (1.0.4) reads what it has seen
-// last for them while it notes what an answer shows it, without a lock.
+// size that no answer has ends the connection, and so does an answer that counts more than its
+// frame can hold: the library would end the program, or make room for all that. And the first
+// answer waits for the watches to be set again: the library (1.0.4) reads what it has seen last for
+// them while it notes what an answer shows it, without a lock.
 //
 // The client library writes each frame with one Write. It reads each with two Reads, for which
 // there is a buffer.
@@ -84,9 +87,7 @@ type wire struct {
 
 // stamp is a request that was sent.
 type stamp struct {
-	xid     int32
-	write   bool
-	resumes bool // sent by the library itself, on every new connection
+	xid, op int32
 	at      backend.Instant
 }
 
@@ -94,17 +95,14 @@ type stamp struct {
 func (w *wire) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	st := stamp{at: backend.Now()}
-	op := int32(0)
 	switch {
 	case !w.written:
 		p = w.s.asking(p)
 	case len(p) >= 12:
 		st.xid = int32(binary.BigEndian.Uint32(p[4:]))
-		op = int32(binary.BigEndian.Uint32(p[8:]))
-		st.write = isWrite(op)
-		st.resumes = op == opSetAuth || op == opSetWatches
+		st.op = int32(binary.BigEndian.Uint32(p[8:]))
 	}
-	if op == opSetWatches {
+	if st.op == opSetWatches {
 		select {
 		case w.watches <- true:
 		default:
@@ -121,7 +119,7 @@ func (w *wire) Write(p []byte) (int, error) {
 	w.mu.Unlock()
 	n, err := w.Conn.Write(p)
 	switch {
-	case err != nil && op == opSetAuth:
+	case err != nil && st.op == opSetAuth:
 		_ = w.Conn.Close() // the reader finds the end
 		return len(p), nil
 	case err != nil: // the caller is told: all or nothing of the request may have left
@@ -176,20 +174,10 @@ func (w *wire) Read(p []byte) (int, error) {
 				}
 			}
 		})
-		head, err := w.in.Peek(4)
-		if err == nil {
-			if size := binary.BigEndian.Uint32(head); size < frameLeast || size > frameMost {
-				err = fmt.Errorf("the server sends a frame of %d bytes, want %d to %d", size, frameLeast, frameMost)
-			} else {
-				w.left = 4 + int(size)
-				head, err = w.in.Peek(4 + frameLeast)
-			}
-		}
-		if err != nil {
+		if err := w.begin(); err != nil {
 			w.ended(err)
 			return 0, err
 		}
-		copy(w.head[:], head[4:])
 	}
 	n, err := w.in.Read(p[:min(len(p), w.left)])
 	if w.left -= n; w.left == 0 {
@@ -203,6 +191,50 @@ func (w *wire) Read(p []byte) (int, error) {
 		w.ended(err)
 	}
 	return n, err
+}
+
+// begin looks at the next frame.
+func (w *wire) begin() error {
+	head, err := w.in.Peek(4)
+	if err != nil {
+		return err
+	}
+	size := binary.BigEndian.Uint32(head)
+	if size < frameLeast || size > frameMost {
+		return fmt.Errorf("the server sends a frame of %d bytes, want %d to %d", size, frameLeast, frameMost)
+	}
+	const counted = frameLeast + 4
+	if head, err = w.in.Peek(4 + int(min(size, counted))); err != nil {
+		return err
+	}
+	w.left = 4 + int(size)
+	copy(w.head[:], head[4:])
+	if size < counted {
+		return nil
+	}
+	count, most := binary.BigEndian.Uint32(head[4+frameLeast:]), size-counted
+	switch op := w.op(int32(binary.BigEndian.Uint32(head[4:]))); {
+	case op == opGetChildren:
+		most /= 4 // each has a length before it
+	case op != opGetData || int32(count) < 0: // which says that there are no data
+		return nil
+	}
+	if count > most {
+		return fmt.Errorf("the server sends an answer of %d bytes that is said to have %d parts", size, count)
+	}
+	return nil
+}
+
+// op is the operation of a request that has not been answered; 0: there is none.
+func (w *wire) op(xid int32) int32 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, st := range w.sent {
+		if st.xid == xid {
+			return st.op
+		}
+	}
+	return 0
 }
 
 // ended notes that a connection is over: by a server that hung up instead of greeting, or that
@@ -244,10 +276,10 @@ func (w *wire) frame(b []byte) {
 			if i == 0 {
 				w.since = now
 			}
-			if st.resumes {
+			if st.op == opSetAuth || st.op == opSetWatches {
 				w.s.resumed(st.at, now)
 			} else {
-				w.s.answered(st.at, now, st.write)
+				w.s.answered(st.at, now, isWrite(st.op))
 			}
 			return
 		}
@@ -261,22 +293,18 @@ func (w *wire) SetReadDeadline(t time.Time) error {
 	w.mu.Lock()
 	greeted := w.greeted
 	w.mu.Unlock()
-	switch most := time.Now().Add(w.s.patience(greetMost)); {
-	case greeted && !t.IsZero():
+	switch {
+	case t.IsZero():
+	case greeted:
 		return nil
-	case !greeted && t.After(most):
-		t = most
+	default:
+		t = time.Now().Add(w.s.patience(greetMost))
 	}
 	return w.Conn.SetReadDeadline(t)
 }
 
-// SetWriteDeadline gives a request as long to leave as it has to be answered.
-func (w *wire) SetWriteDeadline(t time.Time) error {
-	if !t.IsZero() {
-		t = time.Now().Add(w.s.patience(silentMost))
-	}
-	return w.Conn.SetWriteDeadline(t)
-}
+// SetWriteDeadline does nothing: the watchdog ends a connection on which a request cannot leave.
+func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 
 // Close ends the watchdog too.
 func (w *wire) Close() error {

@@ -90,6 +90,39 @@ func TestWireRefusesStrangeFrames(t *testing.T) {
 	}
 }
 
+// The client library makes room for as many names, or bytes of data, as an answer counts: no more than its frame can
+// hold.
+func TestWireRefusesStrangeCounts(t *testing.T) {
+	const opExists, many = 3, 1<<31 - 1
+	for _, tt := range []struct {
+		op, count int32
+		fits      bool
+	}{
+		{opGetChildren, 2, true},
+		{opGetChildren, 3, false},
+		{opGetChildren, many, false},
+		{opGetChildren, -1, false},
+		{opGetData, 8, true},
+		{opGetData, 9, false},
+		{opGetData, many, false},
+		{opGetData, -1, true}, // no data
+		{opExists, many, true},
+	} {
+		server, client := net.Pipe()
+		w := &wire{
+			Conn: client, s: aSession(), in: bufio.NewReader(client), written: true, greeted: true,
+			sent: []stamp{{xid: 7, op: tt.op}},
+		}
+		answer := frame(7, 0, 5, 0, tt.count, 0, 0)
+		go func() { _, _ = server.Write(answer); _ = server.Close() }()
+		if n, err := io.ReadFull(w, make([]byte, len(answer))); (err == nil) != tt.fits || err != nil && n > 0 {
+			t.Errorf("operation %d, and a count of %d: got %d bytes and %v, want all: %v",
+				tt.op, tt.count, n, err, tt.fits)
+		}
+		_ = w.Close()
+	}
+}
+
 // An answer that is long on its way is one, though another is due behind it. A server that stops in the middle of an
 // answer has given none.
 func TestWireWaitsForTheWholeAnswer(t *testing.T) {
@@ -100,8 +133,8 @@ func TestWireWaitsForTheWholeAnswer(t *testing.T) {
 		comes    []byte // of the answer
 		whole    bool
 	}{
-		{"whole", [][]byte{frame(1, 12), frame(-2, 11)}, answer, true},
-		{"stops", [][]byte{frame(1, 12)}, answer[:24], false},
+		{"whole", [][]byte{frame(1, 14), frame(-2, 11)}, answer, true},
+		{"stops", [][]byte{frame(1, 14)}, answer[:24], false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -292,6 +325,28 @@ func TestEndedSessionDialsNobody(t *testing.T) {
 	}
 	if _, err := s.dial("tcp", "x:1", 0); !errors.Is(err, errEnded) || dialed != 1 {
 		t.Errorf("a session that is over: got %v and %d connections, want %v and 1", err, dialed, errEnded)
+	}
+}
+
+// A dial that succeeds after its session was given up makes no connection: the session may be left to the servers,
+// which keep it for a grace, and the library would close it there.
+func TestGivenUpSessionHasNoConnection(t *testing.T) {
+	s := aSession()
+	defer s.stall.Stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	s.ctx, s.cancel = ctx, cancel
+	s.st.ticks.Store(int64(time.Second))
+	server, client := net.Pipe()
+	s.st.dial = func(context.Context, string, string) (net.Conn, error) {
+		s.abort()
+		return client, nil
+	}
+	if _, err := s.dial("tcp", "x:1", 0); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+	_ = server.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := server.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the connection: got %v, want that it is closed", err)
 	}
 }
 

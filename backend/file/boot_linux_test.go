@@ -12,7 +12,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// A container can be given a boot id of its own: whose are different use no directory at the same time.
+// A container can be given a boot id of its own: processes with different ones use no directory at the same time.
 func TestTwoBootIDs(t *testing.T) {
 	dir := t.TempDir()
 	enter := func(boot string, want error) func() {
@@ -32,7 +32,7 @@ func TestTwoBootIDs(t *testing.T) {
 	enter("a", backend.ErrInvalid)
 }
 
-// Who opens first at the same time is the one with whom the others have to agree.
+// Of processes that open at the same time the first decides which boot id the others must have.
 func TestTwoBootIDsAtOnce(t *testing.T) {
 	for range 100 {
 		dir := t.TempDir()
@@ -87,4 +87,28 @@ func TestOpenEndsWithItsContext(t *testing.T) {
 			t.Errorf("New returned after %v, want %v", took, inhabitMost)
 		}
 	})
+}
+
+// A directory that is removed and made again lets no other boot id in beside the drivers that have it open.
+func TestTwoBootIDsInADirectoryMadeAgain(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "locks")
+	d := newQuiet(t, dir)
+	anew := func() {
+		t.Helper()
+		if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	anew()
+	take(t, d, try("x", time.Minute))
+	_, err := inhabit(t.Context(), dir, "another")
+	wantErr(t, "another boot id beside an open driver", err, backend.ErrInvalid)
+	anew()
+	f, err := inhabit(t.Context(), dir, "another")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	_, err = d.Acquire(t.Context(), try("x", time.Minute))
+	wantErr(t, "an open driver beside another boot id", err, backend.ErrInvalid)
 }

@@ -17,8 +17,8 @@ import (
 
 // bucket is one lock file and the state that it guards.
 type bucket struct {
+	home              *home
 	index             int
-	boot              string // of the machine
 	lock, path, spare string
 
 	turn chan struct{} // held by the goroutine of this driver that may try the flock
@@ -30,10 +30,10 @@ type bucket struct {
 	st     *state // and what it says; nil when unknown
 }
 
-func newBucket(dir string, index int, boot string) *bucket {
-	base := filepath.Join(dir, fmt.Sprintf("%02x", index))
+func newBucket(h *home, index int) *bucket {
+	base := filepath.Join(h.dir, fmt.Sprintf("%02x", index))
 	return &bucket{
-		index: index, boot: boot,
+		home: h, index: index,
 		lock: base + ".lock", path: base + ".state", spare: base + ".spare",
 		turn: make(chan struct{}, 1),
 	}
@@ -73,7 +73,7 @@ func (b *bucket) write(st *state, old []byte) ([]byte, error) {
 	size := room(need, len(old))
 	var err error
 	if size > len(old) {
-		was := newState(b.boot, 0).encode(b.index)
+		was := newState(b.home.boot, 0).encode(b.index)
 		if len(old) > 0 {
 			was = slices.Clip(old[:len(old)-sumSize])
 		}
@@ -119,7 +119,7 @@ func (b *bucket) read(st *state, raw []byte) (*state, []byte, error) {
 	found, err := os.ReadFile(b.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		st, found = newState(b.boot, 0), nil
+		st, found = newState(b.home.boot, 0), nil
 	case err != nil:
 		return nil, nil, refused(err)
 	case st == nil || !bytes.Equal(found, raw):
@@ -129,11 +129,11 @@ func (b *bucket) read(st *state, raw []byte) (*state, []byte, error) {
 				b.path, err)
 		}
 	}
-	if st.boot != b.boot {
+	if st.boot != b.home.boot {
 		// The holders and waiters from before the reboot are gone, and the times mean nothing.
 		maps.DeleteFunc(st.records, func(_ key, r record) bool { return r.until != 0 })
 		kept := st.records
-		st = newState(b.boot, st.counter)
+		st = newState(b.home.boot, st.counter)
 		st.records = kept
 	}
 	st.at = backend.Now()
@@ -178,11 +178,11 @@ func (b *bucket) enter(ctx context.Context) error {
 	case <-ctx.Done():
 		return stuck(ctx, b.lock)
 	}
-	ours, err := b.try()
+	ours, err := b.try(ctx)
 	for p := 20 * time.Microsecond; !ours && err == nil; p = min(2*p, time.Millisecond) {
 		select {
 		case <-time.After(p):
-			ours, err = b.try()
+			ours, err = b.try(ctx)
 		case <-ctx.Done():
 			err = stuck(ctx, b.lock)
 		}
@@ -200,7 +200,7 @@ func (b *bucket) leave() {
 }
 
 // try makes one attempt at the flock of the lock file that has the name now.
-func (b *bucket) try() (ours bool, err error) {
+func (b *bucket) try(ctx context.Context) (ours bool, err error) {
 	if b.closed {
 		return false, backend.ErrClosed
 	}
@@ -208,22 +208,25 @@ func (b *bucket) try() (ours bool, err error) {
 		if b.file, err = os.OpenFile(b.lock, os.O_RDWR|os.O_CREATE|nofollow, 0o600); err != nil {
 			return false, refused(err)
 		}
+		if err = b.home.enter(ctx); err != nil {
+			b.forget()
+			return false, err
+		}
 	}
 	if ours, err := tryLock(b.file); !ours || err != nil {
 		return false, err
 	}
 	// Others would lock another file if somebody has removed this one, or the whole directory.
-	mine, err := b.file.Stat()
-	named, missing := os.Stat(b.lock)
-	if err == nil && missing == nil && os.SameFile(mine, named) {
-		return true, nil
+	if ours, err = hasItsName(b.file); !ours {
+		b.forget()
 	}
-	_ = b.file.Close() // gives up the flock; nothing was written
+	return ours, err
+}
+
+// forget closes the lock file, which gives up the flock. Nothing was written to it.
+func (b *bucket) forget() {
+	_ = b.file.Close()
 	b.file = nil
-	if err == nil && !errors.Is(missing, fs.ErrNotExist) {
-		err = missing
-	}
-	return false, err
 }
 
 // stuck is the error of a call that has waited for the flock of a file until ctx ended.
@@ -236,6 +239,5 @@ func (b *bucket) close() {
 	b.turn <- struct{}{}
 	defer func() { <-b.turn }()
 	b.closed = true
-	_ = b.file.Close() // nothing was written to it, if it was opened
-	b.file = nil
+	b.forget()
 }

@@ -238,7 +238,7 @@ func (d *decoder) line(text string) (err error) {
 	return err
 }
 
-// wayIn is some way that is exclusive or not, as that of a line is: one that has no more words than those.
+// wayIn returns a way that is shared if the line is: if it has more words than an exclusive one.
 func wayIn(text string, exclusive int) (w way) {
 	if strings.Count(text, " ") >= exclusive {
 		w.mode = backend.Reader

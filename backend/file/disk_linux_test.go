@@ -115,7 +115,7 @@ func TestFullDiskHasRoomForTheClock(t *testing.T) {
 	}
 }
 
-// What finds no space is not done at all, so nobody has to make sure that it is undone.
+// A request that finds no space is not done at all, so nobody has to make sure that it is undone.
 func TestFullDiskRefuses(t *testing.T) {
 	dir, fill := disk(t, "1m")
 	d := newDriver(t, dir)

@@ -2,7 +2,6 @@ package file
 
 import (
 	"context"
-	"os"
 	"slices"
 
 	"github.com/fencelock/fencelock/backend"
@@ -47,13 +46,12 @@ func open(ctx context.Context, dir string, o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	inhabited, err := inhabit(ctx, dir, boot)
-	if err != nil {
+	s := &store{prefix: o.Prefix, home: &home{dir: dir, boot: boot}, hub: newHub(dir, o.NoSockets)}
+	if err := s.home.enter(ctx); err != nil {
 		return nil, err
 	}
-	s := &store{prefix: o.Prefix, inhabited: inhabited, hub: newHub(dir, o.NoSockets)}
 	for i := range s.buckets {
-		s.buckets[i] = newBucket(dir, i, boot)
+		s.buckets[i] = newBucket(s.home, i)
 	}
 	return &Driver{s}, nil
 }
@@ -61,10 +59,9 @@ func open(ctx context.Context, dir string, o Options) (*Driver, error) {
 // store is a backend.Mover: a keyspace of a directory.
 type store struct {
 	prefix  string
+	home    *home
 	buckets [buckets]*bucket
 	hub     *hub
-
-	inhabited *os.File // BOOT
 }
 
 // Traits implements [backend.Driver].
@@ -79,7 +76,7 @@ func (s *store) Close() error {
 		b.close()
 	}
 	s.hub.close()
-	_ = s.inhabited.Close() // which gives up the flock; a second Close is no error here
+	_ = s.home.file.Load().Close() // which gives up the flock; a second Close is no error here
 	return nil
 }
 

@@ -142,6 +142,74 @@ func queued(t testing.TB, d caller, name string, n int) {
 	eventually(t, "the queue", func() bool { return inspect(t, d, name).Waiters == n })
 }
 
+// sleeper is a claim that stands in a queue, and that nobody looks after but the test: it hears of nothing but what its
+// driver is told.
+type sleeper struct {
+	*backend.Claim
+	d     caller
+	woken chan time.Duration // it is to look in that time
+}
+
+// Wake implements backend.Waker.
+func (s *sleeper) Wake(in time.Duration) { s.woken <- in }
+
+// sleep puts a request in the queue.
+func sleep(t testing.TB, d caller, r *backend.Request) *sleeper {
+	t.Helper()
+	s := &sleeper{&backend.Claim{Request: r}, d, make(chan time.Duration, 1000)}
+	s.Waker = s
+	wantErr(t, "Enter", d.store.Enter(t.Context(), s.Claim), nil)
+	wantErr(t, "joining the queue", s.look(t), backend.ErrLocked)
+	return s
+}
+
+func (s *sleeper) look(t testing.TB) error {
+	s.d.store.Ask(t.Context(), []*backend.Claim{s.Claim})
+	return s.Err
+}
+
+func (s *sleeper) leave(t testing.TB) {
+	t.Helper()
+	s.d.store.Leave(t.Context(), []*backend.Claim{s.Claim})
+	wantErr(t, "Leave", s.Err, nil)
+}
+
+// told returns in what time the sleeper is to look.
+func (s *sleeper) told(t testing.TB) time.Duration {
+	t.Helper()
+	select {
+	case in := <-s.woken:
+		return in
+	case <-time.After(20 * time.Second):
+		t.Fatal("a waiter was not told within 20 s")
+		return 0
+	}
+}
+
+// takes waits until the sleeper is told to look at once, and looks: it has the lock then.
+func (s *sleeper) takes(t testing.TB) {
+	t.Helper()
+	for s.told(t) > 0 {
+	}
+	wantErr(t, "the waiter that was told", s.look(t), nil)
+	s.Held = true
+}
+
+// expire ends the time of the holds that have a token, as though nobody had renewed them.
+func expire(t testing.TB, d caller, name string, token backend.Token) {
+	t.Helper()
+	err := d.store.bucket(name).update(t.Context(), func(st *state) (changed bool, err error) {
+		l := st.locks[d.store.key(name)]
+		for i := range l.holds {
+			if h := &l.holds[i]; h.token == token {
+				h.until, changed = st.now+1, true
+			}
+		}
+		return changed, nil
+	})
+	wantErr(t, "expire", err, nil)
+}
+
 // files returns the names in a directory that match a pattern.
 func files(t testing.TB, dir, pattern string) []string {
 	t.Helper()

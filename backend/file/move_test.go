@@ -55,9 +55,7 @@ func TestGateOutlastsReboot(t *testing.T) {
 		g := backend.Gate{Move: "m", Scope: backend.Scope{{Match: "x"}}, State: backend.GateBoth, Epoch: 7}
 		wantErr(t, "close", a.SetGate(t.Context(), g, 0), nil)
 		wantErr(t, "report", a.Report(t.Context(), backend.Client{ID: "1", Move: "m"}, time.Minute), nil)
-		for _, half := range b.store.buckets {
-			half.boot = "another"
-		}
+		b.store.home.boot = "another"
 		gates, err := b.Gates(t.Context())
 		wantErr(t, "Gates", err, nil)
 		if len(gates) != 1 || gates[0].Epoch != 7 || gates[0].State != backend.GateBoth {
@@ -84,7 +82,7 @@ func TestDamagedGate(t *testing.T) {
 		"no JSON":    `record fencelock: gate%2Fm {"move" 0`,
 		"too short":  `record fencelock: gate%2Fm`,
 	} {
-		body := firstLine(b.index) + "boot " + b.boot + "\ncounter 0\n" + line + "\n"
+		body := firstLine(b.index) + "boot " + b.home.boot + "\ncounter 0\n" + line + "\n"
 		if err := os.WriteFile(b.path, []byte(signed(body)), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/fencelock/fencelock/backend"
@@ -78,6 +79,38 @@ func prepare(dir string) (string, error) {
 			"%q): use the version that made it, or another directory", path, raw, format)
 	}
 	return dir, refused(err)
+}
+
+// home is the directory, and the boot id under which this driver is in it.
+type home struct {
+	dir, boot string
+	file      atomic.Pointer[os.File] // BOOT, with a shared flock
+}
+
+// enter takes the flock of the BOOT that is in the directory now. Somebody may have removed the directory and made it
+// again since the last time.
+func (h *home) enter(ctx context.Context) error {
+	if named, _ := hasItsName(h.file.Load()); named {
+		return nil
+	}
+	f, err := inhabit(ctx, h.dir, h.boot)
+	if err == nil {
+		_ = h.file.Swap(f).Close() // there is none at first
+	}
+	return err
+}
+
+// hasItsName reports whether f is the file that others find under its name.
+func hasItsName(f *os.File) (bool, error) {
+	mine, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	named, err := os.Stat(f.Name())
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && os.SameFile(mine, named), err
 }
 
 // refused makes ErrInvalid of those errors of the system that trying again does

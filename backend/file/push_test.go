@@ -19,31 +19,14 @@ import (
 	"github.com/fencelock/fencelock/internal/core"
 )
 
-// handOver lets b take a lock that a releases, and returns how long it took.
-func handOver(t *testing.T, a, b caller) time.Duration {
-	t.Helper()
-	h := take(t, a, try("x", time.Minute))
-	next := later(t.Context(), b, wait("x", time.Minute))
-	queued(t, a, "x", 1)
-	began := time.Now()
-	release(t, a, h)
-	h = soon(t, next)
-	took := time.Since(began)
-	release(t, b, h)
-	return took
-}
-
-// pushes fails unless b takes a lock that a releases sooner than by its look of every second. Once of three times will
-// do: a busy machine may be as slow.
+// pushes fails unless a waiter of b is told that a has released the lock.
 func pushes(t *testing.T, a, b caller) {
 	t.Helper()
-	took := handOver(t, a, b)
-	for n := 1; n < 3 && took > lostEvery/2; n++ {
-		took = handOver(t, a, b)
-	}
-	if took > lostEvery/2 {
-		t.Errorf("handed over after %v, want a push", took)
-	}
+	h := take(t, a, try("x", time.Minute))
+	next := sleep(t, b, wait("x", time.Minute))
+	release(t, a, h)
+	next.takes(t)
+	next.leave(t)
 }
 
 func TestPush(t *testing.T) {
@@ -72,33 +55,29 @@ func TestPushInALongDirectory(t *testing.T) {
 func TestWithoutSockets(t *testing.T) {
 	dir := t.TempDir()
 	quiet, d := newQuiet(t, dir), newDriver(t, dir)
-	pushes(t, d, quiet) // by a look every 50 ms
+	h := take(t, d, try("x", time.Minute))
+	s := sleep(t, quiet, wait("x", time.Minute))
+	if s.Next > pollEvery {
+		t.Errorf("looks again in %v, want %v", s.Next, pollEvery)
+	}
+	s.leave(t)
+	release(t, d, h)
 	if found := files(t, dir, "wake-*"); len(found) != 0 {
 		t.Errorf("sockets: %q, want none", found)
 	}
 	pushes(t, quiet, d)
 }
 
-// A wake-up that gets lost costs a second or two.
+// A wake-up that gets lost costs a second: the first waiter looks so often.
 func TestLostPush(t *testing.T) {
-	dir := t.TempDir()
-	a, deaf := newDriver(t, dir), newDriver(t, dir)
-	h := take(t, a, try("x", time.Minute))
-	next := later(t.Context(), deaf, wait("x", time.Minute))
-	queued(t, a, "x", 1)
-	hub := deaf.store.hub
-	hub.mu.Lock()
-	clear(hub.claims)
-	hub.mu.Unlock()
-	began := time.Now()
-	release(t, a, h)
-	soon(t, next)
-	if took := time.Since(began); took > 3*time.Second {
-		t.Errorf("handed over after %v, want a look within a second", took)
+	d := newDriver(t, t.TempDir())
+	take(t, d, try("x", time.Minute))
+	if s := sleep(t, d, wait("x", time.Minute)); s.Next > lostEvery {
+		t.Errorf("looks again in %v, want %v", s.Next, lostEvery)
 	}
 }
 
-// Who waits in a directory that is removed and made again, or releases there, is a stranger to nobody.
+// A waiter and a holder in a directory that is removed and made again find each other in the new one.
 func TestDirectoryMadeAgain(t *testing.T) {
 	for _, below := range []string{"locks", filepath.Join(strings.Repeat("d", 120), strings.Repeat("e", 120))} {
 		if runtime.GOOS != "linux" && len(below) > maxDir {
@@ -137,7 +116,7 @@ func TestDirectoryMadeAgain(t *testing.T) {
 func TestSocketThatWasRemoved(t *testing.T) {
 	dir := t.TempDir()
 	a, b := newDriver(t, dir), newDriver(t, dir)
-	handOver(t, a, b)
+	pushes(t, a, b)
 	old := b.store.hub.name
 	if err := os.Remove(filepath.Join(dir, old)); err != nil {
 		t.Fatal(err)
@@ -151,7 +130,7 @@ func TestSocketThatWasRemoved(t *testing.T) {
 func TestHubForgetsWaiters(t *testing.T) {
 	dir := t.TempDir()
 	a, b := newDriver(t, dir), newDriver(t, dir)
-	handOver(t, a, b)
+	pushes(t, a, b)
 	h := take(t, a, try("x", time.Minute))
 	ctx, cancel := context.WithCancel(t.Context())
 	r := wait("x", time.Minute)
@@ -188,8 +167,8 @@ func TestLeftSockets(t *testing.T) {
 	}
 }
 
-// Who waits while a live holder holds looks every second if it is the first, else every 5 s, and a look soon after the
-// last one writes nothing.
+// The first waiter behind a live holder looks every second, the others every 5 s, and a look soon after the last one
+// writes nothing.
 func TestLooksAreFew(t *testing.T) {
 	now := int64(time.Hour)
 	l := &lock{holds: []holder{{nonce: "h", until: now + int64(time.Minute)}}}
@@ -204,29 +183,42 @@ func TestLooksAreFew(t *testing.T) {
 	}
 }
 
-// A waiter of another driver that becomes the first, for the one before it has gone, looks as the first does: at the
-// expiry of a hold whose process says nothing, not when that one's turn would be over.
+// A waiter of another driver that becomes the first, for the one before it has gone, hears of it, and looks as often as
+// the first does.
 func TestNextBecomesFirst(t *testing.T) {
 	dir := t.TempDir()
 	a := newDriver(t, dir)
-	h := take(t, a, try("x", time.Minute))
-	ctx, cancel := context.WithCancel(t.Context())
-	gone := wait("x", time.Minute)
-	first := later(ctx, a, gone)
-	queued(t, a, "x", 1)
-	next := later(t.Context(), newDriver(t, dir), wait("x", time.Minute))
-	queued(t, a, "x", 2)
-	const ttl = 1500 * time.Millisecond
-	h.Request.TTL = ttl
-	began := time.Now()
-	wantErr(t, "Renew", a.Renew(t.Context(), []*core.Hold{h})[0], nil)
-	cancel()
-	<-first
-	wantErr(t, "Abandon", a.Abandon(t.Context(), gone), nil)
-	soon(t, next)
-	if took := time.Since(began); took >= ttl+turn {
-		t.Errorf("granted after %v, want at the expiry after %v", took, ttl)
+	take(t, a, try("x", time.Minute))
+	first := sleep(t, a, wait("x", time.Minute))
+	next := sleep(t, newDriver(t, dir), wait("x", time.Minute))
+	first.leave(t)
+	if in := next.told(t); in != 0 {
+		t.Errorf("told to look in %v, want at once", in)
 	}
+	wantErr(t, "the next", next.look(t), backend.ErrLocked)
+	if next.Next > lostEvery {
+		t.Errorf("looks again in %v, want %v", next.Next, lostEvery)
+	}
+}
+
+// A writer lets all the readers in at once, each in a driver of its own, and they have one token.
+func TestReadersOfManyDrivers(t *testing.T) {
+	dir := t.TempDir()
+	d := newDriver(t, dir)
+	w := take(t, d, try("x", time.Minute))
+	var readers []*sleeper
+	for range 5 {
+		readers = append(readers, sleep(t, newDriver(t, dir), reading(wait("x", time.Minute))))
+	}
+	release(t, d, w)
+	for _, r := range readers {
+		r.takes(t)
+		if r.Token <= w.Token || r.Token != readers[0].Token {
+			t.Errorf("token: got %d after a writer's %d, want one for all: %d", r.Token, w.Token, readers[0].Token)
+		}
+	}
+	wantErr(t, "Break", d.Break(t.Context(), "x"), nil)
+	take(t, d, try("x", time.Minute))
 }
 
 // However the looks of a waiter fall, each leaves its place alive until well after the next one.
@@ -253,7 +245,7 @@ func TestPlaceOutlastsTheNextLook(t *testing.T) {
 	}
 }
 
-// Who is told of nothing, for it could not be written, is not told again and again.
+// Waiters are not told again and again of a change that could not be written.
 func TestNobodyIsToldOfWhatWasNotWritten(t *testing.T) {
 	dir := t.TempDir()
 	d := newDriver(t, dir)

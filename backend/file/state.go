@@ -221,11 +221,11 @@ type wakeUp struct {
 	in time.Duration
 }
 
-// serve begins the turn of all at the head of the queue who may have the lock, and returns who is to look: those whose
-// turn has just begun; the first one again, which may not have heard; one that is first now, for it looks more often;
-// and the one behind them when the first turn is over. That one is named too where it keeps others out who would be
-// admitted without it, for it may be dead: at once if it was asked whether it lives. serve reports whether it has
-// changed anything.
+// serve begins the turn of all waiters at the head of the queue that may have the lock. It returns the waiters that are
+// to look: those whose turn has just begun; the first one again, which may not have heard; one that has become the
+// first, for the first looks more often; and the one behind them, when the first turn is over. The last one is returned
+// too where it keeps out others that the holders would admit, for it may be dead: it looks at once if it was asked
+// whether it lives. serve reports whether it has changed anything.
 func (l *lock) serve(now int64) (wakes []wakeUp, changed bool) {
 	if l == nil || len(l.queue) == 0 {
 		return nil, false

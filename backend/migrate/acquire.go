@@ -11,8 +11,8 @@ import (
 	"github.com/fencelock/fencelock/internal/core"
 )
 
-// errLostLeg: what was held in the one store was lost before the other one granted. Nobody has been
-// told of a lock, so the engine gives both up and asks anew, as it does where one store has dropped a request.
+// errLostLeg: one store lost its leg before the other one granted. Nobody has been told of a lock, so the engine gives
+// both legs up and asks anew, as it does where a store has dropped a request.
 var errLostLeg = fmt.Errorf("%w in one of the two stores before the other had granted the lock", backend.ErrLost)
 
 // repairEvery is how often, at the most, a client looks whether a store has lost its gate.

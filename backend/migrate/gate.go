@@ -11,8 +11,8 @@ import (
 // seal ends the scope of a gate that only an operator changes. It changes nothing for names: one that no pattern before
 // it matches stays anyway. So it is written in the same step as the gate, and every driver can keep it.
 //
-// A gate whose scope is the seal alone belongs to a cancelled migration: it moves no name and admits whatever a store
-// without a gate does. It still has an epoch, so a switch that was stopped before the cancel cannot finish.
+// A gate whose scope is the seal alone belongs to a cancelled migration: it moves no name, and admits the requests that
+// a store without a gate admits. It still has an epoch, so a switch that was stopped before the cancel cannot finish.
 var seal = backend.Pattern{Match: "*", Stays: true}
 
 // gate is a gate whose Scope is without the seal.
@@ -49,15 +49,15 @@ func (g gate) lacks() bool { return g.Epoch == 0 || g.Torn }
 // fits what is there after it.
 func epochAfter(old int64) int64 { return max(old+1, time.Now().UnixMicro()) }
 
-// gateOf returns the migration's gate in a store; of epoch 0 if there is none.
-func gateOf(ctx context.Context, s core.Gater, move string, scope backend.Scope) (gate, error) {
+// gate returns the migration's gate in a store; of epoch 0 if there is none.
+func (p Pair) gate(ctx context.Context, s core.Gater) (gate, error) {
 	gates, err := s.Gates(ctx)
 	if err != nil {
 		return gate{}, err
 	}
-	scope, _ = unsealed(scope)
+	scope, _ := unsealed(p.Scope)
 	for _, stored := range gates {
-		if stored.Move != move {
+		if stored.Move != p.Move {
 			continue
 		}
 		g := gate{Gate: stored}
@@ -65,15 +65,11 @@ func gateOf(ctx context.Context, s core.Gater, move string, scope backend.Scope)
 		if !g.cancelled() && !g.Torn && g.Scope.String() != scope.String() {
 			return gate{}, backend.Invalid("migration %q moves %s in the store, and %s in this "+
 				"program's configuration: the names must not change while it runs",
-				move, g.Scope, scope)
+				p.Move, g.Scope, scope)
 		}
 		return g, nil
 	}
-	return gate{Gate: backend.Gate{Move: move, Scope: scope}}, nil
-}
-
-func (p Pair) gate(ctx context.Context, s core.Gater) (gate, error) {
-	return gateOf(ctx, s, p.Move, p.Scope)
+	return gate{Gate: backend.Gate{Move: p.Move, Scope: scope}}, nil
 }
 
 // both reads the gates of both stores.

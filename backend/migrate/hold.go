@@ -11,7 +11,7 @@ import (
 
 // Outage implements core.Caller.
 func (d *member) Outage(name string) error {
-	for _, s := range d.sides() {
+	for _, s := range d.sides {
 		if err := s.Outage(name); err != nil {
 			return err
 		}
@@ -26,17 +26,14 @@ func (d *member) Renew(ctx context.Context, hs []*core.Hold) []error {
 
 // Check implements core.Caller, of both stores.
 func (d *member) Check(ctx context.Context, hs []*core.Hold) []error {
-	return d.each(hs, func(s core.Caller, legs []*core.Hold) []error {
-		return s.Check(ctx, legs)
-	})
+	return d.each(hs, func(s core.Caller, legs []*core.Hold) []error { return s.Check(ctx, legs) })
 }
 
 // each asks the stores of this phase, all at once, about the legs of hs, and joins their answers.
 func (d *member) each(hs []*core.Hold, ask func(core.Caller, []*core.Hold) []error) []error {
-	sides := d.sides()
-	answers := make([][]error, len(sides))
+	answers := make([][]error, len(d.sides))
 	var all sync.WaitGroup
-	for i, s := range sides {
+	for i, s := range d.sides {
 		these := make([]*core.Hold, len(hs))
 		for j, h := range hs {
 			l := legsOf(h).from

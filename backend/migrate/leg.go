@@ -148,13 +148,12 @@ func (d *member) legsFor(r *backend.Request) *legs {
 	if l, ok := r.Claim.(*legs); ok && l.d == d {
 		return l
 	}
-	sides := d.sides()
 	nonce := r.Nonce
-	l := &legs{d: d, from: newLeg(sides[0], r, d.move, d.phase, nonce)}
-	if len(sides) == 1 {
+	l := &legs{d: d, from: newLeg(d.sides[0], r, d.move, d.phase, nonce)}
+	if d.spare != nil {
 		l.from.tell = r.Lost
 	} else {
-		l.to = newLeg(sides[1], r, d.move, d.phase, nonce[1:]+nonce[:1]) // another: a server may be in both stores
+		l.to = newLeg(d.sides[1], r, d.move, d.phase, nonce[1:]+nonce[:1]) // another: a server may be in both stores
 	}
 	r.Claim = l
 	return l

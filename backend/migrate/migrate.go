@@ -32,7 +32,7 @@ import (
 
 const (
 	openMost = 5 * time.Second // how long New takes at the most when its ctx has no deadline
-	sideMost = 2 * time.Second // bounds a background call to a store
+	sideMost = 2 * time.Second // bounds a call that others are not to wait for
 	// stopMost is how long Close may take to take back what a client has reported. A New that fails has what its ctx
 	// leaves of that, and stopLeast at least.
 	stopMost  = 3 * time.Second
@@ -73,6 +73,9 @@ type member struct {
 	traits backend.Traits
 	from   *store
 	to     *store
+	locks  []*store     // those that the phase locks in, the old one first
+	sides  []core.Gater // how these are called
+	spare  *store       // the other one; nil in phase both
 
 	report report
 
@@ -152,11 +155,14 @@ func (o Options) member() (*member, error) {
 	}
 	switch o.Phase {
 	case backend.PhaseFrom:
-		d.traits = o.From.Traits()
+		d.traits, d.locks, d.spare = o.From.Traits(), []*store{d.from}, d.to
 	case backend.PhaseTo:
-		d.traits = o.To.Traits()
+		d.traits, d.locks, d.spare = o.To.Traits(), []*store{d.to}, d.from
 	case backend.PhaseBoth:
-		d.traits = TraitsOfBoth(o.From.Traits(), o.To.Traits())
+		d.traits, d.locks = TraitsOfBoth(o.From.Traits(), o.To.Traits()), []*store{d.from, d.to}
+	}
+	for _, s := range d.locks {
+		d.sides = append(d.sides, s.opened())
 	}
 	d.traits.Readers, d.traits.Permits = false, 0 // two stores number readers' tokens and permits each for itself
 	return d, nil
@@ -174,22 +180,19 @@ func TraitsOfBoth(from, to backend.Traits) backend.Traits {
 
 // enter does what a client of this phase does to the gates before it locks.
 func (d *member) enter(ctx context.Context) error {
-	switch d.phase {
-	case backend.PhaseBoth:
-		p, err := d.pair(ctx)
-		if err != nil {
-			return err
-		}
-		return p.prepare(ctx, false)
-	case backend.PhaseFrom:
-		return d.enterOne(ctx, d.from)
+	if d.spare != nil {
+		return d.enterOne(ctx)
 	}
-	return d.enterOne(ctx, d.to)
+	p, err := d.pair(ctx)
+	if err != nil {
+		return err
+	}
+	return p.prepare(ctx, false)
 }
 
-// enterOne needs the other store only if this one is not open.
-func (d *member) enterOne(ctx context.Context, s *store) error {
-	g, err := gateOf(ctx, s.opened(), d.move, d.scope)
+// enterOne is enter for a phase with one store. It needs the other store only if this one is not open.
+func (d *member) enterOne(ctx context.Context) error {
+	g, err := Pair{Move: d.move, Scope: d.scope}.gate(ctx, d.sides[0])
 	if err != nil || g.lets(d.phase == backend.PhaseFrom) {
 		return err
 	}
@@ -224,19 +227,10 @@ func (d *member) Tells() bool { return false }
 // Traits implements core.Caller: those of the phase's store, or in phase both the lesser of each.
 func (d *member) Traits() backend.Traits { return d.traits }
 
-// sides are the stores that the phase locks in, as callers.
-func (d *member) sides() []core.Caller {
-	var sides []core.Caller
-	for _, s := range d.locking() {
-		sides = append(sides, s.opened())
-	}
-	return sides
-}
-
 // Inspect implements core.Caller. In phase both a lock is held if it is held in either store.
 func (d *member) Inspect(ctx context.Context, name string) (backend.Info, error) {
 	merged := backend.Info{Name: name}
-	for _, s := range d.sides() {
+	for _, s := range d.sides {
 		i, err := s.Inspect(ctx, name)
 		if err != nil {
 			return backend.Info{}, err
@@ -263,13 +257,12 @@ func merge(old, new backend.Info) backend.Info {
 
 // List implements core.Caller.
 func (d *member) List(ctx context.Context, prefix string) iter.Seq2[backend.Info, error] {
-	sides := d.sides()
-	if len(sides) == 1 {
-		return sides[0].List(ctx, prefix)
+	if d.spare != nil {
+		return d.sides[0].List(ctx, prefix)
 	}
 	return func(yield func(backend.Info, error) bool) {
 		all := map[string]backend.Info{}
-		for _, s := range sides {
+		for _, s := range d.sides {
 			for i, err := range s.List(ctx, prefix) {
 				if err != nil {
 					yield(backend.Info{}, err)
@@ -290,12 +283,16 @@ func (d *member) List(ctx context.Context, prefix string) iter.Seq2[backend.Info
 // the first and gives up the other itself. A later holder there is left alone: only a holder that has
 // not heard for as long as Traits.Revoked is broken there too.
 func (d *member) Break(ctx context.Context, name string) error {
-	sides := d.sides()
-	if len(sides) == 1 {
-		return sides[0].Break(ctx, name)
+	old := d.sides[0]
+	if d.spare != nil {
+		return old.Break(ctx, name)
 	}
-	old, new := sides[0], sides[1]
-	before, unknown := new.Inspect(ctx, name)
+	new := d.sides[1]
+	var before backend.Info
+	unknown := within(ctx, sideMost, func(ctx context.Context) (err error) {
+		before, err = new.Inspect(ctx, name)
+		return err
+	})
 	err := old.Break(ctx, name)
 	switch {
 	case err == nil && unknown == nil && !before.Held:
@@ -303,8 +300,8 @@ func (d *member) Break(ctx context.Context, name string) error {
 	case err != nil || unknown != nil || before.Token == 0:
 		return errors.Join(err, new.Break(ctx, name))
 	}
-	deaf := time.NewTimer(d.traits.Revoked)
-	defer deaf.Stop()
+	told := time.NewTimer(d.traits.Revoked) // by then a holder of both that lives has heard of it
+	defer told.Stop()
 	for last := false; ; {
 		now, err := new.Inspect(ctx, name)
 		switch {
@@ -314,7 +311,7 @@ func (d *member) Break(ctx context.Context, name string) error {
 			return new.Break(ctx, name)
 		}
 		select {
-		case <-deaf.C:
+		case <-told.C:
 			last = true
 		case <-ctx.Done():
 			return ctx.Err()
@@ -354,5 +351,9 @@ func (d *member) opened() []core.Gater {
 // Close implements core.Caller. It takes the client's report back and closes the drivers of both stores.
 func (d *member) Close() error {
 	d.report.stop(d, stopMost)
-	return errors.Join(d.from.close(), d.to.close())
+	var errs []error
+	for _, s := range d.opened() {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
 }

@@ -324,3 +324,40 @@ func TestBreakSparesTheNext(t *testing.T) {
 		})
 	}
 }
+
+// hung is a store that answers no operator.
+type hung struct{ store }
+
+func (hung) Inspect(ctx context.Context, _ string) (backend.Info, error) {
+	<-ctx.Done()
+	return backend.Info{}, ctx.Err()
+}
+
+func (hung) Break(ctx context.Context, _ string) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// heedful is a store that breaks nothing once ctx has ended, as one with a network.
+type heedful struct{ store }
+
+func (s heedful) Break(ctx context.Context, name string) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return s.Gater.Break(ctx, name)
+}
+
+// A Break in phase both frees the lock in the old store though the new one hangs, and says that it does.
+func TestBreakBesideAStoreThatHangs(t *testing.T) {
+	bubble(t, func(w world) {
+		w.acquire(w.start(backend.PhaseFrom), request("x"))
+		o := w.options(backend.PhaseBoth)
+		o.From, o.To = heedful{client(w.old)}, hung{client(w.new)}
+		op := w.startWith(o)
+		ctx, cancel := context.WithTimeout(w.Context(), 5*time.Second)
+		defer cancel()
+		w.want("break", op.Break(ctx, "x"), context.DeadlineExceeded)
+		w.tryFree(w.old)
+	})
+}

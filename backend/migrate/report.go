@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"sync"
@@ -43,7 +44,8 @@ func (p *report) start(ctx context.Context, d *member) error {
 	p.last = last
 	first := p.send(ctx, d, 0)
 	p.every(going, func() { _ = p.send(p.background, d, 0) }) // if it fails, the next one may do
-	if s := d.spare(); s != nil {
+	// No lock waits for the spare store: it is told by itself, and opened for that if it can be.
+	if s := d.spare; s != nil {
 		p.done.Go(func() { _ = p.tell(p.background, s, 0) })
 		p.every(going, func() { _ = p.tell(p.background, s, 0) })
 	}
@@ -66,44 +68,16 @@ func (p *report) every(ctx context.Context, do func()) {
 	})
 }
 
-// spare is the store that the phase does not lock in, or nil. Whatever becomes of it, no lock waits for it: it is told
-// by itself, and opened for that if it can be.
-func (d *member) spare() *store {
-	switch d.phase {
-	case backend.PhaseFrom:
-		return d.to
-	case backend.PhaseTo:
-		return d.from
-	}
-	return nil
-}
-
-// locking are the stores that the phase locks in.
-func (d *member) locking() []*store {
-	switch d.phase {
-	case backend.PhaseFrom:
-		return []*store{d.from}
-	case backend.PhaseTo:
-		return []*store{d.to}
-	}
-	return []*store{d.from, d.to}
-}
-
 // send reports to the stores that the phase locks in, at once. With a ttl, only to those that do not know one as long.
 func (p *report) send(ctx context.Context, d *member, ttl time.Duration) error {
-	stores := d.locking()
+	stores := d.locks
 	errs := make([]error, len(stores))
 	var all sync.WaitGroup
 	for i, s := range stores {
 		all.Go(func() { errs[i] = p.tell(ctx, s, ttl) })
 	}
 	all.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(errs...)
 }
 
 // tell reports to one store, unless it knows of a TTL as long as ttl, if that is not 0. Reports follow each other: an
@@ -145,7 +119,7 @@ func (p *report) asks(ctx context.Context, d *member, r *backend.Request) error 
 	p.client.MaxTTL = max(p.client.MaxTTL, ttl)
 	p.mu.Unlock()
 	known := true
-	for _, s := range d.locking() {
+	for _, s := range d.locks {
 		known = known && s.knows(ttl)
 	}
 	switch {
@@ -159,9 +133,8 @@ func (p *report) asks(ctx context.Context, d *member, r *backend.Request) error 
 	})
 }
 
-// stop ends the reports and takes back what was said, in both stores at once, and takes no longer than most. A report
-// under way that was cut off may be in a store yet or still get there: so it is waited for, a third of the time, and
-// then withdrawn.
+// stop ends the reports and withdraws them from both stores at once. It takes no longer than most. A report that is cut
+// off may still get to its store, so stop first waits for one that is under way, for a third of the time.
 func (p *report) stop(d *member, most time.Duration) {
 	if p.cancel == nil {
 		return
@@ -172,14 +145,12 @@ func (p *report) stop(d *member, most time.Duration) {
 	late.Stop()
 	p.cancel()
 	var both sync.WaitGroup
-	for _, s := range []*store{d.from, d.to} {
-		if g := s.opened(); g != nil {
-			both.Go(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), most-most/3)
-				defer cancel()
-				_ = g.Withdraw(ctx, p.client) // the store forgets it by itself
-			})
-		}
+	for _, g := range d.opened() {
+		both.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), most-most/3)
+			defer cancel()
+			_ = g.Withdraw(ctx, p.client) // the store forgets it by itself
+		})
 	}
 	both.Wait()
 }

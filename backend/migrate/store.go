@@ -94,12 +94,3 @@ func (s *store) closeOther() {
 		_ = s.opened().Close() // New failed already, and says why
 	}
 }
-
-// close closes the driver. Nobody dials any more.
-func (s *store) close() error {
-	g := s.opened()
-	if g == nil {
-		return nil
-	}
-	return g.Close()
-}

@@ -123,11 +123,11 @@ func (p Pair) OpenAgainst(ctx context.Context, phase backend.Phase) error {
 	return p.open(ctx, phase, against)
 }
 
-// who switches.
+// who makes a switch.
 type who int
 
 const (
-	starting who = iota // a client that starts: what an operator has sealed stays
+	starting who = iota // a client that starts: a sealed gate stays
 	byHand              // an operator
 	against             // an operator who overrides the checks
 )

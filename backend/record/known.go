@@ -8,9 +8,9 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// known are the records that this process wrote last and that nobody else is likely to have changed:
-// what it holds itself, and what is free, with nobody waiting. It saves a read; that it is wrong
-// shows in the write.
+// known keeps the records that this process wrote last and that nobody else is likely to have changed:
+// those of locks that it holds, and of free locks for which nobody waits. It saves a read. Where it is
+// wrong the store refuses the write.
 type known struct {
 	mu       sync.Mutex
 	versions map[string]version

@@ -67,16 +67,16 @@ func Child() {
 	os.Exit(0)
 }
 
-// Worker is a child, and what a parent may ask of it. Only package net/rpc uses it.
+// Worker is a child. A parent calls its methods by package net/rpc.
 type Worker struct {
 	l   locker
 	all []measure.Mutex // of the goroutines, all of one name
 }
 
 const (
-	// orderMost bounds an order beside the time that it says and the leases that it takes.
+	// orderMost bounds an order, beside its time and the leases that it takes.
 	orderMost = 20 * time.Second
-	// drainMost is how long a goroutine that waits when the time is over waits on.
+	// drainMost is how long a goroutine goes on waiting when the time is over.
 	drainMost = 5 * time.Second
 )
 
@@ -143,7 +143,7 @@ func (w *Worker) Hold(n int, _ *struct{}) error {
 	return measure.Grab(n, func(i int) error { return w.l.hold(ctx, fmt.Sprint("held-", i)) })
 }
 
-// Meter says what the process uses: its memory only where that is asked for, since a collection takes time of its own.
+// Meter returns what the process uses. It measures memory only if asked, since that needs a collection.
 func (w *Worker) Meter(memory bool, u *Use) error {
 	u.CPU, _ = measure.CPUTime() // before the collection
 	if !memory {

@@ -30,11 +30,12 @@ func hung(ctx context.Context, s *store, lib Library, at place, d time.Duration)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.hang(); err != nil {
+	node := s.servers[len(s.servers)-1]
+	if err := node.Pause(); err != nil {
 		return nil, err
 	}
 	ill, err := steps(ctx, m, d)
-	if err := errors.Join(err, s.mend()); err != nil {
+	if err := errors.Join(err, node.Resume()); err != nil {
 		return nil, err
 	}
 	worst := 0.0

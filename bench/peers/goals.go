@@ -68,8 +68,7 @@ const (
 )
 
 // Goals returns them all. R is Redis and Redlock, E etcd, Z ZooKeeper, P Postgres, F what faults
-// cost, C what a start costs. Those of the modules that a program gets are held by tests of the
-// root module, and there is no mode of Postgres yet for that of a held advisory lock.
+// cost, C what a start costs. Tests of the root module hold the goals about the modules that a program gets.
 func Goals() []Goal {
 	return []Goal{
 		{"R1", free1, "redis cycle 1", Rate, redis, "raw redis", 0.85, 0, ""},

@@ -28,7 +28,7 @@ type place struct {
 	Prefix string // of its own names
 }
 
-// url is that of the place, with these keys of a query.
+// url returns the URL of the place, with these keys of a query.
 func (at place) url(scheme string, keys url.Values) *url.URL {
 	u := &url.URL{Scheme: scheme, Host: strings.Join(at.Addrs, ","), RawQuery: keys.Encode()}
 	if scheme == "postgres" {
@@ -112,7 +112,7 @@ func (l locker) anew(name string) measure.Mutex {
 	}
 }
 
-// made is what a library made of itself: one for all goroutines, or one for each.
+// made has the clients of a library: one for all goroutines, or one for each.
 type made[T any] struct {
 	make func(context.Context) (T, error)
 	end  func(T) error

@@ -69,7 +69,7 @@ func openEtcdLockers(_ context.Context, at place) (locker, error) {
 	return ours.on(c), nil
 }
 
-// lockers are those of a process.
+// lockersOf are the Lockers of a process.
 type lockersOf struct{ *made[*fencelock.Locker] }
 
 func lockers(each bool, dial func(context.Context) (*fencelock.Locker, error)) lockersOf {

@@ -99,8 +99,8 @@ func (s *store) place() place {
 	return place{Addrs: s.addrs, Prefix: fmt.Sprint("p", s.used)}
 }
 
-// requests tells what the servers have received. Of Redis it is how often they read from a
-// connection: what is sent together counts once.
+// requests counts the requests to the servers. Of Redis it counts reads from a connection, so a batch
+// counts once.
 func (s *store) requests(ctx context.Context) measure.Counter { return s.sum(ctx, s.count) }
 
 // calls is requests of which a long one, that is read in many pieces, counts once too.
@@ -119,11 +119,6 @@ func (s *store) sum(ctx context.Context, count counting) measure.Counter {
 	}
 	return func() (int64, bool) { return raw.Total(ctx, s.addrs, count) }
 }
-
-// hang stops the last node, mend lets it go on and catch up.
-func (s *store) hang() error { return s.servers[len(s.servers)-1].Pause() }
-
-func (s *store) mend() error { return s.servers[len(s.servers)-1].Resume() }
 
 func redisReads(ctx context.Context, addr string) (int64, error) {
 	return redisInfo(ctx, addr, "stats", reads)

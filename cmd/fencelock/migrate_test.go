@@ -246,6 +246,22 @@ func eachPair(t *testing.T, test func(t *testing.T, old, new string)) {
 	})
 }
 
+// A name that moves has neither readers nor permits. The message says why, and names no backend that has them.
+func TestRunSharedOfAMovingName(t *testing.T) {
+	t.Parallel()
+	for _, phase := range []backend.Phase{backend.PhaseFrom, backend.PhaseBoth} {
+		g := readGuide(t, fileStore(t), fileStore(t))
+		g.deploy(phase)
+		for _, flag := range []string{"--shared", "--permits=2"} {
+			got := g.invoke("fencelock run --config locks.yaml " + flag + " inventory/7 -- true")
+			if got.code != 64 || !strings.Contains(got.err, "inventory/7 moves from one store to another") ||
+				strings.Contains(got.err, "have it") {
+				t.Errorf("%s in phase %s: got %+v", flag, phase, got)
+			}
+		}
+	}
+}
+
 func TestMigrateStatusJSON(t *testing.T) {
 	t.Parallel()
 	g := readGuide(t, fileStore(t), fileStore(t))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,7 +10,9 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	goredis "github.com/redis/go-redis/v9"
@@ -29,6 +32,31 @@ func decode[T any](t *testing.T, line string) T {
 		t.Fatalf("%q: %v", line, err)
 	}
 	return v
+}
+
+// A store that takes connections and says nothing is unavailable, also to commands that open a driver by themselves.
+func TestSilentStore(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0") // the system takes the connections
+	must(t, err)
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, command := range []string{"bench", "conform", "leaks"} {
+		for _, scheme := range []string{"etcd", "zookeeper", "postgres"} {
+			all.Go(func() {
+				var said bytes.Buffer
+				at := scheme + "://" + l.Addr().String()
+				a := &cli.App{Out: &said, Err: &said, Lookup: func(string) (string, bool) { return at, true }}
+				code := a.Execute(ctx, root(a), []string{command})
+				if code != 69 || !strings.Contains(said.String(), l.Addr().String()) {
+					t.Errorf("%s of %s: got code %d, %q, want 69 and the address", command, scheme, code, said.String())
+				}
+			})
+		}
+	}
+	all.Wait()
 }
 
 func TestInspect(t *testing.T) {

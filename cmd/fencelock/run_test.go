@@ -17,6 +17,8 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
+	"github.com/fencelock/fencelock/internal/faultproxy"
+	"github.com/fencelock/fencelock/internal/servers"
 )
 
 func TestRunExitCodes(t *testing.T) {
@@ -91,6 +93,18 @@ func TestRunUnavailable(t *testing.T) {
 	got := invoke(t, on("redis://user:s3cret@127.0.0.1:1/0"), "run", "--wait", "1s", "n", "--", "true")
 	if got.code != 69 || !strings.Contains(got.err, "store unavailable") || strings.Contains(got.err, "s3cret") {
 		t.Errorf("got code %d, stderr %q; want 69, store unavailable, no password", got.code, got.err)
+	}
+}
+
+// --wait bounds the wait for the lock. A store that is slow to open is not one that is down.
+func TestRunOnASlowStore(t *testing.T) {
+	t.Parallel()
+	p, err := faultproxy.New(servers.Redis(t, servers.RedisOptions{}).Addr())
+	must(t, err)
+	t.Cleanup(func() { _ = p.Close() })
+	p.Set(faultproxy.Mode{Delay: 250 * time.Millisecond})
+	if got := invoke(t, on("redis://"+p.Addr()), "run", "--wait", "0", "n", "--", "true"); got.code != 0 {
+		t.Errorf("got %+v, want code 0", got)
 	}
 }
 
@@ -247,25 +261,18 @@ func gone(pid string) bool {
 
 func TestRunKilled(t *testing.T) {
 	t.Parallel()
-	const ttl = 2 * time.Second
 	eachStore(t, func(t *testing.T, url string) {
 		pids := filepath.Join(t.TempDir(), "pids")
 		script := fmt.Sprintf(`trap "" TERM; sleep 100 & echo $! >>%s; echo $$ >>%[1]s; wait`, pids)
-		first := running(t, url, script, "--ttl", ttl.String(), "n")
+		first := running(t, url, script, "--ttl", "2s", "n")
 		children := awaitLines(t, pids, 2)
 		second := running(t, url, "true", "n")
 		first.signal(syscall.SIGKILL)
-		killed := time.Now()
+		second.await("acquired")
 		for _, pid := range children {
-			await(t, "process "+pid+" is gone", func() bool { return gone(pid) })
-		}
-		dead := time.Now()
-		e := second.await("acquired")
-		if !dead.Before(e.At) {
-			t.Errorf("the children were alive %v after the second got the lock", dead.Sub(e.At))
-		}
-		if took := e.At.Sub(killed); took > ttl+time.Second {
-			t.Errorf("the second got the lock %v after the death of the first, want %v at most", took, ttl+time.Second)
+			if !gone(pid) {
+				t.Errorf("process %s is alive, and the second has the lock", pid)
+			}
 		}
 		second.exits(0)
 	})

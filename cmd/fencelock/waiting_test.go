@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
 
 // heldBy locks a name as another program would, until the test ends.
@@ -41,27 +43,33 @@ func TestNotObtainedNamesTheHolder(t *testing.T) {
 	}
 }
 
-// A wait of more than a moment is told once, where somebody may read it, and not where a script's log is.
+// A wait is told with --verbose, and otherwise on a terminal only.
 func TestWaitingIsTold(t *testing.T) {
 	t.Parallel()
 	url := fileStore(t)
 	heldBy(t, url, "backup", "db-7:4711")
-	const told = "waiting for backup, which is held by db-7:4711"
-	for _, tt := range []struct {
-		flags string
-		want  int
-		says  string
-	}{
-		{"--verbose --wait 1200ms", 1, told},
-		{"-v --wait 100ms", 0, told}, // too short to be told
-		{"--wait 1200ms", 0, told},   // no terminal
-		{"-v --json --wait 1200ms", 1, `"event":"waiting","name":"backup","token":`},
-		{"--json --wait 1200ms", 0, `"event":"waiting"`},
+	for _, flags := range []string{"--wait 800ms", "--json --wait 800ms"} {
+		args := append(append([]string{"run"}, strings.Fields(flags)...), "backup", "--", "true")
+		if got := invoke(t, on(url), args...); strings.Contains(got.err, "waiting") || got.code != 75 {
+			t.Errorf("%s: got %+v, want code 75 and nothing of the wait", flags, got)
+		}
+	}
+	for flags, want := range map[string]string{
+		"--verbose": "waiting for backup, which is held by db-7:4711",
+		"-v --json": `"event":"waiting","name":"backup","token":`,
 	} {
-		args := append(append([]string{"run"}, strings.Fields(tt.flags)...), "backup", "--", "true")
-		got := invoke(t, on(url), args...)
-		if n := strings.Count(got.err, tt.says); n != tt.want || got.code != 75 {
-			t.Errorf("%s: got %+v, want %q %d times, and code 75", tt.flags, got, tt.says, tt.want)
+		ctx, cancel := context.WithCancel(t.Context())
+		f := newFeed()
+		a := &cli.App{Out: f, Err: f, Lookup: func(string) (string, bool) { return url, true }}
+		args := append(append([]string{"run"}, strings.Fields(flags)...), "backup", "--", "true")
+		ended := make(chan int, 1)
+		go func() { ended <- a.Execute(ctx, root(a), args) }()
+		if line := f.next(t); !strings.Contains(line, want) {
+			t.Errorf("%s: got %q, want %q", flags, line, want)
+		}
+		cancel()
+		if code := <-ended; code != 130 {
+			t.Errorf("%s: got code %d, want 130", flags, code)
 		}
 	}
 }

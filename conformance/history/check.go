@@ -10,7 +10,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// A Grant is what the events say of one lease.
+// A Grant is one lease, by the events.
 type Grant struct {
 	Process, Phase, Name string
 	Token                backend.Token
@@ -114,7 +114,7 @@ func Sweep(events []Event) Findings {
 	return f
 }
 
-// Fenced returns what is wrong whether or not the lock excludes: all but Twice, joined and cut off as by Check.
+// Fenced returns the breaks of all promises but exclusion: all but Twice, joined and cut off as by Check.
 func (f Findings) Fenced() error { return brief(slices.Concat(f.Tokens, f.Counters, f.Calls)) }
 
 // Check returns an error for every time that a history breaks a promise, joined; for the first
@@ -131,7 +131,7 @@ func brief(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// exclusion: what was trusted of one name never overlaps.
+// exclusion: no two leases of one name are trusted at once.
 func exclusion(grants []Grant) []error {
 	var errs []error
 	var last Grant // whose trust reaches furthest
@@ -165,7 +165,7 @@ func rising(grants []Grant) (tokens, twice []error) {
 		trusted := g.To > g.From
 		// The greatest that was there before it was asked for.
 		n, _ := slices.BinarySearchFunc(told, g.Called, func(top Grant, at Moment) int {
-			return cmp.Compare(top.From, at) // what touches overlaps
+			return cmp.Compare(top.From, at) // moments that are alike overlap
 		})
 		switch {
 		case n > 0 && g.Token < told[n-1].Token:

@@ -14,7 +14,7 @@ import (
 //
 //	{:index 1, :time 5000000, :process 0, :type :ok, :f :acquire, :value {:client "w2.1#17", :fence 17, :uid "3"}}
 //
-// What :value holds is what Hazelcast's fenced lock workloads put there. :client is the lease, as a process may have
+// :value is as in Hazelcast's fenced lock workloads. :client is the lease, as a process may have
 // several one after the other; :fence is 0 where none is known. The times are nanoseconds since the first of the lock.
 // How leases that end by themselves become releases that are :info is said at the second judge, tenure in mutex.go;
 // knossos's own mutex does not look at :client, so it may take such a release for another's, and then hides breaks.
@@ -74,7 +74,7 @@ func edn(ops []jepsenOp) []byte {
 	for i, op := range ops {
 		entries = append(entries, entry{op.from, i, false}, entry{op.to, i, true})
 	}
-	slices.SortStableFunc(entries, func(a, b entry) int { // what touches overlaps
+	slices.SortStableFunc(entries, func(a, b entry) int { // moments that are alike overlap
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(strconv.FormatBool(a.done), strconv.FormatBool(b.done)))
 	})
 	var text bytes.Buffer

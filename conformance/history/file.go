@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Save writes events to a file, as Load reads them, with what is asked of them.
+// Save writes events and the options of their check to a file, as Load reads them.
 func Save(path string, events []Event, o Options) error {
 	var head []Event
 	if o.Plain {
@@ -50,7 +50,7 @@ func Load(path string) ([]Event, Options, error) {
 		}
 		in = z
 	}
-	text, cut := io.ReadAll(in) // what there is of a file that is cut off says on which line
+	text, cut := io.ReadAll(in) // the error names the line at which a file is cut off
 	var events []Event
 	n := 0
 	for line := range bytes.Lines(text) {
@@ -98,7 +98,7 @@ func parse(line []byte) (Event, error) {
 	return e, e.valid()
 }
 
-// valid returns what an event of its kind lacks.
+// valid returns an error if an event lacks something that its kind needs.
 func (e Event) valid() error {
 	switch e.Result {
 	case "", OK, Refused, Unclear:

@@ -11,7 +11,7 @@
 // together in any order, and calls [Check].
 //
 // A recorded hold lies within the real one: a grant is stamped after the program was told of it, its
-// end before the lock is given back. So whatever Check finds did happen. It can miss what happened
+// end before the lock is given back. So every break that Check finds did happen. It can miss a break that happened
 // between two stamps.
 package history
 
@@ -33,7 +33,7 @@ type Moment time.Duration
 // After returns the moment d later.
 func (m Moment) After(d time.Duration) Moment { return m + Moment(d) }
 
-// Kind says what an Event is.
+// Kind is the kind of an Event.
 type Kind string
 
 // The kinds of events.
@@ -42,8 +42,8 @@ const (
 	Ended   Kind = "ended"   // it stopped trusting it
 	Wanted  Kind = "wanted"  // it is about to add one to a counter under the lock
 	Added   Kind = "added"   // it was told that this was done
-	Died    Kind = "died"    // the process was about to be killed: what it held, it held until then
-	Counted Kind = "counted" // what is in a counter at the end
+	Died    Kind = "died"    // the process was about to be killed: it held its locks until then
+	Counted Kind = "counted" // the number in a counter at the end
 
 	Asked Kind = "asked" // the lock was asked for, and nobody knows whether it was granted
 	Freed Kind = "freed" // Unlock has returned; Result says what
@@ -55,7 +55,7 @@ const (
 	Continued Kind = "continued" // and goes on
 	Down      Kind = "down"      // from At until Until the store could not have granted anything
 
-	// only in a file that Save wrote, and no event: what is asked of the history, as Options.Plain and Brittle say
+	// only in a file that Save wrote, and no event: Options.Plain and Brittle
 	asksPlain   Kind = "plain"
 	asksBrittle Kind = "brittle"
 )

@@ -19,8 +19,8 @@ type Log struct {
 	err error
 }
 
-// NewLog returns a log that writes each event to out with one Write, as it comes: out should not buffer. The
-// process's name is unlike that of any other; phase is that of a migration, or empty.
+// NewLog returns a log that writes each event to out with one Write, as it comes: out should not buffer. No other
+// process has the same name. phase is the phase of a migration, or empty.
 func NewLog(out io.Writer, process, phase string) *Log {
 	return &Log{process: process, phase: phase, out: out}
 }
@@ -43,7 +43,7 @@ func (l *Log) Write(e Event) {
 	}
 }
 
-// A Lease is what a Log must know of one. *fencelock.Lease is one.
+// A Lease is a lease as a Log sees it. *fencelock.Lease is one.
 type Lease interface {
 	Name() string
 	Mode() backend.Mode
@@ -122,7 +122,7 @@ func (l *Log) Freed(name string, t backend.Token, called Moment, r Result) {
 	l.Write(Event{Kind: Freed, Name: name, Token: t, Called: called, At: Now(), Result: r})
 }
 
-// Shown records what the resource answered to a token, for a read or a write that began at called.
+// Shown records the resource's answer to a token, for a read or a write that began at called.
 func (l *Log) Shown(name string, t backend.Token, called Moment, r Result) {
 	l.Write(Event{Kind: Shown, Name: name, Token: t, Called: called, At: Now(), Result: r})
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// A State is what one fenced lock and the resource behind it are at a moment.
+// A State is the state of one fenced lock and the resource behind it at a moment.
 type State struct {
 	Holder backend.Token // of the lease that has the lock; 0: it is free
 	// when that lease may be taken over: the start of its last grant or renewal + TTL − margin, its
@@ -31,10 +31,10 @@ type Op struct {
 	Exclusive bool // Acquire, Release: it is judged whether another had the lock
 }
 
-// A Verb says what an Op does.
+// A Verb is the kind of an Op.
 type Verb string
 
-// What can be done to a lock and to its resource.
+// The calls that a lock and its resource have.
 const (
 	Acquire Verb = "acquire"
 	Renew   Verb = "renew"
@@ -51,7 +51,7 @@ const forever = Moment(1) << 61
 // A lease is taken over at its deadline at the earliest: an acquisition that returned before that
 // is legal only if the lock was free. No clock of a server is guessed.
 func (s State) Step(o Op) (State, bool) {
-	if s.Now = max(s.Now, o.Called); s.Now > o.Returned { // what came before cannot have been in time for it
+	if s.Now = max(s.Now, o.Called); s.Now > o.Returned { // the calls before it came too late for it
 		return s, false
 	}
 	over := o.Returned >= s.Until
@@ -88,7 +88,7 @@ func (s State) Step(o Op) (State, bool) {
 	return s, true
 }
 
-// Model is that of one lock for porcupine, whose inputs are Ops.
+// Model is the model of one lock for porcupine. Its inputs are Ops.
 var Model = porcupine.Model{
 	Init: func() any { return State{} },
 	Step: func(state, input, _ any) (bool, any) {

@@ -21,9 +21,9 @@ import (
 //   - each change from free to held has a greater fencing token than the one before;
 //   - the lock of an endpoint whose session was closed is released without it.
 //
-// It shares no code with [State], nor does what brings a history into its terms ([tenures]) with what does that for
-// the other one. An endpoint here is one lease, not one process: so the release of an old lease by a process that has a
-// new one counts as what it is, the release of another's lock.
+// It shares no code with [State], nor does [tenures], which brings a history into its terms, with [operations]. An
+// endpoint here is one lease, not one process. So a process that has a new lease and releases its old one counts as
+// one that releases another's lock.
 type mutex struct {
 	owner string        // empty: it is free
 	fence backend.Token // of the last change from free to held
@@ -144,7 +144,7 @@ func settled(calls []Event) Event {
 	return first
 }
 
-// end sets the release of a lease by what the history says of its end: see [tenure].
+// end sets the release of a lease as the history tells its end: see [tenure].
 func (t *tenure) end(granted, ended, freed Event, o Options) {
 	died := freed.Kind == "" && ended.Kind == ""
 	deadline := max(granted.Until, ended.Until)
@@ -191,7 +191,7 @@ func obeys(name string, ts []tenure) error {
 	})
 	var m mutex
 	var now Moment
-	var because string // what took place at now
+	var because string // the call that took place at now
 	at := func(w window, who, what string) error {
 		if len(because) == 0 || w.from > now {
 			now, because = w.from, who+" "+what

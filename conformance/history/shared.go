@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -29,7 +30,7 @@ func exclusiveOnly(events []Event) []Event {
 	return slices.DeleteFunc(slices.Clone(events), func(e Event) bool { return names[e.Name] })
 }
 
-// together does for a name with several holders what exclusion and rising do for others. A writer is alone, all holders
+// together judges a name with several holders, as exclusion and rising judge others. A writer is alone, all holders
 // have one mode, there are no more permits than the least limit among them, and no slot twice. Readers at once have one
 // token, unless the greater one was drawn for a floor that the other does not exceed. A token is greater than every
 // token that was told before it was asked for; a reader's after a reader's is not lower.
@@ -38,11 +39,29 @@ func together(grants []Grant) (tokens, twice []error) {
 	for _, g := range grants {
 		floor[g.Token] = max(floor[g.Token], g.Floor)
 	}
-	var at []Grant // who trusts a lease at g.From
+	// Of the grants up to each, the one with the greatest token, and the one of those that are no readers'.
+	tops, alone := make([]Grant, len(grants)), make([]Grant, len(grants))
+	var top, last Grant
 	for i, g := range grants {
-		for _, before := range grants[:i] {
-			between := g.Mode != backend.Reader || before.Mode != backend.Reader
-			if before.From < g.Called && (g.Token < before.Token || between && g.Token == before.Token) {
+		if g.Token > top.Token {
+			top = g
+		}
+		if g.Mode != backend.Reader && g.Token > last.Token {
+			last = g
+		}
+		tops[i], alone[i] = top, last
+	}
+	var at []Grant // the leases that are trusted at g.From
+	for _, g := range grants {
+		n, _ := slices.BinarySearchFunc(grants, g.Called, func(o Grant, at Moment) int {
+			return cmp.Compare(o.From, at)
+		})
+		if n > 0 { // so many were granted before it was asked for
+			before := tops[n-1]
+			if g.Mode == backend.Reader && g.Token == before.Token {
+				before = alone[n-1]
+			}
+			if g.Token <= before.Token {
 				tokens = append(tokens, fmt.Errorf("%q: a token that is not greater than one before it: %v; then %v",
 					g.Name, before, g))
 			}

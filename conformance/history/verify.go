@@ -17,7 +17,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Options say what is asked of a history.
+// Options are the options of a check.
 type Options struct {
 	// Plain leaves out whether the lock excludes, for a store that does not promise it under this fault: tokens and the
 	// resource are still judged.
@@ -27,7 +27,7 @@ type Options struct {
 	Brittle bool
 	// Timeout bounds the search for each name. The default is 30 s.
 	Timeout time.Duration
-	// Save is the folder for what breaks: the events, and porcupine's view of them as a page. Empty: nothing is saved.
+	// Save is the folder for the events of a broken lock, and porcupine's view of them as a page. Empty: none is saved.
 	Save string
 }
 
@@ -51,7 +51,7 @@ func Verify(events []Event, o Options) error {
 	return errors.Join(errs...)
 }
 
-// A Verdict is what the judges say of one lock.
+// A Verdict is the judges' verdict on one lock.
 type Verdict struct {
 	Name  string
 	Calls int // that were searched
@@ -62,7 +62,7 @@ type Verdict struct {
 	Lease error
 	// Mutex is nil if an order of the acquisitions and releases is one of Hazelcast's fenced mutex.
 	Mutex error
-	// Disagree is not nil if one of them accepts what the other refuses, of what both look at. It matches
+	// Disagree is not nil if one of them accepts the calls that both look at, and the other refuses them. It matches
 	// [ErrDisagree].
 	Disagree error
 
@@ -95,7 +95,7 @@ func compare(name string, v Verdict, ops []porcupine.Operation, o Options) Verdi
 	case (v.Lease == nil) == (v.Mutex == nil), errors.Is(v.Lease, ErrUnknown):
 	case v.Lease == nil:
 		v.Disagree = fmt.Errorf("%q: %w: only the fenced mutex refuses it", name, ErrDisagree)
-	default: // perhaps for what the mutex does not look at
+	default: // perhaps for calls that the mutex does not look at
 		if _, err := legal(name, lockOnly(ops), o); err != nil && !errors.Is(err, ErrUnknown) {
 			v.Disagree = fmt.Errorf("%q: %w: only the fenced mutex accepts its acquisitions and releases",
 				name, ErrDisagree)
@@ -175,7 +175,7 @@ func inOrder(name string, ops []porcupine.Operation) (others []porcupine.Operati
 	return others, nil
 }
 
-// save writes what broke, for a person to look at.
+// save writes the history of a broken lock, for a person to look at.
 func (o Options) save(name string, events []Event, info porcupine.LinearizationInfo) error {
 	if o.Save == "" {
 		return nil
@@ -261,7 +261,7 @@ func operations(events []Event, opts Options) map[string][]porcupine.Operation {
 	return all
 }
 
-// again is what two calls of a lease's Unlock come to. A later one changes nothing that an earlier one settled, and
+// again makes one call of two of a lease's Unlock. A later one changes nothing that an earlier one settled, and
 // where the earlier one has no known outcome, it may be the one that was done: then a loss that the later one reports
 // may be none.
 func again(a, b Event) Event {
@@ -280,7 +280,7 @@ func again(a, b Event) Event {
 	return b
 }
 
-// calls is what the events say of one lease.
+// calls is the calls with one lease, by the events.
 type calls struct {
 	granted, ended, freed, wanted Event
 	shown                         []Event

@@ -35,7 +35,7 @@ const (
 	nilOnCancel      flaw = "nil, nil on cancel"
 	triesUsedUp      flaw = "wait capped by a number of tries"
 	waitEndsHold     flaw = "wait capped by the TTL: holds"
-	deafWait         flaw = "wait deaf to its ctx"
+	lateWait         flaw = "wait outlasts its ctx"
 	deadForTry       flaw = "dead lock refused to a try"
 	checkThenSet     flaw = "check, then set"
 	sessionShares    flaw = "two of a session hold"
@@ -85,7 +85,7 @@ const (
 	eventLost  flaw = "loss not told to the observer"
 	eventLate  flaw = "event has the time of its delivery"
 
-	hungDeaf    flaw = "deaf to its ctx while the store hangs"
+	hungLate    flaw = "outlasts its ctx while the store hangs"
 	hungForgets flaw = "tombstone not looked at after a hang"
 	hungRenewed flaw = "unanswered renewal is fine"
 
@@ -110,14 +110,14 @@ var mistakes = []flaw{
 	releaseAnybody, guardIgnores, secondTrip, counterPlain, restartForgets, renewResurrects, askedLate,
 	resentIsTaken, resentNewToken, abandonForgotten, ghost, neverAbandons, placeKept,
 	abandonAnybody, nilOnCancel, triesUsedUp,
-	waitEndsHold, deafWait, deadForTry, checkThenSet, sessionShares, nameIsPath,
+	waitEndsHold, lateWait, deadForTry, checkThenSet, sessionShares, nameIsPath,
 	neverExpires, expiresEarly, expiresLate, graceIgnored, renewCreates, renewAnybody, renewSaysYes,
 	renewNewToken, renewsOn,
 	unknownIsLost, heartbeatOfWait, breakSilent, tellsAll,
 	releaseByOwner, releasedTwiceLost, releaseSaysYes, slowRelease, swallowed, neverAgain,
 	counterPerLock, tokenConstant, tokenRandom, tokenSeconds, tokenNanos, tokenEarly, floorIgnored,
 	lifo, overtaking, deadStalls, pushOnly, swallowsOutages, leaksGoroutine, wakesNobody,
-	reserveAgain, reserveMore, sentLate, eventTwice, eventLost, eventLate, hungDeaf, hungForgets, hungRenewed,
+	reserveAgain, reserveMore, sentLate, eventTwice, eventLost, eventLate, hungLate, hungForgets, hungRenewed,
 	unsureForgotten,
 	modesMixed, onePermitMore, ownLimit, eraKept, tokenEach, slotIsCount, permitNotFound, newcomersPass, oneExpiry,
 }
@@ -129,7 +129,10 @@ var elsewhere = []struct{ mistake, why string }{
 		"a matter of one store's client: the suite's rules A6, H over real servers",
 	},
 	{"names that collide by case, length, form or slot", "a matter of encodings: rule A10; one such mistake is above"},
-	{"absolute times of the client's clock", "one clock for all here: rule D6"},
+	{
+		"absolute times of the client's clock",
+		"all here share one clock, as do the processes of the suite: a driver's own tests look at what it sends",
+	},
 	{"a process that was stopped sees its loss late", "a bubble cannot stop a process: rule D5"},
 	{"rows, keys and connections left behind", "the simulated store has none: rules E8, J1 to J3"},
 	{"a client that was given is changed or closed", "there is none: rule J4"},
@@ -144,7 +147,7 @@ var elsewhere = []struct{ mistake, why string }{
 // acquireBadly makes the mistakes of an Acquire; done: this is its outcome.
 func (d *driver) acquireBadly(ctx context.Context, a *acq) (g backend.Grant, err error, done bool) {
 	switch d.w.flaw {
-	case deafWait:
+	case lateWait:
 		if !a.r.Wait {
 			return g, nil, false
 		}

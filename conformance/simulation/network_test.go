@@ -131,7 +131,7 @@ func (c *client) sendBy(ctx context.Context, t trip, id string, apply func() rep
 		}
 	}
 	defer c.stall()
-	if _, is := w.hung(); is && w.flaw == hungDeaf {
+	if _, is := w.hung(); is && w.flaw == hungLate {
 		long, cancel := context.WithTimeout(w.ctx, 30*time.Second)
 		defer cancel()
 		ctx = long

@@ -42,7 +42,7 @@ func TestConformance(t *testing.T) {
 				if nc.NumSubscriptions() > 1 { // one is nats.go's own, for replies
 					return errors.New("subscriptions are left")
 				}
-				return nc.FlushTimeout(time.Second)
+				return nc.FlushTimeout(time.Minute)
 			}, err
 		},
 	})

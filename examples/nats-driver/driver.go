@@ -25,7 +25,7 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 	}
 	opts := []nats.Option{
 		nats.Name("fencelock"), nats.Timeout(2 * time.Second),
-		// A request that is late is worth nothing: what cannot be sent now is not kept for later.
+		// A late request is worth nothing: a request that cannot be sent now is dropped.
 		nats.ReconnectBufSize(-1), nats.MaxReconnects(-1), nats.PingInterval(10 * time.Second),
 		nats.ReconnectWait(50 * time.Millisecond),
 		nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond),
@@ -52,7 +52,7 @@ func open(ctx context.Context, u *url.URL, q *backend.Query) (backend.Driver, er
 	return d, nil
 }
 
-// Traits is what the driver promises; the package comment says what that rests on.
+// Traits returns the promises of the driver; the package comment has their conditions.
 func Traits() backend.Traits {
 	return backend.Traits{
 		Name: "nats", Fencing: backend.Anchored, FIFO: true, Grace: true,
@@ -84,9 +84,9 @@ func New(ctx context.Context, nc *nats.Conn, bucket, prefix string) (*record.Dri
 // open returns the bucket's stream, which it makes if it is not there. It refuses a stream that
 // would forget locks.
 //
-// Nothing is ever deleted to make room, and the leader answers reads. What was stored is published
-// once more: a subscriber to the keys themselves would hear of a record before it is there, and of
-// those that are refused.
+// The stream deletes nothing to make room, and its leader answers reads. It publishes a stored record once
+// more: a subscriber to the keys themselves would hear of a record before it is there, and of refused
+// records.
 func (kv *kv) open(ctx context.Context) (jetstream.Stream, error) {
 	want := jetstream.StreamConfig{
 		Name: "KV_" + kv.bucket, Subjects: []string{kv.subject(">")},

@@ -38,9 +38,9 @@ func TestHostileValues(t *testing.T) {
 		for what, do := range map[string]func() error{
 			"TryLock": func() error { _, err := l.Mutex("n").TryLock(ctx); return err },
 			"Lock": func() error {
-				short, cancel := context.WithTimeout(ctx, 2*time.Second)
+				bounded, cancel := context.WithTimeout(ctx, time.Minute)
 				defer cancel()
-				_, err := l.Mutex("n").Lock(short)
+				_, err := l.Mutex("n").Lock(bounded)
 				return err
 			},
 			"Inspect": func() error { _, err := l.Inspect(ctx, "n"); return err },

@@ -21,10 +21,10 @@ type kv struct {
 	js     jetstream.JetStream
 	bucket string
 	stream jetstream.Stream
-	made   atomic.Int64 // when the stream was, as far as is known
+	made   atomic.Int64 // when the stream was made, by the last look
 }
 
-// subject is where a key is written; stored is where the stream publishes what it has stored there.
+// subject is the subject that a key is written to. The stream publishes its stored records to stored.
 func (kv *kv) subject(key string) string { return "$KV." + kv.bucket + "." + key }
 func (kv *kv) stored(key string) string  { return "fencelock.stored." + kv.bucket + "." + key }
 

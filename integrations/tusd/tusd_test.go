@@ -171,15 +171,16 @@ func TestLossInterrupts(t *testing.T) {
 }
 
 func TestTimeout(t *testing.T) {
-	store := locktest.New(t)
-	one, _ := server(t, store, t.TempDir(), 500*time.Millisecond)
-	id := create(t, one)
+	store, folder := locktest.New(t), t.TempDir()
+	hurried, _ := server(t, store, folder, 500*time.Millisecond)
+	patient, _ := server(t, store, folder, time.Minute)
+	id := create(t, patient)
 	free := store.Hold("uploads/" + id)
-	if _, text := patch(t, one+id, 0, strings.NewReader(content)); !strings.Contains(text, "ERR_LOCK_TIMEOUT") {
+	if _, text := patch(t, hurried+id, 0, strings.NewReader(content)); !strings.Contains(text, "ERR_LOCK_TIMEOUT") {
 		t.Errorf("got %q", text)
 	}
 	free()
-	if resp, text := patch(t, one+id, 0, strings.NewReader(content)); resp.StatusCode != http.StatusNoContent {
+	if resp, text := patch(t, patient+id, 0, strings.NewReader(content)); resp.StatusCode != http.StatusNoContent {
 		t.Errorf("got %s %s", resp.Status, text)
 	}
 }

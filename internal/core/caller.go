@@ -72,8 +72,8 @@ type Caller interface {
 
 	// Abandon undoes a request whose outcome is unknown or unwanted: it leaves the queue, and frees
 	// the lock if it was granted, which wakes the next waiter. A request of the same nonce that is
-	// still under way must find that it was abandoned. nil or ErrLost: nothing is left. After
-	// ErrUnsupported, and ErrInvalid for what was not granted, the engine does not ask again either;
+	// still under way must find that it was abandoned. nil or ErrLost: nothing is left. The engine does not
+	// ask again after ErrUnsupported either, nor after ErrInvalid if the store can have nothing of the request;
 	// after any other error it does. The first try has half a second, each further one 2 s.
 	Abandon(ctx context.Context, r *backend.Request) error
 

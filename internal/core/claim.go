@@ -14,6 +14,7 @@ type claim struct {
 	d      *Client
 	alone  [1]*backend.Claim // itself, for calls that are about nothing else
 	unsure bool              // Claim.Unsure from the next send on
+	locked bool              // the store has answered ErrLocked to a waiter, which may stand in its queue
 	first  [2]Deadline       // of its first Ask and its first Leave
 	most   time.Duration     // how long its next call may take
 	turn   chan bool         // while it stands in a lane: true, it leads; false, it was sent
@@ -35,6 +36,12 @@ func (d *Client) claimOf(r *backend.Request) *claim {
 		r.Claim = c
 	}
 	return c
+}
+
+// Stands reports whether a store may have something of a request, for all that its answers say.
+func Stands(r *backend.Request) bool {
+	c, ok := r.Claim.(*claim)
+	return ok && (c.Held || c.locked || c.unsure)
 }
 
 func (d *Client) known(r *backend.Request) *claim {

@@ -105,12 +105,12 @@ func (d *Client) acquire(ctx context.Context, c *claim) error {
 	}
 	outage := d.ask(limited, c, 1)
 	cancel()
-	queued, locked := false, false
+	queued := false
 	switch {
 	case outage == nil:
 		return nil
 	case errors.Is(outage, backend.ErrLocked):
-		queued, locked, outage = c.Queued, true, nil
+		queued, c.locked, outage = c.Queued, true, nil
 	case backend.Final(outage):
 		return outage
 	}
@@ -135,6 +135,7 @@ func (d *Client) acquire(ctx context.Context, c *claim) error {
 				outage = err
 				return err == nil, 0, err
 			}
+			c.locked = true
 		}
 		queued, outage = false, nil
 		return false, cmp.Or(c.Next, Patience), nil
@@ -148,7 +149,7 @@ func (d *Client) acquire(ctx context.Context, c *claim) error {
 		}
 		return done, next, err
 	})
-	if locked && ctx.Err() != nil && err != nil && !errors.Is(err, backend.ErrLocked) {
+	if c.locked && ctx.Err() != nil && err != nil && !errors.Is(err, backend.ErrLocked) {
 		err = fmt.Errorf("%w (%w)", err, backend.ErrLocked) // ctx has ended before a second answer
 	}
 	return err

@@ -288,6 +288,41 @@ func TestUndrained(t *testing.T) {
 	}
 }
 
+// TestWhatMayStand: the store may have something of a request that was granted, that waits, or whose answer is missing.
+func TestWhatMayStand(t *testing.T) {
+	says := func(answers ...error) func(context.Context, []*backend.Claim) {
+		return func(_ context.Context, cs []*backend.Claim) {
+			cs[0].Err = answers[0]
+			answers = answers[min(1, len(answers)-1):]
+		}
+	}
+	for name, tt := range map[string]struct {
+		ask  func(context.Context, []*backend.Claim)
+		wait bool
+		want bool
+	}{
+		"granted":                 {grants, false, true},
+		"refused":                 {says(backend.ErrInvalid), true, false},
+		"a try that was too late": {says(backend.ErrLocked), false, false},
+		"refused once it waits":   {says(backend.ErrLocked, backend.ErrInvalid), true, true},
+		"waits after an outage": {
+			says(backend.Refusal(errBroken), backend.ErrLocked, backend.ErrInvalid), true, true,
+		},
+		"no answer": {says(errBroken, backend.ErrInvalid), false, true},
+	} {
+		bubble(t, func(t *testing.T) {
+			r := request("n", tt.wait)
+			_, _ = core.Of(&store{calls: backend.Calls{Most: 1}, ask: tt.ask}).Acquire(t.Context(), r)
+			if got := core.Stands(r); got != tt.want {
+				t.Errorf("%s: got %v, want %v", name, got, tt.want)
+			}
+		})
+	}
+	if core.Stands(request("n", false)) {
+		t.Error("a request that nobody has sent stands somewhere")
+	}
+}
+
 // TestRefusedTryIsGivenUp, if it was sent twice: its first copy may find the lock free yet.
 func TestRefusedTryIsGivenUp(t *testing.T) {
 	bubble(t, func(t *testing.T) {

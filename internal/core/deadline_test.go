@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/leaks"
 )
 
@@ -83,6 +84,54 @@ func TestDeadlineOfOneThatHasEnded(t *testing.T) {
 		default:
 			t.Error("the channel is open")
 		}
+	}
+}
+
+// A deadline before another one ends with all that ends that one, and has its values.
+func TestDeadlineBeforeAnother(t *testing.T) {
+	for name, tt := range map[string]struct {
+		other time.Duration // when the other one ends by itself
+		end   func(caller, owner context.CancelFunc)
+		after time.Duration
+		want  error
+		cause error
+	}{
+		"its own time": {
+			time.Minute, func(_, _ context.CancelFunc) {}, 5 * time.Second, context.DeadlineExceeded, nil,
+		},
+		"the other's": {
+			2 * time.Second, func(_, _ context.CancelFunc) {}, 2 * time.Second, context.DeadlineExceeded, nil,
+		},
+		"the caller": { // whose end counts after a second
+			time.Minute, func(caller, _ context.CancelFunc) { caller() }, time.Second, context.Canceled, nil,
+		},
+		"the owner": {
+			time.Minute, func(_, owner context.CancelFunc) { owner() }, time.Second / 2,
+			context.Canceled, backend.ErrClosed,
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			caller, cancel := context.WithCancel(context.WithValue(t.Context(), plain{}, name))
+			defer cancel()
+			owner, end := context.WithCancel(t.Context())
+			defer end()
+			other := &Deadline{Context: caller, Owner: owner, At: start.Add(tt.other), Least: start.Add(time.Second)}
+			var c Deadline
+			c.before(other, start.Add(5*time.Second))
+			time.AfterFunc(time.Second/2, func() { tt.end(cancel, end) })
+			child, stop := context.WithCancel(&c)
+			defer stop()
+			<-child.Done()
+			took := time.Since(start)
+			if took != tt.after || c.Err() != tt.want || child.Err() != tt.want || c.Cause() != tt.cause {
+				t.Errorf("%s: got %v, of the child %v, cause %v, after %v; want %v, cause %v, after %v",
+					name, c.Err(), child.Err(), c.Cause(), took, tt.want, tt.cause, tt.after)
+			}
+			if got := child.Value(plain{}); got != name {
+				t.Errorf("%s: got the value %v, want the caller's", name, got)
+			}
+		})
 	}
 }
 

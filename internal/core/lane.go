@@ -22,10 +22,10 @@ const (
 )
 
 // lane lets the calls of many goroutines go together. A claim that comes while few calls are under
-// way is sent at once, on its caller's goroutine; others stand in a queue, and whose call is
-// answered lets the first of them lead: it sends all that stand there. So a lone caller pays
-// nothing, and many share the cost of a request. Where a store answers none of the calls, nobody stands there for
-// longer than one of them may take: the patience of each is its own.
+// way is sent at once, on its caller's goroutine. Other claims stand in a queue. When a call is answered, the first
+// of them leads: its caller sends all that stand there. So a lone caller pays nothing, and many share the cost of a
+// request. Where a store answers none of the calls, nobody stands there for longer than one of them may take: the
+// patience of each is its own.
 //
 // Some claims go alone, beside the others: those that had no answer once, for they may be about what the store hangs
 // at, and those whose ctx ends soon. While the store answers nobody these go by a second lane, the trickle. It sends
@@ -207,10 +207,7 @@ func (l *lane) promptly(ctx context.Context, c *claim, most time.Duration) {
 	if limited.Context != nil { // in use
 		limited = &Deadline{}
 	}
-	limited.Context, limited.At = ctx, time.Now().Add(most)
-	if end, ok := ctx.Deadline(); ok && end.Before(limited.At) {
-		limited.At = end
-	}
+	limited.before(ctx, time.Now().Add(most))
 	defer limited.End()
 	l.alone(limited, c)
 }

@@ -21,8 +21,8 @@ type Counts struct {
 	Refused int64 // client connections reset at once: Mode.Refuse, or the store did not accept
 }
 
-// Counts returns a consistent snapshot. A delivery is counted before it is written: who has seen a reply finds it and
-// its request counted.
+// Counts returns a consistent snapshot. A delivery is counted before it is written: a client that has seen a reply
+// finds the reply and its request counted.
 func (p *Proxy) Counts() Counts {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Limits of what a link keeps for each direction: beyond them TCP's own back-pressure holds the sender.
+// The most that a link keeps for each direction. Beyond it TCP's own back-pressure holds the sender.
 const (
 	chunkSize = 64 << 10
 	maxChunks = 1024

@@ -92,7 +92,8 @@ func (p *Proxy) Set(m Mode) {
 	p.changed.Broadcast()
 }
 
-// Cut resets every open connection on both sides. What is held or under way is lost. New connections follow the mode.
+// Cut resets every open connection on both sides. Chunks that are held or under way are lost. New connections follow
+// the mode.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 type Hubs struct {
 	Idle    time.Duration // how long a hub without waiters is kept, and a channel of one
 	Sharded bool          // a hub has a channel for each slot, and leaves one that nobody waits on
-	Needed  bool          // a subscription that the user has no right to ends the hub
+	Needed  bool          // a subscription that is refused ends the hub
 	Moved   func()        // called when a server has taken a channel back
 
 	ends   core.Group // the goroutines of all hubs
@@ -345,11 +345,12 @@ func (h *Hub) read() {
 	}
 }
 
-// refused reports whether an answer ends the hub: a channel that was refused is never confirmed.
-// PING may be refused too, which is no right that the hub needs.
+// refused reports whether an answer ends the hub: a channel that was refused is never confirmed. In a cluster, where
+// only one slot's channel may be refused, the waiter drops that. PING may be refused too, which is no right that the
+// hub needs.
 func (h *Hub) refused(err error) bool {
 	text := err.Error()
-	if !h.hubs.Needed || !strings.HasPrefix(text, "NOPERM") || strings.Contains(text, "'ping'") {
+	if !h.hubs.Needed || h.hubs.Sharded && !strings.HasPrefix(text, "NOPERM") || strings.Contains(text, "'ping'") {
 		return false
 	}
 	h.mu.Lock()

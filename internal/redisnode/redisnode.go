@@ -29,6 +29,9 @@ var answers = []Answer{
 	{"ERR AUTH", "the server refuses the password"},
 	{"ERR invalid DB index", noDB},
 	{"ERR DB index is out of range", noDB},
+	{"ERR SELECT is not allowed in cluster mode", "the server is a node of a cluster, which has one database"},
+	{"ERR Client names cannot", "client_name holds a space or a special character"},
+	{"ERR Only HELLO messages are accepted by Sentinel", "the server is a sentinel: use redis+sentinel://"},
 	{"ERR unknown command", "the server is too old or the command is disabled: " +
 		"Redis " + oldest + " or later is needed, 7.0 for a cluster"},
 }

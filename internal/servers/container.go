@@ -12,7 +12,7 @@ import (
 	"github.com/fencelock/fencelock/internal/servers/stores"
 )
 
-// publicImages are what runs where FENCELOCK_IMAGE_… names nothing else.
+// publicImages run where FENCELOCK_IMAGE_… names no others.
 var publicImages = map[string]string{
 	"redis":     "redis:7.4",
 	"etcd":      "gcr.io/etcd-development/etcd:v3.7.0",

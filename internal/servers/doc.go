@@ -15,5 +15,5 @@
 // A store that is not available skips the test and says what to install, unless FENCELOCK_REQUIRE lists it (or is
 // "all"): then the test fails, so that nothing is skipped unseen where everything is meant to run.
 //
-// What the stores need is in package stores, which commands use too; this package adds the policy and the containers.
+// Package stores has the stores themselves, for commands too. This package adds the policy and the containers.
 package servers

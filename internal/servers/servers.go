@@ -7,7 +7,7 @@ import (
 	"github.com/fencelock/fencelock/internal/servers/stores"
 )
 
-// What package stores describes, by the names that tests use.
+// The types of package stores, by the names that tests use.
 type (
 	Server                 = stores.Server
 	Group                  = stores.Group

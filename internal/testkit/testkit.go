@@ -1,4 +1,4 @@
-// Package testkit is what the drivers' tests do with locks, in one way: they open and take, wait, look and free.
+// Package testkit has the steps of the drivers' tests: they open Lockers, take locks, wait, look and unlock.
 package testkit
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/fencelock/fencelock/internal/faultproxy"
 )
 
-// patience is how long Lock waits for what is free, or soon will be.
+// patience is how long Get waits for a lock that is free, or soon will be.
 const patience = 20 * time.Second
 
 // Open returns a Locker of its own: one more client of the store.
@@ -70,7 +70,7 @@ func Within(t testing.TB, d time.Duration) context.Context {
 // Locks is a method that locks, as Mutex.Lock.
 type Locks func(context.Context) (*fencelock.Lease, error)
 
-// Get takes what is free, or soon will be.
+// Get takes a lock that is free, or soon will be.
 func Get(t testing.TB, lock Locks) *fencelock.Lease {
 	t.Helper()
 	le, err := lock(Within(t, patience))
@@ -94,7 +94,7 @@ func Unlock(t testing.TB, le *fencelock.Lease) {
 type Pending struct {
 	Cancel context.CancelFunc
 	Done   chan struct{} // closed when it has returned
-	At     time.Time     // when; with what follows valid once Done is closed
+	At     time.Time     // when; it and the fields below are valid once Done is closed
 	Lease  *fencelock.Lease
 	Err    error
 }

@@ -30,7 +30,7 @@ var backends = []struct{ name, test string }{
 	{"zookeeper", "TestZooKeeper"},
 	{"postgres-lease", "TestPostgresLease"},
 	{"postgres-row", "TestPostgresRow"},
-	{"migrate", ""}, // package migrate and the guards: what finds these is tests of the packages
+	{"migrate", ""}, // package migrate and the guards: tests of the packages find these
 	{"engine", ""},  // the root package: its tests, and the simulation
 }
 
@@ -48,7 +48,7 @@ type mistake struct {
 
 func (m mistake) path() string { return filepath.Join(m.backend, m.name+".patch") }
 
-// finds is what find it, for readers.
+// finds names the rules or the test that find it, for readers.
 func (m mistake) finds() string {
 	if m.cell != "" {
 		return fmt.Sprintf("`make faults ONLY=%s`", m.cell)
@@ -144,7 +144,7 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// TestPlanted plants the mistakes, one after the other, and runs what must find them. A backend's
+// TestPlanted plants the mistakes, one after the other, and runs the rules or the test that must find them. A backend's
 // rules must pass without any.
 func TestPlanted(t *testing.T) {
 	if os.Getenv(envPlant) == "" {
@@ -183,10 +183,10 @@ func TestPlanted(t *testing.T) {
 
 // suite is the pattern of rules of the suite as a test runs them.
 func suite(test string, rules []string) string {
-	return fmt.Sprintf("^%s$/^(rules|alone|solo)$/^(%s)$", test, strings.Join(rules, "|"))
+	return fmt.Sprintf("^%s$/^(rules|alone|measured|solo)$/^(%s)$", test, strings.Join(rules, "|"))
 }
 
-// found plants a mistake and requires that what is said to find it does.
+// found plants a mistake and requires that its rules or its test find it.
 func (m mistake) found(t *testing.T, test string) {
 	overlay, err := m.plant(t.TempDir())
 	if err != nil {

@@ -68,7 +68,7 @@ var rooms = []room{
 	{"postgres", []string{"postgres/*.go"}, []string{"./postgres", "./tests/backends -run=^TestPostgres"}},
 }
 
-// What became of a mutant.
+// The states of a mutant.
 const (
 	found   = "found"
 	lived   = "lived"
@@ -261,7 +261,7 @@ func passes(
 	return err == nil, nil
 }
 
-// most is what a test may take beside three times what it took without a change: longer is found.
+// most is how much longer than three times its time without a change a test may take. Else the change is found.
 const most = 5 * time.Second
 
 // coverage is where a room's tests come by, and how long each takes.
@@ -335,7 +335,7 @@ func count(ms []*mutant) map[string]int {
 	return all
 }
 
-// Result is what became of the mutants of a file, those that were tried.
+// Result is the outcome of the mutants of a file that were tried.
 type Result struct {
 	Date    string
 	All     int // mutants that the file has
@@ -367,7 +367,7 @@ func read(path string) (Results, error) {
 // Files are the results of a room.
 type Files map[string]Result
 
-// lived are those of ms that no test found.
+// lived returns the mutants among ms that no test has found.
 func (fs Files) lived(ms []*mutant) []*mutant {
 	return slices.DeleteFunc(slices.Clone(ms), func(m *mutant) bool {
 		return !slices.ContainsFunc(fs[m.File].Lived, func(o *mutant) bool { return o.key() == m.key() })

@@ -51,7 +51,7 @@ var swaps = map[token.Token][]token.Token{
 	token.MUL: {token.QUO}, token.QUO: {token.MUL},
 }
 
-// mutants are those of the room's files whose path has the part only.
+// mutants returns the mutants of the room's files whose path has the part only.
 func (r room) mutants(only string) ([]*mutant, error) {
 	var all []*mutant
 	for _, pattern := range r.files {
@@ -78,7 +78,7 @@ func (r room) mutants(only string) ([]*mutant, error) {
 }
 
 // mutantsOf are the mutants of one file: an operator or a count taken for another, a ! left out, and a statement left
-// out that calls, defers, sends or assigns. What is alike in one function and line has a number.
+// out that calls, defers, sends or assigns. Mutants that are alike in one function and line are numbered.
 func mutantsOf(path string, source []byte) ([]*mutant, error) {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, path, source, parser.SkipObjectResolution)

@@ -112,7 +112,7 @@ var Racy = map[string]string{
 		"([etcd#10811](" + github + "etcd-io/etcd/issues/10811)).",
 }
 
-// A Found is what came of a question.
+// A Found is the answer to a question.
 type Found struct {
 	Question string `json:"question"`
 	Library  string `json:"library"`
@@ -123,7 +123,7 @@ type Found struct {
 // Cell names it as tests do.
 func (f Found) Cell() string { return f.Question + "/" + f.Library }
 
-// Results are what was recorded.
+// Results are the recorded answers.
 type Results struct {
 	Servers map[string]string `json:"servers"` // versions
 	Found   []Found           `json:"found"`
@@ -142,7 +142,7 @@ func Load(path string) (Results, error) {
 	return r, err
 }
 
-// Of is what was found of a cell.
+// Of returns the answer of a cell.
 func (r Results) Of(cell string) (Found, bool) {
 	i := slices.IndexFunc(r.Found, func(f Found) bool { return f.Cell() == cell })
 	if i < 0 {
@@ -151,7 +151,7 @@ func (r Results) Of(cell string) (Found, bool) {
 	return r.Found[i], true
 }
 
-// Record puts what was found into a file, in the place of what it had of the same cells.
+// Record writes answers into a file, in the place of its answers of the same cells.
 func Record(path string, now Results) error {
 	all, err := Load(path)
 	if err != nil {

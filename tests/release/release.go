@@ -17,7 +17,7 @@ import (
 	"golang.org/x/mod/zip"
 )
 
-// private are the folders whose modules no program requires: they get no tag.
+// private are the folders of modules that no program requires. They get no tag.
 var private = []string{"bench/peers", "deploy", "examples", "internal", "tests"}
 
 // A release is one version of all modules, while it is made.
@@ -163,7 +163,7 @@ func (r *release) serve(s *source) error {
 		s.sums = append(s.sums, sibling.sums...)
 	}
 	lines = append(lines, s.sums...)
-	// Stable: what is not ours keeps the order of its versions.
+	// Stable: the versions of a foreign module keep their order.
 	slices.SortStableFunc(lines, func(a, b string) int { return strings.Compare(modulePath(a), modulePath(b)) })
 	sum := strings.Join(slices.Compact(lines), "")
 	if err := os.WriteFile(r.tree(s.tag, "go.sum"), []byte(sum), 0o644); err != nil {
@@ -226,7 +226,7 @@ func (r *release) publish(s *source, gomod []byte) error {
 	return nil
 }
 
-// modulePath is that of a line of go.sum.
+// modulePath returns the module of a line of go.sum.
 func modulePath(line string) string {
 	path, _, _ := strings.Cut(line, " ")
 	return path

@@ -19,8 +19,7 @@ func rules(t *testing.T, first, user string) []string {
 	for _, line := range commands(t, first) {
 		words = append(words, strings.Fields(strings.TrimSuffix(line, "\\"))...)
 	}
-	words, ok := words, len(words) > 4 && slices.Equal(words[:3], []string{"ACL", "SETUSER", "app"})
-	if !ok {
+	if len(words) < 5 || !slices.Equal(words[:3], []string{"ACL", "SETUSER", "app"}) {
 		t.Fatalf("got %q, want ACL SETUSER app", words)
 	}
 	words = words[3:]

@@ -35,7 +35,7 @@ func (r Result) String() string {
 		len(r.Broken), r.Broken)
 }
 
-// tooOld is the test whose server must be refused.
+// tooOld is the test of a server that must be refused.
 const tooOld = "TestTooOld"
 
 var (
@@ -45,7 +45,7 @@ var (
 	refused = regexp.MustCompile(`refused: .*?invalid: (.*?)(?: \(ERR|\n)`)
 )
 
-// read reads the events of go test -json: what came of each test, and what was said by those that failed.
+// read reads the events of go test -json: the result of each test, and the output of those that failed.
 func read(events io.Reader) (found []Result, log string, err error) {
 	of := map[string]*Result{}
 	var order []string

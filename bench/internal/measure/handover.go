@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// A hand-over begins when the waiter has stood in the queue for so long: its watch or subscription
-// is there. Each takes another time of that, so that none falls into step with a library that looks
-// again and again.
+// A hand-over begins when the waiter has stood in the queue for a random time between these two: then its
+// watch or subscription is there. The time is random so that it does not fall into step with a library that
+// polls.
 const (
 	settleLeast = 10 * time.Millisecond
 	settleMost  = 60 * time.Millisecond // shorter than the 100 ms on which etcd serves some watches
-	grantMost   = 30 * time.Second      // that a waiter waits for what was freed
-	freeMost    = 10 * time.Second
+	grantMost   = 30 * time.Second      // bounds a wait for the lock
+	freeMost    = 10 * time.Second      // bounds an unlock
 )
 
-// An End is one of the two clients of a hand-over. Both tell the time by one clock: Lock that of
-// the grant, Unlock that of its call.
+// An End is one of the two clients of a hand-over. Lock returns the time of the grant, Unlock the time of
+// its call, by one clock of both ends.
 type End interface {
 	Lock(context.Context) (time.Duration, error)
 	Unlock(context.Context) (time.Duration, error)
 }
 
-// Here is the End of a client of this process.
+// Here returns the End of a client of this process.
 func Here(m Mutex) End { return here{m} }
 
 type here struct{ m Mutex }
@@ -42,8 +42,8 @@ func (h here) Unlock(ctx context.Context) (time.Duration, error) {
 }
 
 // HandOver passes a lock from one end to the other and back, for d and twice at least, and leaves
-// it free. The latency is from the call of Unlock to the other's grant; the rate is that of a wait
-// of its median.
+// it free. The latency is from the call of Unlock to the other end's grant. The rate is 1 / p50 of the
+// latency.
 func HandOver(ctx context.Context, holder, waiter End, d time.Duration) (Sample, error) {
 	s := NewSample(1)
 	_, err := holder.Lock(ctx)
@@ -64,7 +64,7 @@ func HandOver(ctx context.Context, holder, waiter End, d time.Duration) (Sample,
 	return s, err
 }
 
-// pass hands over once. With an error nobody holds the lock.
+// pass hands over once. After an error the lock is free.
 func pass(ctx context.Context, holder, waiter End) (time.Duration, error) {
 	type grant struct {
 		at  time.Duration
@@ -80,7 +80,7 @@ func pass(ctx context.Context, holder, waiter End) (time.Duration, error) {
 	err := Pause(ctx, settleLeast+rand.N(settleMost-settleLeast))
 	freed, failed := release(ctx, holder)
 	if failed != nil {
-		cancel() // nobody wakes the waiter
+		cancel() // the store does not wake the waiter
 	}
 	g := <-got
 	if err = errors.Join(err, failed, g.err); err != nil && g.err == nil {

@@ -1,5 +1,5 @@
-// Package measure has the loops that measure locks, whoever's they are: cycles and crowds
-// ([Crowd]), hand-overs ([HandOver]) and what is held ([Grab]). What came of a loop is a [Sample].
+// Package measure has the loops that measure locks of any library: cycles and crowds ([Crowd]),
+// hand-overs ([HandOver]) and held locks ([Grab]). The result of a loop is a [Sample].
 package measure
 
 import (
@@ -12,8 +12,7 @@ import (
 	"github.com/fencelock/fencelock"
 )
 
-// A Mutex is what one goroutine locks one name with. Lock may wait. It starts nothing that Unlock
-// does not end.
+// A Mutex is for one goroutine and one name. Lock may wait. It starts nothing that Unlock does not end.
 type Mutex struct {
 	Lock, Unlock func(context.Context) error
 	Renew        func(context.Context) error // nil: not by hand
@@ -22,7 +21,7 @@ type Mutex struct {
 // Ours is a Mutex of this library.
 func Ours(m fencelock.Mutex) Mutex { return Of(m.Lock) }
 
-// Of is what one goroutine holds by a call of this library, such as Lock, RLock or Acquire.
+// Of is a Mutex of a method of this library, such as Lock, RLock or Acquire.
 func Of(lock func(context.Context) (*fencelock.Lease, error)) Mutex {
 	var le *fencelock.Lease
 	return Mutex{
@@ -32,20 +31,19 @@ func Of(lock func(context.Context) (*fencelock.Lease, error)) Mutex {
 	}
 }
 
-// A Load is what a crowd does.
+// A Load says how a crowd locks.
 type Load struct {
 	For     time.Duration
 	Section time.Duration // of work by the CPU while the lock is held
 	Waits   bool          // the latency is from Lock's call to the grant, not of the cycle
-	// Drain is how long a goroutine that waits when the time is over waits on, so that a queue is
-	// left in order. Only what was granted within the time counts then. 0: each goroutine has one
-	// cycle at least, and all that were begun count.
+	// Drain is how long a goroutine goes on waiting when the time is over, so that a queue is left in order. Only
+	// grants within the time count then. 0: each goroutine has one cycle at least, and all cycles count.
 	Drain    time.Duration
 	Requests Counter
 }
 
-// Crowd locks and unlocks with each mutex in a goroutine of its own. The first error ends all: with
-// a dead store they would wait one after the other.
+// Crowd locks and unlocks with each mutex in a goroutine of its own. The first error ends all goroutines,
+// since each would wait for a dead store.
 func Crowd(ctx context.Context, all []Mutex, l Load) (Sample, error) {
 	limited, cancel := context.WithCancel(ctx)
 	free := limited
@@ -112,7 +110,7 @@ func Crowd(ctx context.Context, all []Mutex, l Load) (Sample, error) {
 	return s, first(errs)
 }
 
-// first returns the first error that is not of the end of what another one ended.
+// first returns the first error that is not a cancellation, or else the first.
 func first(errs []error) error {
 	var some error
 	for _, err := range errs {
@@ -133,7 +131,7 @@ func Pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-const grabbers = 32 // goroutines that lock what is then held
+const grabbers = 32 // goroutines of Grab
 
 // Grab calls lock with each number below n, several at a time, until one fails.
 func Grab(n int, lock func(i int) error) error {

@@ -10,22 +10,22 @@ import (
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// A Sample is what one side did in one round.
+// A Sample is the result of one round of one side.
 type Sample struct {
 	Each    []int64 // cycles or grants of each goroutine
-	Late    int64   // after the time: Load.Drain
-	Stuck   int64   // goroutines whose last wait had no end
+	Late    int64   // grants after the time: Load.Drain
+	Stuck   int64   // goroutines that were still waiting at the end
 	Elapsed time.Duration
 	Latency *Latency
 	Spent
 }
 
-// NewSample returns an empty one of so many goroutines.
+// NewSample returns an empty sample of a number of goroutines.
 func NewSample(goroutines int) Sample {
 	return Sample{Each: make([]int64, goroutines), Latency: &Latency{kept: hdr.New(1, longestKept, 2)}}
 }
 
-// Merge adds up samples of one time.
+// Merge adds up samples of the same round.
 func Merge(all ...Sample) Sample {
 	sum := NewSample(0)
 	for _, s := range all {
@@ -38,7 +38,7 @@ func Merge(all ...Sample) Sample {
 	return sum
 }
 
-// Ops is what all goroutines did.
+// Ops is the number of cycles or grants of all goroutines.
 func (s Sample) Ops() float64 {
 	sum := int64(0)
 	for _, n := range s.Each {
@@ -47,7 +47,7 @@ func (s Sample) Ops() float64 {
 	return float64(sum)
 }
 
-// Rate is a second.
+// Rate is Ops a second.
 func (s Sample) Rate() float64 { return s.Ops() / s.Elapsed.Seconds() }
 
 // Fairness is the index of Jain, Chiu and Hawe (DEC-TR-301, 1984): 1 if all have the same, 1/n if
@@ -63,29 +63,29 @@ func (s Sample) Fairness() float64 {
 	return s.Ops() * s.Ops() / (float64(len(s.Each)) * squares)
 }
 
-// longestKept bounds a histogram; what took longer counts as that.
+// longestKept bounds a histogram. A longer time counts as this one.
 const longestKept = int64(10 * time.Minute)
 
-// Latency keeps two digits: percentiles are right to one percent. The longest is exact. Each
-// goroutine has one, so it must be small. It travels as JSON.
+// Latency keeps two digits: percentiles are right to one percent. The longest time is exact. Each
+// goroutine has a Latency, so it must be small. It can be sent as JSON.
 type Latency struct {
 	kept    *hdr.Histogram // ns
 	longest int64
 }
 
-// Note adds one.
+// Note adds a time.
 func (l *Latency) Note(d time.Duration) {
 	l.longest = max(l.longest, int64(d))
 	_ = l.kept.RecordValue(min(int64(d), longestKept)) // within what it was made for
 }
 
-// Merge adds those of another one.
+// Merge adds the times of another Latency.
 func (l *Latency) Merge(other *Latency) {
 	l.longest = max(l.longest, other.longest)
 	l.kept.Merge(other.kept)
 }
 
-// Micros is a percentile in microseconds; 100 is the longest. A bucket's end is never beyond that.
+// Micros is a percentile in microseconds; 100 is the longest time. A bucket may end beyond the longest time.
 func (l *Latency) Micros(percentile float64) float64 {
 	if percentile == 100 {
 		return float64(l.longest) / 1e3
@@ -113,15 +113,15 @@ func (l *Latency) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Spent is what a time cost. What cannot be told is below 0.
+// Spent is the cost of a round. An unknown figure is below 0.
 type Spent struct {
 	Allocs   float64 // objects of this process
 	CPU      float64 // µs of this process, user and system
-	Requests float64 // of the server, whoever sent them
+	Requests float64 // of the server, of all its clients
 }
 
-// A Counter tells how many requests a server has served so far; false if it does not. Nil: not
-// asked.
+// A Counter returns how many requests a server has served so far; false if it is not known. A nil Counter
+// knows nothing.
 type Counter func() (int64, bool)
 
 func (c Counter) read() (int64, bool) {
@@ -131,7 +131,7 @@ func (c Counter) read() (int64, bool) {
 	return c()
 }
 
-// Meter starts counting, and returns what tells how much it has been since.
+// Meter starts counting, and returns a function that returns the cost since then.
 func Meter(c Counter) func() Spent {
 	asked, told := c.read()
 	objects := allocated()
@@ -155,7 +155,7 @@ func allocated() uint64 {
 	return s[0].Value.Uint64()
 }
 
-// Median of values, which is not empty; the mean of the middle two of an even number.
+// Median returns the median of values, or the mean of the middle two. values must not be empty.
 func Median(values []float64) float64 {
 	v := slices.Sorted(slices.Values(values))
 	if n := len(v); n%2 == 0 {

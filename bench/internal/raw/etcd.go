@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -18,7 +19,7 @@ import (
 )
 
 // etcd puts a key that must not be there, under one lease that all cycles share, and deletes it.
-// Who waits sees the delete by a watch.
+// A waiter sees the delete by a watch.
 type etcd struct {
 	at      Place
 	client  *clientv3.Client
@@ -41,6 +42,7 @@ func openEtcd(ctx context.Context, p Place) (Store, error) {
 		conf.Username = p.URL.User.Username()
 		conf.Password, _ = p.URL.User.Password()
 	}
+	p.Prefix = strings.ReplaceAll(p.Prefix, "~", "~~") // as the driver writes it, for Wipe
 	r := &etcd{at: p, web: &http.Client{Transport: web, Timeout: 5 * time.Second}}
 	for _, h := range backend.Hosts(p.URL, "2379") {
 		conf.Endpoints = append(conf.Endpoints, scheme+h)
@@ -89,7 +91,7 @@ func (r *etcd) Mutex(_ context.Context, name string, waits bool) (measure.Mutex,
 	}, nil
 }
 
-// Commands sums the messages that the members have received, which their metrics tell.
+// Commands sums the messages that the members have received, by their metrics.
 func (r *etcd) Commands(ctx context.Context) (int64, bool) {
 	return Total(ctx, r.urls, func(ctx context.Context, url string) (int64, error) {
 		return EtcdMessages(ctx, r.web, url)
@@ -98,7 +100,7 @@ func (r *etcd) Commands(ctx context.Context) (int64, bool) {
 
 var etcdReceived = regexp.MustCompile(`(?m)^grpc_server_msg_received_total\{.*\} (\S+)$`)
 
-// EtcdMessages returns what the member with these metrics has received.
+// EtcdMessages returns how many messages the member with these metrics has received.
 func EtcdMessages(ctx context.Context, web *http.Client, url string) (int64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/fencelock/fencelock/bench/internal/measure"
 )
 
-// postgres locks a row that is there by hand: BEGIN, SELECT … FOR UPDATE, COMMIT. Who waits, waits
-// in the SELECT.
+// postgres locks a row that is there by hand: BEGIN, SELECT … FOR UPDATE, COMMIT. A waiter waits in the
+// SELECT.
 type postgres struct {
 	untold
 	at    Place
@@ -27,14 +27,14 @@ const conns = 34
 
 func openPostgres(ctx context.Context, p Place) (Store, error) {
 	u, keys := *p.URL, p.URL.Query()
-	// The driver's and the engine's.
+	// These keys are the driver's and the engine's.
 	for _, k := range []string{"mode", "prefix", "ttl", "schema", "listen_url"} {
 		keys.Del(k)
 	}
 	u.Scheme = "postgres"
 	u.RawQuery = strings.ReplaceAll(keys.Encode(), "+", "%20") // pgx 5.12 reads a + as one
 	conf, err := pgxpool.ParseConfig(u.String())
-	if err != nil { // the driver has read it; pgx's words may quote it
+	if err != nil { // the driver has read it; pgx's error may quote it
 		return nil, backend.Invalid("the URL cannot be read by pgx")
 	}
 	if !keys.Has("pool_max_conns") {
@@ -90,8 +90,7 @@ func (r *postgres) Wipe(ctx context.Context) error {
 	return err
 }
 
-// Close closes the pool, but waits no longer than a moment for a connection that does not come
-// back.
+// Close closes the pool. It waits a second at the most for a connection that does not come back.
 func (r *postgres) Close() error {
 	done := make(chan struct{})
 	go func() { defer close(done); r.pool.Close() }()

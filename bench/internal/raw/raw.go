@@ -1,5 +1,5 @@
-// Package raw locks in stores through their own clients, as one writes it by hand: what Fencelock
-// is compared with. Nothing here has a fencing token, a renewal or an answer to a lost reply.
+// Package raw locks in stores through their own clients, as programs do by hand. Fencelock is compared with
+// it. These locks have no fencing token, no renewal and no answer to a lost reply.
 package raw
 
 import (
@@ -13,32 +13,31 @@ import (
 	"github.com/fencelock/fencelock/bench/internal/measure"
 )
 
-// ttl is the expiry of what is locked: longer than any round's cycle, so that no renewal is
-// missing.
+// ttl is the expiry of a lock. It is longer than any cycle, so that no lock needs a renewal.
 const ttl = 30 * time.Second
 
 var errTaken = errors.New("the raw lock is taken, and nobody should have it")
 
 // A Store is a store through its own client.
 type Store interface {
-	// Mutex returns the cheapest lock of a name that excludes others. If it waits, Lock waits for
-	// what the store tells of another one's Unlock; else nobody else may have the name, but where
-	// waiting costs nothing.
+	// Mutex returns the cheapest lock of a name that excludes others. With waits, Lock waits until the store
+	// tells of another client's Unlock. Without it, the name must be free, unless the store's lock waits by
+	// itself.
 	Mutex(ctx context.Context, name string, waits bool) (measure.Mutex, error)
 	// Commands returns how many requests the server has served so far; false if it cannot be asked
 	// cheaply.
 	Commands(ctx context.Context) (int64, bool)
-	// Wipe deletes what is under the prefix, the library's too, but for what keeps tokens rising.
+	// Wipe deletes the keys under the prefix, the library's too, but for the keys that keep tokens rising.
 	Wipe(ctx context.Context) error
 	Close() error
 }
 
-// Place is where a Store works.
+// Place is a keyspace of a store.
 type Place struct {
 	URL    *url.URL
-	Query  *backend.Query // of the URL, once a driver has read it; nil: it has no keys of connections
-	Prefix string         // of the keys of this run, the library's included
-	ID     string         // the part of Prefix that is this run's only: letters and digits
+	Query  *backend.Query // of the URL, once a driver has read it; nil: no keys about connections
+	Prefix string         // of all keys of this run, the library's included
+	ID     string         // the part of Prefix that no other run has: letters and digits
 }
 
 // key is the raw key of a name: beside the library's, not among them.
@@ -68,7 +67,7 @@ func Open(ctx context.Context, p Place) (Store, error) {
 	return nil, nil
 }
 
-// Total sums what servers have served so far; false if one of them does not tell.
+// Total sums the counts of servers; false if one of them does not tell.
 func Total(
 	ctx context.Context, servers []string, count func(ctx context.Context, server string) (int64, error),
 ) (sum int64, told bool) {
@@ -82,12 +81,12 @@ func Total(
 	return sum, true
 }
 
-// untold is a store that cannot be asked for its requests, or not cheaply.
+// untold is for a store that does not tell its requests, or not cheaply.
 type untold struct{}
 
 func (untold) Commands(context.Context) (int64, bool) { return 0, false }
 
-// memory is the lock of a process that has no store: a sync.Mutex for each name.
+// memory is the lock of a process without a store: a sync.Mutex for each name.
 type memory struct {
 	untold
 	names sync.Map

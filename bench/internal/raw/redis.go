@@ -18,7 +18,7 @@ var compareAndDelete = goredis.NewScript(`
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0`)
 
-// deleteAndPublish is the same for those who wait.
+// deleteAndPublish also wakes waiters.
 var deleteAndPublish = goredis.NewScript(`
 if redis.call('GET', KEYS[1]) == ARGV[1] then
 	redis.call('DEL', KEYS[1])
@@ -27,8 +27,8 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return 0`)
 
-// redis is the canonical recipe: SET NX PX, and a script that compares and deletes. Who waits hears
-// a message and sets the key.
+// redis is the canonical recipe: SET NX PX, and a script that compares and deletes. A waiter gets a
+// message and sets the key.
 type redis struct {
 	at     Place
 	client goredis.UniversalClient
@@ -114,7 +114,7 @@ func (r *redis) Mutex(ctx context.Context, name string, waits bool) (measure.Mut
 	}, nil
 }
 
-// Commands sums what INFO commandstats counts, which is also what scripts call, of all masters.
+// Commands sums the counts of INFO commandstats of all masters. They include the commands that scripts call.
 func (r *redis) Commands(ctx context.Context) (int64, bool) {
 	cluster, ok := r.client.(*goredis.ClusterClient)
 	if !ok {
@@ -143,7 +143,7 @@ var (
 func redisCommands(ctx context.Context, c goredis.Cmdable) (int64, bool) {
 	text, err := c.Info(ctx, "commandstats").Result()
 	if err != nil {
-		return 0, false // INFO is not among the rights that the library needs
+		return 0, false // the library does not need the right to INFO
 	}
 	return SumOf(text, everyCommand) - SumOf(text, infoCommand), true
 }

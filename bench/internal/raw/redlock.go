@@ -10,8 +10,8 @@ import (
 	"github.com/fencelock/fencelock/bench/internal/measure"
 )
 
-// redlock is the recipe of one Redis on all nodes at once, each answer awaited. Who waits, waits on
-// the first node alone.
+// redlock is the recipe of one Redis on all nodes at once, and awaits each answer. A waiter waits on the
+// first node alone.
 type redlock struct{ nodes []*redis }
 
 func openRedlock(p Place) (Store, error) {

@@ -19,7 +19,7 @@ import (
 	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
-// zooKeeper creates and deletes an ephemeral node. Who waits sees the delete by a watch.
+// zooKeeper creates and deletes an ephemeral node. A waiter sees the delete by a watch.
 type zooKeeper struct {
 	at      Place
 	conn    *zk.Conn
@@ -118,7 +118,7 @@ func (r *zooKeeper) Mutex(_ context.Context, name string, waits bool) (measure.M
 	}, nil
 }
 
-// Commands sums the packets that the servers have received, which srvr tells where it is allowed.
+// Commands sums the packets that the servers have received, by srvr.
 func (r *zooKeeper) Commands(ctx context.Context) (int64, bool) {
 	if r.at.URL.Scheme == "zookeepers" { // a port for TLS does not know srvr
 		return 0, false
@@ -128,7 +128,7 @@ func (r *zooKeeper) Commands(ctx context.Context) (int64, bool) {
 
 var zooKeeperReceived = regexp.MustCompile(`(?m)^Received: (\d+)$`)
 
-// ZooKeeperPackets returns what a server has received.
+// ZooKeeperPackets returns how many packets a server has received.
 func ZooKeeperPackets(ctx context.Context, server string) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -149,7 +149,7 @@ func ZooKeeperPackets(ctx context.Context, server string) (int64, error) {
 	return SumOf(string(text), zooKeeperReceived), err
 }
 
-// Wipe deletes the raw nodes, and the keyspace of the library, whose node has the id in its name.
+// Wipe deletes the raw nodes and the keyspace of the library. Both have the id in the name of their node.
 func (r *zooKeeper) Wipe(ctx context.Context) error {
 	parent := strings.TrimSuffix(r.at.URL.Path, "/")
 	top := parent
@@ -165,7 +165,7 @@ func (r *zooKeeper) Wipe(ctx context.Context) error {
 	return err
 }
 
-// remove deletes a node and what is under it.
+// remove deletes a node and its descendants.
 func (r *zooKeeper) remove(ctx context.Context, node string) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -63,7 +63,7 @@ func (c *container) Start(ctx context.Context) error {
 	if _, err := c.engine.ContainerStart(ctx, c.id, client.ContainerStartOptions{}); err != nil {
 		return err
 	}
-	// Whoever ends the run waits for exited, and so for this goroutine; the engine reports the end of every run.
+	// The method that ends the run waits for exited, and so for this goroutine. The engine reports every end of a run.
 	exited, id := make(chan struct{}), c.id
 	go func() {
 		defer close(exited)

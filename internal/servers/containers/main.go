@@ -17,7 +17,7 @@ import (
 // errMissing is matched by the error of an engine or an image that is not there.
 var errMissing = errors.New("not available here")
 
-// startTimeout bounds what may pull an image.
+// startTimeout bounds a call that may pull an image.
 const startTimeout = 8 * time.Minute
 
 // Spec is what to run, as the caller's container.go has it.
@@ -28,7 +28,7 @@ type Spec struct {
 	StopSignal         syscall.Signal
 }
 
-// service is what the caller calls. A method's argument or reply that carries nothing is a bool.
+// service has the methods that the caller calls. An argument or reply that carries nothing is a bool.
 type service struct{ c *container }
 
 // Prepare must come first. missing reports that the error is one of something that is not there.
@@ -80,6 +80,6 @@ func main() {
 		io.WriteCloser
 	}{os.Stdin, os.Stdout})
 	if s.c != nil {
-		_ = s.c.Close() // whoever wanted to know has gone
+		_ = s.c.Close() // the caller has gone
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Bounds of what a server may take. They are for hanging machines: none is ever waited for on a working one.
+// Bounds of the time that a server may take. Only a machine that hangs reaches them.
 const (
 	startTimeout = 60 * time.Second
 	stopTimeout  = 10 * time.Second

@@ -9,7 +9,8 @@ import (
 	"runtime"
 )
 
-// envCache names the folder for what is made once: FENCELOCK_CACHE, by default fencelock-servers in the user's cache.
+// envCache names the cache, the folder for files that are made once. The default is fencelock-servers in the user's
+// cache.
 const envCache = "FENCELOCK_CACHE"
 
 // cached returns the path of something in the cache and makes it first if it is not there. Of several processes one
@@ -34,7 +35,7 @@ func cached(ctx context.Context, name string, make func(path string) error) (str
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
-	// Made in another place and renamed: what is there is always complete.
+	// Made in another place and renamed, so that a file of the cache is always complete.
 	draft := path + ".draft"
 	if err := os.RemoveAll(draft); err != nil {
 		return "", err

@@ -62,7 +62,7 @@ func (g *Group) Restart(keepData bool) error {
 	return g.Start()
 }
 
-// find waits for a running server that is what is looked for.
+// find waits for a running server for which is returns true.
 func (g *Group) find(
 	ctx context.Context, what string, is func(context.Context, *Server) (bool, error),
 ) (*Server, error) {

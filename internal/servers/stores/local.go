@@ -60,7 +60,7 @@ func (p *process) Start(ctx context.Context) error {
 	cmd.Stdout, cmd.Stderr = log, log
 	started, exited := make(chan error, 1), make(chan struct{})
 	// The kernel sends the parent-death signal when the *thread* that forked ends, so this goroutine keeps its thread
-	// to itself until the program has ended. Whoever closes the process waits for exited.
+	// to itself until the program has ended. Kill waits for exited.
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		defer close(exited)

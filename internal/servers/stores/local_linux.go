@@ -99,7 +99,7 @@ func processes() []int {
 	return all
 }
 
-// status is what the kernel says of a process.
+// status is the kernel's state of a process.
 type status struct {
 	state         string
 	parent, group int

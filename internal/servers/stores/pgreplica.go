@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// replicaName is what a replica calls itself to its primary.
+// replicaName is the name by which a primary knows its replica.
 const replicaName = "fencelock_replica"
 
 // PostgresReplicaOptions describes a replica.
@@ -91,7 +91,7 @@ func (s *PostgresServer) setSynchronous(ctx context.Context) error {
 	return s.awaitValue(ctx, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'", "1")
 }
 
-// Promote makes a replica a primary and returns when it takes writes. What it had not received is lost.
+// Promote makes a replica a primary and returns when it takes writes. Writes that it had not received are lost.
 func (s *PostgresServer) Promote(ctx context.Context) error {
 	if _, err := s.Query(ctx, "SELECT pg_promote(false)"); err != nil {
 		return err

@@ -139,7 +139,7 @@ func newCluster(ctx context.Context, i *pgInstall, _, data string) (func(context
 		return nil, "", err
 	}
 	return func(ctx context.Context) error {
-		// As the caller, who may read the cache; the owner stays.
+		// The caller copies, because it may read the cache. The owner stays.
 		return run(ctx, filepath.Dir(data), nil, "cp", "-a", template+"/.", data)
 	}, script, nil
 }
@@ -167,7 +167,7 @@ func (i *pgInstall) makeTemplate(ctx context.Context) func(path string) error {
 
 func (i *pgInstall) program(name string) string { return filepath.Join(i.bin, name) }
 
-// findPostgres finds the programs, in PATH or in Debian's folder, and who may run them: never root.
+// findPostgres finds the programs, in PATH or in Debian's folder, and the account that may run them: never root.
 func findPostgres() (*pgInstall, error) {
 	i := &pgInstall{}
 	if path, err := exec.LookPath("postgres"); err == nil {

@@ -123,7 +123,7 @@ func (s *Server) Stop() error {
 	return s.process.Stop(context.Background())
 }
 
-// Kill ends the server with SIGKILL and returns when it is gone. What it had written to the operating system survives:
+// Kill ends the server with SIGKILL and returns when it is gone. Its writes to the operating system survive:
 // this is a crash of the program, not of the machine.
 func (s *Server) Kill() error {
 	s.up.Store(false)

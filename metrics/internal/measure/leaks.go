@@ -52,8 +52,7 @@ func (k *Leaks) Watch(ctx context.Context, l *fencelock.Locker, prefix string, e
 		defer k.mu.Unlock()
 		delete(k.watches, w)
 	}()
-	again := time.NewTicker(every)
-	defer again.Stop()
+	again := time.Tick(every)
 	for {
 		err := k.list(ctx, l, w, prefix, every)
 		if ctx.Err() != nil {
@@ -64,7 +63,7 @@ func (k *Leaks) Watch(ctx context.Context, l *fencelock.Locker, prefix string, e
 			return err
 		}
 		select {
-		case <-again.C:
+		case <-again:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

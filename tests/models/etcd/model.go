@@ -33,7 +33,7 @@ type Config struct {
 
 // Omitted are the safeguards left out.
 type Omitted struct {
-	NoneWaits   bool // who waits in front, and may hold, does not count
+	NoneWaits   bool // a waiter in front that may hold does not count
 	OldList     bool // a waiter that was woken goes by the list by which it waited
 	NoComers    bool // a first ask does not compare that nobody came since the list
 	NoGrants    bool // a grant does not compare that no other was made since the list
@@ -117,7 +117,7 @@ func (m *machine) operator(t state) {
 	}
 }
 
-// leases end: of a waiter that was stopped for a while, or of a client that is no more, or trusts its hold no more.
+// leases end: of a waiter that was stopped for a while, or of a client that has died or trusts its hold no more.
 func (m *machine) leases(t state, i int) {
 	c := &t.claims[i]
 	if (c.phase == waiting || c.phase == asking) && c.entry.create > 0 && !c.entry.held && t.ends < m.Ends {
@@ -140,7 +140,7 @@ func (m *machine) leases(t state, i int) {
 	}
 }
 
-// client is what client i can do by itself.
+// client makes the steps of client i by itself.
 func (m *machine) client(s *state, i int) {
 	c := &s.claims[i]
 	post := func(phase int8, g txn, format string) {
@@ -166,14 +166,14 @@ func (m *machine) client(s *state, i int) {
 	if c.phase == asking && (!quiet || c.in.kind == granted) {
 		t := *s
 		t.faults++
-		t.claims[i].forsake()
+		t.claims[i].stopsWaiting()
 		t.claims[i].post(txn{kind: look})
 		m.add(t, "%s hears nothing, and looks", m.name(i))
 	}
 	if c.phase == asking || c.phase == waiting {
 		t := *s
 		t.faults++
-		t.claims[i].forsake()
+		t.claims[i].stopsWaiting()
 		t.claims[i].phase = quitting
 		t.claims[i].post(txn{kind: abandon})
 		m.add(t, "%s gives up", m.name(i))

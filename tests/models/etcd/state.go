@@ -80,8 +80,8 @@ func (c *claim) post(g txn) {
 	c.out[k] = g
 }
 
-// forsake is a client that does not wait for an answer any more.
-func (c *claim) forsake() {
+// stopsWaiting: the client waits for no answer to what it has sent.
+func (c *claim) stopsWaiting() {
 	c.in, c.again = reply{}, true
 	for k := range c.out {
 		c.out[k].late = c.out[k].kind != none
@@ -121,10 +121,10 @@ func (m *machine) fail(format string, args ...any) {
 
 func (s *state) trusts(i int) bool { return s.claims[i].phase == holding && !s.claims[i].broken }
 
-// Holds reports whether somebody was told that he holds.
+// Holds reports whether a client was told that it holds.
 func (*machine) Holds(s *state) bool { return s.trusts(0) || s.trusts(1) || s.trusts(2) }
 
-// check looks at what is promised of every state.
+// check checks the promises about a state.
 func (m *machine) check(s *state) {
 	m.front = m.front[:0]
 	for i := range s.claims {

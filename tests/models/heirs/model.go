@@ -1,14 +1,14 @@
 // Package heirs is how the next one in a queue in etcd holds the lock without a transaction, as a machine of small
-// states, and a search of all of them. Each of three clients makes one acquisition, alone in its entry; whoever's entry
-// was put as an heir's holds the lock as soon as nobody is in front of it, and learns that from the deletions that its
-// watch tells. Its token is the base as of the put of its entry, plus its create revision.
+// states, and a search of all of them. Each of three clients makes one acquisition, alone in its entry. An heir, by its
+// entry, holds the lock as soon as no entry is in front of its own, and learns that from the deletions that its watch
+// tells. Its token is the base as of the put of its entry, plus its create revision.
 //
 // Transactions, their answers and the watch of each client take any time. The base is raised by grants, by clocks and
 // by a holder; entries end; a holder's renewal writes its token; a waiter looks; and somebody writes the first gate,
 // waits until nobody holds the lock, and may stop at any step of that. The search is exhaustive within these bounds;
 // it is no proof beyond them.
 //
-// Left out are copies of requests and those who share the lock, which package etcd has, and leases: who trusts his hold
+// Left out are copies of requests and shared holds, which package etcd has, and leases: that a holder trusts its hold
 // no longer than its lease lasts is a matter of clocks.
 package heirs
 
@@ -29,23 +29,23 @@ type Config struct {
 	Floors   int8  // raised by holders
 	Gate     bool  // somebody writes one
 	Reserved bool  // a grant that raises the base has a number more than its token
-	Turns    uint8 // who takes its turn by a transaction, whatever the gates: 1 is A, 2 is B
+	Turns    uint8 // the clients that take their turn by a transaction, whatever the gates: 1 is A, 2 is B
 	Omitted
 }
 
 // Omitted are the safeguards left out.
 type Omitted struct {
-	NoDoubt      bool // who was granted in front of an heir since does not matter to it
+	NoDoubt      bool // a grant in front of an heir since does not matter to it
 	LastUnread   bool // … unless its entry says its token, whichever
 	BaseNotSame  bool // an heir that makes sure does not compare the base
 	EarlyTrusted bool // … unless that is told before the list
-	GoneUnread   bool // who is not in a list any more was not granted since
+	GoneUnread   bool // an entry that is missing in a list was not granted since
 	OwnUnread    bool // the deletion of the own entry is not noticed
 	FloorAlone   bool // a holder that raises the base leaves the heirs behind it
-	SweepBlind   bool // heirs are taken out whoever is in front of them
+	SweepBlind   bool // heirs are taken out whichever entry is in front of them
 	NoSweep      bool // the first gate is written beside heirs
 	NoEmptyList  bool // … after they were taken out, and others may have joined
-	HeirsOnly    bool // a drain waits for those who have been granted the lock by a transaction
+	HeirsOnly    bool // a drain waits for holders that were granted the lock by a transaction only
 }
 
 // The phases of a client.
@@ -122,7 +122,7 @@ func Search(c Config, most int) explore.Result {
 	return explore.Search(state{}, start, most)
 }
 
-// Holds reports whether somebody was told that he holds.
+// Holds reports whether a client was told that it holds.
 func (*machine) Holds(s *state) bool { return s.trusting() > 0 }
 
 func (c *client) trusts() bool {
@@ -171,7 +171,7 @@ func (m *machine) add(s state, format string, args ...any) {
 	m.fault = ""
 }
 
-// front are those in front of an entry.
+// front are the entries in front of one.
 func (s *state) front(i int) (mask uint8) {
 	for j, e := range s.entries {
 		if j != i && e.kind != none && (s.entries[i].kind == none || e.create < s.entries[i].create) {
@@ -239,7 +239,7 @@ func (m *machine) raising(s state, do func(s state, by int8)) {
 	}
 }
 
-// client is what client i does, or what the store does for it.
+// client makes the steps of client i, and of the store for it.
 func (m *machine) client(s *state, i int) {
 	c, e, name := &s.clients[i], s.entries[i], 'A'+i
 	if e.kind != none && e.kind != held && c.phase != idle && s.ends < m.Ends && !c.trusts() {
@@ -347,7 +347,7 @@ func (m *machine) ask(t state, i int, phase int8, action string) {
 	m.add(t, action, 'A'+i)
 }
 
-// turn is the transaction that takes the lock of who is first.
+// turn is the transaction by which the first in the queue takes the lock.
 func (m *machine) turn(s state, i int) {
 	c := s.clients[i]
 	if e := s.entries[i]; e.kind == none || e.create != c.create || s.front(i) != 0 {
@@ -413,7 +413,7 @@ func (m *machine) answered(t state, i int) {
 	}
 }
 
-// list is what a client makes of a list of the queue.
+// list takes in a list of the queue.
 func (m *machine) list(c *client, i int, a answer) {
 	was, fresh := c.front, a.rev == c.create
 	c.front, c.doubted = 0, c.doubted && !fresh
@@ -468,7 +468,7 @@ func (m *machine) told(t state, i int) {
 	m.add(t, "%c hears that the entry of %c went at %d", 'A'+i, 'A'+ev.who, ev.at)
 }
 
-// holder is what who holds can do.
+// holder makes the steps of a holder.
 func (m *machine) holder(s state, i int) {
 	c := s.clients[i]
 	there := s.entries[i].kind != none && s.entries[i].create == c.create
@@ -503,8 +503,8 @@ func (m *machine) holder(s state, i int) {
 	}
 }
 
-// set is what who writes the first gate does next: an empty list, a look for heirs behind others, taking them out as
-// long as who was first is there, the gate, and the drain.
+// set makes the next step of the client that writes the first gate: an empty list, a look for heirs behind others,
+// their removal as long as the first entry is there, the gate, and the drain.
 func (m *machine) set(t state) {
 	switch t.setter {
 	case 0:

@@ -198,11 +198,12 @@ func (tr *trace) followRead(p *program, k int) {
 		case w.at == chosen && !opens:
 			over := switchSays(p.j, "finds that the migration is over")
 			return tr.orStay(s, either(over, switchSays(p.j, "reads the gate of "+side(k))))
-		// It had begun with the look before, or begins with this one: also where the store that it drained is open.
-		case (w.at == chosen || w.at == opening) && k == p.goal:
+		// It had begun with a look before, or begins with this one: also where it was not a switch's look at both
+		// gates, but a preparation's, and where the store that it drained is open.
+		case (w.at == chosen || w.at == closing || w.at == opening) && k == p.goal:
 			next := []state{s}
 			for _, s := range tr.after(s, switchSays(p.j, "dies")) {
-				next = append(next, tr.after(s, begins)...)
+				next = append(next, tr.orStay(s, begins)...)
 			}
 			return next
 		case w.at >= draining && !opens && p.doing.stopped():
@@ -225,8 +226,9 @@ func (tr *trace) followSet(o *op) {
 		tr.sum["gate moved"]++
 		tr.each(func(s state) []state {
 			next := tr.after(s, switchSays(p.j, "finds that somebody has changed the gate of "+k))
-			if at := s.switchers[p.j].at; at != closing && at != opening || p.doing.stopped() && len(next) > 0 {
-				next = append(next, s) // it was no part of a switch, or the switch is undone
+			at := s.switchers[p.j].at
+			if at != closing && at != opening || len(next) > 0 && (at == opening || p.doing.stopped()) {
+				next = append(next, s) // it was no part of a switch, or the switch is undone if it does not begin again
 			}
 			return next
 		})

@@ -1,9 +1,17 @@
 package migrate
 
 import (
+	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 )
+
+// raceDetector: it makes a search take ten times as long.
+var raceDetector = func() bool {
+	info, _ := debug.ReadBuildInfo() // a test has one
+	return slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}()
 
 // most is where a search gives up.
 const most = 6_000_000

@@ -97,7 +97,7 @@ func (m *fleet) operator(s *state) {
 		t.stores[new].sealed = true
 		m.change(&t, new, open, "an operator finishes: he seals the new store")
 	}
-	if o.gate == shut && !o.sealed && n.sealed {
+	if o.gate == shut && !o.sealed && (n.sealed || m.Numbered) { // a way back may have unsealed the new one since
 		t := *s
 		t.stores[old].sealed = true
 		m.change(&t, old, shut, "an operator finishes: he seals the old store")

@@ -358,7 +358,7 @@ func (m *machine) ask(s *state, i int, a message, answer func(yes bool, judged u
 	step()
 }
 
-// grant hands the free lock to a waiter other than client i, whoever is the first, or to nobody.
+// grant hands the free lock to the first waiter but client i, or to nobody.
 func (m *machine) grant(s *state, i int, step func()) {
 	before := *s
 	for w := range s.queued {

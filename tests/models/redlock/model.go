@@ -51,12 +51,12 @@ type Config struct {
 	NoDeadline     bool // the deadline is not looked at after the last reply
 	NoTombstone    bool
 	OneID          bool // both rounds of a client have the same id
-	NoCompare      bool // a release frees whoever holds
+	NoCompare      bool // a release frees any holder's lock
 	NoFloor        bool
 	// a quarantine ends with the terms that ran when it began, also if they were renewed by the
 	// node before
 	QuarantineOnce bool
-	AgainTakes     bool // a vote that is asked for again takes the lock from whoever has it
+	AgainTakes     bool // a vote that is asked for again takes the lock from another holder
 	NoCount        bool // a node whose data went back votes on
 	NoCountOfBacks bool // … if nothing but write-backs is gone
 }

@@ -1,11 +1,19 @@
 package shared
 
 import (
+	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/fencelock/fencelock/backend"
 )
+
+// raceDetector: it makes a search take ten times as long.
+var raceDetector = func() bool {
+	info, _ := debug.ReadBuildInfo() // a test has one
+	return slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}()
 
 // most is where a search gives up.
 const most = 6_000_000

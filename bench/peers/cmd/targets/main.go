@@ -58,7 +58,7 @@ func main() {
 	case *asJSON:
 		e := json.NewEncoder(os.Stdout)
 		e.SetIndent("", "  ")
-		_ = e.Encode(rep) // nobody is left to be told
+		_ = e.Encode(rep) // there is no other place to report an error
 	default:
 		_ = rep.WriteScores(os.Stdout)
 	}

@@ -23,12 +23,13 @@ func Command(a *cli.App) *cobra.Command {
 		Use:   "bench [URL…]",
 		Short: "Compare how fast backends are, each beside its raw store",
 		Long: `Measure backends side by side, and in the same run the raw store through its own
-client: rounds alternate between the two, and the ratio of their rates is what
-means something. With --config the arguments are names of backends of the file;
+client: rounds alternate between the two, and the ratio of their rates is the
+figure to trust. With --config the arguments are names of backends of the file;
 without any, all of them. --local starts the servers that this machine has as
 programs, besides memory and file, and measures those.
 
-It works under a prefix of its own and empties it at the end, also after Ctrl-C.
+It works under a prefix of its own and empties it at the end, also after Ctrl-C;
+a second Ctrl-C ends it at once.
 It loads the servers: not for the middle of a working day.
 
 Rows: cycle (lock and unlock of free names), contended (goroutines that want one
@@ -94,7 +95,7 @@ n, with what was measured until then.`,
 	return cmd
 }
 
-// measure measures, and prints what was measured also when that ends early.
+// measure measures and prints. If the run ends early, it prints the rows that were measured before.
 func measure(
 	ctx context.Context, a *cli.App, targets []bench.Target, o bench.Options, page string,
 ) error {
@@ -123,7 +124,7 @@ func measure(
 			a.Print(r)
 		}
 	case len(rows) > 0:
-		_ = bench.WriteTable(a.Out, rows) // nobody is left to be told that the output is gone
+		_ = bench.WriteTable(a.Out, rows) // there is no other place to report that the output is gone
 	}
 	if failed := file.finish(rows); failed != nil {
 		return errors.Join(cli.Interrupted(ctx, err), failed)

@@ -13,7 +13,7 @@ type dumbbell struct {
 	a, b  float64
 }
 
-// labelMost is how much of a label a chart shows, in characters. The table under it has the whole.
+// labelMost is how many characters of a label a chart shows. The table under it has the whole label.
 const labelMost = 16
 
 // The places of a chart, in the units of its SVG.
@@ -22,7 +22,7 @@ const (
 	chartTop, chartLine   = 8, 32
 )
 
-// A chart is what the page draws: lines from top to bottom on one logarithmic axis.
+// A chart has lines from top to bottom on one logarithmic axis.
 type chart struct {
 	Width, Height, Left, Right, Bottom int
 	Ticks                              []chartTick

@@ -19,8 +19,8 @@ type server interface {
 	Close() error
 }
 
-// localTargets starts every store that this machine has, and returns what stops them. What is
-// missing is said.
+// localTargets starts every store whose program this machine has, and warns of missing programs. end
+// stops them.
 func localTargets(
 	ctx context.Context, a *cli.App,
 ) (targets []bench.Target, end func() error, err error) {

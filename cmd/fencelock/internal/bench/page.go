@@ -24,7 +24,7 @@ var page = template.Must(template.New("bench").Parse(pageText))
 type pageBlock struct {
 	Row, What, Unit      string
 	Speed, Latency       chart
-	SpeedText, LaterText string // what they show, in words
+	SpeedText, LaterText string // the charts in words
 	HasRaw               bool
 	Lines                []pageLine
 }
@@ -58,7 +58,7 @@ var whatRows = map[bench.Op]string{
 	bench.Permits:   "One of 10 permits, wanted by 100 goroutines of one process. The time is the wait.",
 }
 
-// WritePage writes the page of what was measured at a time.
+// WritePage writes the page of a run that ended at a time.
 func WritePage(w io.Writer, rows []bench.Result, when time.Time) error {
 	data := pageData{
 		When: when.UTC().Format("2 January 2006, 15:04 UTC"),
@@ -107,8 +107,8 @@ func blockOf(rows []bench.Result) pageBlock {
 	return b
 }
 
-// pageFile is a page that is written when the run is over, or not at all: its place is tried
-// before.
+// pageFile is a page that is written when the run is over. Its file is made before, so that a bad path
+// fails early.
 type pageFile struct {
 	path string
 	part *os.File

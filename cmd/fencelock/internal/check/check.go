@@ -17,14 +17,14 @@ import (
 	"github.com/fencelock/fencelock/conformance/history"
 )
 
-// What can come of a judgement.
+// The verdicts.
 const (
 	kept      = "kept"
 	broken    = "broken"
 	undecided = "undecided"
 )
 
-// lock is what is said of one lock. Its keys are stable.
+// lock is the output about one lock. Its keys are stable.
 type lock struct {
 	Lock       string          `json:"lock"`
 	Leases     int             `json:"leases"`
@@ -36,7 +36,7 @@ type lock struct {
 	Mutex      string          `json:"fenced_mutex"`
 }
 
-// sums is what is said of the whole. Its keys are stable.
+// sums is the output about the whole history. Its keys are stable.
 type sums struct {
 	Events     int      `json:"events"`
 	Processes  int      `json:"processes"`
@@ -118,7 +118,7 @@ func judge(a *cli.App, events []history.Event, opts history.Options) int {
 	locks := count(events, &s)
 	for _, v := range history.Judge(events, opts) {
 		l := locks[v.Name]
-		if l == nil { // the store alone knows of it
+		if l == nil { // no process had a lease of it
 			l = &lock{}
 		}
 		l.Lock, l.Operations, l.Lease, l.Mutex = v.Name, v.Calls, verdict(v.Lease), verdict(v.Mutex)
@@ -156,7 +156,7 @@ func judge(a *cli.App, events []history.Event, opts history.Options) int {
 	return code
 }
 
-// add takes in what is wrong, an error a line.
+// add adds the lines of an error.
 func (s *sums) add(err error) {
 	switch {
 	case err == nil:

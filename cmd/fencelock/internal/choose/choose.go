@@ -1,4 +1,4 @@
-// Package choose has the subcommand choose: which scenario and which backend fit what is locked.
+// Package choose has the subcommand choose, which finds a scenario and a backend.
 package choose
 
 import (
@@ -8,10 +8,10 @@ import (
 	"github.com/fencelock/fencelock/config"
 )
 
-// Overlap is what it costs if two run at once.
+// Overlap is the harm if two run at once.
 type Overlap string
 
-// What it costs if two run at once.
+// The overlaps.
 const (
 	Harmless Overlap = "harmless" // nothing: the work can be repeated
 	Nuisance Overlap = "nuisance" // something that can be mended
@@ -21,16 +21,16 @@ const (
 // Overlaps returns all values, from the least to the most demanding.
 func Overlaps() []Overlap { return []Overlap{Harmless, Nuisance, Never} }
 
-// The locks a second up to which a kind of store is a good answer: rough numbers of one small
-// server, to be measured before they are relied on (fencelock bench).
+// The most locks a second for which a kind of store is a good answer. They are rough numbers of one small
+// server. Measure your own (fencelock bench).
 const (
 	MostConsensus = 2000 // of etcd and ZooKeeper, each of whose writes goes to a majority's disks
 	MostRows      = 2000 // of Postgres
 )
 
-// Answers say what names are locked for.
+// Answers are the answers to the questions of choose.
 type Answers struct {
-	Overlap  Overlap // what it costs if two run at once
+	Overlap  Overlap // the harm if two run at once
 	Tokens   bool    // the resource checks fencing tokens, or can be made to
 	Node     bool    // locking must go on when a node of the store dies
 	Postgres bool    // what the lock protects is a write in Postgres
@@ -42,12 +42,12 @@ type Choice struct {
 	Scenario config.Scenario
 	Backend  string   // a backend of the catalog, by its Traits' name
 	Why      []string // the reasons
-	Cautions []string // what does not go together; nil if all does
+	Cautions []string // answers that do not go together
 	Others   []string // backends that would do as well
 	YAML     string   // a file that config.Load accepts
 }
 
-// Choose returns the scenario and the backend that fit. The answers are what the questions allow.
+// Choose returns the scenario and the backend that fit. The answers must be allowed ones.
 func Choose(a Answers) Choice {
 	var c Choice
 	var name string
@@ -79,7 +79,7 @@ func (c *Choice) caution(format string, args ...any) {
 	c.Cautions = append(c.Cautions, fmt.Sprintf(format, args...))
 }
 
-// cheapest chooses the backend where correctness does not hang on it.
+// cheapest chooses the backend if correctness does not depend on it.
 func (a Answers) cheapest(c *Choice) string {
 	switch {
 	case a.Node && a.Rate <= MostConsensus:
@@ -98,7 +98,7 @@ func (a Answers) cheapest(c *Choice) string {
 	return "redis"
 }
 
-// strict chooses the scenario and the backend where two must never run at once.
+// strict chooses the scenario and the backend if two must never run at once.
 func (a Answers) strict(c *Choice) string {
 	checks := a.Tokens || a.Postgres
 	switch {
@@ -141,7 +141,7 @@ func (a Answers) strict(c *Choice) string {
 	return "inventory"
 }
 
-// check says how the token is checked.
+// check adds the way to check the token.
 func (a Answers) check(c *Choice, effect string) {
 	switch {
 	case a.Postgres:
@@ -151,7 +151,7 @@ func (a Answers) check(c *Choice, effect string) {
 	}
 }
 
-// others returns the further backends that carry the scenario and have what was asked for.
+// others returns the other backends that carry the scenario and suit the answers.
 func (a Answers) others(c Choice) []string {
 	var names []string
 	for _, e := range c.Scenario.Backends() {

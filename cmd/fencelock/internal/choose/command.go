@@ -17,15 +17,15 @@ import (
 	"github.com/fencelock/fencelock/config"
 )
 
-// question is one that choose asks, by a flag or on the terminal.
+// question is a question of choose. A flag or the user on the terminal answers it.
 type question struct {
 	flag string
 	ask  string
-	form string // what is allowed
+	form string // the allowed answers
 	set  func(a *Answers, answer string) error
 }
 
-// questions are all of them, in the order in which they are asked.
+// questions returns all questions in their order.
 func questions() []question {
 	yesNo := func(flag, ask string, field func(*Answers) *bool) question {
 		return question{flag, ask, "yes|no", func(a *Answers, answer string) error {
@@ -131,7 +131,7 @@ With --json: scenario, backend, url, why, cautions, others, yaml.`,
 					return err
 				case <-ctx.Done():
 					fmt.Fprintln(a.Err)
-					return ctx.Err() // what still reads ends with the process
+					return ctx.Err() // the goroutine that reads ends with the process
 				}
 			})
 		},
@@ -146,7 +146,7 @@ With --json: scenario, backend, url, why, cautions, others, yaml.`,
 // promptWidth leaves room for the space behind a question.
 const promptWidth = 78
 
-// ask asks one question after the other; a bad answer is asked for again.
+// ask asks one question after the other. It repeats a question after a bad answer.
 func ask(in io.Reader, out io.Writer, open []question, to *Answers) error {
 	r := bufio.NewReader(in)
 	for _, q := range open {

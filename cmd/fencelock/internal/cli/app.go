@@ -1,5 +1,5 @@
-// Package cli is what the subcommands share: the outside world that an invocation sees, the flags
-// that several of them have, which store they mean, what they print, and the exit codes.
+// Package cli has the parts that the subcommands share: the outside world of an invocation, common
+// flags, the choice of the store, output, and exit codes.
 package cli
 
 import (
@@ -16,8 +16,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// App is one invocation of the command: the outside world that it sees, and what the flags common
-// to several commands say.
+// App is one invocation of the command: its outside world, and the values of common flags.
 type App struct {
 	In       io.Reader
 	Out, Err io.Writer
@@ -26,6 +25,7 @@ type App struct {
 
 	JSON        bool        // --json
 	URL, Config *pflag.Flag // --url and --config
+	Moving      bool        // the name that Open connected for is one of a migration
 	began       bool        // the flags and arguments were accepted and a command is running
 }
 
@@ -65,7 +65,7 @@ func (a *App) Execute(ctx context.Context, root *cobra.Command, args []string) i
 	return a.report(cmd, err)
 }
 
-// asksJSON reports whether --json is among the arguments, of which a bad one may stand before it.
+// asksJSON reports whether --json is among the arguments. A bad argument may stand before it.
 func asksJSON(args []string) bool {
 	if end := slices.Index(args, "--"); end >= 0 {
 		args = args[:end]
@@ -76,7 +76,7 @@ func asksJSON(args []string) bool {
 // Report prints an error that does not end the command.
 func (a *App) Report(err error) { a.report(nil, err) }
 
-// report prints err and returns its exit code. cmd says how it is used if err is about that.
+// report prints err and returns its exit code. If err is about the usage of cmd, the usage is printed too.
 func (a *App) report(cmd *cobra.Command, err error) int {
 	f := a.failure(err)
 	if f.err == nil {
@@ -101,7 +101,7 @@ func (a *App) report(cmd *cobra.Command, err error) int {
 	return f.code
 }
 
-// Warn prints what does not change the exit code.
+// Warn prints a message that does not change the exit code.
 func (a *App) Warn(format string, args ...any) {
 	msg := Scrub(strings.ReplaceAll(fmt.Sprintf(format, args...), "fencelock: ", ""))
 	if a.JSON {
@@ -122,14 +122,14 @@ func (a *App) PrintErr(v any) { printJSON(a.Err, v) }
 func printJSON(w io.Writer, v any) {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // nobody is left to be told that the output is gone
+	_ = enc.Encode(v) // there is no other place to report that the output is gone
 }
 
-// Message is what an error says, as it may be shown.
+// Message returns the text of an error without credentials.
 func Message(err error) string { return Scrub(strings.TrimPrefix(err.Error(), "fencelock: ")) }
 
-// once returns a message without the lines that stand in it twice: a client that tried an address
-// with TLS and without says the same of both.
+// once returns a message without repeated lines: a client that tried an address with TLS and without
+// reports the same error twice.
 func once(msg string) string {
 	var lines []string
 	for line := range strings.SplitSeq(msg, "\n") {
@@ -140,13 +140,13 @@ func once(msg string) string {
 	return strings.Join(lines, "\n")
 }
 
-// credentials are what stands between the scheme and the host of a URL, and of one that was typed as a name.
+// credentials match the part between the scheme and the host of a URL; asName matches a URL that was typed as a name.
 var (
 	credentials = regexp.MustCompile(`:/+\S*@`)
 	asName      = regexp.MustCompile(`^[a-z+]+:/+[^/\s]*@`)
 )
 
-// Name is a lock's name, safe to print. What looks like the credentials of a URL is hidden in it.
+// Name returns a lock's name, safe to print, and hides credentials in it if it looks like a URL.
 func Name(name string) string {
 	if asName.MatchString(name) {
 		return Scrub(Safe(name))
@@ -154,8 +154,8 @@ func Name(name string) string {
 	return Safe(name)
 }
 
-// Scrub hides the credentials of a URL that was typed where none belongs and so is quoted in a
-// message. The library's own messages never show them.
+// Scrub hides the credentials of a URL in a message. A user may type a URL where none belongs, and the
+// message quotes it. The library's own messages never show credentials.
 func Scrub(s string) string {
 	return credentials.ReplaceAllStringFunc(s, func(found string) string {
 		if found == "://[user:password@" { // in the form that the library wants

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// completeMost bounds what a completion may take: somebody has pressed a key and waits.
+	// completeMost bounds a completion: the user has pressed a key and waits.
 	completeMost = 2 * time.Second
 	// completeNames is how many names are offered at the most.
 	completeNames = 200
 )
 
-// CompleteName offers the names that are held or waited for, as the first argument. An error offers
-// nothing: there is nowhere to say it. After NAME the shell offers what it likes.
+// CompleteName offers the names that are held or waited for, as the first argument. After an error it
+// offers nothing. For later arguments the shell completes as usual.
 func (a *App) CompleteName(
 	cmd *cobra.Command, args []string, begun string,
 ) ([]string, cobra.ShellCompDirective) {

@@ -11,7 +11,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// The exit codes: those of sysexits.h and of the shell.
+// The exit codes are the codes of sysexits.h and of the shell.
 const (
 	ExitOK          = 0
 	ExitNo          = 1   // the answer is no: found leaks, free, not confirmed
@@ -60,13 +60,13 @@ func Usagef(format string, args ...any) error {
 	return &failure{ExitUsage, fmt.Errorf(format, args...), true}
 }
 
-// signalled is the error of a signal that ended what was going on.
+// signalled returns the error of a command that a signal ended.
 func signalled(sig syscall.Signal) error {
 	return WithCode(ExitSignal+int(sig), "ended by signal: %s", sig)
 }
 
-// Unanswered returns a driver's error as the exit code needs it: what another try may mend is
-// ErrUnavailable.
+// Unanswered returns a driver's error with the sentinel that the exit code needs: an error that another
+// try may mend becomes ErrUnavailable.
 func Unanswered(err error) error {
 	if backend.Final(err) {
 		return err

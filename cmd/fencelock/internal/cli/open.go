@@ -21,12 +21,12 @@ import (
 // OpenMost bounds how long a store may take to answer first.
 const OpenMost = 5 * time.Second
 
-// closeMost bounds what the command waits at its end for the store to clean up.
+// closeMost bounds how long a command waits at its end for the clean-up in the store.
 const closeMost = 2 * time.Second
 
-// Open connects to the backend, or with --config to that of the one name, or to all that the file
-// uses if name is empty. With look it only looks at migrations, so that no operator's command
-// switches one.
+// Open connects to the backend. With --config it connects to the backend of the name, or to all backends
+// that the file uses if name is empty. With look it only looks at migrations, so that no operator's
+// command switches one.
 func (a *App) Open(
 	ctx context.Context, name string, look bool, opts ...fencelock.Option,
 ) (*fencelock.Locker, error) {
@@ -38,11 +38,15 @@ func (a *App) Open(
 		return fencelock.Open(ctx, raw, opts...)
 	}
 	c, err := a.ReadConfig(a.Config.Value.String())
-	if err == nil && name != "" {
-		c, err = c.For(name)
-	}
 	if err != nil {
 		return nil, err
+	}
+	if name != "" {
+		if c, err = c.For(name); err != nil {
+			return nil, err
+		}
+		rule, _ := c.RuleOf(name) // For has found it
+		a.Moving = rule.Backend.Migrate != nil
 	}
 	if look {
 		c = c.Look()
@@ -50,8 +54,8 @@ func (a *App) Open(
 	return c.Open(ctx, opts...)
 }
 
-// Operate connects for one of the operators' commands, which is about one name unless that is
-// empty, and ends it when the user interrupts.
+// Operate connects for an operator's command and calls do, whose ctx a signal ends. The command is about
+// one name, or about all if name is empty.
 func (a *App) Operate(
 	parent context.Context, name string, do func(context.Context, *fencelock.Locker) error,
 ) error {
@@ -65,13 +69,12 @@ func (a *App) Operate(
 	})
 }
 
-// Close closes locks, and leaves it to the end of the process where that takes long: the store
-// frees what is left by itself.
+// Close closes locks, and waits closeMost at the most: leases that are left then expire in the store.
 func Close(locks *fencelock.Locker) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = locks.Close() // what matters was unlocked, and reported, before
+		_ = locks.Close() // the command's own lease was unlocked, and reported, before
 	}()
 	select {
 	case <-done:
@@ -79,7 +82,7 @@ func Close(locks *fencelock.Locker) {
 	}
 }
 
-// Configured reports whether the backends are those of a --config file.
+// Configured reports whether a --config file names the backends.
 func (a *App) Configured() bool { return a.Config.Changed && !a.URL.Changed }
 
 // ReadConfig reads a configuration; - is the standard input.
@@ -99,14 +102,14 @@ func (a *App) ReadConfig(path string) (*config.Config, error) {
 	return config.LoadEnv(f, a.Lookup)
 }
 
-// A Store is one that a command line means.
+// A Store is a store that a command line names.
 type Store struct {
 	Name string // in the configuration; empty for a URL
 	URL  string
 }
 
-// Stores returns the stores that the arguments mean: URLs, or with --config names of backends of
-// the file. Without any they are that of --url or of the environment, or all of the file.
+// Stores returns the stores of the arguments: URLs, or with --config names of backends of the file.
+// Without arguments it returns the store of --url or of the environment, or all stores of the file.
 func (a *App) Stores(args []string) ([]Store, error) {
 	if !a.Configured() {
 		if a.URL.Changed && len(args) > 0 {
@@ -172,8 +175,8 @@ func (a *App) backendURL() (string, error) {
 	return (&url.URL{Scheme: "file", Path: path}).String(), nil
 }
 
-// Where says which store the command speaks to, without user, password and options: the URL's hosts
-// and path, or the file of --config.
+// Where returns the hosts and path of the URL, without user, password and options, or the file of
+// --config.
 func (a *App) Where() string {
 	if a.Configured() {
 		return a.Config.Value.String()
@@ -189,7 +192,7 @@ func (a *App) Where() string {
 	return u.Scheme + "://" + u.Host + u.Path
 }
 
-// ownDir returns the user's folder for locks, which nobody else can get at.
+// ownDir returns the user's folder for locks. No other user has access to it.
 func (a *App) ownDir() (string, error) {
 	run, _ := a.Lookup("XDG_RUNTIME_DIR")
 	name := "fencelock"
@@ -203,8 +206,7 @@ func (a *App) ownDir() (string, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", backend.Invalid("%v", err)
 	}
-	// In a shared temporary directory somebody may have put one there before us, or a link to
-	// another.
+	// In a shared temporary directory another user may have made this folder first, or a link in its place.
 	info, err := os.Lstat(dir)
 	switch {
 	case err != nil:

@@ -52,8 +52,8 @@ func InfoOf(i fencelock.Info) Info {
 	}
 }
 
-// Safe returns text of a store as it may be shown on a terminal: what could steer it, or be taken
-// for something else, is quoted.
+// Safe returns text of a store for a terminal. It quotes text that could steer the terminal, or that
+// could be taken for other text.
 func Safe(s string) string {
 	odd := func(r rune) bool { return !unicode.IsPrint(r) || r == '"' }
 	if s == "" || s != strings.TrimSpace(s) || strings.ContainsFunc(s, odd) {
@@ -69,7 +69,7 @@ func orDash(known bool, s string) string {
 	return s
 }
 
-// Owner is the column of an Info's owner, or of how many there are.
+// Owner returns the column OWNER of an Info: the owner, or the number of holders.
 func Owner(i fencelock.Info) string {
 	if i.Holders > 1 {
 		return fmt.Sprintf("%d %ss", i.Holders, i.Mode)
@@ -81,10 +81,10 @@ func Owner(i fencelock.Info) string {
 	return owner
 }
 
-// Token is the column of its token.
+// Token returns the column TOKEN.
 func Token(i fencelock.Info) string { return orDash(i.Token != 0, strconv.FormatInt(i.Token, 10)) }
 
-// Expiry is the column of its expiry.
+// Expiry returns the column EXPIRES IN.
 func Expiry(i fencelock.Info) string {
 	if i.Leaked {
 		return "never"
@@ -92,10 +92,10 @@ func Expiry(i fencelock.Info) string {
 	return orDash(i.Held && i.ExpiresIn > 0, i.ExpiresIn.Round(100*time.Millisecond).String())
 }
 
-// Waiters is the column of its waiters.
+// Waiters returns the column WAITERS.
 func Waiters(i fencelock.Info) string { return orDash(i.Waiters >= 0, strconv.Itoa(i.Waiters)) }
 
-// List returns what the store lists, sorted by name.
+// List returns the locks of the store's List, sorted by name.
 func List(ctx context.Context, locks *fencelock.Locker, prefix string) ([]fencelock.Info, error) {
 	var infos []fencelock.Info
 	for info, err := range locks.List(ctx, prefix) {
@@ -114,7 +114,7 @@ func Table(w io.Writer, rows ...string) {
 	for _, r := range rows {
 		fmt.Fprintln(t, r)
 	}
-	_ = t.Flush() // to a terminal or pipe that is gone there is nothing to say
+	_ = t.Flush() // the terminal or pipe may be gone
 }
 
 // InfoTable prints a table of locks.
@@ -127,7 +127,7 @@ func InfoTable(w io.Writer, infos []fencelock.Info) {
 	Table(w, rows...)
 }
 
-// Folded breaks a text between words into lines of so many bytes, where words are not longer.
+// Folded breaks a text between words into lines of at most width bytes, unless a word is longer.
 func Folded(text string, width int) []string {
 	var lines []string
 	for word := range strings.FieldsSeq(text) {
@@ -141,7 +141,7 @@ func Folded(text string, width int) []string {
 	return lines
 }
 
-// Points prints a list with its head, in so many columns, next to the first entry.
+// Points prints a list. Its head, padded to a number of columns, stands next to the first entry.
 func Points(w io.Writer, columns int, head string, points []string) {
 	for _, p := range points {
 		fmt.Fprintf(w, "  %-*s %s\n", columns, head, p)

@@ -8,8 +8,9 @@ import (
 	"syscall"
 )
 
-// Notify returns the channel of the signals that this program deals with, and what ends that. One
-// that was ignored when the program started (nohup, a background job of a script) stays so.
+// Notify returns a channel of the signals that this program handles, and a function that ends the
+// handling. A signal that was ignored when the program started (nohup, a background job of a script)
+// stays ignored.
 func Notify() (<-chan os.Signal, func()) {
 	sigs := make(chan os.Signal, 16)
 	for _, s := range Forwarded() {
@@ -20,8 +21,8 @@ func Notify() (<-chan os.Signal, func()) {
 	return sigs, func() { signal.Stop(sigs) }
 }
 
-// UntilSignal returns a ctx that the first signal ends, and a function that leaves later signals to
-// others: once it has returned, a signal either has ended ctx or is still in sigs.
+// UntilSignal returns a ctx that the first signal ends, and a function that stops taking signals. Once
+// that function has returned, a signal either has ended ctx or is still in sigs.
 func UntilSignal(parent context.Context, sigs <-chan os.Signal) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -48,7 +49,7 @@ func Signalled(ctx context.Context) error {
 	return nil
 }
 
-// Interrupted returns err, or the signal that ended ctx if err comes of that.
+// Interrupted returns err, or the signal that ended ctx if that is the cause of err.
 func Interrupted(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
 		return err
@@ -59,11 +60,17 @@ func Interrupted(ctx context.Context, err error) error {
 	return signalled(syscall.SIGINT)
 }
 
-// Interruptible does something with a ctx that the first signal ends.
+// Interruptible calls do with a ctx that the first signal ends. A store that hangs can make do's cleaning
+// up long: from then on the system handles INT and TERM, so the second of them ends the process.
 func Interruptible(parent context.Context, do func(context.Context) error) error {
 	sigs, quit := Notify()
 	defer quit()
 	ctx, stop := UntilSignal(parent, sigs)
 	defer stop()
+	defer context.AfterFunc(ctx, func() {
+		if Signalled(ctx) != nil {
+			signal.Reset(os.Interrupt, syscall.SIGTERM)
+		}
+	})()
 	return Interrupted(ctx, do(ctx))
 }

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// stopping returns what waits until the stop that is about to be sent to the process group has been
-// dealt with: the process was stopped and goes on, or the system did not stop it. A signal to the
-// group waits until one of the threads runs, which on a busy machine takes a while.
+// stopping returns a function that waits until the stop signal to the process group has had its effect:
+// the process was stopped and goes on, or the system did not stop it. The signal takes effect when a
+// thread of the process runs, which takes a while on a busy machine.
 func stopping() func() {
 	return func() {
 		for range 5000 {
@@ -22,7 +22,7 @@ func stopping() func() {
 	}
 }
 
-// pending reports whether a signal was sent to the process that no thread has dealt with yet.
+// pending reports whether a signal that was sent to the process has had no effect yet.
 func pending(sig syscall.Signal) bool {
 	raw, err := os.ReadFile("/proc/self/status")
 	if err != nil {

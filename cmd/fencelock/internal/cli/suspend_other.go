@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// stopping returns what waits until the stop that is about to be sent to the process group is over,
-// or probably does not come.
+// stopping returns a function that waits until the stop of the process group is over, or probably does
+// not come.
 func stopping() func() {
 	goesOn := make(chan os.Signal, 1)
 	signal.Notify(goesOn, syscall.SIGCONT)

@@ -7,8 +7,7 @@ import (
 	"os"
 )
 
-// Forwarded are the signals that end what is going on. A console gives them to run's command
-// itself.
+// Forwarded returns the signals that end a command. A console sends them to run's COMMAND too.
 func Forwarded() []os.Signal { return []os.Signal{os.Interrupt} }
 
 // checkOwner trusts the system: here the temporary directory is the user's own.

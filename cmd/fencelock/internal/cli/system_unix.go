@@ -10,7 +10,7 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// Forwarded are the signals that end what is going on, and that run forwards to its command.
+// Forwarded returns the signals that end a command, and that run forwards to its COMMAND.
 func Forwarded() []os.Signal {
 	return []os.Signal{
 		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT,
@@ -31,8 +31,8 @@ func checkOwner(dir string, info fs.FileInfo) error {
 	return nil
 }
 
-// Suspend stops the process group, as its terminal would on Ctrl-Z, until it is continued. Where
-// nobody could continue it the system does not stop it, and Suspend returns.
+// Suspend stops the process group, as a terminal does on Ctrl-Z, until it is continued. If no process
+// could continue it, the system does not stop it, and Suspend returns.
 func Suspend() {
 	over := stopping()
 	_ = syscall.Kill(0, syscall.SIGTSTP)

@@ -86,12 +86,12 @@ type RuleJSON struct {
 	Readers   bool     `json:"readers,omitempty"`
 	Permits   int      `json:"permits,omitempty"`
 	Backend   string   `json:"backend"`
-	Kind      string   `json:"kind"` // what the backend is; empty: known when connected
+	Kind      string   `json:"kind"` // the name in the backend's Traits; empty: known when connected
 	TTL       int64    `json:"ttl_ms"`
 	Reentrant bool     `json:"reentrant"`
 	Gets      []string `json:"gets"`
 	Not       []string `json:"not"`
-	Yours     string   `json:"yours"` // what the program must do itself
+	Yours     string   `json:"yours"` // the program's own part
 	Line      int      `json:"line"`
 }
 

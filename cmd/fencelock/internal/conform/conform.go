@@ -30,7 +30,8 @@ faults through a proxy where the URL has one host without TLS, and uses second
 processes. It does not stop the server: rules that need that are excluded, and
 so are those that the backend's traits exempt. Every exclusion is reported.
 
-It takes a minute or two. Exit code: 0 if every rule that was checked is kept,
+It takes a minute or two. After Ctrl-C it cleans up, and a second one ends it at
+once. Exit code: 0 if every rule that was checked is kept,
 1 if not.`,
 		Example: `  fencelock conform redis://localhost:6379/0
   fencelock conform --only B,D3 --short file:///var/lib/locks`,
@@ -94,6 +95,15 @@ func known(o string) bool {
 
 // check checks the rules, prints each result as it comes, and then the sums.
 func check(ctx context.Context, a *cli.App, h conformance.Harness, only []string) error {
+	limited, cancel := context.WithTimeout(ctx, cli.OpenMost) // Report waits for a silent store until ctx ends
+	d, err := h.Driver(limited, conformance.Client{Prefix: "conform:"})
+	cancel()
+	if err != nil {
+		return cli.Unanswered(err)
+	}
+	if err := d.Close(); err != nil {
+		return cli.Unanswered(err)
+	}
 	var sums struct {
 		Kept     int `json:"kept"`
 		Broken   int `json:"broken"`

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// skewMost is how far a server's clock may be from this machine's. Clocks that are kept by NTP
-	// are within a few milliseconds; what is a second off is not kept.
+	// skewMost is how far a server's clock may be from this machine's. A clock that NTP keeps is within a few
+	// milliseconds of it.
 	skewMost = time.Second
 	// looks is how often a server is asked for the time; the fastest answer counts.
 	looks = 5
@@ -16,7 +16,7 @@ const (
 	slowShare = 10
 )
 
-// sample is what asking a server for its time has told.
+// sample is a comparison of a server's clock with ours.
 type sample struct {
 	offset time.Duration // its clock minus ours
 	took   time.Duration // the round trip
@@ -43,8 +43,7 @@ func (x *exam) sample(
 	return best, nil
 }
 
-// judge notes what is wrong with a clock and a round trip. resolution is the step of the server's
-// answers.
+// judge checks a clock and a round trip. resolution is the step of the server's answers.
 func (x *exam) judge(where string, s sample, resolution time.Duration) {
 	if s.offset.Abs() > skewMost+s.took/2+resolution {
 		x.add("clock-differs", where, ahead(s.offset))
@@ -59,7 +58,7 @@ func (x *exam) judgeTrip(where string, took time.Duration) {
 	}
 }
 
-// ahead says how far a clock is off.
+// ahead describes how far a clock is off.
 func ahead(d time.Duration) string {
 	word := "ahead"
 	if d < 0 {

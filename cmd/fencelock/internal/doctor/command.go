@@ -61,8 +61,8 @@ or worse; 64 usage, or a user that is refused; 69 store unavailable.`,
 	return cmd
 }
 
-// examineAll examines stores one after the other. One that cannot be looked at keeps no other from
-// it; its error decides the exit code.
+// examineAll examines stores one after the other. If one cannot be looked at, the others still are, and
+// its error decides the exit code.
 func examineAll(ctx context.Context, a *cli.App, stores []cli.Store, least Severity) error {
 	code := cli.ExitOK
 	for i, store := range stores {
@@ -92,8 +92,8 @@ func examineAll(ctx context.Context, a *cli.App, stores []cli.Store, least Sever
 	return cli.Exit(code)
 }
 
-// printReport prints what an examination of a store came to; name is that in the configuration. It is
-// sound if nothing as bad as least was found.
+// printReport prints the report of a store. name is its name in the configuration. The store is sound if
+// nothing as bad as least was found.
 func printReport(a *cli.App, name string, r *Report, least Severity) {
 	if a.JSON {
 		for _, f := range r.Findings {
@@ -137,14 +137,14 @@ func printReport(a *cli.App, name string, r *Report, least Severity) {
 	fmt.Fprintf(a.Out, "\n%s\n", r.verdict(least))
 }
 
-// advise prints why a finding matters and what to do, in lines that fit on a terminal.
+// advise prints why a finding matters and its remedy, in lines that fit on a terminal.
 func (f Finding) advise(a *cli.App) {
 	const width = 88
 	cli.Points(a.Out, 6, "why", cli.Folded(f.Why, width))
 	cli.Points(a.Out, 6, "mend", cli.Folded(f.Mend, width))
 }
 
-// printKinds prints everything that there is to find.
+// printKinds prints all findings that the doctor knows.
 func printKinds(a *cli.App) {
 	for _, k := range Kinds() {
 		if a.JSON {

@@ -1,10 +1,9 @@
 // Package doctor looks at the settings of a real server and tells which of them break what its
 // backend promises.
 //
-// It only asks. Nothing is written, no lock is taken, no schema is created; the one thing that a
-// server may notice besides connections is a ZooKeeper session, which is closed again. What it may
-// not ask, for want of rights, it reports as a finding of its own: not known to be wrong is not
-// sound.
+// It only asks. It writes nothing, takes no lock and creates no schema. Besides connections a server
+// may notice a ZooKeeper session, which the doctor closes. A question that the doctor has no right to
+// ask becomes a finding of its own, since an unknown setting may be a wrong one.
 package doctor
 
 import (
@@ -20,8 +19,9 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
-	_ "github.com/fencelock/fencelock/backend/all" // their openers check the URL
+	_ "github.com/fencelock/fencelock/backend/all" // the drivers' openers check the URL
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 // askMost bounds one question to one server.
@@ -48,7 +48,7 @@ type exam struct {
 	keys   url.Values
 	prefix string
 	ttl    time.Duration
-	mu     sync.Mutex // for what a client library does at once
+	mu     sync.Mutex // for the goroutines of a client library
 	report Report
 }
 
@@ -93,14 +93,17 @@ func (x *exam) run(ctx context.Context, rawURL string) (*Report, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
+		if core.TimedOut(err) && x.u.Host != "" { // the error may name no server
+			err = fmt.Errorf("no answer from %s: %w", x.u.Host, err)
+		}
 		return nil, cli.Unanswered(err)
 	}
 	x.report.sort()
 	return &x.report, nil
 }
 
-// read takes the URL apart. The driver itself checks it: it is opened with hosts at which nothing
-// is, for some drivers send something to their store as soon as they are opened.
+// read takes the URL apart. The driver itself checks it. It is opened with hosts that do not exist,
+// because some drivers send requests as soon as they are opened.
 func (x *exam) read(ctx context.Context, rawURL string) error {
 	var err error
 	if x.u, err = backend.ParseURL(rawURL); err != nil {
@@ -133,8 +136,8 @@ func (x *exam) read(ctx context.Context, rawURL string) error {
 	return nil
 }
 
-// elsewhere returns the URL with each of its hosts replaced by one at which nobody listens, and
-// what puts the real ones back into a message.
+// elsewhere returns the URL with an address without a server in place of each host, and a replacer
+// that puts the real hosts back into a message.
 func elsewhere(rawURL string) (string, *strings.Replacer) {
 	scheme, rest, _ := strings.Cut(rawURL, "://")
 	end := strings.IndexAny(rest, "/?#")

@@ -26,7 +26,7 @@ type etcdAnswer struct {
 	*clientv3.StatusResponse
 }
 
-// etcd examines a cluster: the members in the URL, and those that they name.
+// etcd examines a cluster: the members in the URL, and the members that they name.
 func (x *exam) etcd(ctx context.Context) error {
 	conf, err := x.etcdConfig()
 	if err != nil {
@@ -60,8 +60,8 @@ func (x *exam) etcd(ctx context.Context) error {
 	return x.etcdRights(ctx, client, answers)
 }
 
-// etcdAsk asks the hosts of the URL, and makes the client use those that vote. The error is that of
-// the last one if none answers.
+// etcdAsk asks the hosts of the URL, and makes the client use the voters among them. If no host answers, it
+// returns the error of the last one.
 func (x *exam) etcdAsk(ctx context.Context, c *clientv3.Client) (answers []etcdAnswer, err error) {
 	var voters []string
 	for _, host := range backend.Hosts(x.u, "2379") {
@@ -117,8 +117,8 @@ func (x *exam) etcdStatus(
 	return c.Status(ctx, x.etcdScheme()+host)
 }
 
-// etcdMembers checks who is in the cluster, and returns the answers of those that the URL does not
-// name.
+// etcdMembers checks the members of the cluster, and returns the answers of the members that the URL does
+// not name.
 func (x *exam) etcdMembers(
 	ctx context.Context, c *clientv3.Client, known []etcdAnswer,
 ) ([]etcdAnswer, error) {
@@ -175,7 +175,7 @@ func (x *exam) etcdMember(
 	return nil, where
 }
 
-// etcdStates checks what the members say of themselves.
+// etcdStates checks the members' answers about themselves.
 func (x *exam) etcdStates(answers []etcdAnswer) {
 	versions, alarms := map[string]bool{}, map[string]bool{}
 	led := false
@@ -216,8 +216,8 @@ func (x *exam) etcdStates(answers []etcdAnswer) {
 	}
 }
 
-// etcdRights checks that the user may read and write the keys of the prefix. Reading is tried. What
-// may be written is asked for.
+// etcdRights checks that the user may read and write the keys of the prefix. It tries to read, and looks
+// the right to write up in the user's roles.
 func (x *exam) etcdRights(ctx context.Context, c *clientv3.Client, answers []etcdAnswer) error {
 	ctx, cancel := context.WithTimeout(ctx, askMost)
 	defer cancel()
@@ -270,11 +270,11 @@ func (x *exam) etcdRights(ctx context.Context, c *clientv3.Client, answers []etc
 	return nil
 }
 
-// span is a range of keys: from, and up to but without end. An empty end is that of the single key,
-// "\x00" of all keys from there on.
+// span is a range of keys: from, and up to but without end. With an empty end it is the single key, with
+// "\x00" all keys from there on.
 type span struct{ from, end string }
 
-// covers reports whether the spans together have all of want.
+// covers reports whether the spans together have all keys of want.
 func covers(spans []span, want span) bool {
 	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
 	at := want.from
@@ -293,8 +293,8 @@ func covers(spans []span, want span) bool {
 	return false
 }
 
-// etcdMeaning returns an error as the exit code needs it: what another try cannot mend is
-// ErrInvalid.
+// etcdMeaning returns an error with the sentinel that the exit code needs: an error that another try cannot
+// mend becomes ErrInvalid.
 func etcdMeaning(err error) error {
 	for _, refused := range []error{
 		rpctypes.ErrAuthFailed, rpctypes.ErrUserEmpty, rpctypes.ErrPermissionDenied,

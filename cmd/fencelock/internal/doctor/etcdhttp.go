@@ -21,7 +21,7 @@ const (
 	dateStep = time.Second
 )
 
-// etcdHTTP asks a member what only its HTTP side tells: the time, and its command line.
+// etcdHTTP asks a member for the time and for its command line, which gRPC does not tell.
 func (x *exam) etcdHTTP(ctx context.Context, where string, secure *tls.Config) {
 	transport := &http.Transport{TLSClientConfig: secure.Clone()}
 	defer transport.CloseIdleConnections()
@@ -68,8 +68,7 @@ func (x *exam) etcdHTTP(ctx context.Context, where string, secure *tls.Config) {
 	x.etcdFlags(where, vars.Line)
 }
 
-// etcdFlags checks a member's command line. A file or the environment may say more, which cannot be
-// seen.
+// etcdFlags checks a member's command line. It cannot see the settings of a file or of the environment.
 func (x *exam) etcdFlags(where string, line []string) {
 	if argument(line, "config-file") != "" {
 		x.add("etcd-settings-unseen", where, "it has a --config-file")

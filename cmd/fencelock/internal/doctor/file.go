@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	// roomLeast is how much room must be left: a write makes a whole new state file beside the old
-	// one.
+	// roomLeast is how much room must be left: a write makes a whole new state file beside the old file.
 	roomLeast = 1 << 20
 	// filesLeast is how many files must still fit: three for each of the 64 buckets, and sockets.
 	filesLeast = 256
@@ -25,21 +24,21 @@ func (x *exam) memory(context.Context) error {
 	return nil
 }
 
-// volume is what a system tells of a file system.
+// volume describes a file system.
 type volume struct {
 	known    bool
 	network  string // its kind if machines share it
 	readOnly bool
 	free     uint64 // bytes
-	files    uint64 // that still fit
+	files    uint64 // more files that fit
 	counted  bool   // it has a limit of files
 }
 
 // fileFormat is the FORMAT file of the driver's version.
 const fileFormat = "fencelock file backend 1, 64 buckets\n"
 
-// readFile lets the driver check a file URL. With its path it would make the directory; without one it refuses the
-// URL for that, after all else.
+// readFile lets the driver check a file URL without its path: with the path the driver would make the directory.
+// The driver refuses a URL without a path, but checks all else before.
 func (x *exam) readFile(ctx context.Context) error {
 	bare := *x.u
 	bare.Path, bare.RawPath = "/", ""
@@ -51,7 +50,7 @@ func (x *exam) readFile(ctx context.Context) error {
 	return nil
 }
 
-// file examines the directory, or what it would be made in.
+// file examines the directory, or if it is missing its nearest parent.
 func (x *exam) file(context.Context) error {
 	dir := x.u.Path
 	if runtime.GOOS == "windows" && len(dir) > 2 && dir[2] == ':' {
@@ -85,7 +84,7 @@ func (x *exam) file(context.Context) error {
 	return nil
 }
 
-// fileFormat checks that the directory is one of the driver's version, or has nothing in it yet.
+// fileFormat checks that the directory has the driver's format, or none yet.
 func (x *exam) fileFormat(dir string) {
 	raw, err := os.ReadFile(filepath.Join(dir, "FORMAT"))
 	switch {

@@ -4,7 +4,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// networked are the file systems that several machines can write at once.
+// networked names the file systems that several machines can write at once.
 var networked = map[uint32]string{
 	unix.NFS_SUPER_MAGIC: "NFS", unix.SMB_SUPER_MAGIC: "SMB", unix.SMB2_SUPER_MAGIC: "SMB",
 	unix.CIFS_SUPER_MAGIC: "CIFS", unix.CEPH_SUPER_MAGIC: "Ceph", unix.AFS_SUPER_MAGIC: "AFS",

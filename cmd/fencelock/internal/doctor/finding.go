@@ -17,7 +17,7 @@ type Severity string
 const (
 	Broken Severity = "broken" // a promise does not hold as things are, or the backend is of no use
 	Risk   Severity = "risk"   // the promises hold until something happens: a crash, a failover
-	Unseen Severity = "unseen" // it could not be looked at, so nobody knows
+	Unseen Severity = "unseen" // it could not be looked at
 	Note   Severity = "note"   // good to know: no promise depends on it
 )
 
@@ -35,13 +35,13 @@ type Finding struct {
 	Setting  string   `json:"setting"` // by the store's own name where it has one
 	Value    string   `json:"value"`
 	Why      string   `json:"why"`  // which promise depends on it, and how
-	Mend     string   `json:"mend"` // what to do: a command where there is one
+	Mend     string   `json:"mend"` // the remedy: a command where there is one
 }
 
 //go:embed findings.yaml
 var findings []byte
 
-// Kinds returns everything that there is to find.
+// Kinds returns all findings that the doctor knows.
 func Kinds() []Finding {
 	var all []Finding
 	if err := yaml.Load(findings, &all, yaml.WithKnownFields()); err != nil {
@@ -67,10 +67,10 @@ func (x *exam) add(id, where, value string) {
 	x.report.Findings = append(x.report.Findings, f)
 }
 
-// Report is what an examination came to.
+// Report is the result of an examination.
 type Report struct {
 	Backend  string    // as in Traits: "redis", "postgres-row"
-	Servers  []string  // that were looked at, host:port each; of file the directory
+	Servers  []string  // host:port of each that was looked at; of file the directory
 	Findings []Finding // the worst first
 }
 
@@ -92,7 +92,7 @@ func (r *Report) Sound(s Severity) bool {
 	})
 }
 
-// sort puts the worst first, and of one severity those of one server together.
+// sort sorts the findings by severity, the worst first, and then by server.
 func (r *Report) sort() {
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
 		return cmp.Or(

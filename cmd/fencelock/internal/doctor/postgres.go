@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,9 +24,9 @@ import (
 const (
 	// usualConns is the size of the driver's pool where the URL does not say.
 	usualConns = 50
-	// statementLeast and lockLeast are timeouts that do not get into the driver's way.
+	// statementLeast and lockLeast are the shortest timeouts that do not disturb the driver.
 	statementLeast, lockLeast = 5 * time.Second, time.Second
-	// keepaliveMost is how long a vanished host's session may stay before anyone asks for it.
+	// keepaliveMost is how many seconds a vanished host's session may stay before the server probes it.
 	keepaliveMost = 60
 )
 
@@ -113,7 +114,7 @@ func (x *exam) connectPostgres(ctx context.Context) (*database, error) {
 	at.RawQuery = strings.ReplaceAll(keys.Encode(), "+", "%20") // pgx 5.12 reads a + as one
 	pool, err := pgxpool.ParseConfig(at.String())
 	if err != nil {
-		// The driver has read it; pgx's words may quote it.
+		// The driver has read it. pgx's error may quote it.
 		return nil, backend.Invalid("the URL cannot be read by pgx")
 	}
 	db := &database{config: pool.ConnConfig, pool: usualConns, row: x.keys.Get("mode") != "lease"}
@@ -126,7 +127,10 @@ func (x *exam) connectPostgres(ctx context.Context) (*database, error) {
 	if db.config.RuntimeParams["application_name"] == "" {
 		db.config.RuntimeParams["application_name"] = "fencelock doctor"
 	}
-	if !keys.Has("target_session_attrs") && severalHosts(db.config) {
+	other := func(f *pgconn.FallbackConfig) bool { // else it is the same host with or without TLS
+		return f.Host != db.config.Host || f.Port != db.config.Port
+	}
+	if !keys.Has("target_session_attrs") && slices.ContainsFunc(db.config.Fallbacks, other) {
 		x.add("postgres-hosts", "", "any, with several hosts")
 	}
 	if db.Conn, err = pgx.ConnectConfig(ctx, db.config); err != nil {
@@ -137,17 +141,6 @@ func (x *exam) connectPostgres(ctx context.Context) (*database, error) {
 		db.where = to.String()
 	}
 	return db, nil
-}
-
-// severalHosts reports whether a client has a choice; pgx also has fallbacks of one host, with and
-// without TLS.
-func severalHosts(c *pgx.ConnConfig) bool {
-	for _, f := range c.Fallbacks {
-		if f.Host != c.Host || f.Port != c.Port {
-			return true
-		}
-	}
-	return false
 }
 
 // postgresSettings checks settings as they are in force for a session of this role.
@@ -204,7 +197,7 @@ func short(ms string, least time.Duration) bool {
 	return err == nil && n > 0 && time.Duration(n)*time.Millisecond < least
 }
 
-// postgresStandbys checks what a failover would lose.
+// postgresStandbys checks that a failover would lose no locks.
 func (x *exam) postgresStandbys(ctx context.Context, db *database) error {
 	text, err := db.ask(ctx, "standbys")
 	if err != nil {
@@ -245,7 +238,7 @@ func (x *exam) postgresRoom(ctx context.Context, db *database) error {
 	return err
 }
 
-// postgresHolds checks that no lease and no waiter, of whatever schema, holds back vacuum for long.
+// postgresHolds checks that no lease and no waiter of any schema holds back vacuum for long.
 func (x *exam) postgresHolds(ctx context.Context, db *database) error {
 	text, err := db.ask(ctx, "holds", fmt.Sprintf("%d ms", x.hold.Milliseconds()))
 	if err != nil {
@@ -263,8 +256,8 @@ func (x *exam) postgresHolds(ctx context.Context, db *database) error {
 	return nil
 }
 
-// postgresMeaning returns an error as the exit code needs it: what another try cannot mend is
-// ErrInvalid. The server's own words are kept, pgx's are not: they may quote the URL.
+// postgresMeaning returns an error with the sentinel that the exit code needs: an error that another try
+// cannot mend becomes ErrInvalid. It keeps the server's message, but not pgx's, which may quote the URL.
 func postgresMeaning(err error) error {
 	if err == nil || backend.Final(err) {
 		return err
@@ -277,13 +270,14 @@ func postgresMeaning(err error) error {
 		}
 		return fmt.Errorf("the server answers: %s (%s)", answer.Message, answer.Code)
 	}
-	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		return errors.New("the PostgreSQL server cannot be reached: " + plainCause(err))
+	if at, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		host := net.JoinHostPort(at.Config.Host, strconv.Itoa(int(at.Config.Port)))
+		return fmt.Errorf("the PostgreSQL server at %s cannot be reached: %s", host, plainCause(err))
 	}
 	return err
 }
 
-// plainCause is the innermost error's text: a network error, without what pgx says around it.
+// plainCause is the text of the network error, or of the innermost error, without pgx's own text.
 func plainCause(err error) string {
 	if network, ok := errors.AsType[*net.OpError](err); ok {
 		return network.Error()

@@ -12,9 +12,9 @@ const rounds = 5
 
 // postgresPooler finds out whether a pooler is in between, and in which mode.
 //
-// A pooler gives its clients process ids of its own, so the id that the connection was greeted with
-// is not the server's. Two clients of one that pools sessions have two sessions for as long as they
-// are connected; where both are ever served by the same one, it pools transactions or statements.
+// A pooler gives its clients process ids of its own, so the id in the connection's greeting is not the
+// server's. If the pooler pools sessions, two clients have two sessions for as long as they are
+// connected. If both are ever served by one session, it pools transactions or statements.
 func (x *exam) postgresPooler(ctx context.Context, db *database) error {
 	mine, err := db.one(ctx, "SELECT pg_backend_pid()::text")
 	if err != nil {

@@ -49,7 +49,7 @@ func (x *exam) postgresSchema(ctx context.Context, db *database) error {
 		return err
 	}
 	create, usage := strings.HasPrefix(may, "true"), strings.HasSuffix(may, " true")
-	if !usage { // without it nobody can even ask what is there
+	if !usage { // the objects cannot be asked for without it
 		x.add("postgres-rights", db.where, "no USAGE on schema "+schema)
 		return nil
 	}

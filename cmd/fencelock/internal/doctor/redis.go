@@ -15,7 +15,7 @@ import (
 	"github.com/fencelock/fencelock/internal/release"
 )
 
-// crowded and brimming are the parts of a limit from which on it is near.
+// crowded and brimming are the parts of a limit above which a finding is made.
 const (
 	crowded  = 0.8
 	brimming = 0.9
@@ -27,15 +27,18 @@ func (x *exam) redis(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var c *goredis.Client
+	where := o.Addrs[0]
 	switch x.u.Scheme {
-	case "redis+sentinel":
-		return x.redisSentinel(ctx, o)
 	case "redis+cluster":
 		return x.redisCluster(ctx, o)
+	case "redis+sentinel":
+		where, c = x.askSentinels(ctx, o), goredis.NewFailoverClient(o.Failover())
+	default:
+		c = goredis.NewClient(o.Simple())
 	}
-	c := goredis.NewClient(o.Simple())
 	defer c.Close()
-	n, err := x.redisNode(ctx, c, o.Addrs[0])
+	n, err := x.redisNode(ctx, c, where)
 	if err != nil {
 		return err
 	}
@@ -56,7 +59,7 @@ type redisServer struct {
 	sample sample
 }
 
-// redisNode asks a server about itself and checks what every server that keeps locks must have.
+// redisNode asks a server about itself and makes the checks that apply to every server with locks.
 func (x *exam) redisNode(
 	ctx context.Context, c *goredis.Client, where string,
 ) (*redisServer, error) {
@@ -111,8 +114,7 @@ func (n *redisServer) ask(ctx context.Context, x *exam) error {
 	return nil
 }
 
-// setting returns a setting, from CONFIG or else from INFO under its name there; empty if neither
-// tells.
+// setting returns a setting from CONFIG, or else from INFO under its name there, or "".
 func (n *redisServer) setting(name, inInfo string) string {
 	if v := n.config[name]; v != "" {
 		return v
@@ -120,7 +122,7 @@ func (n *redisServer) setting(name, inInfo string) string {
 	return n.info[inInfo]
 }
 
-// redisServer checks a server by what it says of itself.
+// redisServer checks the version, memory and connections of a server.
 func (x *exam) redisServer(n *redisServer) {
 	if v := n.info["redis_version"]; v != "" && release.Older(v, x.least["redis"]) {
 		x.add("redis-version", n.where, v)
@@ -138,7 +140,7 @@ func (x *exam) redisServer(n *redisServer) {
 	}
 }
 
-// redisMemory checks what happens when the memory is full.
+// redisMemory checks the server's policy for a full memory.
 func (x *exam) redisMemory(n *redisServer) {
 	policy := n.setting("maxmemory-policy", "maxmemory_policy")
 	// 0: no limit, or unseen.
@@ -156,12 +158,12 @@ func (x *exam) redisMemory(n *redisServer) {
 }
 
 func (n *redisServer) number(name string) float64 {
-	v, _ := strconv.ParseFloat(n.info[name], 64) // 0 if it is not told
+	v, _ := strconv.ParseFloat(n.info[name], 64) // 0 if INFO does not have it
 	return v
 }
 
-// redisDurability checks that the server takes writes, and what a crash or a failover loses. For a
-// node of Redlock other rules hold.
+// redisDurability checks that the server takes writes, and that a crash or a failover loses no locks. Other
+// rules apply to a node of Redlock.
 func (x *exam) redisDurability(n *redisServer) {
 	if n.info["role"] == "slave" {
 		x.add("redis-read-only", n.where, n.replicaOf())
@@ -179,22 +181,7 @@ func (x *exam) redisDurability(n *redisServer) {
 	}
 }
 
-// redisSentinel examines the master that the sentinels name, and the sentinels.
-func (x *exam) redisSentinel(ctx context.Context, o *goredis.UniversalOptions) error {
-	where := x.askSentinels(ctx, o)
-	c := goredis.NewFailoverClient(o.Failover())
-	defer c.Close()
-	n, err := x.redisNode(ctx, c, where)
-	if err != nil {
-		return err
-	}
-	x.redisDurability(n)
-	x.redisRights(ctx, n, false)
-	return nil
-}
-
-// askSentinels checks that enough sentinels are up, and returns the master's address. Whether it
-// can be reached shows later.
+// askSentinels checks that enough sentinels are up, and returns the master's address.
 func (x *exam) askSentinels(ctx context.Context, o *goredis.UniversalOptions) string {
 	for _, host := range o.Addrs {
 		at := redisAt(*o, host)
@@ -259,7 +246,7 @@ func (x *exam) redisCluster(ctx context.Context, o *goredis.UniversalOptions) er
 	return nil
 }
 
-// replicaOf says whose replica a server is.
+// replicaOf names the master of a replica.
 func (n *redisServer) replicaOf() string {
 	return "replica of " + net.JoinHostPort(n.info["master_host"], n.info["master_port"])
 }
@@ -274,14 +261,13 @@ func (x *exam) redisSlots(clusterInfo string) {
 	}
 }
 
-// noPermission reports whether the server understood the question and does not answer it to this
-// user.
+// noPermission reports whether the server refuses a command to this user, or does not know it.
 func noPermission(err error) bool {
 	return err != nil && (goredis.HasErrorPrefix(err, "NOPERM") ||
 		strings.Contains(err.Error(), "unknown command"))
 }
 
-// firstWord is the code of a server's error, without what it quotes.
+// firstWord is the code of a server's error. The rest may quote keys and users.
 func firstWord(err error) string {
 	if strings.Contains(err.Error(), "unknown command") {
 		return "the server does not know it"
@@ -290,8 +276,8 @@ func firstWord(err error) string {
 	return code
 }
 
-// redisMeaning returns an error as the exit code needs it: what another try cannot mend is
-// ErrInvalid.
+// redisMeaning returns an error with the sentinel that the exit code needs: an error that another try cannot
+// mend becomes ErrInvalid.
 func redisMeaning(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:

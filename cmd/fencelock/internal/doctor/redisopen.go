@@ -7,8 +7,7 @@ import (
 	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
-// redisOptions are what a URL of Redis or Redlock says of the connections. The driver has checked
-// it.
+// redisOptions reads the connections' options from a URL of Redis or Redlock. The driver has checked it.
 func (x *exam) redisOptions() (*goredis.UniversalOptions, error) {
 	secure := x.u.Scheme == "rediss" || x.u.Scheme == "redlocks" || x.q.Bool("tls", false)
 	s, err := redisnode.ReadURL(x.u, x.q, askMost, secure, "use rediss:// or redlocks://")

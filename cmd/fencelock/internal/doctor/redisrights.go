@@ -8,18 +8,18 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// mayScript asks the server whether the user may do something, without doing it.
+// mayScript asks the server whether the user may run a command, without running it.
 const mayScript = `return redis.acl_check_cmd(unpack(ARGV)) and 1 or 0`
 
 // redisProbe is the name of the lock whose keys the rights are asked for. Nothing is written there.
 const redisProbe = "fencelock doctor"
 
-// scriptCommands are what runs a script.
+// scriptCommands are the commands that run a script.
 func scriptCommands(lock string) [][]string {
 	return [][]string{{"EVAL", "return 1", "1", lock}, {"EVALSHA", strings.Repeat("0", 40), "1", lock}}
 }
 
-// lockCommands are what the scripts of both drivers do with the lock's own key.
+// lockCommands are the commands of both drivers' scripts on the lock's own key.
 func lockCommands(lock string) [][]string {
 	return [][]string{
 		{"TIME"},
@@ -32,8 +32,8 @@ func lockCommands(lock string) [][]string {
 	}
 }
 
-// redisCommands are what the driver's scripts and requests do with the keys of a lock. "fl\0…" are
-// the keys that the driver keeps beside the lock's own.
+// redisCommands are the commands of the driver's scripts and requests on the keys of a lock. The driver keeps
+// the keys "fl\0…" beside the lock's own.
 func redisCommands(lock string) [][]string {
 	const ours = "fl\x00{0}"
 	return slices.Concat(scriptCommands(lock), lockCommands(lock), [][]string{
@@ -52,7 +52,7 @@ func redisCommands(lock string) [][]string {
 	})
 }
 
-// redlockCommands are the same of the Redlock driver, which needs no scripts where it has functions.
+// redlockCommands are the commands of the Redlock driver, which needs no scripts where it has functions.
 func redlockCommands(lock string, functions bool) [][]string {
 	const state = "fl\x00rl"
 	all := slices.Concat(lockCommands(lock), [][]string{
@@ -77,8 +77,8 @@ func redlockCommands(lock string, functions bool) [][]string {
 	return append(scriptCommands(lock), all...)
 }
 
-// mayFunctions reports whether the user may load functions and call them. There is none of that name, and no text is
-// no library.
+// mayFunctions reports whether the user may load functions and call them. It calls a function that does not exist,
+// and loads an empty text, which is no library.
 func mayFunctions(ctx context.Context, c *goredis.Client) bool {
 	call, load := c.FCall(ctx, "fencelock_doctor", nil).Err(), c.FunctionLoad(ctx, "").Err()
 	return goredis.HasErrorPrefix(call, "Function not found") && !noPermission(load)
@@ -94,7 +94,7 @@ func (x *exam) redisRights(ctx context.Context, n *redisServer, cluster bool) {
 	}
 	if x.prefix == "" {
 		x.add("redis-prefix", n.where, "empty")
-		operator = append(operator, []string{"GETRANGE", redisProbe, "0", "0"}) // an application's strings stand there
+		operator = append(operator, []string{"GETRANGE", redisProbe, "0", "0"}) // an application may have strings there
 	}
 	x.askRights(ctx, n, redisCommands(x.prefix+redisProbe), channels, operator)
 }
@@ -119,13 +119,13 @@ func (x *exam) askRights(ctx context.Context, n *redisServer, keys, channels, op
 	}
 }
 
-// mayNot returns which commands the user may not do; false if the server cannot tell. scripts: the driver needs them
-// as well.
+// mayNot returns the commands that the user may not run; false if the server cannot tell. scripts says that the
+// driver needs scripts as well.
 func mayNot(
 	ctx context.Context, c *goredis.Client, script string, commands [][]string, scripts bool,
 ) (refused []string, told bool) {
 	replies := make([]*goredis.Cmd, len(commands))
-	// An error of one command is that command's, and looked at below.
+	// The loop below looks at the error of each command.
 	_, _ = c.Pipelined(ctx, func(p goredis.Pipeliner) error {
 		for i, command := range commands {
 			args := make([]any, len(command))

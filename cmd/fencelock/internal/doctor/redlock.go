@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -13,8 +14,8 @@ import (
 	"github.com/fencelock/fencelock/backend"
 )
 
-// fewNodes reports whether the URL has a number of Redlock nodes that the driver refuses. That is a
-// finding, not an unreadable URL.
+// fewNodes reports whether the URL has a number of Redlock nodes that the driver refuses. The doctor makes a
+// finding of it.
 func (x *exam) fewNodes() bool {
 	if !strings.HasPrefix(x.u.Scheme, "redlock") {
 		return false
@@ -23,7 +24,7 @@ func (x *exam) fewNodes() bool {
 	return n < 3 || n%2 == 0
 }
 
-// redlock examines each node by itself, and then what they have in common.
+// redlock examines each node by itself, and then compares them.
 func (x *exam) redlock(ctx context.Context) error {
 	o, err := x.redisOptions()
 	if err != nil {
@@ -42,10 +43,10 @@ func (x *exam) redlock(ctx context.Context) error {
 		defer c.Close()
 		n, err := x.redisNode(ctx, c, host)
 		if err != nil {
-			down = err
 			if backend.Final(err) {
 				return err
 			}
+			down = errors.Join(down, fmt.Errorf("%s: %w", host, err))
 			x.add("redlock-down", host, "no answer")
 			continue
 		}
@@ -63,7 +64,7 @@ func (x *exam) redlock(ctx context.Context) error {
 	return nil
 }
 
-// redlockNode checks what a node must have besides what every server must.
+// redlockNode makes the checks that apply to Redlock nodes alone.
 func (x *exam) redlockNode(ctx context.Context, n *redisServer) error {
 	if n.info["role"] == "slave" {
 		x.add("redlock-replica", n.where, n.replicaOf())

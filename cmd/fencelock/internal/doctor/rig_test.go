@@ -215,3 +215,25 @@ func TestUnavailable(t *testing.T) {
 	}
 	refused(t, "redlock://"+closedPort(t)+","+closedPort(t)+","+closedPort(t), "", backend.ErrUnavailable)
 }
+
+// A server that takes connections and says nothing is named.
+func TestSilent(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0") // the system takes the connections
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	at := l.Addr().String()
+	for _, format := range []string{
+		"redis://u:s3cret@%s", "redis+sentinel://%s/main", "redis+cluster://%s", "redlock://%s,127.0.0.1:1,127.0.0.2:1",
+		"etcd://%s", "etcd://u:s3cret@%s", "zookeeper://%s", "postgres://u:s3cret@%s/db",
+	} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			_, err := Examine(t.Context(), fmt.Sprintf(format, at))
+			if !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), at) ||
+				strings.Contains(err.Error(), "s3cret") {
+				t.Errorf("got %v, want ErrUnavailable with %s and no password", err, at)
+			}
+		})
+	}
+}

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// fewConns is a limit of connections of one address that a few programs on a host use up.
+	// fewConns is a limit of connections from one address that is low for several programs on a host.
 	fewConns = 10
 	// shortSession is below what servers grant by default. The client library waits for it seven
 	// times as long.
@@ -26,7 +26,7 @@ const (
 	heavySession = 1 << 20
 	// dumpMost bounds what is read of an answer.
 	dumpMost = 64 << 20
-	// notServing is what a server says that has no quorum.
+	// notServing is the answer of a server without a quorum.
 	notServing = "not currently serving requests"
 )
 
@@ -58,7 +58,7 @@ func (x *exam) zookeeper(ctx context.Context) (err error) {
 	return x.zooSession(ctx)
 }
 
-// zooServer asks one server. up: it may be serving.
+// zooServer asks one server. up says that it may be serving.
 func (x *exam) zooServer(ctx context.Context, host string) (up bool, err error) {
 	var answer string
 	fastest := askMost
@@ -120,7 +120,7 @@ func (x *exam) zooServer(ctx context.Context, host string) (up bool, err error) 
 	return true, nil
 }
 
-// number is a number of a server's settings; 0 if it tells none.
+// number reads a number of a server's settings; 0 if there is none.
 func number(text string) int {
 	n, _ := strconv.Atoi(text)
 	return n
@@ -225,8 +225,8 @@ func (x *exam) zooSession(ctx context.Context) error {
 	return x.zooRights(ctx, s)
 }
 
-// zooClock reads the server's clock from its list of connections: when it began the session that
-// was just opened.
+// zooClock reads the server's clock from its list of connections, which has the time when the session s
+// began.
 func (x *exam) zooClock(ctx context.Context, s *zooSession) {
 	text, err := x.fourLetters(ctx, s.Server(), "cons")
 	_, rest, found := strings.Cut(text, "sid=0x"+strconv.FormatUint(uint64(s.SessionID()), 16)+",")
@@ -240,7 +240,7 @@ func (x *exam) zooClock(ctx context.Context, s *zooSession) {
 	x.judge(s.Server(), sample{time.UnixMilli(ms).Sub(s.opened.Add(s.took / 2)), s.took}, 0)
 }
 
-// zooEnsemble checks who votes.
+// zooEnsemble checks the number of voters.
 func (x *exam) zooEnsemble(ctx context.Context, s *zooSession) error {
 	data, err := zooAsk(ctx, func() ([]byte, error) {
 		data, _, err := s.Get("/zookeeper/config")

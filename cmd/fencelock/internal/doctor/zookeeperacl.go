@@ -21,12 +21,12 @@ import (
 type zooSession struct {
 	*zk.Conn
 	granted time.Duration // the timeout that the server grants
-	opened  time.Time     // by our clock, when it was about to begin
-	took    time.Duration // until it was there
+	opened  time.Time     // by our clock, just before the request
+	took    time.Duration // until the grant
 }
 
-// greeting reads from a connection what the client library does not tell: the first frame is the
-// server's answer to the request for a session, with the timeout in its bytes 8 to 11.
+// greeting keeps the beginning of a connection's first frame, which the client library does not tell. The
+// frame is the server's answer to the request for a session, with the timeout in its bytes 8 to 11.
 type greeting struct {
 	net.Conn
 	head *[]byte
@@ -125,8 +125,7 @@ func zooAsk[T any](ctx context.Context, call func() (T, error)) (T, error) {
 	}
 }
 
-// zooRights checks that the user may do everything with the nodes of the prefix, and make those
-// that are missing.
+// zooRights checks that the user has all rights on the nodes of the prefix, and may make missing nodes.
 func (x *exam) zooRights(ctx context.Context, s *zooSession) error {
 	root := strings.TrimSuffix(x.u.Path, "/") + "/" + zooName(x.prefix)
 	for _, node := range []string{"", "/locks", "/tokens", "/tokens/00", "/done", "/clients"} {
@@ -171,8 +170,8 @@ func (x *exam) allowed(acl []zk.ACL, need int32) bool {
 		switch {
 		case a.Scheme == "world":
 		case a.Scheme == "digest" && name != "" && (a.ID == id || a.ID == name+":x"):
-			// :x hides the digest from who may not administer.
-		case a.Scheme == "ip": // what the servers take our address for is not known
+			// ":x" stands for a digest that only an administrator sees.
+		case a.Scheme == "ip": // our address, as the servers see it, is not known
 		default:
 			continue
 		}

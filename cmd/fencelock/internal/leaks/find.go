@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// standStill is for how long a migration's clients must have been silent.
+	// standStill is how long a migration's clients must have been silent.
 	standStill = 10 * time.Minute
-	// changing is how long a change of a gate that is kept in several places may take.
+	// changing is how long a change of a gate may take. Some stores keep a gate in several places.
 	changing = time.Minute
 	// gatesMost bounds the look at the gates of all stores.
 	gatesMost = 10 * time.Second
-	// recheck is the pause between two looks at a queue that nobody seems to take care of.
+	// recheck is the pause between two looks at a queue whose lock is free.
 	recheck = 500 * time.Millisecond
 )
 
@@ -29,11 +29,11 @@ const (
 type site struct {
 	name   string // in the configuration; empty for a URL
 	locks  *fencelock.Locker
-	driver backend.Driver // what locks works with
+	driver backend.Driver // of locks
 }
 
-// openSites opens the store of the URL, or every store of the configuration: by itself, for a
-// migration's client would take part in it.
+// openSites opens the store of the URL, or every store of the configuration. It opens the stores of a
+// migration one by one, because the migration's client would take part in it.
 func openSites(ctx context.Context, a *cli.App) ([]site, error) {
 	all, err := a.Stores(nil)
 	if err != nil {
@@ -51,7 +51,7 @@ func openSites(ctx context.Context, a *cli.App) ([]site, error) {
 	return sites, nil
 }
 
-// of says of which backend of the configuration an error is.
+// of adds the name of the backend in the configuration to an error.
 func of(name string, err error) error {
 	if name == "" {
 		return err
@@ -82,7 +82,7 @@ func closeSites(sites []site) {
 	all.Wait()
 }
 
-// leak is one thing that nobody will clean up.
+// leak is a lock, queue or gate that stays until an operator removes it.
 type leak struct {
 	kind string // lock, queue or gate
 	site string
@@ -102,7 +102,7 @@ type finder struct {
 	finished []string // migrations
 }
 
-// look searches every store. What it returns is sorted.
+// look searches every store. Its result is sorted.
 func (f *finder) look(ctx context.Context) ([]leak, error) {
 	var found []leak
 	for _, s := range f.sites {
@@ -137,9 +137,9 @@ func (f *finder) lookAt(ctx context.Context, s site) ([]leak, error) {
 	return append(found, orphans...), err
 }
 
-// untaken returns which of these names stay free although somebody waits for them, for longer than
-// a dead waiter may delay the others. Between a release and the next grant that is normal, so it
-// must be so at every look.
+// untaken returns the names that stay free although they have waiters, for longer than a dead waiter
+// may delay the others. That is normal between a release and the next grant, so a name must be free at
+// every look.
 func untaken(ctx context.Context, s site, suspects []string) ([]leak, error) {
 	patience := s.locks.Traits().DeadWaiter + time.Second
 	infos := map[string]fencelock.Info{}
@@ -171,8 +171,8 @@ func untaken(ctx context.Context, s site, suspects []string) ([]leak, error) {
 	return found, nil
 }
 
-// gates looks at the gates of all stores. A closed gate whose migration has an open one elsewhere
-// is the tombstone that it is meant to be.
+// gates looks at the gates of all stores. A closed gate is no leak if its migration has an open gate in
+// another store.
 func (f *finder) gates(ctx context.Context) ([]leak, error) {
 	ctx, cancel := context.WithTimeout(ctx, gatesMost)
 	defer cancel()

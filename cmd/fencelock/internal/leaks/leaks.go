@@ -91,9 +91,9 @@ func (w *watch) run(ctx context.Context) error {
 	for {
 		found, err := w.finder.look(ctx)
 		switch {
-		case ctx.Err() != nil && !w.looked: // nobody knows
+		case ctx.Err() != nil && !w.looked: // there is no result yet
 			return ctx.Err()
-		case ctx.Err() != nil: // interrupted: that is how it ends
+		case ctx.Err() != nil: // a signal is the usual end
 			return exitIfAny(w.seen)
 		case err != nil && !w.looked:
 			return err

@@ -21,7 +21,7 @@ type leakJSON struct {
 	*gateJSON
 }
 
-// gateJSON is what a gate has besides.
+// gateJSON has the keys of a gate.
 type gateJSON struct {
 	Scope string            `json:"scope"`
 	State backend.GateState `json:"state"`
@@ -41,7 +41,7 @@ func (l leak) json() leakJSON {
 	return j
 }
 
-// place is where a leak is and what it is called.
+// place returns the backend and the name of a leak.
 func (l leak) place() string {
 	name := cli.Safe(l.name)
 	if l.gate != nil {
@@ -76,7 +76,7 @@ func printLeaks(a *cli.App, found []leak) {
 	cli.Table(a.Out, rows...)
 }
 
-// printChanges prints what is found and what is gone since the last look.
+// printChanges prints the leaks that were found or have gone since the last look.
 func printChanges(a *cli.App, before, now []leak) {
 	at := time.Now()
 	print := func(event string, some, others []leak) {

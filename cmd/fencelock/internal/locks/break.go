@@ -15,12 +15,12 @@ import (
 	"github.com/fencelock/fencelock/internal/meant"
 )
 
-// Breaking says what breaking means, wherever it is asked for.
+// Breaking explains a break. The help, the question and the refusal show it.
 const Breaking = `Breaking frees the lock although its holder may still be at work: until that
 holder has noticed, two may work at once, unless what they work on checks the
 fencing token.`
 
-// Broken is the answer to a break, as JSON has it. Its keys are stable.
+// Broken is the answer to a break in JSON. Its keys are stable.
 type Broken struct {
 	Name   string          `json:"name"`
 	Broken bool            `json:"broken"` // false: it was free already
@@ -29,7 +29,7 @@ type Broken struct {
 	Hold   string          `json:"hold,omitempty"` // the one that was broken, of several
 }
 
-// breaking is what the flags of break say.
+// breaking has the flags of break.
 type breaking struct {
 	a            *cli.App
 	name, hold   string // hold: only this one of several
@@ -117,7 +117,7 @@ func (b *breaking) free(ctx context.Context, locks *fencelock.Locker) error {
 	return nil
 }
 
-// mayBreak refuses what is not ours without --foreign.
+// mayBreak refuses a lock of another program without --foreign.
 func (b *breaking) mayBreak(locks *fencelock.Locker, i fencelock.Info) error {
 	switch {
 	case !Foreign(i) || b.foreign:
@@ -131,8 +131,8 @@ func (b *breaking) mayBreak(locks *fencelock.Locker, i fencelock.Info) error {
 		"--foreign.", cli.Safe(b.name))
 }
 
-// whole breaks the lock as info shows it, also where that is free: a store may know of half a lock. With --yes nobody
-// has answered for that holder, and the next one is broken in its place. It returns what it broke.
+// whole breaks the hold that info shows, also if info is free, because a store may know of half a lock. With --yes
+// no answer was about that hold, so whole breaks a later hold too. It returns the hold that it broke.
 func (b *breaking) whole(ctx context.Context, locks *fencelock.Locker, info fencelock.Info) (fencelock.Info, error) {
 	err := locks.Break(meant.With(ctx, info), b.name)
 	gone, ok := errors.AsType[*meant.GoneError](err)
@@ -151,16 +151,16 @@ func (b *breaking) whole(ctx context.Context, locks *fencelock.Locker, info fenc
 	return gone.Now, nil
 }
 
-// Foreign reports whether a lock is held by what is no Fencelock's.
+// Foreign reports whether a lock is held, but not by Fencelock.
 func Foreign(i fencelock.Info) bool { return i.Held && i.Owner == "" && i.Token == 0 }
 
-// InTransaction reports whether a foreign lock of the store is one of a database transaction.
+// InTransaction reports whether a foreign lock of the store belongs to a database transaction.
 func InTransaction(locks *fencelock.Locker) bool {
 	name := locks.Traits().Name
 	return name == "postgres-row" || name == "postgres-advisory"
 }
 
-// one makes what is said of a lock what is said of the hold that is meant, or of none.
+// one changes info from the lock to the hold of --hold, or to a free lock if there is no such hold.
 func (b *breaking) one(i *fencelock.Info) {
 	at := slices.IndexFunc(i.Holds, func(h fencelock.Held) bool { return h.ID == b.hold })
 	if at < 0 {

@@ -211,8 +211,7 @@ func (m migration) end(
 	return nil
 }
 
-// storeError gives an error of package migrate its exit code: "no" for what speaks against the
-// step.
+// storeError gives an error of package migrate its exit code: ExitNo if something speaks against the step.
 func storeError(err error) error {
 	switch {
 	case errors.Is(err, backend.ErrInvalid):
@@ -223,7 +222,7 @@ func storeError(err error) error {
 	return cli.Unanswered(err)
 }
 
-// migration is one of the configuration.
+// migration is a migration of the configuration.
 type migration struct {
 	name     string
 	phase    backend.Phase
@@ -277,10 +276,10 @@ func find(a *cli.App, args []string) (migration, error) {
 	return m, nil
 }
 
-// answerMost bounds what the two stores may take to answer: to list all that is held may take a while.
+// answerMost bounds how long the two stores may take to answer. A list of all locks may take a while.
 const answerMost = time.Minute
 
-// connected returns a command's RunE that does something with both stores of a migration, for so long at the most.
+// connected returns a command's RunE. It calls do with both stores of a migration, and a ctx that ends after most.
 func connected(
 	a *cli.App, most time.Duration, do func(context.Context, migration) error,
 ) func(*cobra.Command, []string) error {

@@ -13,10 +13,10 @@ import (
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
 
-// phases are all, in the order of the deploys.
+// phases are all phases in the order of the deploys.
 var phases = []backend.Phase{backend.PhaseFrom, backend.PhaseBoth, backend.PhaseTo}
 
-// Plan is what "migrate plan" says. Its keys are stable.
+// Plan is the output of "migrate plan". Its keys are stable.
 type Plan struct {
 	Migration string                        `json:"migration"`
 	From      string                        `json:"from"`
@@ -26,7 +26,7 @@ type Plan struct {
 	Promises  map[backend.Phase]planPromise `json:"promises"`
 }
 
-// planPromise is what names are promised in a phase.
+// planPromise has the promises to names in a phase.
 type planPromise struct {
 	Fencing      string `json:"fencing"`
 	FIFO         bool   `json:"fifo"`
@@ -76,13 +76,13 @@ Do not skip a phase: a program that is two phases away from another is refused i
 `, cli.Safe(p.From), cli.Safe(p.To))
 }
 
-// Status is what "migrate status --json" prints. Its keys are stable.
+// Status is the output of "migrate status --json". Its keys are stable.
 type Status struct {
 	Migration string                     `json:"migration"`
 	From      sideOut                    `json:"from"`
 	To        sideOut                    `json:"to"`
 	Clients   []clientOut                `json:"clients"`
-	Against   map[backend.Phase][]string `json:"against"` // what speaks against deploying a phase
+	Against   map[backend.Phase][]string `json:"against"` // reasons against deploying a phase
 	Done      bool                       `json:"done"`
 	Finished  bool                       `json:"finished"`  // "migrate finish" has sealed it
 	Cancelled bool                       `json:"cancelled"` // by "migrate cancel"
@@ -146,7 +146,7 @@ func gateWord(s migrate.Side) string {
 	return string(s.Gate.State)
 }
 
-// gateMeans says whom a gate lets in.
+// gateMeans describes the clients that a gate lets in.
 func gateMeans(s migrate.Side, old bool) string {
 	switch word := gateWord(s); {
 	case word == "none" && old:
@@ -215,7 +215,8 @@ func printStatus(w io.Writer, m migration, st migrate.Status, now time.Time) {
 	}
 }
 
-// safeText is a message that may hold what others wrote: what could steer a terminal is left out.
+// safeText returns a message with ? in place of characters that could steer a terminal. Another program
+// may have written a part of it.
 func safeText(s string) string {
 	return strings.Map(func(r rune) rune {
 		if strconv.IsPrint(r) {

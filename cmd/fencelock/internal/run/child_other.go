@@ -19,7 +19,7 @@ func launch(cmd *exec.Cmd, ready func(pid int) error) error {
 
 // await reports the end of the command.
 func (c *child) await() {
-	_ = c.cmd.Wait() // the code says it all
+	_ = c.cmd.Wait() // the exit code tells
 	c.events <- childEnd{code: c.cmd.ProcessState.ExitCode()}
 }
 
@@ -31,7 +31,7 @@ func (c *child) forward(os.Signal) {}
 // terminate has no gentle form here.
 func (c *child) terminate() {}
 
-// kill ends the command itself, not what it started.
+// kill ends the command itself, but not its children.
 func (c *child) kill() { _ = c.cmd.Process.Kill() }
 
 func (c *child) alive() bool { return false }

@@ -31,7 +31,7 @@ func (c *child) await() {
 		_, err := syscall.Wait4(c.cmd.Process.Pid, &ws, syscall.WUNTRACED, nil)
 		switch {
 		case err == syscall.EINTR:
-		case err != nil: // it was reaped by somebody else: there is no code any more
+		case err != nil: // another part of the process has reaped it, and its code is gone
 			c.events <- childEnd{code: cli.ExitSignal + int(syscall.SIGKILL)}
 			return
 		case ws.Stopped():
@@ -64,7 +64,7 @@ func (c *child) echo(sig syscall.Signal) {
 // signal sends a signal to the whole group.
 func (c *child) signal(s os.Signal) { _ = syscall.Kill(-c.group, s.(syscall.Signal)) }
 
-// forward sends the whole group a signal that we got; one that is stopped must run to end by it.
+// forward sends a signal of ours to the whole group. A stopped process must run to end by it.
 func (c *child) forward(s os.Signal) {
 	c.signal(s)
 	if s != syscall.SIGUSR1 && s != syscall.SIGUSR2 {
@@ -75,21 +75,21 @@ func (c *child) forward(s os.Signal) {
 // terminate asks the whole group to end.
 func (c *child) terminate() { c.forward(syscall.SIGTERM) }
 
-// kill ends the whole group, as far as it is ours.
+// kill kills the processes of the group that belong to our user.
 func (c *child) kill() { c.denied = syscall.Kill(-c.group, syscall.SIGKILL) == syscall.EPERM }
 
 // alive reports whether anything is left of the group.
 func (c *child) alive() bool { return syscall.Kill(-c.group, 0) != syscall.ESRCH }
 
-// end takes the terminal back and waits for what copies the command's output.
+// end takes the terminal back and waits until the command's output has been copied.
 func (c *child) end() {
 	c.term.take()
 	_ = c.cmd.Wait() // await has its status already
 }
 
-// suspend follows the command that was stopped on its terminal. Where that is because it asks for the terminal and we
-// have it, it gets it. Otherwise (Ctrl-Z) our own job stops too, so that the shell sees it, and goes on when the shell
-// continues it, if look finds that the lease allows that.
+// suspend handles a stop of the command by its terminal. If the command asks for the terminal and we have it, the
+// command gets it. Otherwise (Ctrl-Z) our own job stops too, so that the shell sees it. When the shell continues our
+// job, the command goes on, if look finds that the lease allows it.
 func (c *child) suspend(asks bool, look func() time.Duration) {
 	asks = asks && !c.term.given
 	if !asks || !c.term.mine() {
@@ -109,7 +109,7 @@ func (c *child) suspend(asks bool, look func() time.Duration) {
 	c.signal(syscall.SIGCONT)
 }
 
-// listen begins to hear of Ctrl-Z, which reaches us where the command has no terminal.
+// listen begins to take Ctrl-Z, which reaches us if the command has no terminal.
 func (c *child) listen() {
 	if c.term != nil && !signal.Ignored(syscall.SIGTSTP) {
 		signal.Notify(c.typed, syscall.SIGTSTP)

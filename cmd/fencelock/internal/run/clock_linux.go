@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootClock is a clock that two processes of this machine share, that nobody
-// sets, and that goes on while the machine sleeps.
+// bootClock is a clock that all processes of this machine share. It cannot be set, and it goes on
+// while the machine sleeps.
 func bootClock() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail since Linux 2.6.39

@@ -7,13 +7,13 @@ import (
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
 
-// events prints what happens to a run as JSON lines on stderr, if asked to.
+// events prints the events of a run as JSON lines on stderr, with --json.
 type events struct {
 	a     *cli.App
 	lease *fencelock.Lease
 }
 
-// Event is one line of it.
+// Event is one such line.
 type Event struct {
 	At       time.Time       `json:"at"`
 	Event    string          `json:"event"`
@@ -45,10 +45,6 @@ func (e events) acquired(backend string, waited time.Duration) {
 	e.emit(v)
 }
 
-func (e events) released() { e.emit(Event{Event: "released"}) }
-
 func (e events) lost(err *fencelock.LostError) {
 	e.emit(Event{Event: "lost", Reason: err.Reason.String()})
 }
-
-func (e events) exit(code int) { e.emit(Event{Event: "exit", Code: &code}) }

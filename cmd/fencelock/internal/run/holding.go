@@ -11,8 +11,8 @@ import (
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
 
-// holding is a command under a lease. It sees to it that no process of the
-// command's group lives when the lease ends.
+// holding is a command under a lease. It ends every process of the command's
+// group before the lease ends.
 //
 // Time runs backwards from the Deadline, which renewals move:
 //
@@ -20,10 +20,10 @@ import (
 //	──────────┼────────────────┼──────────┤
 //	           ≤ --kill-after    safety
 //
-// At term, if no renewal has moved the Deadline, the group gets TERM, at kill
-// KILL. The keeper, another process, kills at that moment too, in case this one is
-// stopped. A lease that is lost at once (broken by an operator) gives TERM
-// at once, and KILL after --kill-after, but no later than above.
+// If no renewal has moved the Deadline, the group gets TERM at term, and KILL at
+// kill. The keeper, another process, kills at that moment too, in case this process
+// is stopped. If an operator breaks the lease, the group gets TERM at once, and KILL
+// after --kill-after, but no later than above.
 type holding struct {
 	a         *cli.App
 	lease     *fencelock.Lease
@@ -37,29 +37,29 @@ type holding struct {
 
 	child    *child
 	keeper   *keeper
-	deadline time.Time     // as it was seen last
-	span     time.Duration // the longest time for which the lease was seen to be trusted
+	deadline time.Time     // at the last look
+	span     time.Duration // the longest time from a look to the Deadline
 	killAt   time.Time     // set with lost
-	keeperAt time.Time     // when the keeper kills, as it was told last
+	keeperAt time.Time     // when the keeper kills, by the last message to it
 }
 
 const (
 	// mostSafety is how long before the Deadline KILL is sent at the earliest.
 	mostSafety = 250 * time.Millisecond
-	// lookEvery bounds how long a sleep of the machine, or a moved Deadline, is
-	// not noticed: timers stand still while the machine sleeps.
+	// lookEvery bounds the time until run notices a moved Deadline, or a sleep of
+	// the machine: timers stand still meanwhile.
 	lookEvery = 500 * time.Millisecond
 )
 
-// goesOn is said of a command that could not be ended.
+// goesOn is the message about a command that could not be ended.
 const goesOn = "goes on without the lock"
 
-// errKeeper: the command may not run, for nothing would end it in time.
+// errKeeper means that the command must not run, because nothing would end it in time.
 var errKeeper = errors.New("the helper process that ends the command with this one does not start")
 
-// margins says how long before the Deadline TERM and KILL are sent when a lease is
-// trusted for span after each renewal: together at most a third of it, since the
-// first try to renew comes after a third.
+// margins returns how long before the Deadline TERM and KILL are sent when a lease is
+// trusted for span after each renewal. TERM is sent in the last third of span at the
+// earliest, since the first try to renew comes after a third.
 func margins(killAfter, span time.Duration) (term, kill time.Duration) {
 	kill = min(mostSafety, span/10)
 	return min(killAfter, max(span/3-kill, 0)) + kill, kill
@@ -111,8 +111,8 @@ func (h *holding) run(cmd *exec.Cmd, sigs <-chan os.Signal) (int, error) {
 	}
 }
 
-// look compares the lease with the clock, does what is due, and returns when to
-// look again.
+// look compares the lease with the clock, sends the signals that are due, and
+// returns the time until the next look.
 func (h *holding) look() time.Duration {
 	now := time.Now()
 	if h.lost == nil {
@@ -133,10 +133,10 @@ func (h *holding) look() time.Duration {
 	if h.child.kill(); h.child.denied && !told {
 		h.a.Warn("%s: %v; the command is another user's, and %s", cli.Safe(h.lease.Name()), h.lost, goesOn)
 	}
-	return 50 * time.Millisecond // again, for what was just being born
+	return 50 * time.Millisecond // again, for processes that were just being started
 }
 
-// observe takes in that a renewal has moved the Deadline, and tells the keeper.
+// observe reads the Deadline, and tells the keeper if a renewal has moved it.
 func (h *holding) observe(now time.Time) {
 	d := h.lease.Deadline()
 	if d.Equal(h.deadline) {
@@ -148,15 +148,15 @@ func (h *holding) observe(now time.Time) {
 	h.keeper.until(h.keeperAt)
 }
 
-// kept notes that the keeper has ended the command: it may not have been told in time that a renewal has
-// moved the Deadline.
+// kept notes that the keeper has ended the command: the message that a renewal has moved the Deadline may have
+// reached it too late.
 func (h *holding) kept(code int, now time.Time) {
 	if h.lost == nil && code == cli.ExitSignal+int(syscall.SIGKILL) && now.After(h.keeperAt) {
 		h.begin(now, &fencelock.LostError{Reason: h.nearing()})
 	}
 }
 
-// nearing says why no renewal moves the Deadline any more.
+// nearing returns the reason why no renewal moves the Deadline.
 func (h *holding) nearing() fencelock.Reason {
 	const slack = 100 * time.Millisecond // between the engine's moment and granted
 	if h.maxHold > 0 && h.deadline.After(h.granted.Add(h.maxHold-slack)) {
@@ -182,7 +182,7 @@ func (h *holding) begin(now time.Time, why error) {
 	h.events.lost(h.lost)
 }
 
-// endGroup ends, after the command itself, what is left of its group if the lease was lost.
+// endGroup ends the rest of the group after the end of the command itself, if the lease was lost.
 func (h *holding) endGroup() {
 	if h.lost == nil {
 		return

@@ -18,10 +18,10 @@ import (
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
 
-// A keeper is a second process that kills the command's group when this one
+// A keeper is a second process that kills the command's group when this process
 // cannot: at once when this process is gone, and just before the lease ends when
-// this process is stopped. They share a pipe, whose end this process's death closes.
-// The keeper has a session of its own, so that what is typed on the terminal does not reach it.
+// this process is stopped. They share a pipe, and this process's death closes it.
+// The keeper has a session of its own, so that keys of the terminal do not reach it.
 //
 // The messages are lines: "group N", and "until T" in nanoseconds of bootClock. The
 // keeper answers the first of them with a byte: it is on watch.
@@ -63,7 +63,7 @@ func startKeeper() (*keeper, error) {
 	return k, nil
 }
 
-// watch tells it the command's group, and returns when it is on watch.
+// watch tells the keeper the command's group, and returns when the keeper is on watch.
 func (k *keeper) watch(group int) error {
 	k.say("group %d", group)
 	_ = k.ready.SetReadDeadline(time.Now().Add(mostStart))
@@ -76,10 +76,10 @@ func (k *keeper) watch(group int) error {
 // mostStart bounds how long a keeper may take to start.
 const mostStart = 10 * time.Second
 
-// until tells it when the group must be dead.
+// until tells the keeper when the group must be dead.
 func (k *keeper) until(t time.Time) { k.say("until %d", int64(bootClock()+time.Until(t))) }
 
-// dismiss ends it before it can see the end of the pipe.
+// dismiss ends the keeper before it can see the end of the pipe.
 func (k *keeper) dismiss() {
 	_ = k.cmd.Process.Kill()
 	_ = k.w.Close()
@@ -87,8 +87,8 @@ func (k *keeper) dismiss() {
 	_ = k.cmd.Wait() // killed
 }
 
-// say sends one line if the pipe has room, and it has for hundreds: a keeper
-// that is stopped must not stop us too, and one that is gone leaves the rest to us.
+// say sends one line if the pipe has room. It has room for hundreds. A keeper that
+// is stopped must not stop this process too.
 func (k *keeper) say(format string, args ...any) {
 	line := fmt.Appendf(nil, format+"\n", args...)
 	raw, err := k.w.SyscallConn()
@@ -115,8 +115,8 @@ func keep() {
 	for {
 		n, _ := unix.Poll(in, int(min(left, lookEvery)/time.Millisecond)+1)
 		if n > 0 {
-			// All that is there, before the clock is looked at: an old line means
-			// nothing if there is a newer one.
+			// It reads all lines before it looks at the clock: a newer line
+			// replaces an older one.
 			n, err := retry(func() (int, error) { return unix.Read(0, buf) })
 			if n <= 0 || err != nil {
 				killGroup(w.group)
@@ -125,7 +125,7 @@ func keep() {
 			told := w.group
 			w.read(buf[:n])
 			if told == 0 && w.group != 0 {
-				_, _ = unix.Write(1, []byte{1}) // nobody reads it if run is gone
+				_, _ = unix.Write(1, []byte{1}) // run may be gone
 			}
 		}
 		// Timers stand still while the machine sleeps, so left is only part of the answer.
@@ -139,10 +139,10 @@ func keep() {
 	}
 }
 
-// watch is what a keeper knows.
+// watch is the state of a keeper.
 type watch struct {
-	group int           // to be killed; 0: not told yet
-	until time.Duration // when, by bootClock; 0: not told yet
+	group int           // to be killed; 0: not known yet
+	until time.Duration // when, by bootClock; 0: not known yet
 	rest  []byte        // a line that is not complete yet
 }
 

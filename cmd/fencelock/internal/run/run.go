@@ -230,8 +230,8 @@ func acquire(
 	ctx context.Context, a *cli.App, name string, f *flags, opts []fencelock.Option,
 ) (*fencelock.Locker, *fencelock.Lease, error) {
 	opening, cancel := ctx, context.CancelFunc(func() {})
-	if !f.wait.Forever {
-		opening, cancel = context.WithTimeout(ctx, max(f.wait.D, time.Second))
+	if !f.wait.Forever { // a store that does not answer ends Open sooner, with an error that says more
+		opening, cancel = context.WithTimeout(ctx, max(f.wait.D, cli.OpenMost+time.Second))
 	}
 	waitEnd := time.Now().Add(f.wait.D)
 	locks, err := a.Open(opening, name, false, opts...)
@@ -262,6 +262,9 @@ func acquire(
 	case f.wait.D == 0 && errors.Is(err, fencelock.ErrLocked):
 		err = cli.WithCode(f.conflict, "%s was not obtained: %s",
 			cli.Safe(name), holderOf(ctx, locks, name))
+	case a.Moving && errors.Is(err, fencelock.ErrUnsupported) && (f.shared || f.permits > 1):
+		err = cli.WithCode(cli.ExitUsage, "%s moves from one store to another: --shared and --permits can be used "+
+			"before its migration and after it", cli.Safe(name))
 	case errors.Is(err, context.DeadlineExceeded):
 		err = cli.WithCode(f.conflict, "%s was not obtained within %v: %s",
 			cli.Safe(name), f.wait.D, holderOf(ctx, locks, name))
@@ -269,9 +272,9 @@ func acquire(
 	return locks, lease, cli.Interrupted(ctx, err)
 }
 
-// command is what is to run under the lease. It is told its slot if permits were asked for, of one as well.
+// command returns the command to run under the lease. With --permits, also of one, its environment has the slot.
 func command(a *cli.App, path string, argv []string, lease *fencelock.Lease, slotted bool) *exec.Cmd {
-	env := slices.DeleteFunc(os.Environ(), func(v string) bool { // that of a run around this one
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool { // an outer run may have set it
 		return strings.HasPrefix(v, "FENCELOCK_SLOT=")
 	})
 	env = append(env, fmt.Sprintf("FENCING_TOKEN=%d", lease.Token()), "FENCELOCK_NAME="+lease.Name())
@@ -281,14 +284,14 @@ func command(a *cli.App, path string, argv []string, lease *fencelock.Lease, slo
 	return &exec.Cmd{Path: path, Args: argv, Stdin: a.In, Stdout: a.Out, Stderr: a.Err, Env: env}
 }
 
-// finish unlocks after the command has ended with code, or did not start because of err, and says
-// with which code run exits.
+// finish unlocks after the command has ended with code, or did not start because of err. It returns
+// the exit code of run as an error.
 func (h *holding) finish(code int, err error) error {
 	started, name := err == nil, cli.Safe(h.lease.Name())
 	if h.lost == nil {
 		code, err = h.unlock(code, err)
 	} else {
-		if h.lease.Err() == nil { // it was about to end: others need not wait for that
+		if h.lease.Err() == nil { // it was about to end: waiters need not wait for its expiry
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			_ = h.lease.Unlock(ctx)
 			cancel()
@@ -304,7 +307,7 @@ func (h *holding) finish(code int, err error) error {
 		code = h.a.Code(err)
 	}
 	if started {
-		h.events.exit(code)
+		h.events.emit(Event{Event: "exit", Code: &code})
 	}
 	return cli.Exit(code)
 }
@@ -315,8 +318,8 @@ func (h *holding) unlock(code int, err error) (int, error) {
 	failed := h.lease.Unlock(context.Background())
 	switch lost, isLost := errors.AsType[*fencelock.LostError](failed); {
 	case failed == nil:
-		h.events.released()
-	case err != nil: // did not start: that is what there is to say
+		h.events.emit(Event{Event: "released"})
+	case err != nil: // the command did not start, and err says why
 	case isLost:
 		h.events.lost(lost)
 		return cli.ExitLost, cli.WithCode(cli.ExitLost, "%s: %v%s; the command had ended by itself "+

@@ -16,16 +16,16 @@ import (
 )
 
 // The command is started in two steps, so that its keeper knows its group before it can do
-// anything: a starter, which is this program again, is born with everything that the command
-// shall have, waits for a byte on a socket, and becomes the command. If this process dies before it
-// has told the keeper, the starter sees the end of the socket and goes.
+// anything. A starter, which is this program again, starts with the command's streams, group and
+// environment, waits for a byte on a socket, and becomes the command. If this process dies before it
+// has told the keeper, the starter sees the end of the socket and exits.
 
 // starterName is argv[0] of a starter; its other arguments are the socket's
 // number and the path and arguments of the command.
 const starterName = "fencelock-starter"
 
-// BecomeOther does what this process was started for, if that is not the
-// command line: it is a keeper, or a starter. Then it does not return.
+// BecomeOther runs this process as a keeper or a starter if it was started as
+// one. Then it does not return.
 func BecomeOther(args []string) {
 	switch {
 	case len(args) == 1 && args[0] == keeperName:

@@ -14,7 +14,7 @@ import (
 type terminal struct {
 	file  *os.File
 	fd    int
-	whole bool // it is stdin and stdout: nobody else of a pipeline wants it
+	whole bool // it is stdin and stdout: no other command of a pipeline wants it
 	given bool // the command's group has it
 }
 
@@ -31,7 +31,7 @@ func terminalOf(in, out any) *terminal {
 	return terminalAt(f)
 }
 
-// terminalAt returns the controlling terminal if a stream is that.
+// terminalAt returns a stream as the controlling terminal, or nil if it is not one.
 func terminalAt(stream any) *terminal {
 	f, ok := stream.(*os.File)
 	if !ok {
@@ -61,7 +61,7 @@ func (t *terminal) give(group int) {
 	t.given = true
 }
 
-// take puts our own group back there if the command's had it.
+// take puts our own group into the foreground if the command's group was there.
 func (t *terminal) take() {
 	if t.isGiven() {
 		t.set(unix.Getpgrp())

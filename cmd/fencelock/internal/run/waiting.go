@@ -11,14 +11,10 @@ import (
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
 
-const (
-	// quietFor is how long run waits before it says so: most locks are free sooner.
-	quietFor = 500 * time.Millisecond
-	// whoMost bounds the look at who holds a lock that was not obtained.
-	whoMost = time.Second
-)
+// quietFor is how long run waits before it prints that it waits: most locks are free sooner.
+const quietFor = 500 * time.Millisecond
 
-// waitLock waits for the lock, and tells the user who holds it.
+// waitLock waits for the lock, and tells the user its holder.
 func waitLock(
 	ctx context.Context, a *cli.App, locks *fencelock.Locker, name string,
 	lock func(context.Context) (*fencelock.Lease, error), tells bool,
@@ -34,7 +30,7 @@ func waitLock(
 	return lease, err
 }
 
-// tellWho says once who holds the lock, if the wait is no short one.
+// tellWho prints the holder of the lock once, if the wait is not short.
 func tellWho(ctx context.Context, a *cli.App, locks *fencelock.Locker, name string) {
 	select {
 	case <-time.After(quietFor):
@@ -44,7 +40,7 @@ func tellWho(ctx context.Context, a *cli.App, locks *fencelock.Locker, name stri
 	info, err := locks.Inspect(ctx, name)
 	switch {
 	case ctx.Err() != nil:
-	case a.JSON: // an Info is empty where it is not known
+	case a.JSON: // after an error the Info is empty
 		a.PrintErr(Event{
 			At: time.Now(), Event: "waiting", Name: name, Token: info.Token, Owner: info.Owner,
 		})
@@ -71,9 +67,9 @@ func who(i fencelock.Info) string {
 	return s
 }
 
-// holderOf is who holds a lock that was not obtained, for its message. ctx may have ended.
+// holderOf describes the holder of a lock that was not obtained. ctx may have ended.
 func holderOf(ctx context.Context, locks *fencelock.Locker, name string) string {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), whoMost)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cli.OpenMost)
 	defer cancel()
 	info, err := locks.Inspect(ctx, name)
 	switch {
@@ -105,7 +101,7 @@ func (r *renewals) Observe(_ context.Context, e fencelock.Event) {
 	}
 }
 
-// why is what the loss of a lease came of, in brackets and as far as it is known.
+// why returns the error of the last renewal in brackets, if that is the cause of the loss.
 func (r *renewals) why(lost *fencelock.LostError) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -24,10 +24,10 @@ type breakRequest struct {
 	Token *fencelock.Token `json:"token"` // of the hold that is meant, as /api/locks has it
 }
 
-// breakMost bounds the store's part of it.
+// breakMost bounds the store's part of a break.
 const breakMost = 10 * time.Second
 
-// serveBreak frees a lock for who has the token.
+// serveBreak frees a lock for a client that has the secret token.
 func (s *server) serveBreak(w http.ResponseWriter, r *http.Request) {
 	if status, why := s.mayBreak(r); why != "" {
 		s.a.Warn("break refused to %s: %s", r.RemoteAddr, why)
@@ -61,14 +61,14 @@ func (s *server) serveBreak(w http.ResponseWriter, r *http.Request) {
 	sendJSON(w, status, reply)
 }
 
-// mayBreak returns why not, if it may not.
+// mayBreak returns the reason why a request may not break, or "".
 func (s *server) mayBreak(r *http.Request) (status int, why string) {
 	if s.token == nil {
 		return http.StatusForbidden,
 			"this page is for looking only: serve was started without --allow-break"
 	}
-	// A foreign page can make a browser send a request here, but neither hide where it comes from
-	// nor set these headers.
+	// A foreign page can make a browser send a request here. It can neither hide the request's origin nor set
+	// these headers.
 	if err := http.NewCrossOriginProtection().Check(r); err != nil {
 		return http.StatusForbidden, "the request comes from another site"
 	}
@@ -85,7 +85,7 @@ func (s *server) mayBreak(r *http.Request) (status int, why string) {
 	return 0, ""
 }
 
-// breakHold frees a lock if it is still held with this token: not the next holder's.
+// breakHold frees a lock if it is still held with this token. It spares a later holder.
 func (s *server) breakHold(
 	ctx context.Context, name string, token fencelock.Token,
 ) (int, locks.Broken, error) {
@@ -102,7 +102,7 @@ func (s *server) breakHold(
 	switch {
 	case err != nil:
 		return s.statusOf(err), locks.Broken{}, err
-	case !info.Held: // whoever has it by then is another
+	case !info.Held: // a later holder is another one
 		return http.StatusOK, locks.Broken{Name: name}, nil
 	case info.Token != token:
 		err = fmt.Errorf("it is held with another token by now: %d", info.Token)
@@ -115,7 +115,7 @@ func (s *server) breakHold(
 	return http.StatusConflict, locks.Broken{}, err
 }
 
-// statusOf is the status of an error of the store.
+// statusOf returns the HTTP status of an error of the store.
 func (s *server) statusOf(err error) int {
 	if s.a.Code(err) == cli.ExitUsage {
 		return http.StatusBadRequest

@@ -20,8 +20,7 @@ import (
 //go:embed web
 var web embed.FS
 
-// policy is the page's: its own script and style, its own server, nothing else, and no HTML made by
-// scripts.
+// policy allows the page its own script and style and its own server alone, and no HTML from scripts.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; " +
 	"img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; " +
 	"require-trusted-types-for 'script'; trusted-types 'none'"
@@ -42,7 +41,7 @@ func (s *server) handler() http.Handler {
 	return s.guarded(mux)
 }
 
-// guarded answers only who asked for this server, and tells browsers what pages of it may do.
+// guarded refuses requests for other hosts, and gives browsers the page's policy.
 func (s *server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -61,9 +60,9 @@ func (s *server) guarded(next http.Handler) http.Handler {
 	})
 }
 
-// named reports whether a Host header names this server: by an IP address, which no foreign page
-// can have as its own name, as localhost, or by one of --host. Another name may be one that a
-// foreign page has turned to this machine (DNS rebinding).
+// named reports whether a Host header names this server: an IP address, localhost, or a name of --host. No
+// foreign page has an IP address as its name, but it can turn a name of its own to this machine (DNS
+// rebinding).
 func (s *server) named(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -90,10 +89,10 @@ func (s *server) serveHealth(w http.ResponseWriter, _ *http.Request) {
 func sendJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // whoever asked may be gone
+	_ = json.NewEncoder(w).Encode(v) // the client may be gone
 }
 
-// sendRefusal says why not.
+// sendRefusal sends the reason of a refusal.
 func sendRefusal(w http.ResponseWriter, status int, why string) {
 	sendJSON(w, status, struct {
 		Error string `json:"error"`

@@ -1,4 +1,4 @@
-// Package serve has the subcommand serve: a web page that shows who holds what.
+// Package serve has the subcommand serve, a web page that shows the locks and their holders.
 package serve
 
 import (
@@ -23,13 +23,13 @@ import (
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/view"
 )
 
-// envToken has the secret that breaking asks for, unless --token-file does.
+// envToken is the variable with the secret token for breaking, unless --token-file has it.
 const envToken = "FENCELOCK_SERVE_TOKEN"
 
-// leastToken is how short that secret may be, in bytes: what is shorter can be guessed.
+// leastToken is the least length of that token in bytes. A shorter one can be guessed.
 const leastToken = 16
 
-// flags are those of serve.
+// flags are the flags of serve.
 type flags struct {
 	listen      string
 	hosts       []string
@@ -135,7 +135,7 @@ func (s *server) serve(ctx context.Context, store *fencelock.Locker) error {
 	}
 	web := &http.Server{
 		Handler:           s.handler(),
-		ErrorLog:          log.New(io.Discard, "", 0), // of connections that strangers broke
+		ErrorLog:          log.New(io.Discard, "", 0), // any client can fill it by broken connections
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
@@ -155,7 +155,7 @@ func (s *server) serve(ctx context.Context, store *fencelock.Locker) error {
 	within, done := context.WithTimeout(context.WithoutCancel(ctx), closeMost)
 	defer done()
 	if web.Shutdown(within) != nil {
-		_ = web.Close() // whoever has not got its answer by now
+		_ = web.Close() // ends the answers that are still under way
 	}
 	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving has ended: %w", err)
@@ -163,7 +163,7 @@ func (s *server) serve(ctx context.Context, store *fencelock.Locker) error {
 	return nil
 }
 
-// listenOn listens, and refuses what others can reach unless that is asked for.
+// listenOn listens. It refuses an address that other machines can reach without --allow-remote.
 func (s *server) listenOn(ctx context.Context) (net.Listener, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", s.listen)
@@ -184,7 +184,7 @@ func isLoopback(addr net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-// announce says where the page is, and what it exposes.
+// announce prints the page's URL, and warns if others can reach it.
 func (s *server) announce(addr net.Addr) {
 	url := "http://" + addr.String() + "/"
 	if s.a.JSON {
@@ -211,7 +211,7 @@ const closeMost = 2 * time.Second
 // keepChanges is how many changes the page can show.
 const keepChanges = 100
 
-// take takes a look in.
+// take adds a look to the view.
 func (s *server) take(l view.Look) {
 	s.mu.Lock()
 	had := s.view.Outage != nil

@@ -17,9 +17,9 @@ type server struct {
 	listen      string
 	hosts       []string // lower case
 	allowRemote bool
-	token       *[sha256.Size]byte // the hash of what breaking asks for; nil: it is not allowed
+	token       *[sha256.Size]byte // the hash of the secret for breaking; nil: breaking is not allowed
 	started     time.Time
-	where       string // the store is
+	where       string // the store's hosts
 
 	mu         sync.Mutex
 	view       view.View
@@ -33,7 +33,7 @@ type change struct {
 	view.ChangeJSON
 }
 
-// State is what /api/locks answers. Its keys are stable; docs/command.md describes them.
+// State is the answer of /api/locks. Its keys are stable; docs/command.md describes them.
 type State struct {
 	Started    time.Time      `json:"started"`
 	Backend    string         `json:"backend"`
@@ -41,20 +41,20 @@ type State struct {
 	Prefix     string         `json:"prefix"`
 	Interval   int64          `json:"interval_ms"`
 	AllowBreak bool           `json:"allow_break"`
-	At         *time.Time     `json:"at"`     // of the last look that was answered; null: none was
-	Age        int64          `json:"age_ms"` // how long ago that was
+	At         *time.Time     `json:"at"`     // of the store's last answer; null: none yet
+	Age        int64          `json:"age_ms"` // of that answer
 	Outage     *outage        `json:"outage"` // null: the store answers
 	Locks      []view.RowJSON `json:"locks"`
 	Changes    []change       `json:"changes"`
 }
 
-// outage says that the store does not answer.
+// outage is set while the store does not answer.
 type outage struct {
 	Since time.Time `json:"since"`
 	Error string    `json:"error"`
 }
 
-// state is what is known now.
+// state returns the State as of now.
 func (s *server) state(now time.Time) State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *server) state(now time.Time) State {
 	return st
 }
 
-// out reports whether the store does not answer, or has not answered yet, and for how long.
+// out reports whether the store does not answer or has not answered yet, and since when.
 func (s *server) out(now time.Time) (time.Duration, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,4 @@
-// Package view follows locks: what repeated looks at a store came to. The subcommands watch and
-// serve show it.
+// Package view follows locks by repeated looks at a store, for the subcommands watch and serve.
 package view
 
 import (
@@ -14,18 +13,18 @@ import (
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 )
 
-// lookMost bounds one look, unless the interval is longer: then the store is taken to be out.
+// lookMost bounds one look, unless the interval is longer. A look that takes longer is an outage.
 const lookMost = 20 * time.Second
 
-// A Look is what the store said at one time.
+// A Look is one answer of the store.
 type Look struct {
 	At    time.Time
 	Infos []fencelock.Info // sorted by name
 	Err   error
 }
 
-// Follow looks at once and then every so often. The channel is closed when ctx has ended; its
-// reader owns the goroutine, and waits for that.
+// Follow looks at once, and then each time v.Every has passed. When ctx has ended, the goroutine closes
+// the channel. The reader waits for that.
 func (v *View) Follow(ctx context.Context, locks *fencelock.Locker) <-chan Look {
 	looks := make(chan Look)
 	prefix, every := v.Prefix, v.Every // the view is the reader's
@@ -65,14 +64,14 @@ func lookOnce(
 	return Look{time.Now(), infos, err}
 }
 
-// A Row is a lock as a view has followed it.
+// A Row is a lock of a view.
 type Row struct {
 	fencelock.Info
 	since time.Time // the look that first saw this hold; zero if it is not held
-	older bool      // the hold may have begun long before that
+	older bool      // the hold may have begun long before since
 }
 
-// SeenFor says how long the hold has been seen; behind ">" it may be older.
+// SeenFor returns how long the view has seen the hold, with ">" in front if the hold may be older.
 func (r Row) SeenFor(now time.Time) string {
 	switch {
 	case r.since.IsZero():
@@ -91,31 +90,31 @@ const (
 	Changed  = "changed" // another holder or another lease
 )
 
-// A Change is what two looks tell of one lock: after it, or for Released before it.
+// A Change is a difference of a lock between two looks. The Row is of the second look, but of Released it is of the
+// first.
 type Change struct {
 	At    time.Time
 	Event string
 	Row
 }
 
-// An Outage is what a view has seen of one.
+// An Outage begins with the first look that fails.
 type Outage struct {
 	Since time.Time
 	Err   error // of the last look
 }
 
-// A View is what repeated looks at the locks with a prefix came to. It is not for several
-// goroutines.
+// A View is the result of repeated looks at the locks with a prefix. It is not for several goroutines.
 type View struct {
 	Prefix string
 	Every  time.Duration
 
 	At     time.Time // the last good look; zero: there was none
-	Rows   []Row     // as of then, sorted by name
-	Outage *Outage   // since then; nil: none
+	Rows   []Row     // of that look, sorted by name
+	Outage *Outage   // since that look; nil: none
 }
 
-// Take takes a look in, and returns what has changed since the last good one, sorted by name.
+// Take adds a look, and returns the changes since the last good look, sorted by name.
 func (v *View) Take(l Look) []Change {
 	if l.Err != nil {
 		if v.Outage == nil {
@@ -124,7 +123,7 @@ func (v *View) Take(l Look) []Change {
 		v.Outage.Err = l.Err
 		return nil
 	}
-	blind := v.At.IsZero() || v.Outage != nil // what began may have done so at any time before
+	blind := v.At.IsZero() || v.Outage != nil // a new hold may have begun at any time before
 	old := map[string]Row{}
 	for _, r := range v.Rows {
 		old[r.Name] = r
@@ -138,7 +137,7 @@ func (v *View) Take(l Look) []Change {
 		if info.Held {
 			r.since, r.older = l.At, blind
 		}
-		event := changeOf(v.At.IsZero(), was.Held, info.Held, was.Info, info)
+		event := changeOf(v.At.IsZero(), was.Info, info)
 		switch {
 		case event == Released:
 			changes = append(changes, Change{l.At, event, ended(was)})
@@ -159,22 +158,22 @@ func (v *View) Take(l Look) []Change {
 	return changes
 }
 
-// ended is a hold that has ended.
+// ended returns the row of a hold that has ended.
 func ended(r Row) Row {
 	r.Held, r.ExpiresIn, r.Leaked = false, 0, false
 	return r
 }
 
-// changeOf names what happened to a lock between two looks; empty for nothing.
-func changeOf(first, was, is bool, old, info fencelock.Info) string {
+// changeOf returns the event between two looks at a lock, or "".
+func changeOf(first bool, old, info fencelock.Info) string {
 	switch {
-	case !was && !is:
+	case !old.Held && !info.Held:
 		return ""
 	case first:
 		return Held
-	case !was:
+	case !old.Held:
 		return Acquired
-	case !is:
+	case !info.Held:
 		return Released
 	case old.Owner != info.Owner || old.Token != info.Token || old.Holders != info.Holders:
 		return Changed
@@ -199,7 +198,7 @@ func Brief(d time.Duration) string {
 type RowJSON struct {
 	cli.Info
 	Seen  int64 `json:"seen_ms"` // how long the view has seen this hold
-	Older bool  `json:"older"`   // it may be older than that
+	Older bool  `json:"older"`   // the hold may be older than that
 }
 
 // JSON returns the row as of now.

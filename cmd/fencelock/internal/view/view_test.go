@@ -14,21 +14,23 @@ import (
 
 func TestChangeOf(t *testing.T) {
 	t.Parallel()
-	one, two := fencelock.Info{Owner: "o", Token: 1}, fencelock.Info{Owner: "o", Token: 2}
+	var free fencelock.Info
+	one, two := fencelock.Info{Held: true, Owner: "o", Token: 1}, fencelock.Info{Held: true, Owner: "o", Token: 2}
+	readers := func(n int) fencelock.Info { return fencelock.Info{Held: true, Token: 1, Holders: n} }
 	for _, c := range []struct {
-		first, was, is bool
-		old, info      fencelock.Info
-		want           string
+		first     bool
+		old, info fencelock.Info
+		want      string
 	}{
-		{true, false, true, fencelock.Info{}, one, "held"},
-		{true, false, false, fencelock.Info{}, fencelock.Info{}, ""},
-		{false, false, true, fencelock.Info{}, one, "acquired"},
-		{false, true, false, one, fencelock.Info{}, "released"},
-		{false, true, true, one, two, "changed"},
-		{false, true, true, one, one, ""},
-		{false, true, true, fencelock.Info{Token: 1, Holders: 2}, fencelock.Info{Token: 1, Holders: 3}, "changed"},
+		{true, free, one, "held"},
+		{true, free, free, ""},
+		{false, free, one, "acquired"},
+		{false, one, free, "released"},
+		{false, one, two, "changed"},
+		{false, one, one, ""},
+		{false, readers(2), readers(3), "changed"},
 	} {
-		if got := changeOf(c.first, c.was, c.is, c.old, c.info); got != c.want {
+		if got := changeOf(c.first, c.old, c.info); got != c.want {
 			t.Errorf("changeOf(%+v) = %q", c, got)
 		}
 	}

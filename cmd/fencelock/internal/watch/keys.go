@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// A key is what the user of a screen asks for.
+// A key is a command of the user to the screen.
 type key int
 
 const (
@@ -19,7 +19,7 @@ const (
 	keyBottom
 )
 
-// keyCodes are what terminals send. In raw mode Ctrl-C and its like are bytes too.
+// keyCodes are the bytes that terminals send for a key. In raw mode Ctrl-C is a byte too.
 var keyCodes = map[key][]string{
 	keyQuit:     {"q", "Q", "\x03", "\x1c"},
 	keySuspend:  {"\x1a"},
@@ -31,8 +31,8 @@ var keyCodes = map[key][]string{
 	keyBottom:   {"G", "\x1b[F", "\x1bOF", "\x1b[4~"},
 }
 
-// readKeys sends what is typed; the channel is closed when the keyboard is gone. Its goroutine
-// ends with the process: a terminal's read cannot be ended.
+// readKeys returns a channel of the typed keys, which is closed when the keyboard is gone. Its goroutine
+// ends with the process: a read of a terminal cannot be ended.
 func readKeys(in *os.File) <-chan key {
 	keys := make(chan key)
 	go func() {
@@ -51,7 +51,7 @@ func readKeys(in *os.File) <-chan key {
 	return keys
 }
 
-// keysIn returns the known keys of what was typed.
+// keysIn returns the known keys in typed bytes.
 func keysIn(typed string) []key {
 	var keys []key
 next:

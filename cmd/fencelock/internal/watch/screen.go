@@ -14,13 +14,13 @@ import (
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/view"
 )
 
-// What a screen sends to its terminal. Names reach it through safe only.
+// Sequences for the terminal. A name is quoted by cli.Safe first.
 const (
 	// The other screen, no cursor, no wrapping, empty.
 	toScreen   = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 	fromScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 	home       = "\x1b[H"
-	lineStart  = "\x1b[2K" // before the text: behind it the last cell would go too
+	lineStart  = "\x1b[2K" // before the text: behind it the sequence would clear the last cell too
 	screenEnd  = "\x1b[J"
 )
 
@@ -35,7 +35,7 @@ type screen struct {
 	keys    <-chan key
 	signals chan os.Signal
 
-	was   *term.State // how the keyboard was; nil while it is so
+	was   *term.State // the keyboard's state before raw mode; nil outside of raw mode
 	drawn bool        // between toScreen and fromScreen
 	top   int         // the first row that is shown
 	fits  int         // rows that the last drawing had place for
@@ -55,7 +55,7 @@ func (s *screen) open() error {
 	return nil
 }
 
-// close gives it back as it was. A second close does nothing.
+// close restores the terminal. A second close does nothing.
 func (s *screen) close() {
 	signal.Stop(s.signals)
 	s.leave()
@@ -76,7 +76,7 @@ func (s *screen) enter() error {
 
 func (s *screen) leave() {
 	if s.drawn {
-		_, _ = s.out.WriteString(fromScreen) // to a terminal that is gone there is nothing to say
+		_, _ = s.out.WriteString(fromScreen) // the terminal may be gone
 		s.drawn = false
 	}
 	if s.was != nil {
@@ -94,7 +94,7 @@ func (s *screen) note(changes []view.Change) {
 	}
 }
 
-// press does what a key asks for.
+// press obeys a key.
 func (s *screen) press(k key) error {
 	page := max(s.fits, 1)
 	switch k {

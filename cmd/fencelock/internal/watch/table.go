@@ -12,8 +12,8 @@ import (
 	"github.com/fencelock/fencelock/cmd/fencelock/internal/view"
 )
 
-// marked returns the view's rows and, among them, those that were released a moment ago. The Event
-// of a row is empty where nothing is new.
+// marked returns the view's rows, and among them the rows that were released a moment ago. A row without a
+// recent change has no Event.
 func (s *screen) marked(v *view.View, now time.Time) []view.Change {
 	for name, c := range s.marks {
 		if now.Sub(c.At) >= max(markFor, v.Every) {
@@ -35,7 +35,7 @@ func (s *screen) marked(v *view.View, now time.Time) []view.Change {
 	return rows
 }
 
-// The marks and colours of events, so that each is told from the others without colours too.
+// The marks and colours of events. The marks tell events apart without colours.
 var (
 	signs  = map[string]string{view.Acquired: "+", view.Changed: "~", view.Released: "-"}
 	styles = map[string]string{view.Acquired: green, view.Changed: yellow, view.Released: faint}
@@ -79,8 +79,8 @@ func (s *screen) table(v *view.View, rows []view.Change, now time.Time, width in
 	return s.rows(columns, []int{max(width-2, 0)}, rows)
 }
 
-// expiry is cli.Expiry as of now, without the jitter of its fractions: rounded up, so that 1s is
-// the last one, and 0s says that the time is over for all that is known.
+// expiry is cli.Expiry as of now in whole seconds, rounded up: after 1s comes 0s, which means that the
+// lease has ended unless it was renewed.
 func expiry(v *view.View, r view.Row, now time.Time) string {
 	if r.Leaked || !r.Held || r.ExpiresIn <= 0 {
 		return cli.Expiry(r.Info)
@@ -104,7 +104,7 @@ func layout(columns []column, rows []view.Change, width int) ([]int, bool) {
 		}
 		left -= widths[i] + gap
 	}
-	// What is too much is taken from the widest text, until it is not the widest any more.
+	// Cells are taken from the widest column of text, one by one.
 	for ; left < 0; left++ {
 		widest := -1
 		for i, c := range columns {
@@ -148,7 +148,7 @@ func (s *screen) rows(columns []column, widths []int, rows []view.Change) []stri
 // pad fills text up to n cells.
 func pad(text string, n int) string { return text + strings.Repeat(" ", max(n-cells(text), 0)) }
 
-// fit cuts text to n cells: of a long name both ends tell more than the first half.
+// fit cuts text to n cells. It keeps both ends of a long name, which tell more than its first half.
 func fit(text string, n int) string {
 	if cells(text) <= n {
 		return text

@@ -80,7 +80,7 @@ func (w *watcher) watch(parent context.Context, locks *fencelock.Locker) error {
 	}()
 	first, ok := <-looks
 	if !ok {
-		return nil // interrupted: that is how a watch ends
+		return nil // a signal is the usual end
 	}
 	if first.Err != nil {
 		return first.Err
@@ -92,7 +92,7 @@ func (w *watcher) watch(parent context.Context, locks *fencelock.Locker) error {
 	return nil
 }
 
-// lines prints what each look changes.
+// lines prints the changes of each look.
 func (w *watcher) lines(first view.Look, looks <-chan view.Look) {
 	w.print(w.view.Take(first))
 	for n := 1; n != w.count; n++ {
@@ -134,7 +134,7 @@ func (w *watcher) draw(ctx context.Context, first view.Look, looks <-chan view.L
 	}
 	defer s.close()
 	s.note(w.view.Take(first))
-	tick := time.NewTicker(min(w.view.Every, time.Second)) // what is left counts down
+	tick := time.NewTicker(min(w.view.Every, time.Second)) // the column EXPIRES IN counts down
 	defer tick.Stop()
 	for n := 1; ; {
 		if n == w.count {
@@ -143,7 +143,7 @@ func (w *watcher) draw(ctx context.Context, first view.Look, looks <-chan view.L
 			for _, r := range w.view.Rows {
 				infos = append(infos, r.Info)
 			}
-			cli.InfoTable(w.a.Out, infos) // what was drawn is gone with the screen
+			cli.InfoTable(w.a.Out, infos) // the drawn table is gone with the screen
 			return nil
 		}
 		if !s.draw(&w.view, time.Now()) {
@@ -164,7 +164,7 @@ func (w *watcher) draw(ctx context.Context, first view.Look, looks <-chan view.L
 				return err
 			}
 		case sig := <-s.signals:
-			if sig == continued { // it was stopped without asking us
+			if sig == continued { // another process had stopped this one
 				s.leave()
 				if err := s.enter(); err != nil {
 					return err
@@ -177,7 +177,7 @@ func (w *watcher) draw(ctx context.Context, first view.Look, looks <-chan view.L
 	}
 }
 
-// liveScreen returns the screen of a terminal, or nil where out is none or cannot be drawn on.
+// liveScreen returns the screen of a terminal, or nil if out is no terminal or cannot be drawn on.
 func liveScreen(in, out any) *screen {
 	f, ok := out.(*os.File)
 	if !ok || !canDraw || !cli.IsTerminal(f) {

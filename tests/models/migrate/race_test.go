@@ -1,5 +1,0 @@
-//go:build race
-
-package migrate
-
-const raceDetector = true
