@@ -286,7 +286,7 @@ func TestContextUnderAnEndedParentIsDropped(t *testing.T) {
 		defer close(made)
 		le.Context(parent) //nolint:govet // its parent has ended
 	}()
-	time.Sleep(10 * time.Millisecond) // who has waited 1 ms for a sync.Mutex is given it in turn
+	time.Sleep(10 * time.Millisecond) // a goroutine that has waited 1 ms for a sync.Mutex gets it in turn
 	le.h.mu.Unlock()
 	<-made
 	le.h.mu.Lock()

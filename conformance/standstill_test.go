@@ -64,14 +64,18 @@ func waitOverAStandstill(t *testing.T) {
 			close(isThere)
 		})
 	})
-	var waits sync.WaitGroup
+	var waits, begin sync.WaitGroup
+	begin.Add(2)
+	first := sync.OnceFunc(begin.Done)
 	waits.Go(func() {
+		begin.Done()
 		if _, err := granted(t.Context(), came, most, "what comes"); err != nil {
 			t.Errorf("granted: %v", err)
 		}
 	})
 	waits.Go(func() {
 		if err := until(t.Context(), most, "what comes", func() (bool, error) {
+			first()
 			select {
 			case <-isThere:
 				return true, nil
@@ -82,7 +86,7 @@ func waitOverAStandstill(t *testing.T) {
 			t.Errorf("until: %v", err)
 		}
 	})
-	time.Sleep(50 * time.Millisecond) // both have begun
+	begin.Wait()
 	fmt.Println("it waits")
 	waits.Wait()
 }

@@ -6,10 +6,8 @@ import (
 	valuer "database/sql/driver"
 	"errors"
 	"fmt"
-	"net"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -440,23 +438,14 @@ func TestLockOfAReplicaWaits(t *testing.T) {
 			t.Parallel()
 			primary := servers.Postgres(t, servers.PostgresOptions{})
 			replica := servers.PostgresReplica(t, primary, servers.PostgresReplicaOptions{})
-			config, err := pgxpool.ParseConfig("postgres://postgres@" + primary.Addr() + "/postgres?sslmode=disable")
-			must(t, err)
-			var target atomic.Value // where new connections lead
-			target.Store(primary.Addr())
-			config.ConnConfig.DialFunc = func(ctx context.Context, network, _ string) (net.Conn, error) {
-				return new(net.Dialer).DialContext(ctx, network, target.Load().(string))
-			}
-			p, err := pgxpool.NewWithConfig(t.Context(), config)
-			must(t, err)
-			t.Cleanup(p.Close)
+			p, way := leading(t, primary, "")
 			l := over(t, p, &postgres.Options{Mode: mode})
 			unlock(t, lock(t, l.Mutex("warm")))
 			must(t, replica.AwaitCaughtUp(within(t, 30*time.Second), primary))
-			target.Store(replica.Addr())
+			way.to.Store(replica.Addr())
 			p.Reset()
 			must(t, primary.Kill())
-			_, err = l.Mutex("x").TryLock(t.Context())
+			_, err := l.Mutex("x").TryLock(t.Context())
 			want(t, "TryLock", err, fencelock.ErrUnavailable)
 			done := make(chan error, 1)
 			go func() {

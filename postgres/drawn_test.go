@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -210,17 +209,7 @@ func TestTokenOfAnotherServer(t *testing.T) {
 			t.Parallel()
 			primary := servers.Postgres(t, servers.PostgresOptions{})
 			replica := servers.PostgresReplica(t, primary, servers.PostgresReplicaOptions{})
-			config, err := pgxpool.ParseConfig(
-				"postgres://postgres@" + primary.Addr() + "/postgres?sslmode=disable&pool_max_conns=5")
-			must(t, err)
-			var target atomic.Value // where new connections lead
-			target.Store(primary.Addr())
-			config.ConnConfig.DialFunc = func(ctx context.Context, network, _ string) (net.Conn, error) {
-				return new(net.Dialer).DialContext(ctx, network, target.Load().(string))
-			}
-			p, err := pgxpool.NewWithConfig(t.Context(), config)
-			must(t, err)
-			t.Cleanup(p.Close)
+			p, way := leading(t, primary, "&pool_max_conns=5")
 			l := over(t, p, &postgres.Options{Mode: mode}, fencelock.WithTTL(time.Minute))
 			ahead := func(d time.Duration) fencelock.Option {
 				return fencelock.WithFloor(fencelock.Token(time.Now().Add(d).UnixMicro()))
@@ -228,7 +217,7 @@ func TestTokenOfAnotherServer(t *testing.T) {
 			unlock(t, lock(t, l.Mutex("warm", ahead(time.Second)))) // by the driver's own connection too
 			must(t, replica.AwaitCaughtUp(within(t, 30*time.Second), primary))
 			must(t, replica.Promote(within(t, 30*time.Second)))
-			target.Store(replica.Addr())
+			way.to.Store(replica.Addr())
 			p.Reset() // the program's pool has new connections, the driver's an old one
 			le, err := l.Mutex("x", ahead(50*time.Minute)).Lock(within(t, 10*time.Second))
 			must(t, err)

@@ -307,6 +307,16 @@ func (d *detour) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return (&net.Dialer{}).DialContext(ctx, network, to)
 }
 
+// leading returns a pool whose new connections lead to s, until the way says otherwise.
+func leading(t *testing.T, s *servers.PostgresServer, params string) (*pgxpool.Pool, *detour) {
+	t.Helper()
+	way := &detour{}
+	way.to.Store(s.Addr())
+	config := pool(t, s, params).Config()
+	config.ConnConfig.DialFunc = way.dial
+	return poolOf(t, config), way
+}
+
 // detoured returns a pool that dials so, and which leads to a proxy that freezes what it has.
 func detoured(t *testing.T, s *servers.PostgresServer) (*pgxpool.Pool, *detour, *faultproxy.Proxy) {
 	t.Helper()

@@ -14,7 +14,7 @@ import (
 type server struct {
 	pid      uint32          // of the server's process
 	timeline string          // of the server's log: each promotion begins another
-	crashed  string          // see there
+	crashed  string          // the answer to crashed
 	since    backend.Instant // when the driver first had the connection
 }
 

@@ -276,11 +276,7 @@ func TestIdleConnectionsLeadToAnOldPrimary(t *testing.T) {
 	}
 	primary := servers.Postgres(t, servers.PostgresOptions{})
 	replica := servers.PostgresReplica(t, primary, servers.PostgresReplicaOptions{})
-	way := &detour{}
-	way.to.Store(primary.Addr())
-	config := pool(t, primary, "&pool_max_conns=12").Config()
-	config.ConnConfig.DialFunc = way.dial
-	p := poolOf(t, config)
+	p, way := leading(t, primary, "&pool_max_conns=12")
 	unlock(t, lock(t, over(t, p, nil).Mutex("warm"))) // the tables are there
 	takeAll(t, p)()
 	must(t, replica.AwaitCaughtUp(within(t, 30*time.Second), primary))

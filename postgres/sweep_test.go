@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/internal/testkit"
 )
 
 // A try that is refused leaves the row of its name where the holder is a transaction of LockTx, which deletes none.
@@ -118,16 +119,6 @@ func releasedBefore(r *row, name string) {
 	r.recent[name] = use{at: time.Now().Add(time.Hour)}
 }
 
-// until waits for a condition.
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 20s: %s", what)
-		}
-	}
-}
-
 // The row of a name that is locked again and again stays, is made again where another process has deleted it, and goes
 // with the last of it: so do those of many names, and all with Close. Of a name that was locked once nothing stays.
 func TestRowStaysForAMoment(t *testing.T) {
@@ -165,7 +156,7 @@ func TestRowStaysForAMoment(t *testing.T) {
 		t.Fatal(err)
 	}
 	cycle(t, l, "x")
-	until(t, "no row is left", func() bool { return rows() == 0 })
+	testkit.Await(t, 20*time.Second, "no row is left", func() bool { return rows() == 0 })
 	// A COMMIT that takes longer than a row stays.
 	if _, err := pool.Exec(t.Context(), `CREATE TABLE slow (n int);
 		CREATE FUNCTION nap() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.8); RETURN NULL; END';
@@ -185,12 +176,12 @@ func TestRowStaysForAMoment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, "no row is left after a slow COMMIT", func() bool { return rows() == 0 })
+	testkit.Await(t, 20*time.Second, "no row is left after a slow COMMIT", func() bool { return rows() == 0 })
 	for i := range 3 * tidyMost {
 		cycle(t, l, fmt.Sprint(i))
 		cycle(t, l, fmt.Sprint(i))
 	}
-	until(t, "no row of many is left", func() bool { return rows() == 0 })
+	testkit.Await(t, 20*time.Second, "no row of many is left", func() bool { return rows() == 0 })
 	cycle(t, l, "last")
 	cycle(t, l, "last")
 	if err := l.Close(); err != nil || rows() != 0 {
@@ -226,7 +217,7 @@ func TestUnlockCancelledBehindItsCommit(t *testing.T) {
 			_, err := closed.Exec(t.Context(), "LOCK TABLE fencelock_row IN ACCESS EXCLUSIVE MODE")
 			locked <- err
 		}()
-		until(t, "the table is waited for", func() (waits bool) {
+		testkit.Await(t, 20*time.Second, "the table is waited for", func() (waits bool) {
 			const sql = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation='fencelock_row'::regclass AND NOT granted)"
 			return pool.QueryRow(t.Context(), sql).Scan(&waits) == nil && waits
 		})
@@ -255,6 +246,6 @@ func TestUnlockCancelledBehindItsCommit(t *testing.T) {
 				t.Errorf("Unlock again: %v", err)
 			}
 		}
-		until(t, "nothing is left", func() bool { return rows() == 0 })
+		testkit.Await(t, 20*time.Second, "nothing is left", func() bool { return rows() == 0 })
 	}
 }

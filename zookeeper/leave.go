@@ -136,8 +136,8 @@ func (p *place) tidy() {
 	})
 }
 
-// undo deletes what the claim has made. Where the servers refuse that the claim has ended all the
-// same: the engine does not try again, and its session would never be closed.
+// undo deletes the nodes that the claim has made. Where the servers refuse that, the claim ends all the
+// same and the store goes on aside: the engine may not try again, and the session would never be closed.
 func (p *place) undo(ctx context.Context) (err error) {
 	if s := p.s; s != nil && !p.left {
 		if err = p.erase(ctx); errors.Is(err, errEnded) {
