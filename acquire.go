@@ -175,7 +175,7 @@ func (m *mutex) ask(ctx context.Context, p *place) (*Lease, error) {
 			m.route.janitor.add(asking)
 		}
 	}()
-	for {
+	for ctx.Err() == nil {
 		h := m.request(p)
 		asked := backend.Now()
 		asking = h.Request
@@ -225,10 +225,8 @@ func (m *mutex) ask(ctx context.Context, p *place) (*Lease, error) {
 			case <-ctx.Done():
 			}
 		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
 	}
+	return nil, ctx.Err()
 }
 
 // lateGrant is the error of a grant of this TTL that came when its time was over.

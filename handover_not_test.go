@@ -242,6 +242,17 @@ func TestNotPassedOnAfterABreak(t *testing.T) {
 	}
 }
 
+// A Break that is given up while it waits breaks nothing.
+func TestBreakEndsWithItsContext(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, le := open(t, d), lock(t, open(t, d.other()).Mutex("n"))
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		wantErr(t, "break", l.Break(ctx, "n"), context.DeadlineExceeded)
+		wantHeld(t, "the lease", le)
+	})
+}
+
 // Break does not wait for a lock that changes hands at each look, for one of its own Locker, nor for a stranger's.
 func TestBreakWaitsForNoMoreThanAReserve(t *testing.T) {
 	tests := map[string]struct {

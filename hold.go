@@ -376,18 +376,7 @@ func (h *hold) join(along bool) *Lease {
 	return le
 }
 
-// handle is the driver's own handle of the hold, which its holder has asked for. A write through it after a loss comes
-// too late.
-func (h *hold) handle() any {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.err != nil && h.err != ErrReleased {
-		h.undo(h.err)
-	}
-	return h.inner()
-}
-
-// inner is the handle itself.
+// inner is the driver's own handle of the hold.
 func (h *hold) inner() any {
 	if of, ok := h.Handle.(backend.Handler); ok { // a driver over drivers: its hold has theirs
 		return of.Handle()

@@ -113,7 +113,7 @@ var rules = []rule{
 	},
 	{
 		"integrations/...", "module",
-		[]string{".", "backend", "leader"},
+		[]string{".", "backend", "leader", "integrations/internal/..."},
 		"an integration works with any backend, and through the public surface alone",
 	},
 	{"inside", ".", nil, "what drivers may import must not know the engine"},

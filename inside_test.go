@@ -390,7 +390,8 @@ func TestFirstLookAtSeveralAfterASleep(t *testing.T) {
 	}
 }
 
-// A name that is neither held nor wanted costs nothing, and Wanted no timer after the end of the lease.
+// A name that is neither held nor wanted costs nothing, and Wanted no timer after the end of the lease, before which it
+// was called or not.
 func TestNothingIsKeptOfANameThatIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		le, _ := sleeper(t)
@@ -398,10 +399,15 @@ func TestNothingIsKeptOfANameThatIsFree(t *testing.T) {
 		if _, err := l.Mutex("refused", WithFloor(1<<52)).Lock(t.Context()); !errors.Is(err, ErrInvalid) {
 			t.Fatalf("got %v, want invalid", err)
 		}
-		le.Wanted()
-		if err := le.Unlock(t.Context()); err != nil {
+		ended, err := l.Mutex("ended").Lock(t.Context())
+		if err != nil {
 			t.Fatal(err)
 		}
+		le.Wanted()
+		if err := errors.Join(le.Unlock(t.Context()), ended.Unlock(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		ended.Wanted()
 		time.Sleep(2 * wantedEvery)
 		l.mu.Lock()
 		defer l.mu.Unlock()

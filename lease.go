@@ -59,7 +59,12 @@ func (le *Lease) Handle() any {
 		h.l.disinherit(h)
 		h.l.schedule.soon(h)
 	}
-	return h.handle()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err != nil && h.err != ErrReleased { // a write through it comes too late
+		h.undo(h.err)
+	}
+	return h.inner()
 }
 
 // Deadline returns until when this process may trust the lease: the moment before the last granted

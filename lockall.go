@@ -331,11 +331,6 @@ func (ls *Leases) Context(parent context.Context) (context.Context, context.Canc
 
 // take waits for the turn of an Unlock, as long as an Unlock of a Lease may take.
 func (ls *Leases) take(ctx context.Context) bool {
-	select {
-	case ls.turn <- struct{}{}:
-		return true
-	default:
-	}
 	limited := ls.all[0].h.l.outlive(ctx)
 	defer limited.End()
 	select {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/backend/memory"
 	"github.com/fencelock/fencelock/internal/core"
 )
 
@@ -275,7 +277,7 @@ func TestLockAllOfMany(t *testing.T) {
 		return time.Since(began)
 	}
 	few, many := time.Hour, time.Hour
-	for range 3 { // others have the machine too
+	for i := 0; i < 3 || i < 20 && many > 6*few; i++ { // others have the machine too
 		few, many = min(few, took(100, 10)), min(many, took(1000, 1))
 	}
 	if many > 6*few {
@@ -560,6 +562,29 @@ func TestLockAllUnderAnObserverThatPanics(t *testing.T) {
 	}
 }
 
+// A panic of the program's own code in a goroutine of LockAll, or of its Unlock, comes to the caller, and nothing stays
+// held.
+func TestPanicBesideOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		o := &misbehaving{kind: fencelock.Unlocking}
+		l := open(t, d, fencelock.WithObserver(o))
+		panics := first(1, func(call) error { panic("in a hook of the client") })
+		d.on("acquire", about(func(name string) bool { return name == "n" }, panics))
+		if !recovered(func() { _, _ = l.LockAll(t.Context(), "a", "n", "z") }) {
+			t.Error("the panic has not come to who locks")
+		}
+		time.Sleep(time.Second)
+		wantFree(t, l, "a", "n", "z")
+		ls := lockAll(t, l, "a", "n", "z")
+		o.armed.Store(true)
+		if !recovered(func() { _ = ls.Unlock(t.Context()) }) {
+			t.Error("the panic has not come to who unlocks")
+		}
+		time.Sleep(time.Second)
+		wantFree(t, l, "a", "n", "z")
+	})
+}
+
 // strange is a Mutex of somebody else.
 type strange struct{ fencelock.Mutex }
 
@@ -687,6 +712,7 @@ func TestWantedHere(t *testing.T) {
 		if !closed(after.Wanted()) {
 			t.Error("it is open, and somebody waited already")
 		}
+		time.Sleep(3 * time.Second)
 		for le, waiting := range map[*fencelock.Lease]<-chan result{le: waiting, after: more} {
 			unlock(t, le)
 			unlock(t, (<-waiting).le)
@@ -722,6 +748,25 @@ func TestWantedCosts(t *testing.T) {
 		}
 		unlock(t, second)
 	})
+}
+
+// Wanted of many leases costs less than they did.
+func TestWantedOfMany(t *testing.T) {
+	d, err := memory.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, began := openLoose(t, d), time.Now()
+	defer l.Close() // which may not have the time for all on a busy machine
+	les := make([]*fencelock.Lease, 20_000)
+	for i := range les {
+		les[i] = lock(t, l.Mutex(strconv.Itoa(i)))
+	}
+	locked := time.Since(began)
+	for began = time.Now(); len(les) > 0; les = les[1:] {
+		les[0].Wanted()
+	}
+	wantTook(t, "Wanted", began, 0, locked)
 }
 
 // A store that hangs holds up neither Close nor the look after it.
@@ -835,4 +880,23 @@ func TestLeasesAreUnlockedTwiceAtOnce(t *testing.T) {
 			t.Fatalf("got %v, want nil once, and ErrReleased", errs)
 		}
 	}
+}
+
+// Nobody whose ctx has ended waits for another who unlocks the same leases from a store that hangs.
+func TestLeasesAreUnlockedTwiceOfAStoreThatHangs(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		ls := lockAll(t, open(t, d), "a", "b")
+		d.on("release", hang)
+		first := make(chan error)
+		go func() { first <- ls.Unlock(t.Context()) }()
+		synctest.Wait()
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		start := time.Now()
+		wantErr(t, "unlock", ls.Unlock(ended), fencelock.ErrUnavailable)
+		wantTook(t, "unlock", start, time.Second, 2*time.Second)
+		wantErr(t, "the other", <-first, fencelock.ErrUnavailable)
+		d.on("release", nil)
+		wantErr(t, "unlock again", ls.Unlock(ended), nil)
+	})
 }

@@ -49,9 +49,9 @@ type Locker struct {
 
 	mu     sync.Mutex
 	lines  map[string]*line
-	holds  []*hold  // in no order
-	looks  []*looks // one for each driver that is asked
-	wants  []*hold  // whose Wanted was called and is not closed
+	holds  []*hold        // in no order
+	looks  []*looks       // one for each driver that is asked
+	wants  map[*hold]bool // those that are held, and whose Wanted was called and is not closed
 	sleeps sleeps
 
 	wanting bool           // a look at them is planned or under way
@@ -116,6 +116,7 @@ func New(d backend.Driver, opts ...Option) (*Locker, error) {
 		gone:     make(chan struct{}),
 		idle:     make(chan struct{}, 1),
 		lines:    map[string]*line{},
+		wants:    map[*hold]bool{},
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.waits, l.endWaits = context.WithCancel(l.ctx)
@@ -482,6 +483,7 @@ func (l *Locker) forget(h *hold) {
 	l.holds[h.place-1], last.place = last, h.place
 	l.holds[len(l.holds)-1] = nil
 	l.holds = l.holds[:len(l.holds)-1]
+	delete(l.wants, h)
 	if q := l.lines[h.Name]; q != nil && q.holder == h { // else there is a later one, or was
 		q.holder = nil
 		l.forgetLineLocked(h.Name, q)

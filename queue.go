@@ -3,6 +3,7 @@ package fencelock
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -176,8 +177,8 @@ func (le *Lease) Wanted() <-chan struct{} {
 	if q := l.lines[h.Name]; q != nil && q.holder == h {
 		q.wantLocked()
 	}
-	if !h.isWanted {
-		l.wants = append(l.wants, h)
+	if held := h.place <= len(l.holds) && l.holds[h.place-1] == h; held && !h.isWanted {
+		l.wants[h] = true
 		l.armWantsLocked()
 	}
 	return h.wanted
@@ -195,22 +196,17 @@ func (h *hold) wantLocked() {
 	if h.wanted != nil && !h.isWanted {
 		h.isWanted = true
 		close(h.wanted)
+		delete(h.l.wants, h)
 	}
 }
 
 // armWantsLocked plans the next look, unless one is planned or under way. l.mu is held.
 func (l *Locker) armWantsLocked() {
-	l.wants = slices.DeleteFunc(l.wants, func(h *hold) bool { return h.isWanted || !l.hasLocked(h) })
 	if l.wanting || l.closing.Load() || len(l.wants) == 0 {
 		return
 	}
 	l.wanting = true
 	time.AfterFunc(wantedEvery, l.lookWanted)
-}
-
-// hasLocked reports whether h has not ended. l.mu is held.
-func (l *Locker) hasLocked(h *hold) bool {
-	return h.place <= len(l.holds) && l.holds[h.place-1] == h
 }
 
 // lookWanted asks the store for waiters of the locks that Wanted was called for. One round takes 2 s at the most, and
@@ -221,7 +217,7 @@ func (l *Locker) lookWanted() {
 		l.mu.Unlock()
 		return
 	}
-	asked := slices.Clone(l.wants)
+	asked := slices.Collect(maps.Keys(l.wants))
 	l.schedule.flying.Add()
 	l.mu.Unlock()
 	defer l.schedule.flying.Done()
@@ -231,7 +227,7 @@ func (l *Locker) lookWanted() {
 		if info, err := asked[i].route.caller.Inspect(ctx, asked[i].Name); err == nil && info.Waiters > 0 {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			if l.hasLocked(asked[i]) {
+			if l.wants[asked[i]] {
 				asked[i].wantLocked()
 			}
 		}

@@ -360,6 +360,25 @@ func TestReentryWhileUnlockIsUnderWay(t *testing.T) {
 	}
 }
 
+// A Lock does not wait for an Unlock of the lease of its ctx for longer than ctx lasts.
+func TestReentryEndsWithItsContext(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithReentrancy())
+		le := lock(t, l.Mutex("n"))
+		d.on("release", slowThere(3*time.Second))
+		ctx, cancel := context.WithTimeout(carry(t, t.Context(), le), time.Second)
+		defer cancel()
+		unlocked := make(chan error)
+		go func() { unlocked <- le.Unlock(t.Context()) }()
+		synctest.Wait()
+		start := time.Now()
+		_, err := l.Mutex("n").Lock(ctx)
+		wantErr(t, "lock", err, context.DeadlineExceeded)
+		wantTook(t, "lock", start, time.Second, time.Second)
+		wantErr(t, "unlock", <-unlocked, nil)
+	})
+}
+
 // Nothing is kept of a lease that was unlocked while another one on the hold lives.
 func TestReentryKeepsNothing(t *testing.T) {
 	l := open(t, newFake(t).other(), fencelock.WithReentrancy(), fencelock.WithTTL(time.Hour))

@@ -429,6 +429,27 @@ func TestUnlockOfAReaderAmongOthers(t *testing.T) {
 	})
 }
 
+// Unlock of a reader whose ctx is done waits for no renewal of the hold that it shares for longer than a second.
+func TestUnlockOfAReaderBesideARenewalThatHangs(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		m := open(t, d).RWMutex("n")
+		first, second := lease(t, fencelock.Reader, m.RLock), lease(t, fencelock.Reader, m.RLock)
+		d.on("renew", hang)
+		renewed := make(chan error)
+		go func() { renewed <- second.Renew(t.Context()) }()
+		synctest.Wait()
+		done, cancel := context.WithCancel(t.Context())
+		cancel()
+		start := time.Now()
+		wantErr(t, "unlock", first.Unlock(done), fencelock.ErrUnavailable)
+		wantTook(t, "unlock", start, time.Second, time.Second)
+		wantErr(t, "renew", <-renewed, fencelock.ErrUnavailable)
+		d.on("renew", nil)
+		unlock(t, first)
+		unlock(t, second)
+	})
+}
+
 // One of several is broken by what Inspect shows of it.
 func TestBreakHold(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
@@ -87,46 +88,41 @@ func (q *Query) Has(key string) bool {
 
 // Duration takes a key such as 500ms, 15s or 2m. It must be positive.
 func (q *Query) Duration(key string, def time.Duration) time.Duration {
-	s := q.String(key, "")
-	if s == "" && !q.values.Has(key) {
-		return def
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil || d <= 0 {
-		q.fail(Invalid("%s=%q in the %q URL: want a positive duration such as 500ms, 15s or 2m",
-			key, shorten(s), q.scheme))
-		return def
-	}
-	return d
+	return parsed(q, key, def, "a positive duration such as 500ms, 15s or 2m", func(s string) (time.Duration, bool) {
+		d, err := time.ParseDuration(s)
+		return d, err == nil && d > 0
+	})
 }
 
 // Int takes a whole number from least to most.
 func (q *Query) Int(key string, def, least, most int) int {
-	s := q.String(key, "")
-	if s == "" && !q.values.Has(key) {
-		return def
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil || n < least || n > most {
-		q.fail(Invalid("%s=%q in the %q URL: want a whole number from %d to %d",
-			key, shorten(s), q.scheme, least, most))
-		return def
-	}
-	return n
+	want := fmt.Sprintf("a whole number from %d to %d", least, most)
+	return parsed(q, key, def, want, func(s string) (int, bool) {
+		n, err := strconv.Atoi(s)
+		return n, err == nil && n >= least && n <= most
+	})
 }
 
 // Bool takes true or false, 1 or 0.
 func (q *Query) Bool(key string, def bool) bool {
+	return parsed(q, key, def, "true or false", func(s string) (bool, bool) {
+		b, err := strconv.ParseBool(s)
+		return b, err == nil
+	})
+}
+
+// parsed takes a key of a kind.
+func parsed[T any](q *Query, key string, def T, want string, parse func(string) (T, bool)) T {
 	s := q.String(key, "")
-	if s == "" && !q.values.Has(key) {
+	if !q.values.Has(key) {
 		return def
 	}
-	b, err := strconv.ParseBool(s)
-	if err != nil {
-		q.fail(Invalid("%s=%q in the %q URL: want true or false", key, shorten(s), q.scheme))
+	v, ok := parse(s)
+	if !ok {
+		q.fail(Invalid("%s=%q in the %q URL: want %s", key, shorten(s), q.scheme, want))
 		return def
 	}
-	return b
+	return v
 }
 
 func (q *Query) fail(err error) {

@@ -58,6 +58,8 @@ type Backend struct {
 	Known bool
 
 	url    func() string // a function, so that no %+v shows a password
+	from   *Backend      // of a migration
+	to     *Backend      // of a migration
 	timed  bool          // of a migration: the file gives its TTL
 	at     pos
 	traits pos // the place for messages about Traits

@@ -112,6 +112,7 @@ func (l *loader) migration(b *Backend, n *yaml.Node) {
 	if !ok || from == nil || to == nil {
 		return
 	}
+	b.from, b.to = from, to
 	b.Migrate = &Migration{From: from.Name, To: to.Name, Phase: backend.Phase(phase.value)}
 	if !slices.Contains(phases(), b.Migrate.Phase) {
 		l.problems.add(phase.at, "%s: phase %s: want from, both or to", what, quote(phase.shown))
@@ -256,16 +257,12 @@ func (l *loader) warn() {
 
 // warnOfPhases warns of a later phase in which a rule would not load.
 func (l *loader) warnOfPhases(ws *problems, r *Rule) {
-	m := r.Backend.Migrate
-	legs := map[string]*Backend{}
-	for _, b := range l.c.backends {
-		legs[b.Name] = b
-	}
+	from, to := r.Backend.from, r.Backend.to
 	for _, phase := range phases() {
-		t := movingTraits(phase, legs[m.From].Traits, legs[m.To].Traits)
+		t := movingTraits(phase, from.Traits, to.Traits)
 		then := Backend{TTL: r.Backend.TTL}
 		if !r.Backend.timed {
-			then.TTL = movingTTL(phase, legs[m.From], legs[m.To])
+			then.TTL = movingTTL(phase, from, to)
 		}
 		if ttl := then.LeaseTTL(); ttl < t.MinTTL {
 			ws.add(pos{r.Line, r.Column},

@@ -3,10 +3,12 @@ package config_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencelock/fencelock"
@@ -132,6 +134,35 @@ func TestAMoveNeedsTheOtherStoreOnlyToSwitch(t *testing.T) {
 			t.Errorf("phase %s: got %v, want ErrUnavailable", phase, err)
 		}
 	}
+}
+
+// Several migrations start at once: each has all the time that Open has, and the error has what each waited for.
+func TestSeveralMovesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var text, rules strings.Builder
+		text.WriteString("backends:\n")
+		for _, name := range []string{"a", "b"} {
+			store := fresh()
+			fmt.Fprintf(&text, "  %[1]s-old: {url: \"counted://%[2]s-old\"}\n"+
+				"  %[1]s-new: {url: \"counted://%[2]s-new\"}\n"+
+				"  %[1]s: {migrate: {from: %[1]s-old, to: %[1]s-new, phase: PHASE}}\n", name, store)
+			fmt.Fprintf(&rules, "  - {match: %s, scenario: inventory, backend: %[1]s}\n", name)
+			lock(t, at(t, "counted://"+store+"-old"), name)
+		}
+		both := text.String() + "locks:\n" + rules.String()
+		open(t, strings.ReplaceAll(both, "PHASE", "both"))
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		defer cancel()
+		_, err := mustLoad(t, strings.ReplaceAll(both, "PHASE", "to")).Open(ctx)
+		if !errors.Is(err, fencelock.ErrUnavailable) {
+			t.Fatalf("got %v, want ErrUnavailable", err)
+		}
+		for _, part := range []string{`backend "a": `, `"a" by `, `backend "b": `, `"b" by `} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("got %v, want %s in it", err, part)
+			}
+		}
+	})
 }
 
 // What keep returns can do what the driver can, and nothing else; its Close leaves the driver open.

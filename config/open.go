@@ -34,7 +34,7 @@ func (c *Config) Open(ctx context.Context, opts ...fencelock.Option) (*fencelock
 	if ctx.Err() != nil {
 		return nil, &backend.OpError{Op: "open", Err: ended(ctx)}
 	}
-	o := opening{c: c, stores: map[*Backend]backend.Driver{}}
+	o := opening{c: c}
 	r, err := o.router(ctx)
 	if err != nil {
 		_ = o.close() // the first error is the one to report
@@ -48,32 +48,38 @@ func (c *Config) Open(ctx context.Context, opts ...fencelock.Option) (*fencelock
 	return locks, nil
 }
 
-// opening is one Open: the drivers that are open so far.
+// opening is one Open: the drivers that are open so far, one for each backend.
 type opening struct {
 	c      *Config
-	stores map[*Backend]backend.Driver // of the backends with a URL, each once
-	moves  []backend.Driver            // migrations over them
+	stores map[*Backend]backend.Driver
+	moves  map[*Backend]backend.Driver // migrations over stores
 }
 
-// router opens what the rules use.
+// router opens what the rules use. A migration may switch as it starts, so the promises are looked at before that.
 func (o *opening) router(ctx context.Context) (*router, error) {
-	if err := o.open(ctx); err != nil {
+	stores, moves := o.c.used()
+	limited, cancel := context.WithTimeout(ctx, openMost)
+	defer cancel()
+	var err error
+	o.stores, err = each(stores, func(b *Backend) (backend.Driver, error) { return b.Driver(limited) })
+	if err != nil {
+		return nil, unopened(ctx, err)
+	}
+	for _, rule := range o.c.only {
+		if err := rule.Need.Check(o.traits(rule.Backend)); err != nil {
+			return nil, fmt.Errorf("rule %s: %s: %w", rule.shown, rule.asked(), err)
+		}
+	}
+	o.moves, err = each(moves, func(b *Backend) (backend.Driver, error) { return o.move(ctx, b) })
+	if err != nil {
 		return nil, unopened(ctx, err)
 	}
 	r := &router{rules: o.c.only, one: o.c.one, close: o.close}
-	placed := map[*Backend]backend.Driver{}
 	for _, rule := range r.rules {
 		b := rule.Backend
-		d, ok := placed[b]
-		if !ok {
-			var err error
-			if d, err = o.driver(ctx, b); err != nil {
-				return nil, unopened(ctx, fmt.Errorf("backend %q: %w", b.Name, err))
-			}
-			placed[b] = d
-		}
-		if err := rule.Need.Check(d.Traits()); err != nil {
-			return nil, fmt.Errorf("rule %s: %s: %w", rule.shown, rule.asked(), err)
+		d := o.stores[b]
+		if b.Migrate != nil {
+			d = o.moves[b]
 		}
 		r.routes = append(r.routes, backend.Route{
 			Name: b.Name, Driver: d, TTL: b.TTL, Reentrant: rule.Scenario.Reentrant,
@@ -82,29 +88,34 @@ func (o *opening) router(ctx context.Context) (*router, error) {
 	return r, nil
 }
 
-// open opens the stores that names are locked in, all at once.
-func (o *opening) open(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, openMost)
-	defer cancel()
-	var (
-		wg   sync.WaitGroup
-		mu   sync.Mutex
-		errs []error
-	)
-	for _, b := range o.c.stores() {
-		wg.Go(func() {
-			d, err := b.Driver(ctx)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				errs = append(errs, fmt.Errorf("backend %q: %w", b.Name, answered(err)))
-				return
-			}
-			o.stores[b] = d
-		})
+// each opens backends, all at once. On an error it returns those that are open.
+func each(bs []*Backend, open func(*Backend) (backend.Driver, error)) (map[*Backend]backend.Driver, error) {
+	var mu sync.Mutex
+	all := map[*Backend]backend.Driver{}
+	return all, atOnce(bs, func(b *Backend) error {
+		d, err := open(b)
+		if err != nil {
+			return fmt.Errorf("backend %q: %w", b.Name, answered(err))
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		all[b] = d
+		return nil
+	})
+}
+
+// traits returns the promises of a backend whose stores are open.
+func (o *opening) traits(b *Backend) backend.Traits {
+	of := func(b *Backend) backend.Traits {
+		if d := o.stores[b]; d != nil {
+			return d.Traits()
+		}
+		return backend.Traits{} // of a store that the phase does not lock in
 	}
-	wg.Wait()
-	return errors.Join(errs...)
+	if b.Migrate != nil {
+		return movingTraits(b.Migrate.Phase, of(b.from), of(b.to))
+	}
+	return of(b)
 }
 
 // Driver connects to a backend with a URL; the caller closes the driver. It is for tools that look
@@ -117,67 +128,55 @@ func (b *Backend) Driver(ctx context.Context) (backend.Driver, error) {
 	return backend.Open(ctx, b.URL(), func(q *backend.Query) { q.Duration("ttl", 0) })
 }
 
-// stores returns the backends with a URL that the routed rules lock in, each once.
-func (c *Config) stores() []*Backend {
-	used := map[string]bool{}
+// used returns the backends with a URL that the routed rules lock in, and their migrations, each once.
+func (c *Config) used() (stores, moves []*Backend) {
+	used := map[*Backend]bool{}
 	for _, r := range c.only {
-		m := r.Backend.Migrate
-		if m == nil {
-			used[r.Backend.Name] = true
-			continue
-		}
-		if m.Phase != backend.PhaseTo {
-			used[m.From] = true
-		}
-		if m.Phase != backend.PhaseFrom {
-			used[m.To] = true
+		used[r.Backend] = true
+		if m := r.Backend.Migrate; m != nil {
+			used[r.Backend.from] = used[r.Backend.from] || m.Phase != backend.PhaseTo
+			used[r.Backend.to] = used[r.Backend.to] || m.Phase != backend.PhaseFrom
 		}
 	}
-	var stores []*Backend
 	for _, b := range c.backends {
-		if used[b.Name] {
+		switch {
+		case !used[b]:
+		case b.Migrate == nil:
 			stores = append(stores, b)
+		default:
+			moves = append(moves, b)
 		}
 	}
-	return stores
+	return stores, moves
 }
 
-// driver returns the driver of a backend whose stores are open.
-func (o *opening) driver(ctx context.Context, b *Backend) (backend.Driver, error) {
-	if b.Migrate == nil {
-		return o.stores[b], nil
-	}
+// move starts a migration whose stores are open.
+func (o *opening) move(ctx context.Context, b *Backend) (backend.Driver, error) {
 	opts := migrate.Options{Move: b.Name, Scope: o.c.Scope(b), Phase: b.Migrate.Phase, Look: o.c.look}
-	for _, leg := range o.c.backends {
-		d, open := o.stores[leg]
-		switch {
-		case leg.Name == b.Migrate.From && open:
-			opts.From = keep(d)
-		case leg.Name == b.Migrate.To && open:
-			opts.To = keep(d)
-		case leg.Name == b.Migrate.From || leg.Name == b.Migrate.To:
+	for leg, to := range map[*Backend]*backend.Driver{b.from: &opts.From, b.to: &opts.To} {
+		if d := o.stores[leg]; d != nil {
+			*to = keep(d)
+		} else {
 			opts.Other = leg.Driver
 		}
 	}
-	d, err := migrate.New(ctx, opts)
-	if err != nil {
-		return nil, answered(err)
-	}
-	o.moves = append(o.moves, d)
-	return d, nil
+	return migrate.New(ctx, opts)
 }
 
-// close closes the migrations, and then the stores, each once.
+// close closes the migrations, and then the stores.
 func (o *opening) close() error {
-	return errors.Join(closeAll(o.moves), closeAll(slices.Collect(maps.Values(o.stores))))
+	closeAll := func(ds map[*Backend]backend.Driver) error {
+		return atOnce(slices.Collect(maps.Values(ds)), backend.Driver.Close)
+	}
+	return errors.Join(closeAll(o.moves), closeAll(o.stores))
 }
 
-// closeAll closes drivers all at once, since a driver may take a while if its store is gone.
-func closeAll(ds []backend.Driver) error {
-	errs := make([]error, len(ds))
+// atOnce does something with each of all at once, since any may take a while if its store is gone.
+func atOnce[T any](all []T, do func(T) error) error {
+	errs := make([]error, len(all))
 	var wg sync.WaitGroup
-	for i, d := range ds {
-		wg.Go(func() { errs[i] = d.Close() })
+	for i, one := range all {
+		wg.Go(func() { errs[i] = do(one) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)

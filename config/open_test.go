@@ -217,15 +217,24 @@ locks:
 	}
 }
 
-// A driver that is not in the catalog is held to the scenario once it can be asked.
+// A driver that is not in the catalog is held to the scenario once it can be asked. A program that does not start for
+// that has switched no migration.
 func TestScenariosAreCheckedAtOpen(t *testing.T) {
 	t.Parallel()
 	run := fresh()
-	text := "backends: {a: {url: \"counted://" + run + "-a?fencing=none\"}, b: {url: \"counted://" +
-		run + "-b\"}}\nlocks:\n" +
-		"  - {match: \"b\", scenario: general, backend: b}\n  - {match: \"x/*\", scenario: inventory, backend: a}\n"
+	text := strings.ReplaceAll(`
+backends:
+  a: {url: "counted://run-a?fencing=none"}
+  b: {url: "counted://run-b"}
+  left: {url: "counted://run-left"}
+  moving: {migrate: {from: left, to: b, phase: to}}
+locks:
+  - {match: "moving/*", scenario: inventory, backend: moving}
+  - {match: "b", scenario: general, backend: b}
+  - {match: "x/*", scenario: inventory, backend: a}
+`, "run", run)
 	c := mustLoad(t, text)
-	if r := c.Rules()[1]; r.Backend.Known ||
+	if r := c.Rules()[2]; r.Backend.Known ||
 		!strings.Contains(strings.Join(r.Explain().Not, "\n"), "without connecting") {
 		t.Errorf("got %+v, want traits that are not known", r.Explain())
 	}
@@ -244,6 +253,7 @@ func TestScenariosAreCheckedAtOpen(t *testing.T) {
 			t.Errorf("%s: opened %d times and closed %d times after an error, want once", host, opens, closes)
 		}
 	}
+	lock(t, at(t, "counted://"+run+"-left"), "moving/1")
 }
 
 // overdue is a context whose deadline has passed, and which does not end.

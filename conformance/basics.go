@@ -17,8 +17,7 @@ var basics = []Rule{
 	{Name: "A1", What: "one holder per name", Why: "Two holders is what a lock is there to prevent.", Check: oneHolder},
 	{
 		Name: "A2", What: "different names are independent",
-		Why: "A lock that blocks strangers stops programs that have " +
-			"nothing to do with each other.",
+		Why:   "A lock that blocks strangers stops programs that have nothing to do with each other.",
 		Check: independentNames,
 	},
 	{
@@ -34,13 +33,12 @@ var basics = []Rule{
 	{
 		Name: "A5", What: "TryLock on a held name answers at once",
 		Why:   "A try that waits for the holder is no try.",
-		Check: promptTry,
+		modes: true, Check: promptTry,
 	},
 	{
 		Name: "A6", What: "a wait ends with its ctx and says why",
-		Why: "A caller with a deadline must get its time back, " +
-			"and tell a busy lock from a broken store.",
-		Check: boundedWait,
+		Why:   "A caller with a deadline must get its time back, and tell a busy lock from a broken store.",
+		modes: true, Check: boundedWait,
 	},
 	{
 		Name: "A7", What: "a ctx that is done sends nothing and leaves nothing",
@@ -60,8 +58,7 @@ var basics = []Rule{
 	},
 	{
 		Name: "A10", What: "hostile names work and never meet",
-		Why: "Two names that meet lock each other out; a name that is refused on one " +
-			"store cannot move to it.",
+		Why:   "Two names that meet lock each other out; a name that is refused on one store cannot move to it.",
 		Check: hostileNames,
 	},
 	{
@@ -77,7 +74,7 @@ var basics = []Rule{
 	{
 		Name: "A13", What: "a dead lock is taken by TryLock too",
 		Why:   "A program that only tries would find the lock taken for ever.",
-		Needs: Needs{Link: true}, Check: deadLockByTry,
+		Needs: Needs{Link: true}, modes: true, Check: deadLockByTry,
 	},
 }
 
@@ -152,8 +149,9 @@ func promptTry(ctx context.Context, e *Env) error {
 	must(try(ctx, a, name, "a free lock"))
 	least := time.Hour // of several, because a busy machine adds time to some
 	for range 5 {
+		_, try := methods(e.mode, b, name)
 		began := time.Now()
-		check(held(ctx, b, name, "held"))
+		check(refused(ctx, try, "held"))
 		least = min(least, time.Since(began))
 	}
 	if least > e.Slack() {
@@ -172,7 +170,8 @@ func boundedWait(ctx context.Context, e *Env) error {
 	for range 3 {
 		began := time.Now()
 		limited, cancel := context.WithTimeoutCause(ctx, bound, why)
-		_, err := b.Mutex(name).Lock(limited)
+		lock, _ := methods(e.mode, b, name)
+		_, err := lock(limited)
 		took := time.Since(began)
 		cancel()
 		for _, target := range []error{context.DeadlineExceeded, why, fencelock.ErrLocked} {
@@ -245,7 +244,8 @@ func cancelledWaiter(ctx context.Context, e *Env) error {
 		l := must(e.Open(ctx))
 		impatient, cancel := context.WithCancel(ctx)
 		defer cancel()
-		line[i], giveUp[i] = locking(impatient, l, name), cancel
+		lock, _ := methods(e.modes()[i%len(e.modes())], l, name) // each of those that give up is of another mode
+		line[i], giveUp[i] = calling(impatient, lock), cancel
 		check(waiting(ctx, a, name, i+1))
 	}
 	left := n
@@ -269,9 +269,8 @@ func cancelledWaiter(ctx context.Context, e *Env) error {
 	check(unlock(ctx, le, "the holder"))
 	rest := merged(line[1], line[3])
 	for i := range left {
-		r := must(granted(ctx, rest, time.Second+e.Slack()+e.traits.DeadWaiter,
-			fmt.Sprintf("waiter %d of the %d that are left", i+1, left)))
-		check(unlock(ctx, r.lease, "a waiter that was left"))
+		who := fmt.Sprintf("waiter %d of the %d that are left", i+1, left)
+		check(turn(ctx, rest, time.Second+e.Slack()+e.traits.DeadWaiter, who))
 	}
 	return nil
 }
@@ -300,31 +299,21 @@ func exactCounter(ctx context.Context, e *Env) error {
 	const clients, contenders = 4, 100
 	name := e.Name()
 	var counter, inside atomic.Int64 // loads and stores, no Add: an update can be lost
-	done := make(chan error, contenders)
-	for range clients {
-		l := must(e.Open(ctx, fencelock.WithTTL(30*time.Second)))
-		for range contenders / clients {
-			go func() {
-				done <- l.Do(ctx, name, func(ctx context.Context, _ *fencelock.Lease) error {
-					if n := inside.Add(1); n != 1 {
-						return fmt.Errorf("%d holders at once", n)
-					}
-					defer inside.Add(-1)
-					read := counter.Load()
-					if err := sleep(ctx, time.Millisecond); err != nil {
-						return err
-					}
-					counter.Store(read + 1)
-					return nil
-				})
-			}()
-		}
-	}
-	var errs []error
-	for range contenders {
-		errs = append(errs, <-done)
-	}
-	check(errors.Join(errs...))
+	ls := e.several(ctx, clients)
+	check(together(contenders, func(i int) error {
+		return ls[i%clients].Do(ctx, name, func(ctx context.Context, _ *fencelock.Lease) error {
+			if n := inside.Add(1); n != 1 {
+				return fmt.Errorf("%d holders at once", n)
+			}
+			defer inside.Add(-1)
+			read := counter.Load()
+			if err := sleep(ctx, time.Millisecond); err != nil {
+				return err
+			}
+			counter.Store(read + 1)
+			return nil
+		})
+	}))
 	if got := counter.Load(); got != contenders {
 		return fmt.Errorf("counter: got %d, want %d", got, contenders)
 	}
@@ -335,11 +324,83 @@ func deadLockByTry(ctx context.Context, e *Env) error {
 	a, link := must2(e.OpenThrough(ctx, e.short()))
 	b := must(e.Open(ctx))
 	name := e.Name()
-	must(try(ctx, a, name, "a free lock"))
+	must(e.try(ctx, a, name, "a free lock"))
 	link.Set(blackHole) // the holder is never heard of again
 	began := time.Now()
 	err := until(ctx, 2*e.TTL()+e.Slack(), "a TryLock takes the dead lock", freeFor(ctx, b, name))
 	e.Notef("taken by TryLock %v after the holder went silent (TTL %v)",
 		time.Since(began).Round(time.Millisecond), e.TTL())
 	return err
+}
+
+// hostile are names that some store's naming cannot take as they are.
+func hostile() []string {
+	return []string{
+		"a", "a/b", "a/b/", "a//b", "/a", "/", "//", "A", "a ", " a", " ", ".", "..", "../a", "a/../b", "a/./b",
+		"{}", "{a}", "{a}b", "}{", "a{", "%", "%2F", "a%2Fb", "a:b", ":", "*", "?", "[a]", "\\",
+		"\"", "'", "$", "\n", "\t", "\x01", "\x7f",
+		"é", "e\u0301", "名前", "\U0001F512", "\u202e", "fl", "-", "--", "_c_", "lock-0000000001",
+		strings.Repeat("x", 512), strings.Repeat("x", 511) + "y", strings.Repeat("x", 511), strings.Repeat("é", 256),
+	}
+}
+
+func hostileNames(ctx context.Context, e *Env) error {
+	a := must(e.Open(ctx, fencelock.WithOwner("who: \"ä\"\n%41\\\x01")))
+	b := must(e.Open(ctx))
+	leases := map[string]*fencelock.Lease{}
+	modes := e.modes()
+	for i, name := range hostile() {
+		_, try := methods(modes[i%len(modes)], a, name)
+		leases[name] = must(take(ctx, try, fmt.Sprintf("name %.40q (with %d others held)", name, i)))
+	}
+	for _, pattern := range []string{"*b", "?", "[b]", "_", "%b", ".*"} {
+		check(want(b.Break(ctx, "a"+pattern), nil, "Break of a free name"))
+	}
+	for _, prefix := range []string{"", "a", "*", "?", "[a]", "%", "_", "\\", "é"} {
+		check(listed(ctx, b, prefix, leases))
+	}
+	for name, le := range leases {
+		check(held(ctx, b, name, fmt.Sprintf("name %.40q", name)))
+		check(shown(ctx, b, le, "while it is held"))
+		check(unlock(ctx, le, fmt.Sprintf("name %.40q", name)))
+		if info, err := b.Inspect(ctx, name); err != nil || info.Held {
+			return fmt.Errorf("Inspect of %.40q after Unlock: got %+v, %v; want it free", name, info, err)
+		}
+	}
+	return nil
+}
+
+// listed checks that List names each lease whose name begins with prefix once, and no others.
+func listed(ctx context.Context, l *fencelock.Locker, prefix string, leases map[string]*fencelock.Lease) error {
+	got := map[string]bool{}
+	for info, err := range l.List(ctx, prefix) {
+		check(want(err, nil, fmt.Sprintf("List of %q", prefix)))
+		if leases[info.Name] == nil || !strings.HasPrefix(info.Name, prefix) {
+			return fmt.Errorf("List of %q names %.40q", prefix, info.Name)
+		}
+		if got[info.Name] {
+			return fmt.Errorf("List of %q names %.40q twice", prefix, info.Name)
+		}
+		got[info.Name] = true
+	}
+	for name := range leases {
+		if !got[name] && strings.HasPrefix(name, prefix) {
+			return fmt.Errorf("List of %q does not name %.40q", prefix, name)
+		}
+	}
+	return nil
+}
+
+func prefixesIsolate(ctx context.Context, e *Env) error {
+	a := must(e.Open(ctx))
+	b := must(e.open(ctx, Client{Prefix: e.prefix + "other:"}))
+	name := e.Name()
+	one := must(try(ctx, a, name, "the first prefix"))
+	two := must(try(ctx, b, name, "the second prefix"))
+	for info, err := range b.List(ctx, "") {
+		if err != nil || info.Name != name {
+			return fmt.Errorf("List under the second prefix: got %q, %v; want %q only", info.Name, err, name)
+		}
+	}
+	return errors.Join(unlock(ctx, one, "the first prefix"), unlock(ctx, two, "the second prefix"))
 }

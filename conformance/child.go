@@ -51,11 +51,10 @@ func serve(ctx context.Context, url string, busy []Busy, in io.Reader, out io.Wr
 			continue
 		}
 		go func() {
-			answer, err := c.obey(ctx, words[1], words[2:])
+			var answer string
+			err := stopped(func() error { answer = "ok " + c.obey(ctx, words[1], words[2:]); return nil })
 			if err != nil {
 				answer = "error " + strings.ReplaceAll(err.Error(), "\n", " ")
-			} else {
-				answer = "ok " + answer
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -76,78 +75,48 @@ type child struct {
 	leases map[string]*fencelock.Lease
 }
 
-func (c *child) obey(ctx context.Context, verb string, args []string) (string, error) {
+// obey does what it is told, or ends by check.
+func (c *child) obey(ctx context.Context, verb string, args []string) (answer string) {
 	switch verb {
 	case "lock": // name TTL grace
-		ttl, err := time.ParseDuration(args[1])
-		grace, bad := time.ParseDuration(args[2])
-		if err = errors.Join(err, bad); err != nil {
-			return "", err
-		}
-		le, err := c.l.Mutex(args[0], fencelock.WithTTL(ttl), fencelock.WithGrace(grace)).Lock(ctx)
-		if err != nil {
-			return "", err
-		}
+		ttl, grace := must(time.ParseDuration(args[1])), must(time.ParseDuration(args[2]))
+		le := must(c.l.Mutex(args[0], fencelock.WithTTL(ttl), fencelock.WithGrace(grace)).Lock(ctx))
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.leases[args[0]] = le
-		return strconv.FormatInt(le.Token(), 10), nil
+		return strconv.FormatInt(le.Token(), 10)
 	case "many": // n TTL: so many long names
-		n, err := strconv.Atoi(args[0])
-		ttl, bad := time.ParseDuration(args[1])
-		if err = errors.Join(err, bad); err != nil {
-			return "", err
-		}
-		return "", c.lockMany(ctx, n, ttl)
+		check(c.lockMany(ctx, must(strconv.Atoi(args[0])), must(time.ParseDuration(args[1]))))
 	case "unlock": // name
-		return "", c.lease(args[0]).Unlock(ctx)
+		check(c.lease(args[0]).Unlock(ctx))
 	case "err": // name: what the first look says
 		if err := c.lease(args[0]).Err(); err != nil {
-			return err.Error(), nil
+			return err.Error()
 		}
-		return "held", nil
+		return "held"
 	case "busy": // name key unread
 		if len(c.busy) == 0 {
-			return "", errors.New("the program calls Child without Harness.Busy")
+			check(errors.New("the program calls Child without Harness.Busy"))
 		}
-		return "", c.busy[0].Begin(ctx, c.lease(args[0]), args[1], args[2] == "true")
+		check(c.busy[0].Begin(ctx, c.lease(args[0]), args[1], args[2] == "true"))
 	case "add": // name file times: an unsynchronised counter under the lock
-		return "", c.add(ctx, args)
-	case "churn":
-		// n TTL name: locks and unlocks so many names until the process ends; answers after the first
-		// round
-		n, err := strconv.Atoi(args[0])
-		ttl, bad := time.ParseDuration(args[1])
-		if err = errors.Join(err, bad); err != nil {
-			return "", err
+		for range must(strconv.Atoi(args[2])) {
+			check(c.l.Do(ctx, args[0], func(context.Context, *fencelock.Lease) error { return addOne(args[1]) }))
 		}
-		c.churn(ctx, n, ttl, args[2])
-		return "", nil
+	case "churn": // n TTL name: locks and unlocks so many until the process ends; answers after the first round
+		c.churn(ctx, must(strconv.Atoi(args[0])), must(time.ParseDuration(args[1])), args[2])
 	case "exit":
 		os.Exit(0)
+	default:
+		check(fmt.Errorf("unknown command %q", verb))
 	}
-	return "", fmt.Errorf("unknown command %q", verb)
+	return ""
 }
 
 func (c *child) lease(name string) *fencelock.Lease {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.leases[name]
-}
-
-func (c *child) add(ctx context.Context, args []string) error {
-	times, err := strconv.Atoi(args[2])
-	if err != nil {
-		return err
-	}
-	for range times {
-		if err := c.l.Do(ctx, args[0], func(context.Context, *fencelock.Lease) error {
-			return addOne(args[1])
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (c *child) churn(ctx context.Context, n int, ttl time.Duration, name string) {

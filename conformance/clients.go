@@ -19,8 +19,7 @@ var hostileClients = []Rule{
 	},
 	{
 		Name: "K45", What: "the program uses up its client for longer than a lease: no lock is lost, no wait ends",
-		Why: "A program whose handlers all wait for its database must not lose its locks as " +
-			"if the database were down.",
+		Why:   "A program whose handlers all wait for its database must not lose its locks as if that were down.",
 		Needs: Needs{Shared: true, Own: true}, Check: clientUsedUpForLong,
 	},
 	{
@@ -74,15 +73,13 @@ func (c *contended) whole(ctx context.Context, e *Env, when string) error {
 	default:
 	}
 	check(unlock(ctx, c.theirs, "the holder that it waited for"))
-	r := must(granted(ctx, c.wait, 5*time.Second+e.Slack(), "the waiter, "+when))
-	return errors.Join(unlock(ctx, r.lease, "the waiter, "+when), unlock(ctx, c.ours, "the holder, "+when))
+	check(turn(ctx, c.wait, 5*time.Second+e.Slack(), "the waiter, "+when))
+	return unlock(ctx, c.ours, "the holder, "+when)
 }
 
 // inTime runs f and returns an error if that takes longer than most, or else what f returns.
 func inTime(ctx context.Context, what string, most time.Duration, f func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- f() }()
-	err, in, over := comes(ctx, done, most)
+	err, in, over := comes(ctx, running(f), most)
 	if !in && over == nil {
 		return fmt.Errorf("%s has not returned within %v", what, most)
 	}

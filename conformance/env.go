@@ -18,10 +18,12 @@ import (
 type Env struct {
 	h      *Harness
 	traits backend.Traits
+	rule   string
+	mode   backend.Mode
 	prefix string
-	names  int
 
 	mu      sync.Mutex
+	names   int
 	closers []func() error
 	notes   []string
 }
@@ -33,11 +35,50 @@ var runs atomic.Int64
 var started = time.Now().UnixNano()
 
 func newEnv(h *Harness, t backend.Traits, rule string) *Env {
-	return &Env{h: h, traits: t, prefix: fmt.Sprintf("conf-%x-%d-%s:", started, runs.Add(1), rule)}
+	return &Env{h: h, traits: t, rule: rule, prefix: fmt.Sprintf("conf-%x-%d-%s:", started, runs.Add(1), rule)}
+}
+
+// modes are the modes in which the backend's locks can be held.
+func (e *Env) modes() []backend.Mode {
+	all := []backend.Mode{backend.Exclusive}
+	if e.traits.Readers {
+		all = append(all, backend.Reader)
+	}
+	if e.traits.Permits >= permits {
+		all = append(all, backend.Permit)
+	}
+	return all
+}
+
+// inModes returns a check of a rule in each mode that the backend has, all at once: try, locking and Request of its Env
+// are of that mode.
+func inModes(check func(context.Context, *Env) error) func(context.Context, *Env) error {
+	return func(ctx context.Context, e *Env) error {
+		modes := e.modes()
+		return together(len(modes), func(i int) error {
+			if modes[i] == backend.Exclusive {
+				return check(ctx, e)
+			}
+			what := fmt.Sprintf("as a %v: ", modes[i])
+			of := newEnv(e.h, e.traits, e.rule+"-"+modes[i].String())
+			of.mode = modes[i]
+			e.onClose(of.close)
+			err := check(ctx, of)
+			for _, n := range of.noted() {
+				e.Notef("%s%s", what, n)
+			}
+			if err != nil {
+				return fmt.Errorf("%s%w", what, err)
+			}
+			return nil
+		})
+	}
 }
 
 // Name returns a fresh name.
 func (e *Env) Name() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.names++
 	return fmt.Sprintf("lock-%d", e.names)
 }
@@ -205,8 +246,15 @@ func (e *Env) emptyWithin(ctx context.Context, most time.Duration) error {
 	return err
 }
 
-// Request returns a request for a bare driver.
+// Request returns a request for a bare driver, in the mode of e.
 func (e *Env) Request(name string, wait bool) *backend.Request {
+	r := e.exclusive(name, wait)
+	r.Mode, r.Limit = e.mode, limitOf(e.mode)
+	return r
+}
+
+// exclusive is Request for a Mutex.
+func (e *Env) exclusive(name string, wait bool) *backend.Request {
 	return &backend.Request{
 		Name: name, Nonce: nonce(), Owner: "conformance", TTL: e.TTL(), Wait: wait, Auto: true,
 		Lost: func(error) {},

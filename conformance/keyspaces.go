@@ -80,7 +80,7 @@ func (e *Env) apart(ctx context.Context, open func(ctx context.Context, side int
 // other, where List shows that use only.
 func (e *Env) locksApart(ctx context.Context, one, two keyspace, name string) error {
 	const soon = ample / 2 // a lock that is free is granted within it, and one that is not is not
-	le, line := lined(ctx, one.a, name, one.b)
+	le, line := e.lined(ctx, one.a, name, one.b)
 	untouched := func(when string) error {
 		check(live(le, when+": the holder in this keyspace"))
 		info, err := one.a.Inspect(ctx, name)

@@ -18,6 +18,7 @@ func (e *Env) late() time.Duration {
 // lateClient is a client whose answers come late, and one whose do not. It holds name in the end;
 // other is a further name.
 type lateClient struct {
+	e *Env
 	*fencelock.Locker
 	link        Link
 	b           *fencelock.Locker
@@ -34,19 +35,19 @@ var lateWays = []struct {
 		// The link is to hold up the grant, and nothing before it.
 		must(cycle(ctx, c.Locker, c.other, "before"))
 		check(sleep(ctx, 200*time.Millisecond)) // the slowest of several nodes
-		return c.late(ctx, func() *fencelock.Lease { return must(try(ctx, c.Locker, c.name, "answered late")) })
+		return c.late(ctx, func() *fencelock.Lease { return must(c.e.try(ctx, c.Locker, c.name, "answered late")) })
 	}},
 	{"waited for and granted late", func(ctx context.Context, c *lateClient) *fencelock.Lease {
-		le, line := lined(ctx, c.b, c.name, c.Locker)
+		le, line := c.e.lined(ctx, c.b, c.name, c.Locker)
 		return c.late(ctx, func() *fencelock.Lease { return passed(ctx, le, line[0]) })
 	}},
 	{"renewed late", func(ctx context.Context, c *lateClient) *fencelock.Lease { return c.renewed(ctx, c.name) }},
 	{"granted after a late renewal", func(ctx context.Context, c *lateClient) *fencelock.Lease {
 		c.renewed(ctx, c.other)
-		return must(try(ctx, c.Locker, c.name, "after a late renewal"))
+		return must(c.e.try(ctx, c.Locker, c.name, "after a late renewal"))
 	}},
 	{"waited for and granted after a late renewal", func(ctx context.Context, c *lateClient) *fencelock.Lease {
-		le, line := lined(ctx, c.b, c.name, c.Locker)
+		le, line := c.e.lined(ctx, c.b, c.name, c.Locker)
 		c.renewed(ctx, c.other)
 		return passed(ctx, le, line[0])
 	}},
@@ -55,8 +56,7 @@ var lateWays = []struct {
 // late calls f, and delivers the answers that the store sends meanwhile a while later.
 func (c *lateClient) late(ctx context.Context, f func() *fencelock.Lease) (le *fencelock.Lease) {
 	c.link.Set(holdReplies)
-	done := make(chan error, 1)
-	go func() { done <- stopped(func() error { le = f(); return nil }) }()
+	done := running(func() error { le = f(); return nil })
 	err := sleep(ctx, c.by)
 	c.link.Set(passAll)
 	check(errors.Join(<-done, err))
@@ -65,7 +65,7 @@ func (c *lateClient) late(ctx context.Context, f func() *fencelock.Lease) (le *f
 
 // renewed holds a lock whose renewal is answered late.
 func (c *lateClient) renewed(ctx context.Context, name string) *fencelock.Lease {
-	le := must(try(ctx, c.Locker, name, "a free lock"))
+	le := must(c.e.try(ctx, c.Locker, name, "a free lock"))
 	return c.late(ctx, func() *fencelock.Lease {
 		check(want(le.Renew(ctx), nil, fmt.Sprintf("Renew, answered after %v", c.by)))
 		return le
@@ -80,27 +80,17 @@ func passed(ctx context.Context, le *fencelock.Lease, wait <-chan result) *fence
 
 func countsFromSend(ctx context.Context, e *Env) error {
 	ttl := max(6*time.Second, e.Kept())
-	results := make(chan error, len(lateWays))
-	for _, way := range lateWays {
+	return together(len(lateWays), func(i int) error {
 		a, link := must2(e.OpenThrough(ctx, fencelock.WithTTL(ttl)))
 		b := must(e.Open(ctx))
-		c := &lateClient{a, link, b, e.Name(), e.Name(), e.late()}
-		go func() {
-			results <- stopped(func() error {
-				left := c.cutOff(ctx, way.take, 2*ttl+e.traits.DeadWaiter+e.Slack())
-				if left > 0 {
-					return fmt.Errorf("%s: another client got the lock %v before the Deadline", way.what, left)
-				}
-				e.Notef("%s: another client got the lock %v after the Deadline", way.what, -left)
-				return nil
-			})
-		}()
-	}
-	var err error
-	for range lateWays {
-		err = errors.Join(err, <-results)
-	}
-	return err
+		c := &lateClient{e, a, link, b, e.Name(), e.Name(), e.late()}
+		left := c.cutOff(ctx, lateWays[i].take, 2*ttl+e.traits.DeadWaiter+e.Slack())
+		if left > 0 {
+			return fmt.Errorf("%s: another client got the lock %v before the Deadline", lateWays[i].what, left)
+		}
+		e.Notef("%s: another client got the lock %v after the Deadline", lateWays[i].what, -left)
+		return nil
+	})
 }
 
 // cutOff cuts a holder off as soon as it has its lease, so that nothing renews it, and returns how

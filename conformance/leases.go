@@ -17,25 +17,24 @@ var leases = []Rule{
 	{
 		Name: "C2", What: "held for many TTLs by renewal",
 		Why:   "A lease that is lost while its holder works well is no lease.",
-		Check: renewedLong,
+		modes: true, Check: renewedLong,
 	},
 	{
 		Name: "C3", What: "renewed by hand, three times",
 		Why:   "A program that paces itself needs the full TTL from each renewal.",
-		Check: renewedByHand,
+		modes: true, Check: renewedByHand,
 	},
 	{
 		Name: "C4", What: "a renewal after release, expiry or re-grant changes nothing, also for those beside it",
 		Why: "A renewal that revives a lost lock makes two holders, and so does one that passes over those " +
 			"behind a lost one.",
-		Check: renewTooLate,
+		modes: true, Check: renewTooLate,
 	},
 	{
-		Name: "C5",
-		What: "lost replies and cut connections keep the lease, " +
-			"or end it at once where it is a connection",
+		Name:  "C5",
+		What:  "lost replies and cut connections keep the lease, or end it at once where it is a connection",
 		Why:   "One lost packet must not throw away a lock that is ours.",
-		Needs: Needs{Link: true}, Check: rideOutFaults,
+		Needs: Needs{Link: true}, modes: true, Check: rideOutFaults,
 	},
 	{
 		Name: "C6", What: "no renewal after Unlock",
@@ -44,8 +43,7 @@ var leases = []Rule{
 	},
 	{
 		Name: "C7", What: "the Deadline is never later than the store's expiry",
-		Why: "A holder that trusts longer than the store keeps others " +
-			"out overlaps with the next.",
+		Why:   "A holder that trusts longer than the store keeps others out overlaps with the next.",
 		Needs: Needs{Behind: true}, Check: deadlineFirst,
 	},
 	{
@@ -56,12 +54,12 @@ var leases = []Rule{
 				return "Traits.Grace is false"
 			}
 			return ""
-		}, Check: grace,
+		}, modes: true, Check: grace,
 	},
 	{
 		Name: "C9", What: "each lease has its own TTL",
 		Why:   "One short lease must not shorten a long one.",
-		Check: ownTTL,
+		modes: true, Check: ownTTL,
 	},
 	{
 		Name: "C10", What: "WithMaxHold ends a hold",
@@ -71,7 +69,7 @@ var leases = []Rule{
 	{
 		Name: "C11", What: "the end of the acquire ctx ends nothing",
 		Why:   "The ctx of the call that locked is over long before the work is.",
-		Check: acquireCtxEnds,
+		modes: true, Check: acquireCtxEnds,
 	},
 	{
 		Name: "C12", What: "a grant that comes after its own deadline is not handed out",
@@ -80,9 +78,8 @@ var leases = []Rule{
 	},
 	{
 		Name: "C13", What: "grants and renewals count from their send, not from their answer",
-		Why: "The store counts from the request: a holder that counts from a late answer " +
-			"overlaps with the next.",
-		Needs: Needs{Link: true}, Check: countsFromSend,
+		Why:   "The store counts from the request: a holder that counts from a late answer overlaps with the next.",
+		Needs: Needs{Link: true}, modes: true, Check: countsFromSend,
 	},
 	{
 		Name: "C14", What: "WithMinHold keeps others out after an Unlock, and after a Close",
@@ -115,23 +112,32 @@ func expires(ctx context.Context, e *Env) error {
 func renewedLong(ctx context.Context, e *Env) error {
 	a, b := must2(e.Two(ctx, e.kept()))
 	name := e.Name()
-	le := must(try(ctx, a, name, "a free lock"))
-	token := le.Token()
+	le := must(e.try(ctx, a, name, "a free lock"))
+	token, last := le.Token(), le
+	if e.mode != backend.Exclusive {
+		last = must(e.try(ctx, a, name, "beside another of the same client", fencelock.WithOwner("the last")))
+	}
 	for range 8 {
 		check(sleep(ctx, e.Kept()/2))
 		check(live(le, "a renewed lease"))
+		check(live(last, "another renewed lease"))
 		check(held(ctx, b, name, "renewed"))
 	}
 	if le.Token() != token {
 		return fmt.Errorf("token after renewals: got %d, want %d", le.Token(), token)
 	}
-	return unlock(ctx, le, "after four TTLs")
+	check(unlock(ctx, le, "after four TTLs"))
+	if last == le {
+		return nil
+	}
+	check(held(ctx, b, name, "renewed, and the other one is gone"))
+	return unlock(ctx, last, "the last, after four TTLs")
 }
 
 func renewedByHand(ctx context.Context, e *Env) error {
 	a, b := must2(e.Two(ctx, e.kept(), fencelock.WithManualRenew()))
 	name := e.Name()
-	le := must(try(ctx, a, name, "a free lock"))
+	le := must(e.try(ctx, a, name, "a free lock"))
 	for i := range 3 {
 		check(sleep(ctx, e.Kept()*4/10)) // the rest is for a machine that stalls
 		before := le.Deadline()
@@ -216,7 +222,7 @@ func rideOutFaults(ctx context.Context, e *Env) error {
 	// An acquire and a release whose replies were lost.
 	link.LoseReplies(1)
 	name := e.Name()
-	got := must(granted(ctx, locking(ctx, a, name), 5*time.Second, "Lock with its reply lost"))
+	got := must(granted(ctx, e.locking(ctx, a, name), 5*time.Second, "Lock with its reply lost"))
 	link.LoseReplies(1)
 	if err := got.lease.Unlock(ctx); err != nil {
 		if !errors.Is(err, fencelock.ErrUnavailable) {
@@ -230,10 +236,8 @@ func rideOutFaults(ctx context.Context, e *Env) error {
 // heldThroughFaults checks that leases outlive lost replies, cut connections and a short outage.
 func (e *Env) heldThroughFaults(ctx context.Context, a *fencelock.Locker, link Link) error {
 	ttl := 2 * e.Kept() // as for D4
-	le := must(try(ctx, a, e.Name(), "a free lock"))
-	hand := must(try(
-		ctx, a, e.Name(), "a free lock", fencelock.WithManualRenew(), fencelock.WithTTL(ample),
-	))
+	le := must(e.try(ctx, a, e.Name(), "a free lock"))
+	hand := must(e.try(ctx, a, e.Name(), "a free lock", fencelock.WithManualRenew(), fencelock.WithTTL(ample)))
 	for round, fault := range []func(){
 		func() { link.LoseReplies(1) },
 		link.Cut,
@@ -269,10 +273,7 @@ func (e *Env) endedByCut(ctx context.Context, a *fencelock.Locker, link Link) er
 			return fmt.Errorf("%s: %w", what, err)
 		}
 		check(lostBy(le, what, fencelock.SessionLost))
-		next := must(granted(
-			ctx, locking(ctx, b, le.Name()), time.Second+e.Slack(), "the next, after "+what,
-		))
-		check(unlock(ctx, next.lease, "the next, after "+what))
+		check(turn(ctx, locking(ctx, b, le.Name()), time.Second+e.Slack(), "the next, after "+what))
 	}
 	le := must(try(ctx, a, e.Name(), "a free lock"))
 	link.Set(holdReplies)
@@ -322,4 +323,219 @@ func deadlineFirst(ctx context.Context, e *Env) error {
 		check(sleep(ctx, e.Kept()/4))
 	}
 	return unlock(ctx, le, "the holder")
+}
+
+func grace(ctx context.Context, e *Env) error {
+	b := must(e.Open(ctx))
+	ways := []string{"granted", "renewed", "waited for"}
+	check(together(len(ways), func(i int) error { return e.graceOnce(ctx, b, ways[i]) }))
+	// An Unlock and a Break free it without grace.
+	a := must(e.Open(ctx, e.kept(), fencelock.WithGrace(e.TTL())))
+	name := e.Name()
+	le := must(e.try(ctx, a, name, "a free lock"))
+	check(unlock(ctx, le, "the holder"))
+	next := must(try(ctx, b, name, "after an Unlock under WithGrace"))
+	check(unlock(ctx, next, "the next"))
+	must(e.try(ctx, a, name, "a free lock"))
+	check(want(b.Break(ctx, name), nil, "Break"))
+	return turn(ctx, locking(ctx, b, name), e.TTL()/2+e.Slack(), "the next, after a Break under WithGrace")
+}
+
+// graceOnce lets a lease with a grace be lost, to which there are several ways, while b waits for its lock.
+func (e *Env) graceOnce(ctx context.Context, b *fencelock.Locker, way string) error {
+	name, delay := e.Name(), e.Kept()
+	// By hand: a renewal on its way would set the expiry anew.
+	a, link := must2(e.OpenThrough(ctx, e.kept(), fencelock.WithGrace(delay), fencelock.WithManualRenew()))
+	var le *fencelock.Lease
+	if way == "waited for" {
+		first, line := e.lined(ctx, b, name, a)
+		le = passed(ctx, first, line[0])
+	} else {
+		le = must(e.try(ctx, a, name, "a free lock"))
+	}
+	if way == "renewed" {
+		check(want(le.Renew(ctx), nil, "Renew"))
+	}
+	next := locking(ctx, b, name)
+	link.Set(blackHole)
+	must(ended(ctx, le, e.Kept()+e.Slack()))
+	if !e.traits.LeasePerConn { // a cut connection would end that lease for good, and with it its grace
+		link.Cut()
+		link.Set(passAll) // the old holder's clean-up must respect the grace too
+	}
+	r := must(granted(ctx, next, delay+e.Kept()+time.Second+e.Slack(), "the next"))
+	if got := r.at.Sub(le.Deadline()); got < delay-e.traits.Resolution {
+		return fmt.Errorf("granted %v after the Deadline of the old holder, whose lease was %s, "+
+			"want at least the grace, %v", got, way, delay)
+	}
+	link.Cut()
+	link.Set(passAll)
+	return unlock(ctx, r.lease, "the next")
+}
+
+func ownTTL(ctx context.Context, e *Env) error {
+	a := must(e.Open(ctx, fencelock.WithManualRenew()))
+	name := e.Name()
+	long := must(e.try(ctx, a, name, "a free lock", fencelock.WithTTL(10*e.TTL())))
+	short := must(e.try(ctx, a, e.Name(), "a free lock", e.short()))
+	if _, err := ended(ctx, short, e.TTL()+e.Slack()); err != nil {
+		return fmt.Errorf("the short lease: %w", err)
+	}
+	check(sleep(ctx, e.TTL()/2))
+	check(live(long, "the long lease"))
+	b := must(e.Open(ctx))
+	check(held(ctx, b, name, "the long lease"))
+	check(unlock(ctx, long, "the long lease"))
+	check(e.longestTTL(ctx, a, b))
+	if e.h.Link == nil {
+		return nil
+	}
+	// And of a client that is never heard of again.
+	a, link := must2(e.OpenThrough(ctx))
+	long = must(e.try(ctx, a, e.Name(), "a free lock"))
+	short = must(e.try(ctx, a, e.Name(), "a free lock", e.short()))
+	link.Set(blackHole)
+	next := locking(ctx, b, short.Name())
+	r := must(granted(ctx, next, 2*e.TTL()+time.Second+e.Slack(), "the next, after a short lease beside a long one"))
+	check(held(ctx, b, long.Name(), "the long lease"))
+	return unlock(ctx, r.lease, "the next")
+}
+
+// longestTTL asks for the longest TTL and grace that there are. A store that cannot count so far refuses them.
+func (e *Env) longestTTL(ctx context.Context, a, b *fencelock.Locker) error {
+	for _, ttl := range []time.Duration{365 * 24 * time.Hour, 24 * time.Hour, 10 * time.Minute} {
+		opts, kept := []fencelock.Option{fencelock.WithTTL(ttl)}, ttl
+		if e.traits.Grace {
+			opts, kept = append(opts, fencelock.WithGrace(ttl)), 2*ttl
+		}
+		_, try := methods(e.mode, a, e.Name(), opts...)
+		le, err := try(ctx)
+		if errors.Is(err, fencelock.ErrInvalid) {
+			e.Notef("a TTL of %v: %v", ttl, err)
+			continue
+		}
+		check(want(err, nil, fmt.Sprintf("a try with a TTL of %v", ttl)))
+		for _, when := range []string{"granted", "renewed"} {
+			check(held(ctx, b, le.Name(), when))
+			info, err := b.Inspect(ctx, le.Name())
+			if left := info.ExpiresIn; err != nil || left > 0 && (left < kept-time.Minute || left > kept+time.Hour) {
+				return fmt.Errorf("Inspect of a lock that was %s for %v: got %+v, %v", when, ttl, info, err)
+			}
+			check(want(le.Renew(ctx), nil, "Renew of a long lease"))
+		}
+		if left := time.Until(le.Deadline()); left < ttl/2 {
+			return fmt.Errorf("the Deadline of a lease for %v is %v away", ttl, left)
+		}
+		check(unlock(ctx, le, "the holder of a long lease"))
+		return unlock(ctx, must(take(ctx, b.Mutex(le.Name()).TryLock, "after a long lease")), "the next")
+	}
+	return nil
+}
+
+func maxHold(ctx context.Context, e *Env) error {
+	most := e.TTL() * 4 / 3
+	for _, opts := range [][]fencelock.Option{nil, {fencelock.WithManualRenew()}} {
+		// The TTL is so much longer that its expiry cannot pass for the freeing.
+		a, b := must2(e.Two(ctx, append(opts, fencelock.WithTTL(4*e.TTL()))...))
+		name := e.Name()
+		began := time.Now()
+		le := must(try(ctx, a, name, "a free lock", fencelock.WithMaxHold(most)))
+		grantedBy := time.Now()
+		next := locking(ctx, b, name)
+		if len(opts) > 0 {
+			check(sleep(ctx, e.TTL()/2))
+			check(want(le.Renew(ctx), nil, "Renew"))
+		}
+		told := must(ended(ctx, le, 2*e.TTL()+e.Slack()))
+		check(lostBy(le, "at the bound", fencelock.MaxHold))
+		if le.Deadline().After(grantedBy.Add(most)) {
+			return fmt.Errorf("the Deadline lies %v after the grant, want at most %v",
+				le.Deadline().Sub(grantedBy), most)
+		}
+		if got := told.Sub(began); got < most/2 {
+			return fmt.Errorf("ended after %v, want about %v", got, most)
+		}
+		check(turn(ctx, next, time.Second+e.Slack(), "the next, after the bound"))
+	}
+	return nil
+}
+
+func minHold(ctx context.Context, e *Env) error {
+	least := e.TTL()
+	for _, w := range []struct {
+		when   string
+		closes bool
+		ttl    time.Duration
+		most   time.Duration
+	}{
+		// The TTL is so much longer that its expiry cannot pass for the freeing.
+		{"after an Unlock", false, 4 * least, 2*least + e.Slack()},
+		{"after an Unlock and a Close", true, least, 2*least + time.Second + e.Slack()},
+	} {
+		a, b := must2(e.Two(ctx, fencelock.WithTTL(w.ttl)))
+		name := e.Name()
+		began := time.Now()
+		le := must(try(ctx, a, name, "a free lock", fencelock.WithMinHold(least)))
+		by := time.Now()
+		check(unlock(ctx, le, "the first"))
+		if w.closes {
+			check(want(a.Close(), nil, "Close"))
+		}
+		check(held(ctx, b, name, w.when))
+		r := must(granted(ctx, locking(ctx, b, name), w.most, "the next, "+w.when))
+		if kept := r.at.Sub(began); kept < least-e.traits.Resolution-time.Millisecond {
+			return fmt.Errorf("%s: kept others out for %v, want at least %v", w.when, kept, least)
+		}
+		took := r.at.Sub(by).Round(time.Millisecond)
+		e.Notef("%s: kept others out for %v, of %v asked for", w.when, took, least)
+		check(unlock(ctx, r.lease, "the next"))
+	}
+	return nil
+}
+
+func acquireCtxEnds(ctx context.Context, e *Env) error {
+	a, b := must2(e.Two(ctx, e.kept()))
+	name := e.Name()
+	first := must(try(ctx, b, name, "a free lock"))
+	acquire, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ch := e.locking(acquire, a, name)
+	check(waiting(ctx, b, name, 1))
+	check(unlock(ctx, first, "the first holder"))
+	r := must(granted(ctx, ch, time.Second+e.Slack(), "the waiter"))
+	cancel()
+	check(sleep(ctx, e.Kept()*3/2))
+	check(live(r.lease, "after the acquire ctx ended"))
+	check(held(ctx, b, name, "after the acquire ctx ended"))
+	return unlock(ctx, r.lease, "the holder")
+}
+
+func lateGrant(ctx context.Context, e *Env) error {
+	a, link := must2(e.OpenThrough(ctx, e.short()))
+	b := must(e.Open(ctx))
+	must(cycle(ctx, a, e.Name(), "before")) // a held first reply must be the grant
+	name := e.Name()
+	link.Set(holdReplies)
+	late := calling(ctx, a.Mutex(name).TryLock)
+	check(sleep(ctx, e.TTL()+e.Slack()))
+	link.Set(passAll)
+	r := <-late
+	if r.err == nil {
+		left := r.lease.Deadline().Sub(r.at)
+		alone := held(ctx, b, name, "handed out late")
+		_ = r.lease.Unlock(ctx)
+		if alone != nil {
+			return alone
+		}
+		if left <= 0 {
+			return fmt.Errorf("handed out %v after its own deadline", -left)
+		}
+		e.Notef("asked again: granted with %v left", left.Round(time.Millisecond))
+	} else if err := want(r.err, fencelock.ErrUnavailable, "TryLock with a late reply"); err != nil {
+		return err
+	}
+	// Given back, or undone: nothing is left.
+	check(until(ctx, time.Second+e.TTL()+e.Slack(), "the late grant is given back",
+		freeFor(ctx, b, name)))
+	return e.noGhost(ctx, a, b, link)
 }

@@ -83,8 +83,7 @@ func manyNamesWaitedFor(ctx context.Context, e *Env) error {
 	quick()
 	check(atOnce(n-first, func(i int) error { return unlock(ctx, held[i], "a holder of many") }))
 	for i := range n - first {
-		r := must(granted(ctx, waits[i], 10*time.Second, fmt.Sprintf("wait %d of %d", i+1, n)))
-		check(unlock(ctx, r.lease, "a waiter of many"))
+		check(turn(ctx, waits[i], 10*time.Second, fmt.Sprintf("wait %d of %d", i+1, n)))
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,34 +35,25 @@ func noCircle(ctx context.Context, e *Env, ls []*fencelock.Locker) error {
 		held = append(held, must(try(ctx, ls[3], name, "a free lock")))
 	}
 	var inside atomic.Int64
-	var wg sync.WaitGroup
-	errs := make(chan error, 6)
 	ctx, cancel := context.WithTimeout(ctx, limit/4)
 	defer cancel()
-	for i := range 3 {
-		wg.Go(func() {
+	done := running(func() error {
+		return together(3, func(i int) error {
 			all, err := ls[i].LockAll(ctx, names[i], names[(i+1)%3], names[(i+2)%3])
-			if err != nil {
-				errs <- fmt.Errorf("LockAll of three, which three clients name in three orders: %w", err)
-				return
-			}
+			check(want(err, nil, "LockAll of three, which three clients name in three orders"))
 			if inside.Add(1) > 1 {
-				errs <- errors.New("LockAll: two clients have the same names")
+				return errors.New("LockAll: two clients have the same names")
 			}
 			_ = sleep(ctx, time.Millisecond)
 			inside.Add(-1)
-			if err := all.Unlock(ctx); err != nil {
-				errs <- fmt.Errorf("unlock of all: %w", err)
-			}
+			return want(all.Unlock(ctx), nil, "unlock of all")
 		})
-	}
+	})
 	err := waiting(ctx, ls[3], names[0], 3) // none of them waits for another one
 	for _, le := range held {
 		err = errors.Join(err, unlock(ctx, le, "the holder of all three"))
 	}
-	wg.Wait()
-	close(errs)
-	return errors.Join(err, <-errs)
+	return errors.Join(err, <-done)
 }
 
 // allOrNone: where one cannot be had, none is held, and the error has its name.
@@ -72,11 +62,10 @@ func allOrNone(ctx context.Context, e *Env, ls []*fencelock.Locker) error {
 	le := must(try(ctx, ls[1], names[1], "a free lock"))
 	waits, cancel := context.WithCancel(ctx)
 	defer cancel()
-	done := make(chan error, 1)
-	go func() {
+	done := running(func() error {
 		_, err := ls[0].LockAll(waits, names[:]...)
-		done <- err
-	}()
+		return err
+	})
 	check(until(ctx, ample/2, "LockAll has the first name", func() (bool, error) {
 		info, err := ls[2].Inspect(ctx, names[0])
 		return info.Held, err

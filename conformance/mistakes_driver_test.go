@@ -438,6 +438,14 @@ func (d *toyDriver) Break(_ context.Context, name string) error {
 	if err := d.up(); err != nil {
 		return err
 	}
+	if d.store.flaw == breakPattern {
+		all, _ := d.store.list(d.prefix, "")
+		for _, info := range all {
+			if like, err := path.Match(name, info.Name); like && err == nil {
+				d.store.breakLock(&order{Prefix: d.prefix, Name: info.Name})
+			}
+		}
+	}
 	d.store.breakLock(&order{Prefix: d.prefix, Name: name})
 	return nil
 }

@@ -69,6 +69,7 @@ var mistakes = []mistake{
 	{flaw: listedTwice, catches: "A10", says: "List names twice what a cursor meets twice (SCAN, while a table grows)"},
 	{flaw: nameTrimmed, catches: "A10", says: "the store trims spaces"},
 	{flaw: listPattern, catches: "A10", says: "List gives the beginning of the names to SCAN MATCH or LIKE as it is"},
+	{flaw: breakPattern, catches: "A10", says: "Break gives the name to KEYS or LIKE as it is"},
 	{flaw: prefixCut, catches: "A12 K2", says: "the prefix counts up to its first separator"},
 	{
 		flaw: databasesMeet, catches: "K2",

@@ -64,6 +64,7 @@ const (
 	reportsLate     flaw = "renewal confirmed before it is reported"
 	renewNewToken   flaw = "renewal takes a token"
 	breakWakesNone  flaw = "Break wakes nobody"
+	breakPattern    flaw = "Break takes the name for a pattern"
 	breakSilent     flaw = "holder not told of Break"
 	tellsAll        flaw = "all holders told of Break"
 	forgetsLocks    flaw = "restart loses locks"

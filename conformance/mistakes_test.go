@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,7 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
 )
 
@@ -150,26 +148,12 @@ func TestSoundDriversPass(t *testing.T) {
 		})
 	}
 	t.Run("virtual/uncounted", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			h, err := FromURL("memory://")
-			if err != nil {
-				t.Fatal(err)
+		alter := func(d core.Caller, _ Client) core.Caller { return uncounted(d) }
+		for _, res := range inMemoryInVirtualTime(t, alter) {
+			if res.Err != nil {
+				t.Error(res.Err)
 			}
-			open := h.Driver
-			h.Driver = func(ctx context.Context, c Client) (backend.Driver, error) {
-				d, err := open(ctx, c)
-				if err != nil {
-					return nil, err
-				}
-				return core.Composite{Caller: uncounted(core.Of(d))}, nil
-			}
-			h.Short, h.tiny = true, true
-			for res := range Report(t.Context(), h) {
-				if res.Err != nil {
-					t.Error(res.Err)
-				}
-			}
-		})
+		}
 	})
 	t.Run("wire", func(t *testing.T) {
 		only := strings.Fields(sample)

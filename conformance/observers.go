@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -64,9 +63,8 @@ func observerMisbehaves(ctx context.Context, e *Env) error {
 	for _, k := range kindsOfNobody { // which come one after the other, so that the first that blocks is the last
 		runs = append(runs, run{true, []fencelock.EventKind{k}})
 	}
-	errs := make([]error, len(runs))
-	var wg sync.WaitGroup
-	for i, r := range runs {
+	return together(len(runs), func(i int) error {
+		r := runs[i]
 		o, prefix := badly{}, fmt.Sprintf("run-%d-%s", i, e.prefix)
 		if r.blocks {
 			o.blocks = make(chan struct{})
@@ -76,16 +74,10 @@ func observerMisbehaves(ctx context.Context, e *Env) error {
 			ctx, Client{Prefix: prefix}, e.kept(), fencelock.WithObserver(o),
 			fencelock.WithReentrancy(),
 		))
-		wg.Go(func() {
-			c := &observed{e: e, l: l, other: b}
-			errs[i] = stopped(func() error {
-				part(fmt.Sprintf("blocks %v", r.blocks), func() error { return c.misbehaves(ctx, r.kinds, o.blocks) })
-				return nil
-			})
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+		c := &observed{e: e, l: l, other: b}
+		part(fmt.Sprintf("blocks %v", r.blocks), func() error { return c.misbehaves(ctx, r.kinds, o.blocks) })
+		return nil
+	})
 }
 
 // observed is a Locker whose observer misbehaves, and another client of the store.
@@ -122,8 +114,7 @@ func (c *observed) misbehaves(ctx context.Context, kinds []fencelock.EventKind, 
 		})
 	}
 	for _, name := range free {
-		r := must(granted(ctx, locking(ctx, c.other, name), time.Second+c.e.Slack(), "another client, of "+name))
-		check(unlock(ctx, r.lease, name))
+		check(turn(ctx, locking(ctx, c.other, name), time.Second+c.e.Slack(), "another client, of "+name))
 	}
 	check(sleep(ctx, 2*c.e.Kept()))
 	check(live(good, "another lease of the same Locker, after two TTLs"))

@@ -13,8 +13,7 @@ import (
 var hostilePassing = []Rule{
 	{
 		Name: "K9",
-		What: "a hold that is passed on in its process, broken, " +
-			"and handed out elsewhere, in each order",
+		What: "a hold that is passed on in its process, broken, and handed out elsewhere, in each order",
 		Why: "A holder that was broken and passes the lock on makes a second holder, with a " +
 			"number from before the Break.",
 		Trait: noTokens, Check: passedOnAndBroken,
@@ -63,7 +62,7 @@ func passedOnAndBroken(ctx context.Context, e *Env) error {
 
 // begin makes a holder that the store knew to have others behind it, as the engine reserves numbers for those.
 func (p *passing) begin(ctx context.Context) {
-	first, line := lined(ctx, p.here, p.name, p.here)
+	first, line := p.lined(ctx, p.here, p.name, p.here)
 	p.le, p.next = passed(ctx, first, line[0]), locking(ctx, p.here, p.name)
 	// It is in line a moment later, and the lock is passed on to it only for a few milliseconds from now.
 	check(sleep(ctx, 300*time.Microsecond))

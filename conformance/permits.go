@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/internal/core"
 )
 
 func permitsBound(ctx context.Context, e *Env) error {
@@ -46,7 +47,7 @@ func deadPermit(ctx context.Context, e *Env) error {
 	other := must(e.Open(ctx))
 	name := e.Name()
 	live := must(take(ctx, renewing.Semaphore(name, 2).TryAcquire, "a live holder"))
-	r := e.permit(name, 2, false)
+	r := e.permit(name, 2)
 	began := time.Now()
 	must(acquire(ctx, d, r, "one that is never heard of again"))
 	waiter := calling(ctx, other.Semaphore(name, 2).Acquire)
@@ -60,8 +61,8 @@ func deadPermit(ctx context.Context, e *Env) error {
 }
 
 // permit is a request for one of n by a bare driver, which nobody renews.
-func (e *Env) permit(name string, n int, wait bool) *backend.Request {
-	r := e.Request(name, wait)
+func (e *Env) permit(name string, n int) *backend.Request {
+	r := e.Request(name, false)
 	r.Mode, r.Limit, r.Auto = backend.Permit, n, false
 	return r
 }
@@ -88,28 +89,29 @@ func slots(ctx context.Context, e *Env) error {
 	name := e.Name()
 	greatest := make([]fencelock.Token, n)
 	held := make([]*fencelock.Lease, n)
-	for round := range 4 {
-		for i := range held {
-			if held[i] != nil {
-				continue
-			}
-			le := must(take(ctx, ls[i].Semaphore(name, n).TryAcquire, "a permit that is free"))
-			s := le.Slot()
-			if s < 0 || s >= n {
-				return fmt.Errorf("got slot %d, want 0 to %d", s, n-1)
-			}
-			if slices.ContainsFunc(held, func(o *fencelock.Lease) bool { return o != nil && o.Slot() == s }) {
-				return fmt.Errorf("two live permits have slot %d", s)
-			}
-			check(e.above(le.Token(), greatest[s], fmt.Sprintf("of slot %d", s)))
-			greatest[s], held[i] = le.Token(), le
+	for round := range n + 4 {
+		i := round % n
+		var le *fencelock.Lease
+		if round < n {
+			le = must(take(ctx, ls[i].Semaphore(name, n).TryAcquire, "a permit that is free"))
+		} else {
+			next := calling(ctx, ls[i].Semaphore(name, n).Acquire)
+			check(waiting(ctx, ls[i], name, 1))
+			le = passed(ctx, held[i], next)
+			held[i] = nil
 		}
-		gone := round % n
-		check(unlock(ctx, held[gone], "a permit"))
-		held[gone] = nil
+		s := le.Slot()
+		if s < 0 || s >= n {
+			return fmt.Errorf("got slot %d, want 0 to %d", s, n-1)
+		}
+		if slices.ContainsFunc(held, func(o *fencelock.Lease) bool { return o != nil && o.Slot() == s }) {
+			return fmt.Errorf("two live permits have slot %d", s)
+		}
+		check(e.above(le.Token(), greatest[s], fmt.Sprintf("of slot %d", s)))
+		greatest[s], held[i] = le.Token(), le
 	}
 	for _, le := range held {
-		check(unlockIf(ctx, le))
+		check(unlock(ctx, le, "a permit"))
 	}
 	return e.manySlots(ctx, ls[0])
 }
@@ -143,8 +145,8 @@ func permitAgain(ctx context.Context, e *Env) error {
 	d := e.caller(ctx)
 	l := must(e.Open(ctx))
 	name := e.Name()
-	other := must(acquire(ctx, d, e.permit(name, 3, false), "another"))
-	r := e.permit(name, 3, false)
+	other := must(acquire(ctx, d, e.permit(name, 3), "another"))
+	r := e.permit(name, 3)
 	h := must(acquire(ctx, d, r, "a request"))
 	again := must(acquire(ctx, d, r, "the same request again"))
 	if h.Token != again.Token || h.Slot != again.Slot {
@@ -159,29 +161,43 @@ func permitAgain(ctx context.Context, e *Env) error {
 func permitAbandoned(ctx context.Context, e *Env) error {
 	d := e.caller(ctx)
 	name := e.Name()
-	held := must(acquire(ctx, d, e.permit(name, 2, false), "a holder"))
-	r := e.permit(name, 2, false)
+	held := must(acquire(ctx, d, e.permit(name, 2), "a holder"))
+	r := e.permit(name, 2)
 	must(acquire(ctx, d, r, "a request"))
 	unheard := *r // the driver knows no answer to this one: a copy of it may be under way
 	check(want(d.Abandon(ctx, &unheard), nil, "Abandon"))
 	if _, err := d.Acquire(ctx, r); !errors.Is(err, backend.ErrLost) {
 		return fmt.Errorf("a late copy of an abandoned request: got %v, want %w", err, backend.ErrLost)
 	}
-	next := must(acquire(ctx, d, e.permit(name, 2, false), "the next, of the permit that came free"))
+	next := must(acquire(ctx, d, e.permit(name, 2), "the next, of the permit that came free"))
 	check(release(ctx, d, next, "the next"))
 	return release(ctx, d, held, "the holder")
 }
 
 func releasedTwice(ctx context.Context, e *Env) error {
-	d := e.caller(ctx)
+	for _, m := range e.modes() {
+		if m != backend.Exclusive {
+			part(m.String(), func() error { return e.releasedTwice(ctx, m) })
+		}
+	}
+	return nil
+}
+
+func (e *Env) releasedTwice(ctx context.Context, m backend.Mode) error {
+	d, l := e.caller(ctx), must(e.Open(ctx))
 	name := e.Name()
-	first := must(acquire(ctx, d, e.permit(name, 2, false), "the first"))
-	second := must(acquire(ctx, d, e.permit(name, 2, false), "the second"))
+	take := func(who string) *core.Hold {
+		r := e.permit(name, 2)
+		r.Mode = m
+		return must(acquire(ctx, d, r, who))
+	}
+	first, second := take("the first"), take("the second")
 	check(release(ctx, d, first, "the first"))
 	check(release(ctx, d, first, "the first, again"))
-	third := must(acquire(ctx, d, e.permit(name, 2, false), "the next"))
-	if _, err := d.Acquire(ctx, e.permit(name, 2, false)); !errors.Is(err, backend.ErrLocked) {
-		return fmt.Errorf("one more than two: got %w, want %w", err, backend.ErrLocked)
+	check(held(ctx, l, name, "one of two released twice"))
+	third := take("the next")
+	if m == backend.Permit {
+		check(refused(ctx, l.Semaphore(name, 2).TryAcquire, "one more than two"))
 	}
 	check(release(ctx, d, third, "the next"))
 	return release(ctx, d, second, "the second")
@@ -192,8 +208,8 @@ func wokenCounts(ctx context.Context, e *Env) error {
 	silent, link := must2(e.OpenThrough(ctx))
 	l := must(e.Open(ctx))
 	name := e.Name()
-	first := must(acquire(ctx, d, e.permit(name, 2, false), "the first"))
-	second := must(acquire(ctx, d, e.permit(name, 2, false), "the second"))
+	first := must(acquire(ctx, d, e.permit(name, 2), "the first"))
+	second := must(acquire(ctx, d, e.permit(name, 2), "the second"))
 	line := calling(ctx, silent.Semaphore(name, 2).Acquire)
 	check(waiting(ctx, l, name, 1))
 	link.Set(blackHole)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -151,10 +152,134 @@ func killedAtWork(ctx context.Context, e *Env) error {
 		}
 		end := time.Now().Add(bound)
 		for i := range free {
-			r := must(granted(ctx, free[i], time.Until(end),
-				fmt.Sprintf("name %d of two processes that were killed at work", i)))
-			check(unlock(ctx, r.lease, "after the kill"))
+			who := fmt.Sprintf("name %d of two processes that were killed at work", i)
+			check(turn(ctx, free[i], time.Until(end), who))
 		}
 	}
 	return nil
+}
+
+// hostileDeaths are rules K3 and K35: a client dies in the middle of a request, or with many long
+// names held.
+var hostileDeaths = []Rule{
+	{
+		Name:  "K3",
+		What:  "a process dies or stops while the store is at work for it: free within twice TTL + grace and a second",
+		Why:   "A holder rarely dies idle: work that the store does for it must not keep the lock.",
+		Needs: Needs{Process: true, Busy: true}, Check: diesAtWork,
+	},
+	{
+		Name: "K35", What: "a process with many long names held is killed",
+		Why:   "A store that forgets them all in one step may choke on it, and take everybody's locks along.",
+		Needs: Needs{Process: true}, Alone: true, Check: manyLongNames,
+	},
+}
+
+func diesAtWork(ctx context.Context, e *Env) error {
+	b, ttl := must(e.Open(ctx)), e.Kept() // it is kept until the store is at work
+	for _, way := range []struct {
+		how    string
+		unread bool
+		stop   bool
+		bound  time.Duration
+	}{
+		{how: "killed at work", bound: ttl + time.Second},
+		{how: "killed with an answer that it has not read", unread: true, bound: ttl + time.Second},
+		{how: "stopped at work", stop: true, bound: 2*ttl + time.Second},
+		{how: "stopped with an answer that it has not read", unread: true, stop: true, bound: 2*ttl + time.Second},
+	} {
+		p := must(e.Process(ctx))
+		name := e.Name()
+		key := strings.TrimRight(e.prefix, ":") + "-" + name
+		old := must(p.Lock(ctx, name, ttl))
+		must(p.Ask(ctx, "busy", name, key, strconv.FormatBool(way.unread)))
+		check(until(ctx, 10*time.Second, "the store is at work", func() (bool, error) {
+			return e.h.Busy.Working(ctx, key, way.unread)
+		}))
+		began := time.Now()
+		if way.stop {
+			check(p.Stop())
+		} else {
+			p.Kill()
+		}
+		r := must(granted(
+			ctx, locking(ctx, b, name), way.bound+e.Slack(),
+			"the next, after the holder was "+way.how,
+		))
+		e.Notef("%s: free after %v (TTL %v)", way.how, time.Since(began).Round(time.Millisecond), ttl)
+		check(e.above(r.lease.Token(), old, way.how))
+		if way.stop {
+			check(p.Continue())
+			if said, err := p.Ask(ctx, "err", name); err != nil || said == "held" {
+				return fmt.Errorf("%s, and continued: its first look says %q, %w; want a loss", way.how, said, err)
+			}
+		}
+		check(unlock(ctx, r.lease, "the next"))
+	}
+	return nil
+}
+
+// longName is the i-th of many names of 512 bytes, of which each byte but the first few needs an escape where names are
+// part of a path or a URL.
+func longName(i int) string {
+	head := fmt.Sprintf("%06d-", i)
+	return head + strings.Repeat("é", (512-len(head))/2)
+}
+
+// lockMany locks so many long names, several at once, and keeps them.
+func (c *child) lockMany(ctx context.Context, n int, ttl time.Duration) error {
+	return atOnce(n, func(i int) error {
+		_, err := c.l.Mutex(longName(i), fencelock.WithTTL(ttl)).Lock(ctx)
+		return err
+	})
+}
+
+// manyLongNames kills a process that holds many locks with long names. The store has to forget all of them at once,
+// and to survive that.
+func manyLongNames(ctx context.Context, e *Env) error {
+	n, ttl := e.count(200, 3000, 10_000), ample/2 // to take many on a busy machine takes long
+	if e.h.Short {
+		ttl = e.Kept()
+	}
+	switch {
+	case e.h.tiny:
+		n = 100
+	case e.traits.LeasePerConn:
+		n = 20
+	}
+	b := must(e.Open(ctx))
+	p := must(e.Process(ctx))
+	began := time.Now()
+	must(p.Ask(ctx, "many", strconv.Itoa(n), ttl.String()))
+	took := time.Since(began)
+	check(held(ctx, b, longName(n-1), "one of many"))
+	p.Kill()
+	began = time.Now()
+	for i := range n { // in turn: a name is looked at when most others are free already
+		bound := ttl + time.Second + e.Slack() + e.traits.Resolution - time.Since(began)
+		what := fmt.Sprintf("name %d of %d, of 512 bytes, of a process that was killed", i+1, n)
+		check(until(ctx, max(bound, time.Second), what, e.freeAgain(ctx, b, longName(i))))
+	}
+	e.Notef("%d locks with names of 512 bytes, taken in %v: free %v after the death of their process (TTL %v)",
+		n, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), ttl)
+	if e.h.Server == nil || !e.h.Server.KeepsData() {
+		return nil
+	}
+	// The store can read all that it has written.
+	check(restart(e.h.Server, nil))
+	return until(ctx, 10*time.Second, "a lock after the restart", func() (bool, error) {
+		_, err := cycle(ctx, b, e.Name(), "after the restart")
+		return err == nil, nil
+	})
+}
+
+// freeAgain is for until: the name is free. It asks for less than a lock would cost.
+func (e *Env) freeAgain(ctx context.Context, l *fencelock.Locker, name string) func() (bool, error) {
+	return func() (bool, error) {
+		info, err := l.Inspect(ctx, name)
+		if errors.Is(err, fencelock.ErrUnavailable) {
+			return false, nil // it may be busy with the many
+		}
+		return err == nil && !info.Held, err
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/fencelock/fencelock"
@@ -48,8 +49,7 @@ var queues = []Rule{
 	},
 	{
 		Name: "F6", What: "1,000 waiters of a process are one waiter at the store",
-		Why: "A queue entry, a connection or a watch for each goroutine " +
-			"brings a store down.",
+		Why:   "A queue entry, a connection or a watch for each goroutine brings a store down.",
 		Needs: Needs{Store: true}, Check: thousandWaiters,
 	},
 	{
@@ -63,18 +63,19 @@ var queues = []Rule{
 		Name: "F8", What: "a lock that was waited for is kept for its whole TTL, after a Break too",
 		Why: "A grant that another's release has made lasts for moments until it is confirmed, " +
 			"and nobody renews it so soon.",
-		Check: waitedForIsKept,
+		modes: true, Check: waitedForIsKept,
 	},
 }
 
 func waitedForIsKept(ctx context.Context, e *Env) error {
-	a, b := must2(e.Two(ctx, fencelock.WithManualRenew()))
-	le, line := lined(ctx, a, e.Name(), b)
+	a := must(e.Open(ctx))
+	b := must(e.Open(ctx, fencelock.WithManualRenew(), fencelock.WithOwner("one who waits")))
+	le, line := e.lined(ctx, a, e.Name(), b)
 	check(unlock(ctx, le, "the holder"))
 	leases := []*fencelock.Lease{must(granted(ctx, line[0], 2*time.Second+e.Slack(), "the waiter")).lease}
 	if e.h.Link != nil { // and of a holder that is never heard of again, by the operator
 		dead, link := must2(e.OpenThrough(ctx, fencelock.WithManualRenew()))
-		le, line := lined(ctx, dead, e.Name(), b)
+		le, line := e.lined(ctx, dead, e.Name(), b)
 		link.Set(blackHole)
 		check(want(a.Break(ctx, le.Name()), nil, "Break"))
 		r := must(granted(ctx, line[0], 2*time.Second+e.Slack(), "the waiter after a Break"))
@@ -83,6 +84,7 @@ func waitedForIsKept(ctx context.Context, e *Env) error {
 	check(sleep(ctx, 5*time.Second)) // longer than any claim
 	for _, le := range leases {
 		check(held(ctx, a, le.Name(), "5 s after a grant that was waited for, with a TTL of 30 s"))
+		check(shown(ctx, a, le, "after a grant that was waited for"))
 		check(unlock(ctx, le, "the waiter, within its TTL"))
 	}
 	return nil
@@ -94,9 +96,7 @@ func (e *Env) skipped() time.Duration {
 }
 
 // startWaiter makes a second process wait for a name, as the n-th.
-func (e *Env) startWaiter(
-	ctx context.Context, look *fencelock.Locker, name string, ttl time.Duration, n int,
-) *Process {
+func (e *Env) startWaiter(ctx context.Context, look *fencelock.Locker, name string, ttl time.Duration, n int) *Process {
 	p := must(e.Process(ctx))
 	answer := p.Send("lock", name, ttl.String(), "0s")
 	err := waiting(ctx, look, name, n)
@@ -185,14 +185,13 @@ func nextInLineDies(ctx context.Context, e *Env) error {
 	}
 	check(live(le, "the holder"))
 	check(unlock(ctx, le, "the holder"))
-	r := must(granted(ctx, behind, e.skipped(), "the waiter behind a killed one"))
-	return unlock(ctx, r.lease, "the waiter behind a killed one")
+	return turn(ctx, behind, e.skipped(), "the waiter behind a killed one")
 }
 
 func lostWakeUp(ctx context.Context, e *Env) error {
 	a := must(e.Open(ctx))
 	b, link := must2(e.OpenThrough(ctx))
-	le, line := lined(ctx, a, e.Name(), b)
+	le, line := e.lined(ctx, a, e.Name(), b)
 	// A push of the store never arrives from now on: it is held, and then its connection is reset.
 	link.Set(holdReplies)
 	began := time.Now()
@@ -270,12 +269,11 @@ func thousandWaiters(ctx context.Context, e *Env) error {
 	a, b := must2(e.Two(ctx, fencelock.WithTTL(30*time.Second)))
 	name := e.Name()
 	le := must(try(ctx, a, name, "a free lock"))
-	done := make(chan error, n)
-	for range n {
-		go func() {
-			done <- b.Do(ctx, name, func(context.Context, *fencelock.Lease) error { return nil })
-		}()
-	}
+	done := running(func() error {
+		return together(n, func(int) error {
+			return b.Do(ctx, name, func(context.Context, *fencelock.Lease) error { return nil })
+		})
+	})
 	check(waiting(ctx, a, name, 1))
 	for range 10 {
 		info, err := a.Inspect(ctx, name)
@@ -286,14 +284,7 @@ func thousandWaiters(ctx context.Context, e *Env) error {
 		check(sleep(ctx, 20*time.Millisecond))
 	}
 	check(unlock(ctx, le, "the holder"))
-	for range n {
-		select {
-		case err := <-done:
-			check(want(err, nil, "a waiter"))
-		case <-ctx.Done():
-			return fmt.Errorf("not every waiter got the lock: %w", ctx.Err())
-		}
-	}
+	check(<-done)
 	return e.emptyWithin(ctx, e.TTL())
 }
 
@@ -301,7 +292,7 @@ func outageEndsWaits(ctx context.Context, e *Env) error {
 	long := fencelock.WithTTL(time.Minute)
 	a := must(e.Open(ctx, long))
 	b, link := must2(e.OpenThrough(ctx, long))
-	le, waiters := lined(ctx, a, e.Name(), b)
+	le, waiters := e.lined(ctx, a, e.Name(), b)
 	for range 5 {
 		waiters = append(waiters, locking(ctx, b, le.Name()))
 	}
@@ -337,4 +328,116 @@ func outageEndsWaits(ctx context.Context, e *Env) error {
 	link.Set(passAll)
 	link.Cut()
 	return unlock(ctx, le, "the holder")
+}
+
+func firstCome(ctx context.Context, e *Env) error {
+	const n = 6
+	holder, stranger := must2(e.Two(ctx))
+	newcomer := must(e.Open(ctx)) // another client than those that try: a process that waits sends no try
+	name := e.Name()
+	le, line := e.lined(ctx, holder, name, e.several(ctx, n)...)
+	var late []<-chan result // Locks of newcomers, each called just when the lock is freed for others
+	for i, ch := range line {
+		pushed := e.push(ctx, name, holder, stranger)
+		late = append(late, locking(ctx, newcomer, name))
+		if err := unlock(ctx, le, fmt.Sprintf("holder %d", i)); err != nil {
+			return errors.Join(err, pushed())
+		}
+		r, err := granted(ctx, ch, 2*time.Second+e.Slack(), fmt.Sprintf("waiter %d of %d, in its turn", i+1, n))
+		check(errors.Join(pushed(), err))
+		check(held(ctx, holder, name, "a newcomer's try while others wait"))
+		le = r.lease
+	}
+	check(unlock(ctx, le, "the last"))
+	for rest := merged(late...); len(late) > 0; late = late[1:] {
+		check(turn(ctx, rest, 2*time.Second+e.Slack(), "a newcomer, after all who waited before it"))
+	}
+	return firstComeInside(ctx, e, holder, stranger)
+}
+
+// firstComeInside is the same for a Lock that waits in the holder's own process.
+func firstComeInside(ctx context.Context, e *Env, holder, stranger *fencelock.Locker) error {
+	name := e.Name()
+	le := must(try(ctx, holder, name, "a free lock"))
+	for range 6 {
+		ch := locking(ctx, holder, name)
+		check(waiting(ctx, stranger, name, 1))
+		pushed := e.push(ctx, name, holder, stranger)
+		if err := unlock(ctx, le, "the holder"); err != nil {
+			return errors.Join(err, pushed())
+		}
+		r, err := granted(ctx, ch, 2*time.Second+e.Slack(), "a waiter of the holder's process")
+		check(errors.Join(pushed(), err))
+		le = r.lease
+	}
+	return unlock(ctx, le, "the last of the holder's process")
+}
+
+// push tries a lock for which somebody is known to wait, again and again and with each of ls, until
+// the function that it returns is called: that returns an error if a try got the lock.
+func (e *Env) push(ctx context.Context, name string, ls ...*fencelock.Locker) (pushed func() error) {
+	began := time.Now()
+	ctx, stop := context.WithCancel(ctx)
+	tries := func(l *fencelock.Locker) error {
+		for i := 1; ctx.Err() == nil; i++ {
+			le, err := l.Mutex(name).TryLock(ctx)
+			switch {
+			case err == nil:
+				took := time.Since(began)
+				_ = le.Unlock(ctx)
+				// After longer than that the waiter may have been taken for dead.
+				if dead := e.traits.DeadWaiter; dead == 0 || took < dead/2 {
+					return fmt.Errorf("try %d of a newcomer while others wait got the lock (token %d)", i, le.Token())
+				}
+			case ctx.Err() == nil:
+				check(want(err, fencelock.ErrLocked, "a newcomer's try while others wait"))
+			}
+			if i%10 == 0 {
+				_ = sleep(ctx, 100*time.Microsecond)
+			}
+		}
+		return nil
+	}
+	done := running(func() error { return together(len(ls), func(i int) error { return tries(ls[i]) }) })
+	return func() error { stop(); return <-done }
+}
+
+// hostilePushes are rules K8: a push channel that dies with several names waited for.
+var hostilePushes = []Rule{
+	{
+		Name: "K8", What: "after its connections were cut with several names waited for, a process is woken as before",
+		Why: "A subscription that comes back for one name only, or not at all, makes every " +
+			"later hand-over wait for a timer.",
+		Needs: Needs{Wire: true}, Check: pushesComeBack,
+	},
+}
+
+func pushesComeBack(ctx context.Context, e *Env) error {
+	const names = 3
+	a := must(e.Open(ctx))
+	b, link := must2(e.OpenThrough(ctx))
+	name := e.Name()
+	for round := range 3 {
+		var held [names]*fencelock.Lease
+		var waits [names]<-chan result
+		for i := range names {
+			held[i] = must(try(ctx, a, name+strconv.Itoa(i), "a free lock"))
+			waits[i] = locking(ctx, b, held[i].Name())
+			check(waiting(ctx, a, held[i].Name(), 1))
+		}
+		most := time.Second + e.Slack()
+		if round == 1 { // what is pushed now is lost, and a timer makes up for it
+			link.Cut()
+			most = 5*time.Second + e.traits.DeadWaiter + e.Slack()
+		}
+		for i := range names {
+			check(unlock(ctx, held[i], "the holder"))
+			r := must(granted(
+				ctx, waits[i], most,
+				fmt.Sprintf("round %d (the cut is in 2), waiter %d", round+1, i+1),
+			))
+			check(unlock(ctx, r.lease, "the waiter"))
+		}
+	}
+	return nil
 }

@@ -167,41 +167,33 @@ func writerBesideNewcomers(ctx context.Context, e *Env, here, there *fencelock.L
 	name := e.Name()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	var wg sync.WaitGroup
-	first, errs := make(chan struct{}, readers), make(chan error, readers)
-	for i := range readers {
-		wg.Go(func() {
-			for round := 0; ctx.Err() == nil; round++ {
+	var first sync.WaitGroup
+	first.Add(readers)
+	done := running(func() error {
+		return together(readers, func(i int) error {
+			begun := sync.OnceFunc(first.Done)
+			defer begun()
+			for ; ctx.Err() == nil; begun() {
 				le, err := here.RWMutex(name).RLock(ctx)
 				if err == nil {
-					// They overlap, so that somebody reads at any time.
-					_ = sleep(ctx, time.Duration(10+3*i)*time.Millisecond)
+					_ = sleep(ctx, time.Duration(10+3*i)*time.Millisecond) // they overlap: somebody reads at any time
 					err = le.Unlock(context.WithoutCancel(ctx))
 				}
 				if err != nil && ctx.Err() == nil {
-					errs <- err
-				}
-				if round == 0 {
-					first <- struct{}{}
-				}
-				if err != nil {
-					return
+					return err
 				}
 			}
+			return nil
 		})
-	}
-	for range readers {
-		<-first
-	}
+	})
+	first.Wait()
 	writer := calling(ctx, there.RWMutex(name).Lock)
 	r, err := granted(ctx, writer, e.soon(), "a writer while readers elsewhere keep coming")
 	if err == nil {
 		err = unlock(ctx, r.lease, "the writer")
 	}
 	stop()
-	wg.Wait()
-	close(errs)
-	return errors.Join(err, <-errs)
+	return errors.Join(err, <-done)
 }
 
 // sharedReentry is rule S18.

@@ -22,7 +22,7 @@ var releases = []Rule{
 	{
 		Name: "B2", What: "a late Unlock never touches the next holder",
 		Why:   "The classic mistake of lock libraries: a slow holder frees a stranger's lock.",
-		Needs: Needs{Link: true}, Check: lateUnlock,
+		Needs: Needs{Link: true}, modes: true, Check: lateUnlock,
 	},
 	{
 		Name: "B3", What: "Unlock with a cancelled ctx still releases",
@@ -37,13 +37,13 @@ var releases = []Rule{
 	{
 		Name: "B5", What: "the store is down: ErrUnavailable, and a later Unlock works",
 		Why:   "A program must know that its unlock did not arrive, and be able to try again.",
-		Needs: Needs{Link: true}, Check: unlockWhileDown,
+		Needs: Needs{Link: true}, modes: true, Check: unlockWhileDown,
 	},
 	{
 		Name:  "B6",
 		What:  "an Unlock whose reply was lost, sent again after the next grant, frees nobody",
 		Why:   "The retry of a release must not free the next holder.",
-		Check: releaseRepeated,
+		modes: true, Check: releaseRepeated,
 	},
 	{
 		Name: "B7", What: "Close frees every lease, even if one fails",
@@ -53,12 +53,11 @@ var releases = []Rule{
 	{
 		Name: "B8", What: "Unlock after a loss is ErrLost, never nil",
 		Why:   "A job that overlapped with another must not look like a success.",
-		Needs: Needs{Link: true}, Check: unlockAfterLoss,
+		Needs: Needs{Link: true}, modes: true, Check: unlockAfterLoss,
 	},
 	{
 		Name: "B9", What: "a crowd of releases, each sent again later, is nil for each",
-		Why: "Replies get lost when much goes on, and then releases that went together " +
-			"are sent again one by one.",
+		Why:   "Replies get lost when much goes on, and then releases that went together are sent again one by one.",
 		Check: crowdRepeated,
 	},
 }
@@ -79,19 +78,9 @@ func crowdRepeated(ctx context.Context, e *Env) error {
 	for i := range holds {
 		holds[i] = take(fmt.Sprintf("holder %d of %d", i+1, n))
 	}
-	start, released := make(chan struct{}), make(chan error, n)
-	for i, h := range holds {
-		go func() {
-			<-start
-			released <- release(ctx, d, h, fmt.Sprintf("holder %d of %d at once", i+1, n))
-		}()
-	}
-	close(start)
-	var err error
-	for range holds {
-		err = errors.Join(err, <-released)
-	}
-	check(err)
+	check(together(n, func(i int) error {
+		return release(ctx, d, holds[i], fmt.Sprintf("holder %d of %d at once", i+1, n))
+	}))
 	for range 5 {
 		check(release(ctx, d, take("one alone"), "one alone"))
 	}
@@ -117,11 +106,10 @@ func lateUnlock(ctx context.Context, e *Env) error {
 	a, link := must2(e.OpenThrough(ctx, e.short()))
 	b := must(e.Open(ctx))
 	name := e.Name()
-	old := must(try(ctx, a, name, "a free lock"))
+	old := must(e.try(ctx, a, name, "a free lock"))
 	// The release of the old holder is held up until the next one holds.
 	link.Set(blackHole)
-	late := make(chan error, 1)
-	go func() { late <- old.Unlock(ctx) }()
+	late := running(func() error { return old.Unlock(ctx) })
 	next := must(granted(ctx, locking(ctx, b, name), 3*e.TTL()+e.Slack(), "the next holder"))
 	link.Set(passAll)
 	err := <-late
@@ -166,7 +154,7 @@ func unlockWhileDown(ctx context.Context, e *Env) error {
 	a, link := must2(e.OpenThrough(ctx, fencelock.WithTTL(10*e.TTL())))
 	b := must(e.Open(ctx))
 	name := e.Name()
-	le := must(try(ctx, a, name, "a free lock"))
+	le := must(e.try(ctx, a, name, "a free lock"))
 	if e.traits.LeasePerConn {
 		link.Set(blackHole) // a cut would end the lease: C5 has that
 	} else {
@@ -186,12 +174,12 @@ func releaseRepeated(ctx context.Context, e *Env) error {
 	h := must(acquire(ctx, d, first, "the first"))
 	check(release(ctx, d, h, "the first"))
 	check(release(ctx, d, h, "the first, sent again"))
-	next := must(acquire(ctx, d, e.Request(name, false), "the next"))
+	next := must(acquire(ctx, d, e.exclusive(name, false), "the next"))
 	check(release(ctx, d, h, "the first, sent again after the next grant"))
 	if err := d.Abandon(ctx, first); err != nil && !errors.Is(err, backend.ErrLost) {
 		return fmt.Errorf("Abandon of a released request: got %w, want nil or ErrLost", err)
 	}
-	if _, err := d.Acquire(ctx, e.Request(name, false)); !errors.Is(err, backend.ErrLocked) {
+	if _, err := d.Acquire(ctx, e.exclusive(name, false)); !errors.Is(err, backend.ErrLocked) {
 		return fmt.Errorf("after the repeated Release: Acquire by a third: got %v, want ErrLocked", err)
 	}
 	return release(ctx, d, next, "the next")
@@ -227,7 +215,7 @@ func unlockAfterLoss(ctx context.Context, e *Env) error {
 	a, link := must2(e.OpenThrough(ctx, e.short()))
 	b := must(e.Open(ctx))
 	name := e.Name()
-	le := must(try(ctx, a, name, "a free lock"))
+	le := must(e.try(ctx, a, name, "a free lock"))
 	link.Set(blackHole)
 	must(ended(ctx, le, e.TTL()+e.Slack()))
 	link.Set(passAll)
@@ -266,7 +254,7 @@ func (e *Env) noGhost(ctx context.Context, a, b *fencelock.Locker, link Link) er
 func (e *Env) sentAgain(ctx context.Context) error {
 	d := e.caller(ctx)
 	name := e.Name()
-	holder, waiter := e.Request(name, false), e.Request(name, true)
+	holder, waiter := e.Request(name, false), e.exclusive(name, true)
 	holder.TTL, waiter.TTL = 10*e.TTL(), 10*e.TTL()
 	h := must(acquire(ctx, d, holder, "the holder"))
 	if again, err := d.Acquire(ctx, holder); err != nil || again.Token != h.Token {

@@ -59,6 +59,24 @@ func TestReportOfARuleThatHangs(t *testing.T) {
 	})
 }
 
+// A driver that does not come back with a first client is one result, once its time is over.
+func TestReportOfAFirstClientThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		never := make(chan struct{})
+		defer close(never)
+		h := Harness{Driver: func(context.Context, Client) (backend.Driver, error) {
+			<-never
+			return nil, errDown
+		}}
+		n := 0
+		for res := range Report(t.Context(), h) {
+			if n++; n > 1 || res.Rule != NoHarness || !strings.Contains(res.Error, "does not return") {
+				t.Errorf("got %+v, want one result, which says that a call does not return", res)
+			}
+		}
+	})
+}
+
 // A fault proxy cannot stand before a server whose certificate is for another address.
 func TestNoLinkBeforeTLS(t *testing.T) {
 	for at, want := range map[string]bool{

@@ -17,7 +17,7 @@ var hostileResends = []Rule{
 		Name: "K10", What: "an Acquire sent again after a pause is trusted no longer than the store keeps it",
 		Why: "The first reply was lost, the second one is counted from its own request: a " +
 			"store that kept the first expiry would let another in.",
-		Needs: Needs{Store: true}, Check: resentIsKept,
+		Needs: Needs{Store: true}, modes: true, Check: resentIsKept,
 	},
 	{
 		Name: "K25", What: "an Acquire that was sent twice is undone whole: the copy that arrives last takes nothing",
@@ -26,8 +26,7 @@ var hostileResends = []Rule{
 	},
 	{
 		Name: "K20",
-		What: "a driver that sends a try twice by itself undoes it whole: " +
-			"the late first copy takes nothing",
+		What: "a driver that sends a try twice by itself undoes it whole: the late first copy takes nothing",
 		Why: "A resend that succeeds is soon forgotten; its first copy may still be on its " +
 			"way, and would hold a lock that was released.",
 		Needs: Needs{Wire: true}, Check: sentTwiceByItself,
@@ -37,9 +36,11 @@ var hostileResends = []Rule{
 func resentIsKept(ctx context.Context, e *Env) error {
 	d := e.caller(ctx)
 	name := e.Name()
-	first, waiter := e.Request(name, false), e.Request(name, true)
-	first.TTL, waiter.TTL = 10*e.TTL(), 10*e.TTL()
-	h := e.keeps(ctx, d, must(acquire(ctx, d, first, "the holder")), "of a free lock")
+	first, alone, waiter := e.Request(name, false), e.exclusive(name, false), e.Request(name, true)
+	first.TTL, alone.TTL, waiter.TTL = 10*e.TTL(), 10*e.TTL(), 10*e.TTL()
+	h := e.keeps(ctx, d, must(acquire(ctx, d, first, "the first")), "of a free lock")
+	check(release(ctx, d, h, "the first"))
+	h = must(acquire(ctx, d, alone, "the holder"))
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	_, err := d.Acquire(short, waiter)
 	cancel()
@@ -144,9 +145,7 @@ func sentTwiceByItself(ctx context.Context, e *Env) error {
 	d, link := e.callerThrough(ctx)
 	other := e.caller(ctx)
 	// It is connected, and the store knows its scripts.
-	check(release(
-		ctx, d, must(acquire(ctx, d, e.Request(e.Name(), false), "the first")), "the first",
-	))
+	check(release(ctx, d, must(acquire(ctx, d, e.Request(e.Name(), false), "the first")), "the first"))
 	const late = 4 * time.Second
 	r := e.Request(e.Name(), false)
 	r.TTL = ample
@@ -155,12 +154,7 @@ func sentTwiceByItself(ctx context.Context, e *Env) error {
 	soon, cancel := context.WithTimeout(ctx, late-time.Second)
 	defer cancel()
 	var h *core.Hold
-	got := make(chan error, 1)
-	go func() {
-		var err error
-		h, err = acquire(soon, d, r, "the holder")
-		got <- err
-	}()
+	got := running(func() error { h = must(acquire(soon, d, r, "the holder")); return nil })
 	check(sleep(ctx, 250*time.Millisecond)) // its first copy is on its way
 	link.Set(passAll)
 	if err := <-got; err != nil {

@@ -54,7 +54,7 @@ func nothingLeft(ctx context.Context, e *Env) error {
 func (e *Env) hangsUp(ctx context.Context) error {
 	a, link := must2(e.OpenThrough(ctx))
 	b := must(e.Open(ctx))
-	le, line := lined(ctx, b, e.Name(), a)
+	le, line := e.lined(ctx, b, e.Name(), a)
 	must(cycle(ctx, a, e.Name(), "while another waits"))
 	check(passedTo(ctx, le, line[0]))
 	check(want(a.Close(), nil, "Close"))
@@ -146,7 +146,7 @@ func brokenConnections(ctx context.Context, e *Env) error {
 func givenClient(ctx context.Context, e *Env) error {
 	d, intact := must2(e.h.Given(ctx))
 	l := must(fencelock.New(d, fencelock.WithTTL(ample)))
-	le, line := lined(ctx, l, e.Name(), l)
+	le, line := e.lined(ctx, l, e.Name(), l)
 	check(unlock(ctx, le, "the holder"))
 	must(granted(ctx, line[0], time.Second+e.Slack(), "the waiter"))
 	check(want(l.Close(), nil, "Close"))

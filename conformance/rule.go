@@ -29,6 +29,7 @@ type Rule struct {
 	// Solo says which rules of other backends that Run checks in this process may not run meanwhile either.
 	Solo  Solo
 	timed bool // Solo holds with small numbers too: the rule judges nothing but time
+	modes bool // it is checked in each mode that the backend has
 	// Check returns nil if the backend keeps the rule, or what it did instead.
 	Check func(ctx context.Context, e *Env) error
 }
@@ -61,6 +62,9 @@ func Rules() []Rule {
 		hostileStalls, shared)
 	for i, r := range rules {
 		rules[i].Check = stopping(r.Check)
+		if r.modes {
+			rules[i].Check = inModes(rules[i].Check)
+		}
 	}
 	return rules
 }
@@ -130,9 +134,7 @@ func (r Rule) check(ctx context.Context, h *Harness, t backend.Traits) (res Resu
 	defer cancel()
 	e := newEnv(h, t, r.Name)
 	began := time.Now()
-	done := make(chan error, 1)
-	go func() { done <- errors.Join(r.Check(ctx, e), e.close()) }()
-	err := finished(ctx, done)
+	err := finished(ctx, running(func() error { return errors.Join(r.Check(ctx, e), e.close()) }))
 	res.Took, res.Notes = time.Since(began), e.noted()
 	why, marked := h.Known[r.Name]
 	switch {

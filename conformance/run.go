@@ -211,12 +211,22 @@ func (h *Harness) traits(ctx context.Context) (backend.Traits, error) {
 	if h.Driver == nil {
 		return backend.Traits{}, errors.New("conformance: Harness.Driver is not set")
 	}
-	d, err := h.Driver(ctx, Client{Prefix: fmt.Sprintf("conf-%x-first:", started)})
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var t backend.Traits
+	var info backend.Info
+	err := finished(ctx, running(func() error {
+		d, err := h.Driver(ctx, Client{Prefix: fmt.Sprintf("conf-%x-first:", started)})
+		if err != nil {
+			return err
+		}
+		t = d.Traits()
+		info, err = core.Of(d).Inspect(ctx, "free")
+		return errors.Join(err, d.Close())
+	}))
 	if err != nil {
 		return backend.Traits{}, fmt.Errorf("conformance: a first client: %w", err)
 	}
-	t := d.Traits()
-	info, err := core.Of(d).Inspect(ctx, "free")
 	h.uncounted = info.Waiters < 0
-	return t, errors.Join(err, d.Close())
+	return t, nil
 }

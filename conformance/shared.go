@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -181,23 +180,13 @@ func readersTogether(ctx context.Context, e *Env) error {
 func throng(
 	ctx context.Context, e *Env, n int, lock func(i int) locks, inside func(i int, le *fencelock.Lease) error,
 ) error {
-	errs := make([]error, n)
-	var all sync.WaitGroup
-	for i := range n {
-		all.Go(func() {
-			for range e.count(5, 30, 300) {
-				le, err := lock(i)(ctx)
-				if err == nil {
-					err = errors.Join(inside(i, le), le.Unlock(ctx))
-				}
-				if errs[i] = err; err != nil {
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
-	return errors.Join(errs...)
+	return together(n, func(i int) error {
+		for range e.count(5, 30, 300) {
+			le := must(lock(i)(ctx))
+			check(errors.Join(inside(i, le), le.Unlock(ctx)))
+		}
+		return nil
+	})
 }
 
 // inTurns has readers and writers of several processes look at each other.
@@ -247,8 +236,7 @@ func writerFirst(ctx context.Context, e *Env) error {
 	w := must(granted(ctx, writer, e.soon(), "the writer"))
 	check(refused(ctx, ls[0].RWMutex(name).TryRLock, "a reader beside the writer"))
 	check(unlock(ctx, w.lease, "the writer"))
-	r := must(granted(ctx, late, e.soon(), "the late reader"))
-	return unlock(ctx, r.lease, "the late reader")
+	return turn(ctx, late, e.soon(), "the late reader")
 }
 
 func ownExpiry(ctx context.Context, e *Env) error {
@@ -332,9 +320,7 @@ func breakAll(ctx context.Context, e *Env) error {
 }
 
 // breakOne: BreakHold ends the hold that it names, and next, beside it, goes on.
-func breakOne(
-	ctx context.Context, e *Env, ls []*fencelock.Locker, next *fencelock.Lease, lock locks,
-) error {
+func breakOne(ctx context.Context, e *Env, ls []*fencelock.Locker, next *fencelock.Lease, lock locks) error {
 	name, who := next.Name(), fmt.Sprintf("%v of two", next.Mode())
 	other := must(take(ctx, lock, who))
 	info := must(ls[1].Inspect(ctx, name))
@@ -416,4 +402,60 @@ func eras(ctx context.Context, e *Env) error {
 		check(errors.Join(unlock(ctx, second, "the second"), unlock(ctx, third, "the third")))
 	}
 	return nil
+}
+
+// wanted is rule S21.
+func wanted(ctx context.Context, e *Env) error {
+	ls := e.several(ctx, 3)
+	check(wantedByWaiter(ctx, e, ls, ls[0].Mutex(e.Name()).Lock))
+	if e.traits.Readers {
+		check(wantedByWaiter(ctx, e, ls, ls[0].RWMutex(e.Name()).RLock))
+	}
+	return wantedHere(ctx, e, ls[0])
+}
+
+// wantedByWaiter: a holder is told of a waiter elsewhere, and of no try.
+func wantedByWaiter(ctx context.Context, e *Env, ls []*fencelock.Locker, lock locks) error {
+	le := must(take(ctx, lock, "a free lock"))
+	what := fmt.Sprintf("Wanted of %v", le.Mode())
+	wanted := le.Wanted()
+	check(held(ctx, ls[1], le.Name(), "a try"))
+	select {
+	case <-wanted:
+		return errors.New(what + ": it is closed, and nobody waits")
+	case <-time.After(2200 * time.Millisecond): // two looks at the store
+	}
+	waits, cancel := context.WithCancel(ctx)
+	defer cancel()
+	waiter := locking(waits, ls[2], le.Name())
+	check(waiting(ctx, ls[1], le.Name(), 1))
+	began := time.Now()
+	select {
+	case <-wanted:
+		e.Notef("%s: closed %v after the store knew of a waiter", what, time.Since(began).Round(time.Millisecond))
+	case <-time.After(e.soon()):
+		return fmt.Errorf("%s: not closed within %v, and somebody waits", what, e.soon())
+	}
+	cancel()
+	<-waiter
+	select {
+	case <-le.Wanted():
+	default:
+		return errors.New(what + ": it does not stay closed")
+	}
+	return unlock(ctx, le, "the holder")
+}
+
+// wantedHere: the holder is told of a waiter in its own process without a look at the store.
+func wantedHere(ctx context.Context, e *Env, l *fencelock.Locker) error {
+	le := must(try(ctx, l, e.Name(), "a free lock"))
+	wanted := le.Wanted()
+	waiter := locking(ctx, l, le.Name())
+	select {
+	case <-wanted:
+	case <-time.After(e.soon()):
+		return errors.New("the channel of Wanted is open, and somebody of this process waits")
+	}
+	check(unlock(ctx, le, "the holder"))
+	return turn(ctx, waiter, e.soon(), "the waiter")
 }

@@ -205,19 +205,29 @@ func constantState(ctx context.Context, e *Env) error {
 	return nil
 }
 
+// ahead is how far a rule moves the tokens of a name, in µs: all rules together ask for less than backend.FloorAhead.
+const ahead = 100_000_000
+
 func floorRespected(ctx context.Context, e *Env) error {
+	for _, e.mode = range e.modes() { // not at once: a floor may hide that another is ignored
+		part(e.mode.String(), func() error { return e.floorRespected(ctx) })
+	}
+	return nil
+}
+
+func (e *Env) floorRespected(ctx context.Context) error {
 	l := must(e.Open(ctx))
 	name := e.Name()
 	t := must(cycle(ctx, l, name, "a round"))
-	floor := t + 1_000_000_000
-	le := must(try(ctx, l, name, "with a floor", fencelock.WithFloor(floor)))
+	floor := t + ahead
+	le := must(e.try(ctx, l, name, "with a floor", fencelock.WithFloor(floor)))
 	check(e.above(le.Token(), floor, "with a floor"))
 	check(unlock(ctx, le, "with a floor"))
 	check(e.above(must(cycle(ctx, l, name, "after a floor")), le.Token(), "after a floor"))
 	// A waiter's too.
 	le = must(try(ctx, l, name, "a free lock"))
-	floor = le.Token() + 1_000_000_000
-	ch := locking(ctx, l, name, fencelock.WithFloor(floor))
+	floor = le.Token() + ahead
+	ch := e.locking(ctx, l, name, fencelock.WithFloor(floor))
 	check(waiting(ctx, l, name, 1))
 	check(unlock(ctx, le, "the holder"))
 	r := must(granted(ctx, ch, time.Second+e.Slack(), "the waiter"))
@@ -235,36 +245,79 @@ func tokensPassedOn(ctx context.Context, e *Env) error {
 	name := e.Name()
 	t := must(cycle(ctx, a, name, "a round"))
 	// First as it is, and then with a source that is ahead of the store's clock and moves by nothing but grants.
-	for _, floor := range []fencelock.Token{0, t + 1_000_000_000} {
+	for _, floor := range []fencelock.Token{0, t + ahead} {
 		var mu sync.Mutex
 		var last fencelock.Token
-		turn := func(l *fencelock.Locker) error {
-			le, err := l.Mutex(name, fencelock.WithFloor(floor)).Lock(ctx)
-			if err != nil {
-				return err
-			}
+		turn := func(l *fencelock.Locker) {
+			le := must(l.Mutex(name, fencelock.WithFloor(floor)).Lock(ctx))
 			mu.Lock()
 			was := last
 			last = max(last, le.Token())
 			mu.Unlock()
 			_ = sleep(ctx, 100*time.Microsecond) // so that the others line up
-			err = unlock(ctx, le, "one of many")
-			return errors.Join(err, e.above(le.Token(), was, "passed on"))
+			err := unlock(ctx, le, "one of many")
+			check(errors.Join(err, e.above(le.Token(), was, "passed on")))
 		}
-		var wg sync.WaitGroup
-		errs := make([]error, 8)
-		for i := range errs {
-			wg.Go(func() {
-				l := []*fencelock.Locker{a, a, a, b}[i%4]
-				for range e.count(5, 20, 100) {
-					if errs[i] = turn(l); errs[i] != nil {
-						return
-					}
-				}
-			})
-		}
-		wg.Wait()
-		check(errors.Join(errs...))
+		check(together(8, func(i int) error {
+			for range e.count(5, 20, 100) {
+				turn([]*fencelock.Locker{a, a, a, b}[i%4])
+			}
+			return nil
+		}))
 	}
 	return nil
+}
+
+// hostileFloors are rules K7: floors at the end of the number space.
+var hostileFloors = []Rule{
+	{
+		Name: "K7", What: "a floor, or a guard's token, far ahead of the numbers in use is refused and spends nothing",
+		Why:   "One bad number from one resource would leave the other names of the store without tokens for good.",
+		Trait: noTokens, Check: farFloorsRefused,
+	},
+}
+
+// farFloor is further ahead of the numbers in use than a floor may be.
+const farFloor = 2 * backend.FloorAhead
+
+func farFloorsRefused(ctx context.Context, e *Env) error {
+	a, b := must2(e.Two(ctx))
+	name := e.Name()
+	t := must(cycle(ctx, a, name, "a round"))
+	near := max(t, time.Now().UnixMicro()) // wherever the store's own number is between the two
+	guards := e.guards(ctx)
+	for _, floor := range []fencelock.Token{near + farFloor, 1<<53 - 2} {
+		for what, guard := range guards {
+			check(want(guard.Check(ctx, name, floor), fencelock.ErrInvalid, what+", of a token far ahead"))
+			check(want(guard.Check(ctx, name, t), nil, what+", of a holder after that"))
+		}
+		part(fmt.Sprintf("a floor of %d after the token %d", floor, t), func() error {
+			return refusedFloor(ctx, a, b, name, fencelock.WithFloor(floor))
+		})
+		for i := range 20 {
+			other := name
+			if i > 0 {
+				other = e.Name()
+			}
+			got := must(cycle(ctx, b, other, "after a floor that was refused"))
+			if got >= near+farFloor {
+				return fmt.Errorf("token of another name after a floor of %d was refused: "+
+					"got %d, want one near %d", floor, got, near)
+			}
+		}
+	}
+	return nil
+}
+
+// refusedFloor asks with a floor that is too far ahead: for a free lock, and for one that another
+// client releases meanwhile.
+func refusedFloor(ctx context.Context, a, b *fencelock.Locker, name string, bad fencelock.Option) error {
+	le, err := a.Mutex(name, bad).TryLock(ctx)
+	check(errors.Join(want(err, fencelock.ErrInvalid, "TryLock"), unlockIf(ctx, le)))
+	holder := must(try(ctx, b, name, "after a TryLock that was refused"))
+	waiter := locking(ctx, a, name, bad)
+	check(sleep(ctx, 100*time.Millisecond)) // it queues by then where the store judges a floor only when it grants
+	check(unlock(ctx, holder, "the holder before it"))
+	r := <-waiter
+	return errors.Join(want(r.err, fencelock.ErrInvalid, "Lock"), unlockIf(ctx, r.lease))
 }

@@ -69,6 +69,26 @@ func part(what string, f func() error) {
 	}
 }
 
+// running runs a part of the rule on a goroutine of its own, and returns the channel on which its error comes.
+func running(f func() error) <-chan error {
+	ch := make(chan error, 1)
+	go func() { ch <- stopped(f) }()
+	return ch
+}
+
+// together runs n parts of the rule at once, and joins their errors.
+func together(n int, do func(i int) error) error {
+	all := make([]<-chan error, n)
+	for i := range all {
+		all[i] = running(func() error { return do(i) })
+	}
+	errs := make([]error, n)
+	for i, ch := range all {
+		errs[i] = <-ch
+	}
+	return errors.Join(errs...)
+}
+
 func nonce() string {
 	var raw [16]byte
 	_, _ = rand.Read(raw[:]) // never fails
@@ -95,6 +115,60 @@ func refused(ctx context.Context, lock locks, what string) error {
 		return fmt.Errorf("%s: got a lease (%v, token %d), want %w", what, le.Mode(), le.Token(), fencelock.ErrLocked)
 	}
 	return want(err, fencelock.ErrLocked, what)
+}
+
+// permits is how many of a name a rule asks for that is checked in each mode.
+const permits = 3
+
+// limitOf is Request.Limit of a mode.
+func limitOf(m backend.Mode) int {
+	if m == backend.Permit {
+		return permits
+	}
+	return 0
+}
+
+// methods are the ways to a hold of a mode: one that waits, and its try.
+func methods(m backend.Mode, l *fencelock.Locker, name string, opts ...fencelock.Option) (lock, try locks) {
+	switch m {
+	case backend.Reader:
+		rw := l.RWMutex(name, opts...)
+		return rw.RLock, rw.TryRLock
+	case backend.Permit:
+		s := l.Semaphore(name, permits, opts...)
+		return s.Acquire, s.TryAcquire
+	}
+	x := l.Mutex(name, opts...)
+	return x.Lock, x.TryLock
+}
+
+// try is take of a try in the mode of e.
+func (e *Env) try(
+	ctx context.Context, l *fencelock.Locker, name, when string, opts ...fencelock.Option,
+) (*fencelock.Lease, error) {
+	_, try := methods(e.mode, l, name, opts...)
+	return take(ctx, try, when+": a try")
+}
+
+// locking is calling of a Lock in the mode of e.
+func (e *Env) locking(ctx context.Context, l *fencelock.Locker, name string, opts ...fencelock.Option) <-chan result {
+	lock, _ := methods(e.mode, l, name, opts...)
+	return calling(ctx, lock)
+}
+
+// shown returns an error unless Inspect by another client shows the hold of a lease that holds its name alone.
+func shown(ctx context.Context, l *fencelock.Locker, le *fencelock.Lease, when string) error {
+	info, err := l.Inspect(ctx, le.Name())
+	if err != nil || !info.Held || info.Name != le.Name() || info.Mode != le.Mode() || info.Token != le.Token() ||
+		info.Owner != le.Owner() {
+		return fmt.Errorf("Inspect of %.40q, %s: got %+v, %v; want it held by %q, %v, with token %d",
+			le.Name(), when, info, err, le.Owner(), le.Mode(), le.Token())
+	}
+	if info.Leaked || info.ExpiresIn < 0 || info.ExpiresIn > 2*ample { // a server may grant more than was asked for
+		return fmt.Errorf("Inspect of %.40q, %s: got %+v; want it to expire within its TTL, %v",
+			le.Name(), when, info, ample)
+	}
+	return nil
 }
 
 // try is take of a TryLock.
@@ -134,9 +208,7 @@ func unlock(ctx context.Context, le *fencelock.Lease, when string) error {
 }
 
 // acquire returns the hold of an Acquire at the driver, which must be granted.
-func acquire(
-	ctx context.Context, d core.Caller, r *backend.Request, who string,
-) (*core.Hold, error) {
+func acquire(ctx context.Context, d core.Caller, r *backend.Request, who string) (*core.Hold, error) {
 	g, err := d.Acquire(ctx, r)
 	if err != nil {
 		return nil, fmt.Errorf("Acquire by %s: got %w, want a grant", who, err)
@@ -316,4 +388,13 @@ func granted(ctx context.Context, ch <-chan result, most time.Duration, who stri
 		return r, fmt.Errorf("%s: Lock: got %w, want a lease", who, r.err)
 	}
 	return r, nil
+}
+
+// turn is granted for a lease that is unlocked at once.
+func turn(ctx context.Context, ch <-chan result, most time.Duration, who string) error {
+	r, err := granted(ctx, ch, most, who)
+	if err != nil {
+		return err
+	}
+	return unlock(ctx, r.lease, who)
 }

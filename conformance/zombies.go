@@ -28,13 +28,11 @@ func (e *Env) tokenOfTheGrant(ctx context.Context) error {
 	r := e.Request(first.Name, false) // of a store of several nodes, it is at the same one
 	r.TTL = 10 * e.TTL()
 	link.Set(holdReplies)
-	late := make(chan error, 1)
 	var g backend.Grant
-	go func() {
-		var err error
+	late := running(func() (err error) {
 		g, err = d.Acquire(ctx, r)
-		late <- err
-	}()
+		return err
+	})
 	check(until(ctx, time.Second+e.Slack(), "the grant whose reply is held", func() (bool, error) {
 		info, err := b.Inspect(ctx, r.Name)
 		return info.Held, err
@@ -122,22 +120,16 @@ func (g httpGuard) Check(ctx context.Context, resource string, t fencelock.Token
 	return nil
 }
 
-// race calls access with every token from a goroutine each, n times, and returns the first error but ErrStale.
+// race calls access with every token from a goroutine each, n times. ErrStale is no error of it.
 func race(ts []fencelock.Token, n int, access func(fencelock.Token) error) error {
-	var wg sync.WaitGroup
-	errs := make(chan error, n*len(ts))
-	for _, t := range ts {
-		wg.Go(func() {
-			for range n {
-				if err := access(t); err != nil && !errors.Is(err, fencelock.ErrStale) {
-					errs <- err
-				}
+	return together(len(ts), func(i int) error {
+		for range n {
+			if err := access(ts[i]); !errors.Is(err, fencelock.ErrStale) {
+				check(err)
 			}
-		})
-	}
-	wg.Wait()
-	close(errs)
-	return <-errs
+		}
+		return nil
+	})
 }
 
 // guardOrders checks a guard with rising tokens, each used by a writer of its own.

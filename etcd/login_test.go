@@ -6,16 +6,19 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
+	"github.com/fencelock/fencelock/etcd"
 	"github.com/fencelock/fencelock/internal/servers"
 	"github.com/fencelock/fencelock/internal/testkit"
 )
@@ -110,4 +113,38 @@ func TestUnlockOfABrokenLeaseLeavesNoStream(t *testing.T) {
 	if opened.Load() == 0 {
 		t.Error("no stream was opened")
 	}
+}
+
+// checks counts the logins that a server has begun to check, each of which takes 300 ms.
+type checks struct {
+	clientv3.Auth
+	n atomic.Int64
+}
+
+func (c *checks) Authenticate(ctx context.Context, _, _ string) (*clientv3.AuthenticateResponse, error) {
+	c.n.Add(1)
+	select {
+	case <-time.After(300 * time.Millisecond):
+		return &clientv3.AuthenticateResponse{}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// A login goes on when the stream that asked for it is given up, and serves the next one.
+func TestLogins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var server checks
+		auth := etcd.ShareLogins(&server)
+		for i, want := range []error{context.DeadlineExceeded, context.DeadlineExceeded, nil} {
+			ctx, cancel := context.WithTimeout(t.Context(), 120*time.Millisecond)
+			if _, err := auth.Authenticate(ctx, "app", "secret"); !errors.Is(err, want) {
+				t.Errorf("stream %d: got %v, want %v", i, err, want)
+			}
+			cancel()
+		}
+		if n := server.n.Load(); n != 1 {
+			t.Errorf("got %d checks, want 1", n)
+		}
+	})
 }

@@ -123,10 +123,8 @@ func (c *Callbacks) term(ctx context.Context, lease *fencelock.Lease) (err error
 		close(returned)
 		<-watched
 		cancel()
-		if cause != nil {
-			if x, ok := lease.Handle().(backend.Undoer); ok {
-				x.Undo(cause)
-			}
+		if x, ok := lease.Handle().(backend.Undoer); ok && cause != nil {
+			x.Undo(cause)
 		}
 		switch unlock := lease.Unlock(ctx); {
 		case cause != nil && errors.As(unlock, new(*fencelock.UndoneError)): // by that

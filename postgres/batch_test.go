@@ -19,7 +19,8 @@ const (
 	acquireAll = `SELECT fencelock_acquire(ks, ns,
 		array_fill('me'::bytea, ARRAY[n]), array_fill(60000::bigint, ARRAY[n]),
 		array_fill(0::bigint, ARRAY[n]), array_fill(0::bigint, ARRAY[n]), array_fill(NULL::bytea, ARRAY[n]),
-		array_fill(fencelock_gates_now(), ARRAY[n]), array_fill(-1::bigint, ARRAY[n]), '', 0, 2000, 0)
+		array_fill(fencelock_gates_now(), ARRAY[n]), array_fill(-1::bigint, ARRAY[n]),
+		array_fill(0::bigint, ARRAY[n]), '', 0, 2000, 0)
 		FROM (SELECT string_to_array($1, ',')::bytea[] AS ks, string_to_array($2, ',')::bytea[] AS ns,
 			cardinality(string_to_array($1, ',')) AS n) x`
 	releaseAll = `SELECT fencelock_release(string_to_array($1, ',')::bytea[], string_to_array($2, ',')::bytea[],

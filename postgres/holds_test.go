@@ -25,11 +25,11 @@ import (
 const (
 	// waitByHand asks alone, and waits: name, nonce.
 	waitByHand = `SELECT fencelock_acquire(ARRAY[$1::bytea], ARRAY[$2::bytea], '{me}', '{60000}',
-		'{0}', '{0}', '{NULL}', ARRAY[fencelock_gates_now()], '{0}', 'old', 60000, 2000, 10)`
+		'{0}', '{0}', '{NULL}', ARRAY[fencelock_gates_now()], '{0}', '{0}', 'old', 60000, 2000, 10)`
 	releaseByHand = "SELECT fencelock_release(ARRAY[$1::bytea], ARRAY[$2::bytea], '{0}', '{true}', 2000)"
 	// shareByHand asks beside others: name, nonce, gates, ticket, mode, most.
 	shareByHand = `SELECT fencelock_acquire_any(ARRAY[$1::bytea], ARRAY[$2::bytea], '{me}', '{60000}',
-		'{0}', '{0}', '{NULL}', ARRAY[$3::bigint], ARRAY[$4::bigint], 'by hand', 60000, 2000, 10,
+		'{0}', '{0}', '{NULL}', ARRAY[$3::bigint], ARRAY[$4::bigint], '{0}', 'by hand', 60000, 2000, 10,
 		ARRAY[$5::text], ARRAY[$6::int])`
 )
 
@@ -414,7 +414,7 @@ func TestSharedRows(t *testing.T) {
 	p := pool(t, s, "&pool_max_conns=16")
 	open(t, at(s.Addr(), postgres.Lease))
 	const ask = `SELECT fencelock_acquire_any(ARRAY[$1::bytea], ARRAY[$2::bytea], '{me}', ARRAY[$3::bigint],
-		ARRAY[$4::bigint], '{0}', '{NULL}', '{0}', ARRAY[$5::bigint], $6::text, 100, 30, 0,
+		ARRAY[$4::bigint], '{0}', '{NULL}', '{0}', ARRAY[$5::bigint], '{0}', $6::text, 100, 30, 0,
 		ARRAY[$7::text], ARRAY[$8::int])`
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -34,6 +35,7 @@ type hub struct {
 	st      *store
 	process string
 	config  *pgx.ConnConfig // nil: as the pool connects, or over a sql.DB not at all
+	began   backend.Instant
 
 	mu      sync.Mutex
 	waiters map[string]*waiter // by nonce, as hex
@@ -47,10 +49,21 @@ type hub struct {
 type waiter struct {
 	claim  *backend.Claim
 	ticket int64 // the place in the queue, kept if the server forgets it; 0: none yet
+	// asked is when its last request was sent. Until the first one is answered, the same is asked again.
+	asked backend.Instant
+	given atomic.Pointer[given]
+}
+
+// given is what a push grants: the lock, by a request that the server had answered with "queued". So the grant came
+// after that request was sent, and lasts for so long.
+type given struct {
+	ask   int64
+	token backend.Token
+	lasts time.Duration
 }
 
 func newHub(st *store, process string, config *pgx.ConnConfig) *hub {
-	return &hub{st: st, process: process, config: config, waiters: map[string]*waiter{}}
+	return &hub{st: st, process: process, config: config, began: backend.Now(), waiters: map[string]*waiter{}}
 }
 
 // channel is what the server pushes to.
@@ -220,7 +233,63 @@ func (h *hub) silence(ctx context.Context, conn *pgx.Conn) {
 	_ = conn.Close(limited)
 }
 
-// push is one message: "g nonce", it is yours, or "w<ms> nonce", look in that time.
+// number is that of a request that was sent at that moment.
+func (h *hub) number(asked backend.Instant) int64 { return int64(asked.Sub(h.began)) }
+
+// ask returns the number of a request that a waiter is about to send, or 0 if no push may grant by it.
+func (h *hub) ask(w *waiter, now backend.Instant) int64 {
+	if w.ticket > 0 || w.asked.IsZero() {
+		w.asked = now
+	}
+	if c := w.claim; !c.Auto || c.Floor > 0 || c.Reserve > 0 || c.Move != "" || sharing(c) {
+		return 0
+	}
+	return h.number(w.asked)
+}
+
+// pushed reports whether a push has told a claim of a grant.
+func pushed(c *backend.Claim) bool {
+	w, ok := c.Place.(*waiter)
+	return ok && w.given.Load() != nil
+}
+
+// taken takes the lock that a push has given a claim, and reports whether it has one. Half of the time is left for the
+// first renewal. A push that tells of another request is old or early: what it gave, the next request finds.
+func (h *hub) taken(c *backend.Claim) bool {
+	if !pushed(c) {
+		return false
+	}
+	w := c.Place.(*waiter)
+	g := w.given.Swap(nil)
+	if g.ask != h.number(w.asked) || w.asked.Elapsed() > min(g.lasts, c.TTL)/2 {
+		return false
+	}
+	c.Grant = backend.Grant{Token: g.token, Asked: w.asked, Short: g.lasts}
+	h.leave(w)
+	return true
+}
+
+// readGiven reads "<ask>:<token>:<ms>"; nil: it is something else.
+func readGiven(text string) *given {
+	words := strings.Split(text, ":")
+	if len(words) != 3 {
+		return nil
+	}
+	var n [3]int64
+	for i, word := range words {
+		var err error
+		if n[i], err = strconv.ParseInt(word, 10, 64); err != nil || n[i] <= 0 {
+			return nil
+		}
+	}
+	if n[2] > millis(claim) {
+		return nil
+	}
+	return &given{n[0], n[1], time.Duration(n[2]) * time.Millisecond}
+}
+
+// push is one message: "h<ask>:<token>:<ms> nonce", it is yours for so long, by that request; "g nonce",
+// it is yours if you ask; or "w<ms> nonce", look in that time.
 func (h *hub) push(payload string) {
 	what, nonce, _ := strings.Cut(payload, " ")
 	h.mu.Lock()
@@ -228,7 +297,10 @@ func (h *hub) push(payload string) {
 	w := h.waiters[nonce]
 	switch {
 	case w == nil: // it has left; its Leave passes the grant on
-	case what == "g":
+	case what == "g" || strings.HasPrefix(what, "h"):
+		if g := readGiven(what[1:]); g != nil {
+			w.given.Store(g)
+		}
 		w.claim.Wake(0)
 	case strings.HasPrefix(what, "w"):
 		if ms, err := strconv.Atoi(what[1:]); err == nil && ms >= 0 {

@@ -60,8 +60,13 @@ func (l *lease) enter(c *backend.Claim) *waiter {
 // Ask implements backend.Driver: one statement, with one commit. A waiter joins the queue with its
 // first request if it would hear a push.
 func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
-	var names, nonces, owners, ms, floors, reserves, moves, versions, tickets, modes, most array
-	conn, hears, unsure, same := (*store).borrow, l.hub.ready(), false, true
+	if slices.ContainsFunc(cs, pushed) {
+		if cs = slices.DeleteFunc(slices.Clone(cs), l.hub.taken); len(cs) == 0 {
+			return
+		}
+	}
+	var names, nonces, owners, ms, floors, reserves, moves, versions, tickets, asks, modes, most array
+	conn, hears, unsure, same, now := (*store).borrow, l.hub.ready(), false, true, backend.Now()
 	cs, several := ordered(cs)
 	for _, c := range cs {
 		names.bytes(l.prefix, c.Name)
@@ -83,8 +88,10 @@ func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
 		}
 		if w == nil {
 			tickets.int(-1)
+			asks.int(0)
 		} else {
 			tickets.int(w.ticket)
+			asks.int(l.hub.ask(w, now))
 			conn, same = (*store).spare, same && w.ticket == 0 // an old "queued" may miss a grant
 		}
 		if several {
@@ -94,21 +101,21 @@ func (l *lease) Ask(ctx context.Context, cs []*backend.Claim) {
 	}
 	s := statement{
 		conn: conn, late: true, ping: unsure, // the engine is to know of a copy that may come yet
-		same: same, at: backend.Now(),
+		same: same, at: now,
 		// Of text, for lib/pq encodes what it takes for bytes once more.
 		text: "SELECT fencelock_acquire($1::text::bytea,$2::text::bytea,$3::text::bytea,$4,$5,$6,$7::text::bytea," +
-			"$8,$9,$10,$11,$12,$13)",
+			"$8,$9,$10,$11,$12,$13,$14)",
 	}
 	end := array.one
 	switch {
 	case several:
-		s.text, end = "SELECT fencelock_acquire_any($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)", array.end
+		s.text, end = "SELECT fencelock_acquire_any($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16)", array.end
 	case len(cs) > 1:
-		s.text, end = "SELECT fencelock_acquire($1::bytea[],$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)", array.end
+		s.text, end = "SELECT fencelock_acquire($1::bytea[],$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14)", array.end
 	}
-	s.raw = append(make([][]byte, 0, 15),
+	s.raw = append(make([][]byte, 0, 16),
 		end(names), end(nonces), end(owners), end(ms), end(floors), end(reserves),
-		end(moves), end(versions), end(tickets), []byte(l.hub.process),
+		end(moves), end(versions), end(tickets), end(asks), []byte(l.hub.process),
 		number(millis(slack)), number(millis(claim)), number(int64(len(l.prefix))),
 	)
 	if several {

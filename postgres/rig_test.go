@@ -192,7 +192,7 @@ func holder(t *testing.T, p *pgxpool.Pool, name string) int32 {
 const (
 	takeByHand    = "SELECT fencelock_take($1, 0, $2, $3, NULL, fencelock_gates_now(), NULL, NULL)"
 	acquireByHand = `SELECT fencelock_acquire(ARRAY[$1::bytea], ARRAY[$2::bytea], '{me}', '{60000}',
-		'{0}', '{0}', '{NULL}', ARRAY[fencelock_gates_now()], '{-1}', '', 0, 2000, $3)`
+		'{0}', '{0}', '{NULL}', ARRAY[fencelock_gates_now()], '{-1}', '{0}', '', 0, 2000, $3)`
 )
 
 // leftovers counts the rows that are there for names.

@@ -514,7 +514,7 @@ CREATE TABLE IF NOT EXISTS fencelock_lease (
 	token bigint NOT NULL,
 	expires_at timestamptz NOT NULL,
 	move bytea, -- the migration of a holder in phase both, or NULL
-	claimed boolean NOT NULL DEFAULT false, -- given by another's release, and not confirmed yet
+	claimed boolean NOT NULL DEFAULT false, -- given by another's release, and still to be confirmed
 	shared boolean NOT NULL -- it is the mark of a name that several may hold
 ) WITH (fillfactor = 50);
 
@@ -545,6 +545,8 @@ CREATE UNLOGGED TABLE IF NOT EXISTS fencelock_queue (
 	process text NOT NULL,
 	mode text NOT NULL DEFAULT 'x', -- alone; or as in fencelock_hold
 	lim int NOT NULL DEFAULT 1,
+	ask bigint NOT NULL DEFAULT 0, -- its last request, by which a push may grant; 0: by none
+	seen bigint, -- the gates that let that pass (fencelock_gates_now)
 	PRIMARY KEY (name, ticket, nonce)
 );
 
@@ -597,12 +599,20 @@ LANGUAGE sql VOLATILE AS
 		THEN pg_notify(''fl_'' || process, what) END IS NULL';
 
 -- Hands a free lock to the first live waiter, unless that is self, and returns whose turn it is;
--- NULL: nobody waits. The grant is a claim: it lasts for the TTL only once the waiter has sent its
--- own acquire again, which draws another token where this one is not above its floor: what a waiter
--- asks for is no business of the release. The waiter after it is told to look when the claim is over. If the
--- first one wants the lock beside others, fencelock_serve hands it to all who may have it.
-CREATE OR REPLACE FUNCTION fencelock_grant(k bytea, self bytea, claim bigint) RETURNS bytea
-LANGUAGE plpgsql VOLATILE AS $$
+-- NULL: nobody waits. The waiter after it is told to look when the grant is over. If the first one wants
+-- the lock beside others, fencelock_serve hands it to all who may have it.
+--
+-- The grant is a claim: it lasts for the TTL only once the waiter has sent its own acquire again, which
+-- draws another token where this one is not above its floor: what a waiter asks for is no business of
+-- the release. But the waiter has the lock at once, by the push alone, if it has said by which request,
+-- the gates are those that it was judged by, and the commit of the release need not be flushed for that.
+-- ends is when the lease that was released would have ended; NULL: it was a claim, or there was none.
+-- That lease was flushed, or it was granted so itself. A crash can bring it back, or any grant since, so
+-- none of them may end after ends: then all others are kept out for as long as the waiter trusts its
+-- grant. A standby may not have that lease, if the wait for it was ended; so where there is one, each
+-- grant waits for it.
+CREATE OR REPLACE FUNCTION fencelock_grant(k bytea, self bytea, claim bigint, ends timestamptz)
+RETURNS bytea LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
 	first bytea;
 	who bytea;
@@ -611,10 +621,16 @@ DECLARE
 	live boolean;
 	done boolean;
 	t bigint;
+	ask bigint;
+	clock bigint;
+	ahead bigint;
+	pushed boolean;
 BEGIN
 	LOOP
-		SELECT q.nonce, q.owner, q.process, q.mode, p.alive_until > clock_timestamp()
-			INTO first, who, proc, m, live
+		SELECT q.nonce, q.owner, q.process, q.mode, p.alive_until > clock_timestamp(),
+			CASE WHEN q.seen = CASE WHEN EXISTS (SELECT FROM fencelock_gate)
+				THEN fencelock_gates_now() ELSE 0 END THEN q.ask ELSE 0 END
+			INTO first, who, proc, m, live, ask
 			FROM fencelock_queue q LEFT JOIN fencelock_process p USING (process)
 			WHERE q.name = k ORDER BY q.ticket, q.nonce LIMIT 1;
 		IF first IS NULL OR first = self THEN
@@ -629,16 +645,21 @@ BEGIN
 				ORDER BY a.ticket, a.nonce LIMIT 1) END INTO done;
 		EXIT WHEN live;
 	END LOOP;
-	INSERT INTO fencelock_lease VALUES (k, first, who, fencelock_next(fencelock_clock(), 1, 0)
-			+ CASE WHEN EXISTS (SELECT FROM fencelock_lead) THEN fencelock_ahead(k) ELSE 0 END,
-		clock_timestamp() + claim * interval '1 ms', NULL, true, false)
-		ON CONFLICT (name) DO UPDATE SET nonce = excluded.nonce, owner = excluded.owner,
-		token = excluded.token, expires_at = excluded.expires_at, move = NULL, claimed = true
-		RETURNING token INTO t;
+	ahead := CASE WHEN EXISTS (SELECT FROM fencelock_lead) THEN fencelock_ahead(k) ELSE 0 END;
+	pushed := coalesce(ask > 0 AND ahead >= 0 AND ends > clock_timestamp() + claim * interval '0.5 ms'
+		AND current_setting('synchronous_standby_names') = '', false);
+	clock := fencelock_clock();
+	t := fencelock_next(clock, 1, 0) + ahead;
 	IF t >= 9007199254740992 THEN
 		RAISE EXCEPTION 'fencelock: tokens have reached 2^53' USING ERRCODE = 'FL053';
 	END IF;
-	done := fencelock_push(proc, 'g ' || encode(first, 'hex'));
+	INSERT INTO fencelock_lease VALUES (k, first, who, t,
+		least(CASE WHEN pushed THEN ends END, clock_timestamp() + claim * interval '1 ms'), NULL, NOT pushed, false)
+		ON CONFLICT (name) DO UPDATE SET nonce = excluded.nonce, owner = excluded.owner,
+		token = excluded.token, expires_at = excluded.expires_at, move = NULL, claimed = excluded.claimed;
+	done := fencelock_push(proc, CASE WHEN pushed THEN 'h' || ask || ':' || t || ':'
+		|| least(claim, floor(extract(epoch FROM ends) * 1000 - clock / 1000.0)) ELSE 'g' END
+		|| ' ' || encode(first, 'hex'));
 	RETURN first;
 END $$;
 
@@ -775,7 +796,7 @@ BEGIN
 	ELSIF floor > 0 AND fencelock_far(floor) THEN
 		RETURN 'far';
 	END IF;
-	ticket := fencelock_wait(k, n, who, ticket, m, most, proc, slack);
+	ticket := fencelock_wait(k, n, who, ticket, m, most, proc, slack, 0, NULL);
 	-- A name is free for one alone when the last hold of it ends. Those behind a waiter look when
 	-- that may be dead.
 	SELECT CASE m WHEN 'x' THEN max(x.ends) ELSE min(x.ends) END INTO ends FROM (
@@ -792,21 +813,17 @@ END $$;
 -- Puts a waiter into the queue, if it is not there, and returns its ticket. Its process is alive
 -- for slack ms from now.
 CREATE OR REPLACE FUNCTION fencelock_wait(k bytea, n bytea, who bytea, place bigint, m text,
-	most int, proc text, slack bigint) RETURNS bigint
+	most int, proc text, slack bigint, ask bigint, seen bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
 	t bigint;
 	alive boolean;
 BEGIN
 	INSERT INTO fencelock_queue AS q VALUES (k, CASE WHEN place > 0 THEN place
-			ELSE nextval('fencelock_ticket'::regclass) END, n, who, proc, m, most)
-		ON CONFLICT (nonce) DO NOTHING
+			ELSE nextval('fencelock_ticket'::regclass) END, n, who, proc, m, most, ask, seen)
+		ON CONFLICT (nonce) DO UPDATE SET ask = excluded.ask, seen = excluded.seen
 		RETURNING q.ticket, EXISTS (SELECT FROM fencelock_process p WHERE p.process = proc
 			AND p.alive_until > clock_timestamp() + slack * interval '0.5 ms') INTO t, alive;
-	IF t IS NULL THEN
-		RETURN coalesce((SELECT q.ticket FROM fencelock_queue q WHERE q.nonce = n),
-			fencelock_wait(k, n, who, place, m, most, proc, slack)); -- it was swept away just now
-	END IF;
 	-- Only if it is due: a sign of life may have locked the row, and all who want the name would wait for that.
 	IF NOT alive THEN
 		INSERT INTO fencelock_process VALUES (proc, clock_timestamp() + slack * interval '1 ms')
@@ -853,15 +870,15 @@ END $$;
 -- Acquires: each array has an entry for each request. ns: the nonces; mss: TTL and grace;
 -- mores: how many tokens to reserve; moves: the migration of one in phase both, or NULL; seens: the
 -- gates that let it pass (fencelock_gates_now), or NULL; tickets: -1 for a try, which only reads if
--- it fails, or the place that a waiter has had, 0 for none; proc: the waiters' process, alive for
--- slack ms from now.
+-- it fails, or the place that a waiter has had, 0 for none; asks: a number of the request, by which a
+-- push may grant (fencelock_grant), or 0; proc: the waiters' process, alive for slack ms from now.
 --
 -- Returns a line for each: "granted token reserved", locked, "queued ticket look" (look: in how
 -- many ms the lease ends), gone (abandoned before), far (the floor is too far ahead), broken (the
 -- tables have what no driver writes there), or fencelock_gates if they are not those that it knows:
 -- if they let it pass it asks again, and otherwise it is given up, which hands the lock on.
 CREATE OR REPLACE FUNCTION fencelock_acquire(ks bytea[], ns bytea[], whos bytea[], mss bigint[],
-	floors bigint[], mores bigint[], moves bytea[], seens bigint[], tickets bigint[],
+	floors bigint[], mores bigint[], moves bytea[], seens bigint[], tickets bigint[], asks bigint[],
 	proc text, slack bigint, claim bigint, pre int) RETURNS text
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -878,8 +895,8 @@ BEGIN
 	FOREACH i IN ARRAY line LOOP
 		CONTINUE WHEN answers[i] IS NOT NULL;
 		answers[i] := fencelock_acquire(ks[i], ns[i], whos[i], mss[i], floors[i], mores[i],
-			moves[i], seens[i], CASE WHEN tickets[i] < 0 THEN -2 ELSE tickets[i] END, proc, slack,
-			claim, pre);
+			moves[i], seens[i], CASE WHEN tickets[i] < 0 THEN -2 ELSE tickets[i] END, asks[i], proc,
+			slack, claim, pre);
 	END LOOP;
 	RETURN array_to_string(answers, E'\n');
 END $$;
@@ -889,8 +906,8 @@ END $$;
 -- there when the lock was won, and what others have done with the name. The common cases come first,
 -- each in one statement that also writes.
 CREATE OR REPLACE FUNCTION fencelock_acquire(k bytea, n bytea, who bytea, ms bigint,
-	floor bigint, more bigint, mv bytea, seen bigint, ticket bigint, proc text, slack bigint,
-	claim bigint, pre int) RETURNS text
+	floor bigint, more bigint, mv bytea, seen bigint, ticket bigint, ask bigint, proc text,
+	slack bigint, claim bigint, pre int) RETURNS text
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off AS $$
 DECLARE
 	done boolean := fencelock_alone(k);
@@ -957,7 +974,7 @@ BEGIN
 	END IF;
 	IF ours OR ends > clock_timestamp() IS NOT TRUE THEN
 		IF NOT ours AND waited THEN
-			turn := fencelock_grant(k, n, claim);
+			turn := fencelock_grant(k, n, claim, NULL);
 		END IF;
 		IF turn IS NULL OR turn = n THEN
 			IF gates IS DISTINCT FROM seen AND (NOT ours OR given) THEN
@@ -1003,15 +1020,16 @@ BEGIN
 	ELSIF floor > 0 AND fencelock_far(floor) THEN
 		RETURN 'far';
 	END IF;
-	RETURN 'queued ' || fencelock_wait(k, n, who, ticket, 'x', 1, proc, slack) || ' ' || greatest(
-		ceil(extract(epoch FROM ends - clock_timestamp()) * 1000), 0);
+	RETURN 'queued ' || fencelock_wait(k, n, who, ticket, 'x', 1, proc, slack, ask, seen)
+		|| ' ' || greatest(ceil(extract(epoch FROM ends - clock_timestamp()) * 1000), 0);
 END $$;
 
 -- fencelock_acquire for requests of any mode: modes are x (exclusive), r (reader) and p (permit),
 -- and mosts how many may hold the name at once. Of r and p the answer is "granted token 0 slot".
 CREATE OR REPLACE FUNCTION fencelock_acquire_any(ks bytea[], ns bytea[], whos bytea[],
 	mss bigint[], floors bigint[], mores bigint[], moves bytea[], seens bigint[], tickets bigint[],
-	proc text, slack bigint, claim bigint, pre int, modes text[], mosts int[]) RETURNS text
+	asks bigint[], proc text, slack bigint, claim bigint, pre int, modes text[], mosts int[])
+RETURNS text
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off AS $$
 DECLARE
 	line int[] := fencelock_line(ks);
@@ -1025,7 +1043,7 @@ BEGIN
 	FOREACH i IN ARRAY line LOOP
 		IF modes[i] = 'x' THEN
 			answers[i] := fencelock_acquire(ks[i], ns[i], whos[i], mss[i], floors[i], mores[i],
-				moves[i], seens[i], tickets[i], proc, slack, claim, pre);
+				moves[i], seens[i], tickets[i], asks[i], proc, slack, claim, pre);
 		ELSE
 			answers[i] := fencelock_share(ks[i], ns[i], whos[i], mss[i], floors[i], moves[i],
 				seens[i], tickets[i], modes[i], mosts[i], proc, slack, claim, pre, gates);
@@ -1067,11 +1085,12 @@ DECLARE
 BEGIN
 	FOR r IN DELETE FROM fencelock_lease l WHERE l.name = ANY (ks) AND l.nonce = ANY (ns)
 		RETURNING l.name, l.nonce, l.expires_at > clock_timestamp() AS live,
+			CASE WHEN NOT l.claimed THEN l.expires_at END AS ends,
 			(SELECT true FROM fencelock_queue q WHERE q.name = l.name LIMIT 1) IS NOT NULL AS waited
 	LOOP -- all are deleted by now
 		freed[array_position(ns, r.nonce)] := r.live;
 		IF r.waited THEN
-			done := fencelock_grant(r.name, NULL, claim) IS NULL;
+			done := fencelock_grant(r.name, NULL, claim, r.ends) IS NULL;
 		END IF;
 	END LOOP;
 	RETURN freed;
@@ -1121,8 +1140,8 @@ END $$;
 -- Releases (held: so that it may be sent again, noted in a ring) or abandons (keeps: ms for which a
 -- late acquire is refused, or 0), and hands the locks on. Returns t for each that was released, now
 -- or before, else f. It commits without waiting for the disk: a crash may undo the last releases, and
--- those leases last until their time is over. A crash must not undo a grant: the waiter that a release
--- grants the lock to confirms it by an acquire, whose commit is flushed with all before it.
+-- those leases last until their time is over. A crash that undoes a grant as well must not let others in
+-- while the waiter trusts that: fencelock_grant.
 CREATE OR REPLACE FUNCTION fencelock_release(ks bytea[], ns bytea[], keeps bigint[],
 	helds boolean[], claim bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off AS $$
@@ -1164,16 +1183,17 @@ DECLARE
 	dropped boolean;
 	freed boolean;
 	waited boolean;
+	ends timestamptz;
 BEGIN
 	done := set_config('synchronous_commit', 'off', true) IS NULL;
 	IF keep > 0 OR NOT held THEN
 		dropped := fencelock_abandon(n, keep, held);
 	END IF;
 	DELETE FROM fencelock_lease l WHERE l.name = k AND l.nonce = n
-		RETURNING l.expires_at > clock_timestamp(),
-			EXISTS (SELECT FROM fencelock_queue q WHERE q.name = k) INTO freed, waited;
+		RETURNING l.expires_at > clock_timestamp(), EXISTS (SELECT FROM fencelock_queue q WHERE q.name = k),
+			CASE WHEN NOT l.claimed THEN l.expires_at END INTO freed, waited, ends;
 	IF waited THEN
-		done := fencelock_grant(k, NULL, claim) IS NULL;
+		done := fencelock_grant(k, NULL, claim, ends) IS NULL;
 	ELSIF freed IS NULL THEN
 		freed := fencelock_release_hold(k, n, dropped, claim);
 	END IF;
@@ -1256,9 +1276,10 @@ END $$;
 -- hash) of the name, and has that lock until its transaction has ended. An acquire that gets the lock
 -- later sees the gates of now, which were committed before this function was called. An acquire that
 -- has it when pg_locks is read may have seen others: this function waits for each of them, in a
--- subtransaction that keeps nothing. A claim does not count, because its confirmation is such an
--- acquire. Only a renewal can revive a lease that looks expired, if it found it alive and has not
--- committed yet: so such rows are locked, which waits for it.
+-- subtransaction that keeps nothing. The same goes for a release whose push grants. A claim does not
+-- count, because its confirmation is such an acquire. Only a renewal can revive a lease that looks
+-- expired, if it found it alive and has not committed yet: so such rows are locked, which waits for
+-- it.
 CREATE OR REPLACE FUNCTION fencelock_settled(ks bytea) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -170,11 +170,10 @@ func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 		s.send(ctx, cs, r)
 		return
 	}
-	all := make([]*backend.Claim, 0, len(cs))
-	var asks, others []*backend.Claim
+	var all, asks, others []*backend.Claim
 	for _, c := range cs {
 		switch {
-		case shared(c) != shared(cs[0]):
+		case shared(c) != shared(cs[0]), !c.Leaving && len(asks) > 0 && version(c) != version(asks[0]):
 			others = append(others, c)
 		case !s.prepare(c):
 		case c.Leaving:
@@ -184,14 +183,7 @@ func (s *store) Ask(ctx context.Context, cs []*backend.Claim) {
 		}
 	}
 	r := len(all)
-	for _, c := range asks {
-		switch {
-		case len(all) > r && version(all[r]) != version(c):
-			others = append(others, c)
-		default:
-			all = append(all, c)
-		}
-	}
+	all = append(all, asks...)
 	if len(all) > 0 {
 		s.send(ctx, all, r)
 	}

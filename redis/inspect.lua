@@ -1,4 +1,4 @@
--- Describes a lock. Follows shape.lua.
+-- Describes a lock. Follows shape.lua and clock.lua.
 -- KEYS  1 lock  2 queue  3 waiters  4 HOLDS  5 PARTS of holds.lua   ARGV  1 as in shape.lua
 -- Reply {error} if the key is of another type and no lock, else
 --   {value or "", 1 if it is there, pttl, live waiters, 1 if it is shaped like a lock}, and of a
@@ -11,27 +11,26 @@ if type(value) == 'table' then
 elseif value and (what ~= 'lock' or #value > 4096) then
   value = '' -- none of ours is so long
 end
-local t = redis.call('TIME')
-local ms = t[1] * 1000 + math.floor(t[2] / 1000)
+clock()
 local live = 0
-for _, w in ipairs(redis.call('HVALS', KEYS[3])) do
+for _, w in ipairs(call('HVALS', KEYS[3])) do
   local till = string.match(w, '^(%d+) ')
   if till and tonumber(till) >= ms then live = live + 1 end
 end
-local reply = {value or '', value and 1 or 0, redis.call('PTTL', KEYS[1]), live, what == 'lock' and 1 or 0}
+local reply = {value or '', value and 1 or 0, call('PTTL', KEYS[1]), live, what == 'lock' and 1 or 0}
 if not value or not string.match(value, '^shared:[rp]:%d+$') then return reply end
 
-local all = redis.call('ZRANGE', KEYS[4], 0, -1, 'WITHSCORES')
+local all = call('ZRANGE', KEYS[4], 0, -1, 'WITHSCORES')
 local count, greatest, owner, both, pending, first = 0, 0, '', '', 1, {}
 for i = 1, #all, 2 do
   if tonumber(all[i + 1]) > ms then
     local token, slot, state, who =
-      string.match(redis.call('HGET', KEYS[5], all[i]) or '', '^%d+ (%d+) (%d+) ([hc]) (.*)$')
+      string.match(call('HGET', KEYS[5], all[i]) or '', '^%d+ (%d+) (%d+) ([hc]) (.*)$')
     count, owner = count + 1, who or ''
     local mark = string.match(owner, '%z.*$') or ''
     both = (count == 1 or both == mark) and mark or ''
     if state == 'h' then
-      greatest, pending = math.max(greatest, tonumber(token)), 0
+      greatest, pending = max(greatest, tonumber(token)), 0
     end
     if token and #first < 100 then
       first[#first + 1] = {all[i], state == 'h' and token or '0', slot, who, all[i + 1] - ms}

@@ -83,9 +83,19 @@ func read(u *url.URL, q *backend.Query) (settings, error) {
 	return s, err
 }
 
-// quiet saves each new connection the round trip in which go-redis asks for a managed service's notices, as its
-// DisableIdentity does another: a call, which may be the one that makes a connection, has time for few.
-var quiet = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+// options are what all kinds of URL have in common.
+func (s settings) options() *goredis.UniversalOptions {
+	return &goredis.UniversalOptions{
+		Addrs: s.hosts, Username: s.User, Password: s.Password, ClientName: s.ClientName,
+		SentinelUsername: s.sentinelUser, SentinelPassword: s.sentinelPassword,
+		DialTimeout: s.Dial, DialerRetries: 1, ReadTimeout: s.Read, WriteTimeout: s.Read, MaxRetries: 1,
+		ContextTimeoutEnabled: true, PoolSize: s.PoolSize, MinIdleConns: s.MinIdle, TLSConfig: s.TLS,
+		PipelinePoolSize: -1, // the connections by which locks were taken renew them
+		// A call, which may be the one that makes a connection, has no time for what go-redis asks first of all.
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+}
 
 // single opens redis://[user:password@]host[:port][/db].
 func single(s settings) (goredis.UniversalClient, error) {
@@ -99,12 +109,9 @@ func single(s settings) (goredis.UniversalClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return goredis.NewClient(&goredis.Options{
-		Addr: s.hosts[0], Username: s.User, Password: s.Password, DB: db, ClientName: s.ClientName,
-		DialTimeout: s.Dial, DialerRetries: 1, ReadTimeout: s.Read, WriteTimeout: s.Read, MaxRetries: 1,
-		ContextTimeoutEnabled: true, PoolSize: s.PoolSize, MinIdleConns: s.MinIdle, TLSConfig: s.TLS,
-		DisableIdentity: true, MaintNotificationsConfig: quiet,
-	}), nil
+	o := s.options()
+	o.DB = db
+	return goredis.NewClient(o.Simple()), nil
 }
 
 // sentinel opens redis+sentinel://[user:password@]s1[:26379],s2/master[/db].
@@ -118,14 +125,9 @@ func sentinel(s settings) (goredis.UniversalClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return goredis.NewFailoverClient(&goredis.FailoverOptions{
-		MasterName: s.Path[0], SentinelAddrs: s.hosts,
-		SentinelUsername: s.sentinelUser, SentinelPassword: s.sentinelPassword,
-		Username: s.User, Password: s.Password, DB: db, ClientName: s.ClientName,
-		DialTimeout: s.Dial, DialerRetries: 1, ReadTimeout: s.Read, WriteTimeout: s.Read, MaxRetries: 1,
-		ContextTimeoutEnabled: true, PoolSize: s.PoolSize, MinIdleConns: s.MinIdle, TLSConfig: s.TLS,
-		DisableIdentity: true,
-	}), nil
+	o := s.options()
+	o.MasterName, o.DB = s.Path[0], db
+	return goredis.NewFailoverClient(o.Failover()), nil
 }
 
 // cluster opens redis+cluster://[user:password@]n1[:6379],n2.
@@ -133,13 +135,9 @@ func cluster(s settings) (goredis.UniversalClient, error) {
 	if len(s.Path) != 0 {
 		return nil, backend.Invalid("a redis+cluster:// URL has no path: a cluster has one database")
 	}
-	return goredis.NewClusterClient(&goredis.ClusterOptions{
-		Addrs: s.hosts, Username: s.User, Password: s.Password, ClientName: s.ClientName,
-		DialTimeout: s.Dial, ReadTimeout: s.Read, WriteTimeout: s.Read,
-		ContextTimeoutEnabled: true, PoolSize: s.PoolSize, MinIdleConns: s.MinIdle, TLSConfig: s.TLS,
-		DisableIdentity: true, MaintNotificationsConfig: quiet,
-		PipelinePoolSize: -1, // the connections by which locks were taken renew them
-	}), nil
+	o := s.options()
+	o.DialerRetries, o.MaxRetries = 0, 0 // what go-redis does by default: another node may have the slots by now
+	return goredis.NewClusterClient(o.Cluster()), nil
 }
 
 // probe asks the server for an answer, for the rights that pushes need, and for

@@ -4,22 +4,14 @@ import (
 	"embed"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
 //go:embed *.lua
 var files embed.FS
 
-// lua is the text of these files, one after the other.
-func lua(names ...string) (text string) {
-	for _, name := range names {
-		one, err := files.ReadFile(name + ".lua")
-		if err != nil {
-			panic(err)
-		}
-		text += string(one)
-	}
-	return text
-}
+func lua(names ...string) string { return redisnode.Lua(files, names...) }
 
 // The scripts. The one that every lock pays for begins with what uncontended
 // ones need, and returns before the queue's functions are even defined.
@@ -35,14 +27,14 @@ var (
 	checkScript      = newScript(lua("refuse", "behind", "check"))
 	keepSharedScript = newScript(lua("refuse", "behind", "clock", "keepshared"))
 	breakScript      = newScript(lua("shape", "clock") + lineLua + lua("left", "break"))
-	inspectScript    = newScript(lua("shape", "inspect"))
+	inspectScript    = newScript(lua("shape", "clock", "inspect"))
 
 	loadScript      = newScript(lua("gates", "load"))
 	swapScript      = newScript(lua("gates", "swap"))
-	clientsScript   = newScript(lua("clients"))
+	clientsScript   = newScript(lua("clock", "clients"))
 	sourceScript    = newScript(lua("source"))
 	raiseScript     = newScript(lua("raise"))
-	raiseHeldScript = newScript(lua("raiseheld"))
+	raiseHeldScript = newScript(lua("raiseheld", "raise"))
 )
 
 // script is a Lua script, called by its hash.

@@ -2,7 +2,6 @@ package redlock
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -154,16 +153,17 @@ func (s *store) Calls() backend.Calls { return backend.Calls{Most: 1} }
 func (s *store) Close() error {
 	s.hubs.Close()
 	for _, n := range s.nodes {
-		n.close()
-	}
-	s.flying.Wait()
-	var errs []error
-	if s.own {
-		for _, n := range s.nodes {
-			errs = append(errs, n.client.Close())
+		if silent := n.close(); silent && s.own {
+			_ = n.client.Close() // ends the calls to it
 		}
 	}
-	return errors.Join(errs...)
+	s.flying.Wait()
+	for _, n := range s.nodes {
+		if s.own {
+			_ = n.client.Close()
+		}
+	}
+	return nil
 }
 
 // number returns one above every number that this driver has proposed or seen, and at least the

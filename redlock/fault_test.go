@@ -259,6 +259,23 @@ func TestCloseSendsWhatIsOwed(t *testing.T) {
 	}
 }
 
+// Close takes the 5 s that the engine has for releases, and not a call to silent nodes more.
+func TestCloseBesideSilentNodes(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	proxies, through := c.proxied(t, "fresh=1")
+	l := open(t, through)
+	lock(t, l.Mutex("a"))
+	for _, p := range proxies {
+		p.Set(blackHole)
+	}
+	began := time.Now()
+	err := l.Close()
+	if took := time.Since(began); err == nil || took > 6*time.Second {
+		t.Errorf("after %v: %v, want an error after 5s", took, err)
+	}
+}
+
 // A lease that began with a bare majority gets the vote of the node that refused it, once that is free, and not only
 // with the next renewal: then it outlives another node.
 func TestBareMajorityIsMended(t *testing.T) {

@@ -22,6 +22,8 @@ const (
 	callMost = 2 * time.Second
 	// stuckAfter is how long a call may take before what comes next no longer waits for it.
 	stuckAfter = 20 * time.Millisecond
+	// silentAfter is how long a call may take without an answer when the driver is closed.
+	silentAfter = 500 * time.Millisecond
 	// maxCalls is how many calls may be under way to a node that does not answer.
 	maxCalls = 8
 	// maxOps is how many operations go into one call, if they are not of one request.
@@ -313,8 +315,8 @@ func (n *node) settle(err error) {
 func (n *node) repay() { n.queue, n.owed = append(n.queue, n.owed...), nil }
 
 // close refuses new requests. Those that are queued are sent, and so is what is owed: a node that does
-// not answer is given up (settle).
-func (n *node) close() {
+// not answer is given up (settle). It reports whether the node is silent.
+func (n *node) close() (silent bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closing = true
@@ -328,6 +330,7 @@ func (n *node) close() {
 		n.rests = false
 		n.roused <- false
 	}
+	return len(n.begun) > 0 && time.Since(n.begun[0]) > silentAfter
 }
 
 const ofCluster = "the server is a node of a cluster, and Redlock wants servers that know nothing of each other"

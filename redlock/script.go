@@ -3,7 +3,7 @@ package redlock
 import (
 	"context"
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"encoding/hex"
 	"errors"
 	"strings"
@@ -13,22 +13,8 @@ import (
 	"github.com/fencelock/fencelock/internal/redisnode"
 )
 
-var (
-	//go:embed state.lua
-	stateLua string
-	//go:embed gate.lua
-	gateLua string
-	//go:embed vote.lua
-	voteLua string
-	//go:embed hold.lua
-	holdLua string
-	//go:embed look.lua
-	lookLua string
-	//go:embed ahead.lua
-	aheadLua string
-	//go:embed run.lua
-	runLua string
-)
+//go:embed *.lua
+var files embed.FS
 
 // remembered is what a library remembers of calls before, and a script, which has it too, does not:
 // the run id of the server's process and what it was promoted from, how many calls changed
@@ -37,7 +23,7 @@ var (
 const remembered = "local RUN, PROMOTED, COUNTS, SEEN, SET, KINDS, RINGS = nil, nil, {}, nil, {}, 0, {}\n"
 
 // body is what a node runs: many operations in one call.
-var body = remembered + stateLua + gateLua + voteLua + holdLua + lookLua + aheadLua + runLua
+var body = remembered + redisnode.Lua(files, "state", "gate", "vote", "hold", "look", "ahead", "run")
 
 // script is body where a node has no functions: it asks for the run id in every call.
 var (

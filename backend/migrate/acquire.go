@@ -84,9 +84,7 @@ func (d *member) lead(ctx context.Context, r *backend.Request, l *legs) error {
 	if err != nil {
 		return err
 	}
-	again := newLeg(l.to.caller, r, d.move, d.phase, core.Nonce())
-	again.req.Floor = l.to.req.Floor
-	l.to = again
+	l.to = newLeg(l.to.caller, r, d.move, d.phase, core.Nonce())
 	return nil
 }
 
@@ -126,15 +124,16 @@ func within(ctx context.Context, most time.Duration, do func(context.Context) er
 // acquireSecond acquires the second leg while the first is kept.
 func acquireSecond(ctx context.Context, first, second *leg) error {
 	waiting, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var kept sync.WaitGroup
 	kept.Go(func() {
 		first.keep(waiting)
 		cancel() // it is lost
 	})
-	err := second.acquire(waiting)
-	cancel() // after a panic the deferred one does it
-	kept.Wait()
+	err := func() error {
+		defer kept.Wait() // also after a panic
+		defer cancel()
+		return second.acquire(waiting)
+	}()
 	if first.hand(nil) != nil && ctx.Err() == nil {
 		return errLostLeg
 	}

@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/fencelock/fencelock/backend"
@@ -62,7 +63,7 @@ func (p Pair) gate(ctx context.Context, s core.Gater) (gate, error) {
 		}
 		g := gate{Gate: stored}
 		g.Scope, g.sealed = unsealed(stored.Scope)
-		if !g.cancelled() && !g.Torn && g.Scope.String() != scope.String() {
+		if !g.cancelled() && !g.Torn && !slices.Equal(g.Scope, scope) {
 			return gate{}, backend.Invalid("migration %q moves %s in the store, and %s in this "+
 				"program's configuration: the names must not change while it runs",
 				p.Move, g.Scope, scope)

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -75,17 +76,12 @@ func (d *member) Release(ctx context.Context, h *core.Hold) error {
 		return l.from.caller.Release(ctx, &l.from.hold)
 	}
 	to, from := together(l.to, l.from, func(l *leg) error { return l.caller.Release(ctx, &l.hold) })
-	var undone *backend.UndoneError
-	unknown := func(err error) bool {
-		return err != nil && !errors.Is(err, backend.ErrLost) && !errors.As(err, &undone)
+	for _, err := range []error{to, from} {
+		if err != nil && !errors.Is(err, backend.ErrLost) {
+			return err // it is sent again: what has been released stays so
+		}
 	}
-	switch {
-	case unknown(to):
-		return to // it is sent again: what has been released stays so
-	case unknown(from):
-		return from
-	}
-	return worse(to, from)
+	return cmp.Or(to, from)
 }
 
 // Abandon implements core.Caller: both stores at once.

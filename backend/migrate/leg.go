@@ -16,6 +16,7 @@ type leg struct {
 	req    backend.Request
 	hold   core.Hold
 	asked  backend.Instant // of the last request that set the store's expiry
+	stands bool            // the store may have something of it
 
 	mu   sync.Mutex
 	tell func(error) // where a loss is reported to; nil while the other leg is awaited
@@ -81,11 +82,16 @@ func (l *leg) trusted() time.Duration {
 	return l.span() - max(20*time.Millisecond, l.req.TTL/50, l.caller.Traits().Margin)
 }
 
-// abandon gives the leg up.
+// abandon gives the leg up. Where the store may have something of it, a refusal is not the end: the rights may come
+// back.
 func (l *leg) abandon(ctx context.Context) error {
+	l.stands = l.stands || core.Stands(&l.req)
 	err := l.caller.Abandon(ctx, &l.req)
-	if errors.Is(err, backend.ErrLost) {
+	switch {
+	case errors.Is(err, backend.ErrLost):
 		return nil
+	case l.stands && errors.Is(err, backend.ErrInvalid):
+		return backend.Unavailable(errors.New(err.Error()))
 	}
 	return err
 }

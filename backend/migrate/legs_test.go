@@ -32,6 +32,35 @@ func TestTryOfABusyNewStore(t *testing.T) {
 	})
 }
 
+// unreleased is a store that answers a release with err.
+type unreleased struct {
+	store
+	err error
+}
+
+func (s unreleased) Release(context.Context, *core.Hold) error { return s.err }
+
+// TestTryGivesTheOldLegBack: a try of a lock that is held in the new store is ErrLocked only once the old store has
+// nothing of it.
+func TestTryGivesTheOldLegBack(t *testing.T) {
+	for answer, want := range map[error]error{
+		errors.New("no answer"): fencelock.ErrUnavailable, backend.ErrLost: fencelock.ErrLocked,
+	} {
+		bubble(t, func(w world) {
+			o := w.options(backend.PhaseBoth)
+			o.From = unreleased{client(w.old), answer}
+			l := w.locker(o)
+			w.acquire(w.new2(backend.PhaseBoth), request("x")) // in the new store alone
+			_, err := l.Mutex("x").TryLock(w.Context())
+			w.want("a try", err, want)
+			if errors.Is(want, fencelock.ErrUnavailable) {
+				time.Sleep(time.Second)
+				w.tryFree(w.old)
+			}
+		})
+	}
+}
+
 // TestOldLegIsKept: the lock of the old store outlasts a wait for the new one that is longer than the TTL.
 func TestOldLegIsKept(t *testing.T) {
 	bubble(t, func(w world) {
@@ -79,28 +108,59 @@ func (w world) locks(ctx context.Context, m fencelock.Mutex) <-chan *fencelock.L
 }
 
 // TestOldLegIsLost: what was held in the old store is broken while the new one is waited for. The lock is asked for
-// anew, and nothing is left of what was asked for before.
+// anew, and nothing is left of what was asked for before. A store that tells of no loss says so to the next renewal.
 func TestOldLegIsLost(t *testing.T) {
-	bubble(t, func(w world) {
-		l := w.locker(w.options(backend.PhaseBoth))
-		w.want("open", w.pair().Open(w.Context(), backend.PhaseTo), nil)
-		to := w.start(backend.PhaseTo)
-		h := w.acquire(to, request("x"))
-		granted := w.locks(w.Context(), l.Mutex("x"))
-		w.want("break", w.old.Break(w.Context(), "x"), nil)
-		time.Sleep(time.Second)
-		if i, err := w.old.Inspect(w.Context(), "x"); err != nil || !i.Held {
-			w.Errorf("the old store: got %+v, %v, want it asked for again", i, err)
-		}
-		w.release(to, h)
-		le := <-granted
-		for what, s := range map[string]core.Caller{"old": w.old, "new": w.new} {
-			if i, err := s.Inspect(w.Context(), "x"); err != nil || !i.Held || i.Waiters != 0 {
-				w.Errorf("the %s store: got %+v, %v, want it held and nobody waiting", what, i, err)
+	for by, from := range map[time.Duration]func(store) backend.Driver{
+		time.Second:     func(s store) backend.Driver { return s },
+		4 * time.Second: func(s store) backend.Driver { return lateNews{s, time.Hour} },
+	} {
+		bubble(t, func(w world) {
+			o := w.options(backend.PhaseBoth)
+			o.From = from(client(w.old))
+			l := w.locker(o)
+			w.want("open", w.pair().Open(w.Context(), backend.PhaseTo), nil)
+			to := w.start(backend.PhaseTo)
+			h := w.acquire(to, request("x"))
+			granted := w.locks(w.Context(), l.Mutex("x", fencelock.WithTTL(ttl)))
+			w.want("break", w.old.Break(w.Context(), "x"), nil)
+			time.Sleep(by)
+			if i, err := w.old.Inspect(w.Context(), "x"); err != nil || !i.Held {
+				w.Errorf("the old store: got %+v, %v, want it asked for again within %v", i, err, by)
 			}
+			w.release(to, h)
+			le := <-granted
+			for what, s := range map[string]core.Caller{"old": w.old, "new": w.new} {
+				if i, err := s.Inspect(w.Context(), "x"); err != nil || !i.Held || i.Waiters != 0 {
+					w.Errorf("the %s store: got %+v, %v, want it held and nobody waiting", what, i, err)
+				}
+			}
+			w.want("the lease", le.Err(), nil)
+			w.want("unlock", le.Unlock(w.Context()), nil)
+		})
+	}
+}
+
+// panics is a store whose client has a hook of the program, which panics.
+type panics struct{ store }
+
+func (panics) Acquire(context.Context, *backend.Request) (backend.Grant, error) { panic("a hook") }
+
+// TestPanicEndsTheRenewals: what a hook of the new store's client ends in the middle renews nothing any more.
+func TestPanicEndsTheRenewals(t *testing.T) {
+	bubble(t, func(w world) {
+		var calls []string
+		o := w.options(backend.PhaseBoth)
+		o.From, o.To = counted{client(w.old), &calls}, panics{client(w.new)}
+		d := w.startWith(o)
+		func() {
+			defer func() { _ = recover() }()
+			_, _ = d.Acquire(w.Context(), request("x"))
+			w.Error("no panic")
+		}()
+		time.Sleep(time.Minute)
+		if got := strings.Join(calls, " "); got != "acquire" {
+			w.Errorf("got the calls %s, want acquire alone", got)
 		}
-		w.want("the lease", le.Err(), nil)
-		w.want("unlock", le.Unlock(w.Context()), nil)
 	})
 }
 
@@ -208,7 +268,7 @@ func TestAbandonUnanswered(t *testing.T) {
 	bubble(t, func(w world) {
 		silent := errors.New("no answer")
 		o := w.options(backend.PhaseBoth)
-		o.From = &gives{client(w.old), []error{backend.Invalid("foreign data")}}
+		o.From = &gives{client(w.old), []error{backend.Unsupported("no such call")}}
 		o.To = &gives{client(w.new), []error{silent}}
 		both := w.startWith(o)
 		w.want("open", w.pair().Open(w.Context(), backend.PhaseTo), nil)
@@ -219,6 +279,39 @@ func TestAbandonUnanswered(t *testing.T) {
 		w.want("abandon, again", both.Abandon(w.Context(), h.Request), nil)
 		w.cycle(both, "x")
 	})
+}
+
+// TestRefusedAbandonIsRepeated: where a store may have something of a request, a refusal does not end the clean-up, for
+// the rights may come back. It is the end in a store that has nothing.
+func TestRefusedAbandonIsRepeated(t *testing.T) {
+	for _, phase := range []backend.Phase{backend.PhaseFrom, backend.PhaseBoth} {
+		bubble(t, func(w world) {
+			refusal := backend.Invalid("no rights")
+			from := &gives{client(w.old), slices.Repeat([]error{refusal}, 3)}
+			to := &gives{client(w.new), slices.Repeat([]error{refusal}, 99)}
+			o := w.options(phase)
+			o.From, o.To = from, to
+			l := w.locker(o)
+			other := w.start(phase)
+			h := w.acquire(other, request("x"))
+			ctx, cancel := context.WithCancel(w.Context())
+			failed := w.locks(ctx, l.Mutex("x"))
+			cancel()
+			<-failed
+			time.Sleep(time.Second)
+			if i, err := w.old.Inspect(w.Context(), "x"); err != nil || i.Waiters != 0 {
+				w.Errorf("phase %s: got %+v, %v, want nobody waiting", phase, i, err)
+			}
+			w.release(other, h)
+			synctest.Wait()
+			left := len(to.errs)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if n := left - len(to.errs); n != 0 {
+				w.Errorf("the store that was never asked for the lock was told to give it up %d times more", n)
+			}
+		})
+	}
 }
 
 // TestAbandonsWhatWasAsked: the new store is told to give up the very request that it was given, also if the old leg

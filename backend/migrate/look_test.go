@@ -11,13 +11,19 @@ import (
 	"github.com/fencelock/fencelock/internal/core"
 )
 
+// TestInspectAndList shows what either store has, each name once.
 func TestInspectAndList(t *testing.T) {
 	bubble(t, func(w world) {
 		d := w.start(backend.PhaseBoth)
-		h := w.acquire(d, request("x"))
-		i, err := d.Inspect(w.Context(), "x")
-		if err != nil || !i.Held || i.Token != h.Token || i.Owner != "me" || i.Name != "x" {
-			w.Errorf("got %+v, %v, want it held with token %d", i, err, h.Token)
+		holds := map[string]*core.Hold{
+			"x": w.acquire(d, request("x")), "in the old": w.acquire(w.start(backend.PhaseFrom), request("in the old")),
+			"in the new": w.acquire(w.new2(backend.PhaseBoth), request("in the new")),
+		}
+		for name, h := range holds {
+			i, err := d.Inspect(w.Context(), name)
+			if err != nil || !i.Held || i.Token != h.Token || i.Owner != "me" || i.Name != name {
+				w.Errorf("got %+v, %v, want it held with token %d", i, err, h.Token)
+			}
 		}
 		r := request("x")
 		r.Wait = true
@@ -30,12 +36,15 @@ func TestInspectAndList(t *testing.T) {
 		synctest.Wait()
 		n := 0
 		for i, err := range d.List(w.Context(), "") {
-			if n++; err != nil || i.Name != "x" || !i.Held || i.Waiters != 1 {
+			if n++; err != nil || !i.Held || i.Token != holds[i.Name].Token || (i.Waiters == 1) != (i.Name == "x") {
 				w.Errorf("got %+v, %v", i, err)
 			}
 		}
-		if n != 1 {
-			w.Errorf("listed %d, want 1", n)
+		if n != len(holds) {
+			w.Errorf("listed %d, want %d", n, len(holds))
+		}
+		for range d.List(w.Context(), "") {
+			break // asks for no more
 		}
 		cancel()
 		<-done
@@ -140,9 +149,15 @@ func TestBadOptions(t *testing.T) {
 func TestScopeMustNotChange(t *testing.T) {
 	bubble(t, func(w world) {
 		w.start(backend.PhaseBoth)
-		o := w.options(backend.PhaseBoth)
-		o.Scope = backend.Scope{{Match: "x/*"}}
-		_, err := migrate.New(w.Context(), o)
-		w.want("another scope", err, backend.ErrInvalid)
+		for _, other := range []backend.Scope{
+			{{Match: "x/*"}},
+			{{Match: "!stays/*"}, {Match: "*"}}, // messages show them alike
+			{{Match: "stays/*", Stays: true}, {Match: "*"}, {Match: "*"}},
+		} {
+			o := w.options(backend.PhaseBoth)
+			o.Scope = other
+			_, err := migrate.New(w.Context(), o)
+			w.want("the scope "+other.String(), err, backend.ErrInvalid)
+		}
 	})
 }

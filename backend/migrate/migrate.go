@@ -137,21 +137,15 @@ func (o Options) member() (*member, error) {
 	if d.to, err = newStore("new", o.To, o.Other); err != nil {
 		return nil, err
 	}
-	lacks := func(what string) error {
-		return backend.Invalid("migration %q in phase %s needs a driver of its %s store", o.Move, o.Phase, what)
-	}
-	switch {
-	case o.Phase != backend.PhaseFrom && o.Phase != backend.PhaseBoth && o.Phase != backend.PhaseTo:
-		return nil, backend.Invalid("phase %q of migration %q: want %s, %s or %s",
-			o.Phase, o.Move, backend.PhaseFrom, backend.PhaseBoth, backend.PhaseTo)
-	case o.Phase != backend.PhaseTo && o.From == nil:
-		return nil, lacks("old")
-	case o.Phase != backend.PhaseFrom && o.To == nil:
-		return nil, lacks("new")
-	case o.From == nil && o.Other == nil && !o.Look:
-		return nil, lacks("old")
-	case o.To == nil && o.Other == nil && !o.Look:
-		return nil, lacks("new")
+	for _, s := range []struct {
+		what    string
+		driver  backend.Driver
+		without backend.Phase
+	}{{"old", o.From, backend.PhaseTo}, {"new", o.To, backend.PhaseFrom}} {
+		if s.driver == nil && (o.Phase != s.without || o.Other == nil && !o.Look) {
+			return nil, backend.Invalid("migration %q in phase %s needs a driver of its %s store",
+				o.Move, o.Phase, s.what)
+		}
 	}
 	switch o.Phase {
 	case backend.PhaseFrom:
@@ -160,6 +154,9 @@ func (o Options) member() (*member, error) {
 		d.traits, d.locks, d.spare = o.To.Traits(), []*store{d.to}, d.from
 	case backend.PhaseBoth:
 		d.traits, d.locks = TraitsOfBoth(o.From.Traits(), o.To.Traits()), []*store{d.from, d.to}
+	default:
+		return nil, backend.Invalid("phase %q of migration %q: want %s, %s or %s",
+			o.Phase, o.Move, backend.PhaseFrom, backend.PhaseBoth, backend.PhaseTo)
 	}
 	for _, s := range d.locks {
 		d.sides = append(d.sides, s.opened())

@@ -104,6 +104,20 @@ func TestTokensRiseWithoutBoth(t *testing.T) {
 	})
 }
 
+// TestFirstStart: the first client of a migration refuses nobody who knows nothing of it, at no moment.
+func TestFirstStart(t *testing.T) {
+	bubble(t, func(w world) {
+		n := 0
+		lock := func() error { w.cycle(client(w.old), "x"); return nil }
+		o := w.options(backend.PhaseFrom)
+		o.From, o.To = stepped{client(w.old), &n, 1, lock, 0}, stepped{client(w.new), &n, 1, lock, 0}
+		w.startWith(o)
+		if n < 4 {
+			w.Errorf("only %d steps: they are not counted", n)
+		}
+	})
+}
+
 func TestTwoPhasesApart(t *testing.T) {
 	bubble(t, func(w world) {
 		from := w.start(backend.PhaseFrom)
@@ -346,6 +360,22 @@ func (s heedful) Break(ctx context.Context, name string) error {
 		return ctx.Err()
 	}
 	return s.Gater.Break(ctx, name)
+}
+
+// unbroken is a store in which nothing can be broken.
+type unbroken struct{ store }
+
+func (unbroken) Break(context.Context, string) error { return errDead }
+
+// A Break in phase both that the old store refuses frees the lock in the new one, and says so.
+func TestBreakThatTheOldStoreRefuses(t *testing.T) {
+	bubble(t, func(w world) {
+		w.acquire(w.new2(backend.PhaseBoth), request("x"))
+		o := w.options(backend.PhaseBoth)
+		o.From = unbroken{client(w.old)}
+		w.want("break", w.startWith(o).Break(w.Context(), "x"), errDead)
+		w.tryFree(w.new)
+	})
 }
 
 // A Break in phase both frees the lock in the old store though the new one hangs, and says that it does.

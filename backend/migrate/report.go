@@ -31,12 +31,9 @@ type report struct {
 // start reports for the first time, and from then on every 10 s. It returns when the stores that
 // the phase locks in know.
 func (p *report) start(ctx context.Context, d *member) error {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown-host"
-	}
+	host, _ := os.Hostname() // empty where there is none
 	p.client = backend.Client{
-		ID: core.Nonce(), Move: d.move, Phase: d.phase, Host: host, PID: os.Getpid(),
+		ID: core.Nonce(), Move: d.move, Phase: d.phase, Host: cmp.Or(host, "unknown-host"), PID: os.Getpid(),
 		MaxTTL: usualTTL, Since: time.Now().UTC().Truncate(time.Millisecond),
 	}
 	p.background, p.cancel = context.WithCancel(context.Background())

@@ -3,6 +3,7 @@ package migrate_test
 import (
 	"context"
 	"errors"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +19,10 @@ import (
 )
 
 func TestReports(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
 	bubble(t, func(w world) {
 		d := w.start(backend.PhaseFrom)
 		time.Sleep(10 * time.Minute)
@@ -34,7 +39,7 @@ func TestReports(t *testing.T) {
 		c := st.Clients[0]
 		if c.Phase != backend.PhaseFrom || c.MaxTTL != 30*time.Second || !c.Alive(time.Now()) ||
 			!c.InFrom || !c.InTo || time.Since(c.Since) < 10*time.Minute || c.PID == 0 ||
-			c.Host == "" {
+			c.Host != host {
 			w.Errorf("got %+v", c)
 		}
 		// A longer TTL is reported before it is asked for.

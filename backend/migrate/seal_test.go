@@ -90,6 +90,33 @@ func TestFinishedOnOneSide(t *testing.T) {
 	})
 }
 
+// TestBlockedByOneSide: a Finish or a Cancel that was stopped in the middle speaks against the phases that it ends.
+func TestBlockedByOneSide(t *testing.T) {
+	for says, tt := range map[string]struct {
+		last backend.Phase // that was deployed
+		next backend.Phase
+		end  func(w world) error
+	}{
+		"is finished": {backend.PhaseTo, backend.PhaseFrom, func(w world) error {
+			return w.pair().Over(noGate{client(w.old), new(int), 1}, nil).Finish(w.Context())
+		}},
+		"was cancelled": {backend.PhaseFrom, backend.PhaseBoth, func(w world) error {
+			return w.pair().Over(nil, noGate{client(w.new), new(int), 1}).Cancel(w.Context())
+		}},
+	} {
+		bubble(t, func(w world) {
+			w.stop(w.start(backend.PhaseBoth))
+			w.stop(w.start(tt.last))
+			w.want("an end that dies", tt.end(w), errDead)
+			st, err := w.pair().Status(w.Context())
+			w.want("status", err, nil)
+			if why := strings.Join(st.Blockers(tt.next), "; "); !strings.Contains(why, says) {
+				w.Errorf("phase %s is blocked by %q, want that it %s", tt.next, why, says)
+			}
+		})
+	}
+}
+
 // noGate fails its SetGate number at.
 type noGate struct {
 	store

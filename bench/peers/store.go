@@ -32,20 +32,6 @@ type store struct {
 // there.
 func startStore(ctx context.Context, name string) (*store, error) {
 	s := &store{name: name}
-	group := func(g *stores.Group, err error) error {
-		if err != nil {
-			return err
-		}
-		s.servers, s.addrs, s.close = g.Servers(), g.Addrs(), g.Close
-		return nil
-	}
-	one := func(one *stores.Server, err error) error {
-		if err != nil {
-			return err
-		}
-		s.addrs, s.close = []string{one.Addr()}, one.Close
-		return nil
-	}
 	kind, nodes := name, 0 // "etcd-3" has three
 	if base, n, ok := strings.Cut(name, "-"); ok && base != "postgres" {
 		var err error
@@ -54,41 +40,44 @@ func startStore(ctx context.Context, name string) (*store, error) {
 		}
 		kind = base
 	}
+	var g *stores.Group
 	var err error
 	switch kind {
-	case "redis":
+	case "redis", "redlock":
 		s.count, s.calling = redisReads, redisCalls
-		err = one(stores.StartRedis(ctx, stores.Local{}, stores.RedisOptions{}))
-	case "redlock":
-		s.count, s.calling = redisReads, redisCalls
-		nodes = cmp.Or(nodes, 5)
-		err = group(stores.StartRedises(ctx, stores.Local{}, nodes, stores.RedisOptions{}))
+		if kind == "redlock" {
+			nodes = cmp.Or(nodes, 5)
+		}
+		g, err = stores.StartRedises(ctx, stores.Local{}, max(nodes, 1), stores.RedisOptions{})
 	case "etcd":
 		s.count = etcdMessages
-		e, failed := stores.StartEtcd(ctx, stores.Local{}, stores.EtcdOptions{Members: nodes})
-		if err = failed; err == nil {
-			err = group(e.Group, nil)
+		var e *stores.EtcdCluster
+		if e, err = stores.StartEtcd(ctx, stores.Local{}, stores.EtcdOptions{Members: nodes}); err == nil {
+			g = e.Group
 		}
 	case "zookeeper":
 		s.count = raw.ZooKeeperPackets
 		config := []string{"maxSessionTimeout=120000", "maxClientCnxns=0"}
+		var z *stores.ZooKeeperEnsemble
 		o := stores.ZooKeeperOptions{Servers: nodes, Config: config}
-		z, failed := stores.StartZooKeeper(ctx, stores.Local{}, o)
-		if err = failed; err == nil {
-			err = group(z.Group, nil)
+		if z, err = stores.StartZooKeeper(ctx, stores.Local{}, o); err == nil {
+			g = z.Group
 		}
 	case "postgres", "postgres-async":
 		config := []string{"max_connections=500"}
 		if name == "postgres-async" {
 			config = append(config, "synchronous_commit=off")
 		}
-		o := stores.PostgresOptions{Config: config}
-		p, failed := stores.StartPostgres(ctx, stores.Local{}, o)
-		if err = failed; err == nil {
-			err = one(p.Server, nil)
+		p, err := stores.StartPostgres(ctx, stores.Local{}, stores.PostgresOptions{Config: config})
+		if err == nil {
+			s.addrs, s.close = []string{p.Addr()}, p.Close
 		}
+		return s, err
 	default:
 		err = fmt.Errorf("no store %q", name)
+	}
+	if err == nil {
+		s.servers, s.addrs, s.close = g.Servers(), g.Addrs(), g.Close
 	}
 	return s, err
 }

@@ -59,6 +59,7 @@ func TestUsageErrors(t *testing.T) {
 		{"migrate"},
 		{"migrate", "finsh"},
 		{"migrate", "advance", "--phase", "to", "--wait", "0"},
+		{"conform", "--parallel", "0"},
 		{"--url", "", "ls"},
 		{"--url"},
 	} {

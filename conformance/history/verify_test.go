@@ -49,20 +49,16 @@ func TestVerify(t *testing.T) {
 	for what, h := range map[string][]history.Event{
 		"nothing":             nil,
 		"one after the other": slices.Concat(used("a", 1, 10, 20), used("b", 2, 30, 40)),
-		"never freed: taken over at the " +
-			"deadline": append([]history.Event{
+		"never freed: taken over at the deadline": append([]history.Event{
 			granted("a", 1, 10, 110),
 		}, used("b", 2, 110, 120)...),
-		"a renewed lease, taken over at its last " +
-			"deadline": append([]history.Event{
+		"a renewed lease, taken over at its last deadline": append([]history.Event{
 			granted("a", 1, 10, 110), ended("a", 1, 150, 190),
 		}, used("b", 2, 190, 195)...),
-		"killed while it gave the lock " +
-			"back": append([]history.Event{
+		"killed while it gave the lock back": append([]history.Event{
 			granted("a", 1, 10, 110), ended("a", 1, 20, 110),
 		}, used("b", 2, 30, 40)...),
-		"the reply to Unlock was " +
-			"lost": slices.Concat([]history.Event{
+		"the reply to Unlock was lost": slices.Concat([]history.Event{
 			granted("a", 1, 10, 110), ended("a", 1, 20, 110),
 			freed("a", 1, 20, 90, history.Unclear),
 		}, used("b", 2, 30, 40)),
@@ -77,8 +73,7 @@ func TestVerify(t *testing.T) {
 		"the second Unlock was the one that was done":                  twice(21, history.Unclear, history.OK),
 		"lost, and told so": slices.Concat([]history.Event{granted("a", 1, 10, 110)},
 			used("b", 2, 115, 120), []history.Event{freed("a", 1, 200, 201, history.Refused)}),
-		"an overtaken holder is " +
-			"refused": slices.Concat([]history.Event{granted("a", 1, 10, 110)},
+		"an overtaken holder is refused": slices.Concat([]history.Event{granted("a", 1, 10, 110)},
 			used("b", 2, 115, 120), []history.Event{
 				shown("a", 1, 130, history.Refused),
 			}),

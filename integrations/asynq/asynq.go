@@ -7,7 +7,6 @@
 package asynq
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -15,7 +14,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/integrations/internal/held"
 )
 
 // Middleware returns an asynq.MiddlewareFunc that processes a task while it holds the Mutex that mutex
@@ -45,29 +44,16 @@ func Middleware(mutex func(*asynq.Task) fencelock.Mutex) asynq.MiddlewareFunc {
 			if err != nil {
 				return err
 			}
-			held, cancel := lease.Context(ctx)
-			cause := errPanicked
 			defer func() {
-				cancel()
-				if cause != nil {
-					if x, ok := lease.Handle().(backend.Undoer); ok {
-						x.Undo(cause)
-					}
-				}
 				unlocked := lease.Unlock(ctx)
 				if err == nil || !errors.As(unlocked, new(*fencelock.UndoneError)) { // else err has undone it
 					err = errors.Join(err, unlocked)
 				}
 			}()
-			err = next.ProcessTask(held, task)
-			cause = cmp.Or(err, context.Cause(held))
-			return err
+			return held.Run(ctx, lease, func(ctx context.Context) error { return next.ProcessTask(ctx, task) })
 		})
 	}
 }
-
-// errPanicked is why what a task wrote was rolled back.
-var errPanicked = errors.New("the task panicked")
 
 // IsFailure is for asynq.Config: that another has the lock is no failure, and uses up no retry.
 func IsFailure(err error) bool { return err != nil && !errors.Is(err, fencelock.ErrLocked) }

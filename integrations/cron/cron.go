@@ -8,7 +8,7 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/integrations/internal/held"
 )
 
 // A Job is a cron.Job for Lock. Its ctx ends with the lease, which it carries for its Token
@@ -45,29 +45,20 @@ func Lock(ctx context.Context, m fencelock.Mutex, logger cron.Logger) cron.JobWr
 				logger.Error(err, "skip", "lock", m.Name())
 				return
 			}
-			held, cancel := lease.Context(ctx)
-			cause := errPanicked
 			defer func() {
-				cancel()
-				if cause != nil {
-					if x, ok := lease.Handle().(backend.Undoer); ok {
-						x.Undo(cause)
-					}
-				}
 				if err := lease.Unlock(ctx); err != nil {
 					logger.Error(err, "unlock", "lock", m.Name())
 				}
 			}()
-			switch job := job.(type) {
-			case Job:
-				job(held)
-			default:
-				job.Run()
-			}
-			cause = context.Cause(held)
+			_ = held.Run(ctx, lease, func(ctx context.Context) error {
+				switch job := job.(type) {
+				case Job:
+					job(ctx)
+				default:
+					job.Run()
+				}
+				return nil
+			})
 		})
 	}
 }
-
-// errPanicked is why what a job wrote was rolled back.
-var errPanicked = errors.New("the job panicked")

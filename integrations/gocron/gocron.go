@@ -7,7 +7,6 @@
 package gocron
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +17,7 @@ import (
 	"github.com/go-co-op/gocron/v2"
 
 	"github.com/fencelock/fencelock"
-	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/integrations/internal/held"
 	"github.com/fencelock/fencelock/leader"
 )
 
@@ -55,18 +54,18 @@ func (l *Locker) Lock(ctx context.Context, job string) (gocron.Lock, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.runs[job] = lease
-	return held{l, job, lease}, nil
+	return holding{l, job, lease}, nil
 }
 
-// held is the gocron.Lock of a run: its lease, which the Locker remembers.
-type held struct {
+// holding is the gocron.Lock of a run: its lease, which the Locker remembers.
+type holding struct {
 	l     *Locker
 	job   string
 	lease *fencelock.Lease
 }
 
 // Unlock implements gocron.Lock.
-func (h held) Unlock(ctx context.Context) error {
+func (h holding) Unlock(ctx context.Context) error {
 	h.l.mu.Lock()
 	if h.l.runs[h.job] == h.lease { // the task was not made by Task
 		delete(h.l.runs, h.job)
@@ -90,25 +89,12 @@ func (l *Locker) Task(job string, fn func(context.Context, *fencelock.Lease) err
 		if lease == nil {
 			return fmt.Errorf("%w: is %q the job's name by gocron.WithName?", errNotHeld, job)
 		}
-		cause := errPanicked
-		defer func() { // before gocron unlocks
-			if cause != nil {
-				if x, ok := lease.Handle().(backend.Undoer); ok {
-					x.Undo(cause)
-				}
-			}
-		}()
-		err := run(ctx, lease, fn)
-		cause = cmp.Or(err, context.Cause(ctx))
-		return err
+		return held.Run(ctx, lease, func(ctx context.Context) error { return run(ctx, lease, fn) })
 	}
 }
 
 // taskNames begins the names that gocron itself gives to the functions that Locker.Task returns.
 const taskNames = "github.com/fencelock/fencelock/integrations/gocron.(*Locker).Task."
-
-// errPanicked is why what a task wrote was rolled back.
-var errPanicked = errors.New("the task panicked")
 
 // An Elector lets one scheduler run all jobs: gocron.WithDistributedElector(&elector), and Stand on a
 // goroutine.
@@ -152,9 +138,9 @@ func run(ctx context.Context, lease *fencelock.Lease, fn func(context.Context, *
 	if lease == nil || lease.Err() != nil {
 		return errNotHeld
 	}
-	held, cancel := lease.Context(ctx)
+	ctx, cancel := lease.Context(ctx)
 	defer cancel()
-	if err := fn(held, lease); err != nil {
+	if err := fn(ctx, lease); err != nil {
 		return err
 	}
 	return lease.Err()

@@ -39,6 +39,22 @@ func TestSendsArePaced(t *testing.T) {
 	})
 }
 
+// TestNothingIsSentAfterTheEnd of its caller's ctx, which comes in the pause after a send that failed.
+func TestNothingIsSentAfterTheEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &store{calls: backend.Calls{Most: 1}, ask: answers(errBroken)}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		time.AfterFunc(10*time.Millisecond, cancel)
+		_, err := core.Of(s).Acquire(ctx, request("n", false))
+		want(t, "acquire", err, context.Canceled)
+		synctest.Wait()
+		if len(s.sizes) != 1 {
+			t.Errorf("it was sent %d times, want once", len(s.sizes))
+		}
+	})
+}
+
 // TestOutageIsNoLock: an outage from the first send on ends a wait with what the store said, not with ErrLocked, also
 // if the last look had no answer at all.
 func TestOutageIsNoLock(t *testing.T) {

@@ -156,7 +156,7 @@ func (l *link) read(d *direction) {
 func (l *link) put(d *direction, c chunk) bool {
 	p := l.proxy
 	p.mu.Lock()
-	c.due = time.Now().Add(p.mode.stay())
+	c.due = time.Now().Add(p.mode.Delay + rand.N(max(p.mode.Jitter, 1)))
 	*d.waiting += c.count()
 	p.changed.Broadcast()
 	p.mu.Unlock()
@@ -167,14 +167,6 @@ func (l *link) put(d *direction, c chunk) bool {
 		l.forget(d, c.count())
 		return false
 	}
-}
-
-// stay is how long a chunk is delayed.
-func (m *Mode) stay() time.Duration {
-	if m.Jitter <= 0 {
-		return m.Delay
-	}
-	return m.Delay + rand.N(m.Jitter)
 }
 
 // write delivers chunks, each when it is due and not held.

@@ -13,8 +13,8 @@ import (
 // Hubs are the pub/sub connections of a driver, at most one to each server. The first waiter opens
 // one, and it is kept until nobody has waited for a while.
 type Hubs struct {
-	Idle    time.Duration // how long a hub without waiters is kept, and a channel of one
-	Sharded bool          // a hub has a channel for each slot, and leaves one that nobody waits on
+	Idle    time.Duration // how long a channel without waiters is kept, and a hub with the last one
+	Sharded bool          // a hub has a channel for each slot
 	Needed  bool          // a subscription that is refused ends the hub
 	Moved   func()        // called when a server has taken a channel back
 
@@ -69,17 +69,15 @@ type Hub struct {
 
 	mu       sync.Mutex
 	channels map[string]*subscription
-	waiters  map[string]*Listener // by nonce
-	idle     *time.Timer          // runs while nobody waits
-	reading  bool                 // its reader has been started
-	err      error                // why it ended; nil while it has not
+	reading  bool  // its reader has been started
+	err      error // why it ended; nil while it has not
 }
 
 // subscription is one channel of a hub.
 type subscription struct {
-	ready   chan struct{} // closed when the server has confirmed it
-	waiters int
-	idle    *time.Timer // runs while nobody waits on it
+	ready   chan struct{}        // closed when the server has confirmed it
+	waiters map[string]*Listener // by nonce
+	idle    *time.Timer          // runs while nobody waits on it
 }
 
 // Listener is what a waiter has of the hub that it listens on.
@@ -112,7 +110,7 @@ func (hs *Hubs) Open(node string, open func(ctx context.Context) PubSub) (*Hub, 
 		ctx, stop := context.WithCancel(context.Background())
 		h = &Hub{
 			hubs: hs, node: node, ps: open(ctx), ctx: ctx, stop: stop, over: make(chan struct{}),
-			channels: map[string]*subscription{}, waiters: map[string]*Listener{},
+			channels: map[string]*subscription{},
 		}
 		if hs.byNode == nil {
 			hs.byNode = map[string]*Hub{}
@@ -184,27 +182,18 @@ func (l *Listener) Join(h *Hub) (ready <-chan struct{}, err error) {
 	}
 	s := h.channels[l.Channel]
 	if s == nil {
-		s = &subscription{ready: make(chan struct{})}
+		s = &subscription{ready: make(chan struct{}), waiters: map[string]*Listener{}}
 		first := !h.reading
 		h.reading = true
 		h.channels[l.Channel] = s
 		h.hubs.ends.Go(func() { h.subscribe(l.Channel, first) }) // it may have to dial, so not on the waiter's time
 	}
-	if l.sub != s {
-		l.sub = s // an earlier one was dropped
-		s.waiters++
-	}
-	l.hub, h.waiters[l.Nonce] = h, l
+	l.hub, l.sub, s.waiters[l.Nonce] = h, s, l
 	s.stop()
-	if h.idle != nil {
-		h.idle.Stop()
-		h.idle = nil
-	}
 	return s.ready, nil
 }
 
-// Leave ends the pushes to a waiter. The last one starts the time after which the hub is closed, and
-// the last one on a channel of several the time after which that is left.
+// Leave ends the pushes to a waiter. The last one on a channel starts the time after which that is left.
 func (l *Listener) Leave() {
 	h := l.hub
 	if h == nil {
@@ -213,18 +202,9 @@ func (l *Listener) Leave() {
 	l.hub = nil
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.waiters, l.Nonce)
-	s := l.sub
-	l.sub = nil
-	if h.err != nil {
-		return
-	}
-	if s.waiters--; s.waiters == 0 && h.hubs.Sharded && h.channels[l.Channel] == s {
-		channel := l.Channel
+	s, channel := l.sub, l.Channel
+	if delete(s.waiters, l.Nonce); len(s.waiters) == 0 && h.err == nil {
 		s.idle = time.AfterFunc(h.hubs.Idle, func() { h.quit(channel, s) })
-	}
-	if len(h.waiters) == 0 && h.idle == nil {
-		h.idle = time.AfterFunc(h.hubs.Idle, h.retire)
 	}
 }
 
@@ -248,16 +228,13 @@ func (h *Hub) End(why error) error {
 		return h.err
 	}
 	h.err = why
-	if h.idle != nil {
-		h.idle.Stop()
-	}
+	var heard []Waiter
 	for _, s := range h.channels {
 		s.stop()
-	}
-	var heard []Waiter
-	for _, l := range h.waiters {
-		if s := h.channels[l.Channel]; s != nil && s.isReady() {
-			heard = append(heard, l.Waiter)
+		for _, l := range s.waiters {
+			if s.isReady() {
+				heard = append(heard, l.Waiter)
+			}
 		}
 	}
 	close(h.over)
@@ -296,26 +273,23 @@ func (h *Hub) Drop(channel string) {
 	}
 }
 
-// quit leaves a channel if still nobody waits on it.
+// quit leaves a channel if still nobody waits on it, and ends the hub with the last one.
 func (h *Hub) quit(channel string, s *subscription) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.err == nil && s.waiters == 0 && s.idle != nil && h.channels[channel] == s {
+	idle := h.err == nil && s.idle != nil
+	if idle && h.channels[channel] == s { // else it was dropped, or taken back
 		delete(h.channels, channel)
-		h.hubs.ends.Go(func() {
-			ctx, cancel := context.WithTimeout(h.ctx, subscribeMost)
-			defer cancel()
-			_ = h.ps.Unsubscribe(ctx, channel) // a connection that cannot be written to is seen by the reader
-		})
+		if len(h.channels) > 0 {
+			h.hubs.ends.Go(func() {
+				ctx, cancel := context.WithTimeout(h.ctx, subscribeMost)
+				defer cancel()
+				_ = h.ps.Unsubscribe(ctx, channel) // a connection that cannot be written to is seen by the reader
+			})
+		}
 	}
-}
-
-// retire closes the hub if still nobody waits.
-func (h *Hub) retire() {
-	h.mu.Lock()
-	over := len(h.waiters) == 0 && h.idle != nil
+	last := idle && len(h.channels) == 0
 	h.mu.Unlock()
-	if over {
+	if last {
 		_ = h.End(errIdle)
 	}
 }
@@ -367,17 +341,20 @@ func (h *Hub) refused(err error) bool {
 func (h *Hub) take(e Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	s := h.channels[e.Channel]
+	if s == nil { // it was left
+		return
+	}
 	if e.Kind == "message" {
 		what, nonce, _ := strings.Cut(e.Payload, " ")
-		if l := h.waiters[nonce]; l != nil { // it may have left, and its release passes the grant on
+		if l := s.waiters[nonce]; l != nil { // it may have left, and its release passes the grant on
 			l.Waiter.Push(what)
 		}
 		return
 	}
-	s := h.channels[e.Channel]
 	confirmed := e.Kind == "subscribe" || e.Kind == "ssubscribe"
 	switch {
-	case s == nil || confirmed == s.isReady(): // the end may be that of an earlier subscription, which was left
+	case confirmed == s.isReady(): // the end may be that of an earlier subscription, which was left
 		return
 	case confirmed:
 		close(s.ready)
@@ -385,12 +362,10 @@ func (h *Hub) take(e Event) {
 		delete(h.channels, e.Channel)
 		h.hubs.Moved()
 	}
-	for _, l := range h.waiters {
-		switch {
-		case l.Channel != e.Channel:
-		case confirmed:
+	for _, l := range s.waiters {
+		if confirmed {
 			l.Waiter.Push("")
-		default:
+		} else {
 			l.Waiter.Wake(0)
 		}
 	}

@@ -73,3 +73,66 @@ func TestChannelsAreLeftNowAndThen(t *testing.T) {
 		}
 	})
 }
+
+// The hub ends once nobody has waited for a while, also where a server has taken the last channel back.
+func TestHubEndsWithoutWaiters(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			q := &quick{says: make(chan Event, 1), over: make(chan struct{}), listen: map[string]bool{}}
+			hs := &Hubs{Idle: IdleFor, Moved: func() {}}
+			defer hs.Close()
+			h, err := hs.Open("", func(context.Context) PubSub { return q })
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := &Listener{Waiter: nobody{}, Nonce: "n", Channel: "c"}
+			ready, err := l.Join(h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-ready
+			if back {
+				q.says <- Event{Kind: "sunsubscribe", Channel: "c"}
+				synctest.Wait()
+			}
+			time.Sleep(2 * IdleFor)
+			if err := h.err; err != nil {
+				t.Errorf("ended beside a waiter: %v", err)
+			}
+			l.Leave()
+			time.Sleep(IdleFor + time.Second)
+			select {
+			case <-h.Over():
+			default:
+				t.Errorf("taken back: %v: it goes on, though nobody waits", back)
+			}
+		})
+	}
+}
+
+// What a server says of one channel costs the same whatever the number of the others.
+func TestManyChannels(t *testing.T) {
+	const many = 10_000
+	q := &quick{says: make(chan Event, 1), over: make(chan struct{}), listen: map[string]bool{}}
+	hs := &Hubs{Idle: IdleFor}
+	t.Cleanup(hs.Close)
+	h, err := hs.Open("", func(context.Context) PubSub { return q })
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.reading = true // by this test
+	for i := range many {
+		l := &Listener{Waiter: nobody{}, Nonce: fmt.Sprint(i), Channel: fmt.Sprint(i)}
+		if _, err := l.Join(h); err != nil {
+			t.Fatal(err)
+		}
+		<-q.says
+	}
+	began := time.Now()
+	for i := range many {
+		h.take(Event{Kind: "ssubscribe", Channel: fmt.Sprint(i)})
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("%d confirmations of as many waiters took %v", many, took)
+	}
+}

@@ -2,6 +2,7 @@
 package redisnode
 
 import (
+	"embed"
 	"errors"
 	"fmt"
 	"strings"
@@ -55,10 +56,14 @@ func Meaning(err error, more ...Answer) error {
 	if err == nil {
 		return nil
 	}
-	msg := err.Error()
+	said := "" // by the server: around that may stand the name of a lock
+	if e, ok := errors.AsType[replied](err); ok {
+		said = e.Error()
+	}
 	for _, all := range [][]Answer{more, answers} {
 		for _, a := range all {
-			if strings.HasPrefix(msg, a.Code) || strings.Contains(msg, " "+a.Code+" ") {
+			if strings.HasPrefix(err.Error(), a.Code) || strings.HasPrefix(said, a.Code) ||
+				strings.Contains(said, " "+a.Code+" ") {
 				return &refused{a.Means, err}
 			}
 		}
@@ -77,6 +82,18 @@ func (e *refused) Error() string {
 	return fmt.Sprintf("%v: %s (%v)", backend.ErrInvalid, e.means, said)
 }
 func (e *refused) Unwrap() []error { return []error{backend.ErrInvalid, e.err} }
+
+// Lua is the text of these files, one after the other.
+func Lua(files embed.FS, names ...string) (text string) {
+	for _, name := range names {
+		one, err := files.ReadFile(name + ".lua")
+		if err != nil {
+			panic(err)
+		}
+		text += string(one)
+	}
+	return text
+}
 
 // Glob quotes what SCAN's MATCH would read as a pattern.
 func Glob(text string) string {

@@ -2,6 +2,8 @@ package redisnode
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -24,6 +26,30 @@ func TestTooOld(t *testing.T) {
 		}
 		if err != nil && (!errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), says)) {
 			t.Errorf("%q: got %v, want ErrInvalid that says %q", info, err, says)
+		}
+	}
+}
+
+// said is an answer of a server.
+type said string
+
+func (s said) Error() string { return string(s) }
+func (said) RedisError()     {}
+
+// The name of a lock beside an error is no answer of a server.
+func TestMeaningBesideAName(t *testing.T) {
+	for _, tt := range []struct {
+		err   error
+		final bool
+	}{
+		{said("NOAUTH Authentication required."), true},
+		{said("ERR user_script:1: WRONGTYPE Operation against a key script: 0"), true},
+		{fmt.Errorf("%q: %w", "a", said("NOPERM this user has no permissions")), true},
+		{fmt.Errorf("%q: %w", "a NOAUTH b", said("LOADING Redis is loading the dataset in memory")), false},
+		{fmt.Errorf("%q: %w", "a NOAUTH b", io.EOF), false},
+	} {
+		if err := Meaning(tt.err); errors.Is(err, backend.ErrInvalid) != tt.final || !errors.Is(err, tt.err) {
+			t.Errorf("%v: got %v, want ErrInvalid: %v", tt.err, err, tt.final)
 		}
 	}
 }

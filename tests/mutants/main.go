@@ -54,7 +54,11 @@ var rooms = []room{
 	{"contract", []string{"backend/*.go"}, []string{"./backend", "./internal/core", "./backend/memory", "."}},
 	{"fence", []string{"fence/*.go"}, []string{"./fence"}},
 	{"leader", []string{"leader/*.go"}, []string{"./leader"}},
-	{"memory", []string{"backend/memory/*.go"}, []string{"./backend/memory", "./tests/backends -run=^TestMemory$"}},
+	{
+		"memory",
+		[]string{"backend/memory/*.go"},
+		[]string{"./backend/memory", "./tests/backends -run=^TestMemoryInVirtualTime$"},
+	},
 	{"file", []string{"backend/file/*.go"}, []string{"./backend/file", "./tests/backends -run=^TestFile$"}},
 	{
 		"migrate",

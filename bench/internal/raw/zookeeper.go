@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"regexp"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/bench/internal/measure"
+	"github.com/fencelock/fencelock/internal/servers/stores"
 	"github.com/fencelock/fencelock/internal/tlsurl"
 )
 
@@ -130,23 +130,11 @@ var zooKeeperReceived = regexp.MustCompile(`(?m)^Received: (\d+)$`)
 
 // ZooKeeperPackets returns how many packets a server has received.
 func ZooKeeperPackets(ctx context.Context, server string) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", server)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if _, err := io.WriteString(conn, "srvr"); err != nil {
-		return 0, err
-	}
-	text, err := io.ReadAll(conn)
-	if err == nil && !zooKeeperReceived.Match(text) {
+	text, err := stores.FourLetters(ctx, new(net.Dialer).DialContext, server, "srvr")
+	if err == nil && !zooKeeperReceived.MatchString(text) {
 		err = errors.New("srvr does not tell what was received")
 	}
-	return SumOf(string(text), zooKeeperReceived), err
+	return SumOf(text, zooKeeperReceived), err
 }
 
 // Wipe deletes the raw nodes and the keyspace of the library. Both have the id in the name of their node.

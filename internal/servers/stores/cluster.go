@@ -72,7 +72,7 @@ func (c *Cluster) join(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.each(ctx, c.acquainted); err != nil {
+	if err := each(ctx, c.servers, c.acquainted); err != nil {
 		return err
 	}
 	for i, replica := range c.servers[c.masters:] {
@@ -119,16 +119,6 @@ func (c *Cluster) replicate(ctx context.Context, replica, master *Server) error 
 	})
 }
 
-// each waits until check is nil for every node.
-func (c *Cluster) each(ctx context.Context, check func(context.Context, *Server) error) error {
-	for _, node := range c.servers {
-		if err := node.until(ctx, func(ctx context.Context) error { return check(ctx, node) }); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // acquainted returns nil if the node knows every node by its final name.
 func (c *Cluster) acquainted(ctx context.Context, node *Server) error {
 	list, err := node.ask(ctx, "", "CLUSTER", "NODES")
@@ -144,7 +134,7 @@ func (c *Cluster) acquainted(ctx context.Context, node *Server) error {
 // AwaitOK waits until every node says that the cluster is ok, and every replica follows its master. All nodes must be
 // running.
 func (c *Cluster) AwaitOK(ctx context.Context) error {
-	return c.each(ctx, func(ctx context.Context, node *Server) error {
+	return each(ctx, c.servers, func(ctx context.Context, node *Server) error {
 		info, err := node.ask(ctx, "", "CLUSTER", "INFO")
 		if err != nil {
 			return err
@@ -155,7 +145,7 @@ func (c *Cluster) AwaitOK(ctx context.Context) error {
 		}
 		role, err := node.ask(ctx, "", "INFO", "replication")
 		if err == nil && field(role, "role") == "slave" {
-			return node.following(ctx)
+			return following(ctx, node)
 		}
 		return err
 	})

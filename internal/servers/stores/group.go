@@ -117,6 +117,16 @@ func (g *Group) majority() bool {
 // Close closes them all.
 func (g *Group) Close() error { return g.all((*Server).Close) }
 
+// each waits until check is nil for each of some servers.
+func each(ctx context.Context, some []*Server, check func(context.Context, *Server) error) error {
+	for _, s := range some {
+		if err := s.until(ctx, func(ctx context.Context) error { return check(ctx, s) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // all calls f for each of them, also after an error.
 func (g *Group) all(f func(*Server) error) error {
 	var errs []error

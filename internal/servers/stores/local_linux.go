@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -42,20 +43,15 @@ func signalProcess(pid int, sig syscall.Signal) error {
 }
 
 // arePaused returns nil when every one of the processes has stopped, or ended.
-func arePaused(pids ...int) error {
-	for _, p := range pids {
-		s, err := stat(p)
-		if err == nil && s.state != "T" && s.state != "Z" {
-			return fmt.Errorf("process %d is in state %s", p, s.state)
-		}
-	}
-	return nil
-}
+func arePaused(pids ...int) error { return are("TZ", pids) }
 
 // areGone returns nil when every one of the processes has ended.
-func areGone(pids []int) error {
+func areGone(pids []int) error { return are("Z", pids) }
+
+// are returns nil when every process that there is yet has one of the states.
+func are(states string, pids []int) error {
 	for _, p := range pids {
-		if s, err := stat(p); err == nil && s.state != "Z" {
+		if s, err := stat(p); err == nil && !strings.Contains(states, s.state) {
 			return fmt.Errorf("process %d is in state %s", p, s.state)
 		}
 	}
@@ -65,34 +61,24 @@ func areGone(pids []int) error {
 // isGroupGone returns nil when every process of the group has ended: a child of a program that was
 // killed can outlive it for a moment, and has its files open.
 func isGroupGone(group int) error {
-	for _, p := range processes() {
-		if s, err := stat(p); err == nil && s.group == group && s.state != "Z" {
-			return fmt.Errorf("process %d is in state %s", p, s.state)
-		}
-	}
-	return nil
+	return areGone(processes(func(s status) bool { return s.group == group }))
 }
 
 // childrenOf lists the children of a process. It reads every process's parent, since not every kernel is built with
 // the list of children.
 func childrenOf(pid int) []int {
-	var children []int
-	for _, p := range processes() {
-		if s, err := stat(p); err == nil && s.parent == pid {
-			children = append(children, p)
-		}
-	}
-	return children
+	return processes(func(s status) bool { return s.parent == pid })
 }
 
-func processes() []int {
-	names, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil
-	}
+func processes(wanted func(status) bool) []int {
+	names, _ := filepath.Glob("/proc/[0-9]*") // the pattern is good
 	var all []int
 	for _, name := range names {
-		if p, err := strconv.Atoi(filepath.Base(name)); err == nil {
+		p, err := strconv.Atoi(filepath.Base(name))
+		if err != nil {
+			continue
+		}
+		if s, err := stat(p); err == nil && wanted(s) {
 			all = append(all, p)
 		}
 	}

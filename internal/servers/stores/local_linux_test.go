@@ -3,6 +3,7 @@ package stores
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -146,6 +147,23 @@ func TestMissingProgram(t *testing.T) {
 	_, err := Local{}.Prepare(t.Context(), Spec{Store: "none", Args: []string{"fencelock-no-such-program"}})
 	if err == nil || !strings.Contains(err.Error(), "not available here") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Without the source tree an etcd that is installed will do.
+func TestInstalledEtcd(t *testing.T) {
+	bin := t.TempDir()
+	t.Setenv("PATH", bin)
+	t.Setenv(envEtcd, "")
+	if _, err := EtcdProgram(t.Context()); !errors.Is(err, ErrMissing) {
+		t.Errorf("none: got %v, want %v", err, ErrMissing)
+	}
+	want := filepath.Join(bin, "etcd")
+	if err := os.WriteFile(want, nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := EtcdProgram(t.Context()); got != want || err != nil {
+		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 }
 

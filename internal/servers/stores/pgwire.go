@@ -16,25 +16,19 @@ type pgwire struct{ conn net.Conn }
 
 // dialPostgres connects as the superuser. The connection's deadline is that of ctx.
 func dialPostgres(ctx context.Context, addr string) (*pgwire, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", addr)
+	conn, err := dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
 	c := &pgwire{conn}
-	if err := c.hello(ctx); err != nil {
+	if err := c.hello(); err != nil {
 		conn.Close()
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *pgwire) hello(ctx context.Context) error {
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := c.conn.SetDeadline(deadline); err != nil {
-			return err
-		}
-	}
+func (c *pgwire) hello() error {
 	const protocol = 3 << 16
 	hello := binary.BigEndian.AppendUint32(nil, protocol)
 	hello = append(hello, "user\x00"+pgUser+"\x00database\x00"+pgUser+"\x00\x00"...)

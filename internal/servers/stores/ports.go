@@ -1,6 +1,7 @@
 package stores
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -99,6 +100,15 @@ func closeAll(ls []net.Listener) error {
 		errs = append(errs, l.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// dial connects. The connection's deadline is that of ctx.
+func dial(ctx context.Context, addr string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if deadline, ok := ctx.Deadline(); ok && err == nil {
+		_ = conn.SetDeadline(deadline) // of an open connection: cannot fail
+	}
+	return conn, err
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

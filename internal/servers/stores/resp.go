@@ -21,16 +21,9 @@ type resp struct {
 
 // dialRESP connects and, with a password, logs in. The connection's deadline is that of ctx.
 func dialRESP(ctx context.Context, addr, password string, config *tls.Config) (*resp, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", addr)
+	conn, err := dial(ctx, addr)
 	if err != nil {
 		return nil, err
-	}
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := conn.SetDeadline(deadline); err != nil {
-			conn.Close()
-			return nil, err
-		}
 	}
 	if config != nil {
 		conn = tls.Client(conn, config)

@@ -37,7 +37,7 @@ func StartSentinel(ctx context.Context, l Launcher, o SentinelOptions) (*Sentine
 	if err != nil {
 		return nil, err
 	}
-	if err := s.awaitReplicas(ctx); err != nil {
+	if err := each(ctx, s.data.servers[1:], following); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	master := s.data.servers[0].addr
@@ -82,18 +82,8 @@ func prepareSentinel(ctx context.Context, l Launcher, port int, master string) (
 	})
 }
 
-// awaitReplicas waits until every replica follows the master.
-func (s *Sentinel) awaitReplicas(ctx context.Context) error {
-	for _, r := range s.data.servers[1:] {
-		if err := r.until(ctx, r.following); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // following returns nil if a replica's link to its master is up.
-func (s *Server) following(ctx context.Context) error {
+func following(ctx context.Context, s *Server) error {
 	info, err := s.ask(ctx, "", "INFO", "replication")
 	if err != nil {
 		return err
@@ -112,25 +102,18 @@ func (s *Sentinel) awaitAcquainted(ctx context.Context, replicas int) error {
 		_, _ = w.ask(ctx, "", "SENTINEL", "DEBUG", "INFO-PERIOD", "200", "PUBLISH-PERIOD", "100", "PING-PERIOD", "300",
 			"ASK-PERIOD", "100")
 	}
-	for _, w := range s.watch.servers {
-		err := w.until(ctx, func(ctx context.Context) error {
-			state, err := w.masterState(ctx)
-			if err != nil {
-				return err
-			}
-			if state["num-slaves"] != strconv.Itoa(replicas) ||
-				state["num-other-sentinels"] != strconv.Itoa(sentinels-1) ||
-				state["flags"] != "master" {
-				return fmt.Errorf("it sees %s replicas, %s other sentinels and a master that is %q",
-					state["num-slaves"], state["num-other-sentinels"], state["flags"])
-			}
-			return nil
-		})
+	return each(ctx, s.watch.servers, func(ctx context.Context, w *Server) error {
+		state, err := w.masterState(ctx)
 		if err != nil {
 			return err
 		}
-	}
-	return nil
+		if state["num-slaves"] != strconv.Itoa(replicas) ||
+			state["num-other-sentinels"] != strconv.Itoa(sentinels-1) || state["flags"] != "master" {
+			return fmt.Errorf("it sees %s replicas, %s other sentinels and a master that is %q",
+				state["num-slaves"], state["num-other-sentinels"], state["flags"])
+		}
+		return nil
+	})
 }
 
 // masterState is what a sentinel says about the master.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // ZooKeeperOptions describes a ZooKeeper ensemble.
@@ -214,24 +215,39 @@ func zooKeeperVersion(s *Server) func(ctx context.Context) (string, error) {
 	}
 }
 
-// fourLetters sends one of ZooKeeper's four-letter commands.
-func fourLetters(ctx context.Context, s *Server, command string) (string, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", s.addr)
+func fourLetters(ctx context.Context, s *Server, word string) (string, error) {
+	return FourLetters(ctx, new(net.Dialer).DialContext, s.addr, word)
+}
+
+const (
+	wordMost   = 3 * time.Second // bounds an answer to a four-letter word
+	answerMost = 64 << 20        // bytes of it that are read
+)
+
+// FourLetters sends one of ZooKeeper's four-letter words over a connection of its own, and returns the answer.
+func FourLetters(
+	ctx context.Context, dial func(ctx context.Context, network, addr string) (net.Conn, error), addr, word string,
+) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, wordMost)
+	defer cancel()
+	conn, err := dial(ctx, "tcp", addr)
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := conn.SetDeadline(deadline); err != nil {
-			return "", err
-		}
-	}
-	if _, err := io.WriteString(conn, command); err != nil {
+	deadline, _ := ctx.Deadline()
+	_ = conn.SetDeadline(deadline) // of an open connection: cannot fail
+	if _, err := io.WriteString(conn, word); err != nil {
 		return "", err
 	}
-	b, err := io.ReadAll(conn)
-	return string(b), err
+	answer, err := io.ReadAll(io.LimitReader(conn, answerMost))
+	switch {
+	case len(answer) > 0: // it may cut the connection when it has said all
+		return string(answer), nil
+	case err == nil:
+		err = io.ErrUnexpectedEOF
+	}
+	return "", err
 }
 
 // Leader waits for a running server that says it is the leader; of one alone, that one.

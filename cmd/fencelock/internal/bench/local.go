@@ -72,11 +72,8 @@ func localTargets(
 		}
 		ends = append(ends, started.Close)
 		targets = append(targets, bench.Target{URL: started.URL()})
-		if u, err := url.Parse(started.URL()); err == nil && s.store == "postgres" {
-			q := u.Query()
-			q.Set("mode", "lease")
-			u.RawQuery = q.Encode()
-			targets = append(targets, bench.Target{URL: u.String()})
+		if s.store == "postgres" { // it has a query
+			targets = append(targets, bench.Target{URL: started.URL() + "&mode=lease"})
 		}
 	}
 	return targets, end, nil

@@ -1,10 +1,8 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"os"
 	"syscall"
 
 	"github.com/fencelock/fencelock"
@@ -81,19 +79,11 @@ func (a *App) failure(err error) *failure {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f
 	}
-	f := &failure{code: ExitUnavailable, err: err}
 	switch {
 	case !a.began: // then every error is cobra's about the command line
-		f.code, f.usage = ExitUsage, true
+		return &failure{ExitUsage, err, true}
 	case errors.Is(err, fencelock.ErrInvalid), errors.Is(err, fencelock.ErrUnsupported):
-		f.code = ExitUsage
-	case errors.Is(err, fencelock.ErrUnavailable):
-	case errors.Is(err, fencelock.ErrLost):
-		f.code = ExitLost
-	case errors.Is(err, fencelock.ErrLocked), errors.Is(err, context.DeadlineExceeded):
-		f.code = ExitNotObtained
-	case errors.Is(err, os.ErrPermission):
-		f.code = ExitUsage
+		return &failure{code: ExitUsage, err: err}
 	}
-	return f
+	return &failure{code: ExitUnavailable, err: err}
 }

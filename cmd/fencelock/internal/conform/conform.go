@@ -49,6 +49,9 @@ once. Exit code: 0 if every rule that was checked is kept,
 				return cli.Usagef("the configuration has several backends: name one of %s",
 					strings.Join(names, ", "))
 			}
+			if parallel < 1 {
+				return cli.Usagef("--parallel %d: want 1 or more", parallel)
+			}
 			for _, o := range only {
 				if !known(o) {
 					return cli.Usagef("--only %q: want rules or groups such as B2 or B, "+

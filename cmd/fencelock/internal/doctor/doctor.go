@@ -7,15 +7,20 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	_ "embed"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"go.yaml.in/yaml/v4"
 
 	"github.com/fencelock/fencelock"
 	"github.com/fencelock/fencelock/backend"
@@ -109,11 +114,7 @@ func (x *exam) read(ctx context.Context, rawURL string) error {
 	if x.u, err = backend.ParseURL(rawURL); err != nil {
 		return err
 	}
-	if x.keys, err = url.ParseQuery(x.u.RawQuery); err != nil {
-		return backend.Invalid("the query of the %q URL cannot be read: want key=value&key=value "+
-			"with special characters percent-encoded", x.u.Scheme)
-	}
-	x.ttl, x.prefix = fencelock.DefaultTTL, backend.DefaultPrefix
+	x.keys, x.ttl, x.prefix = x.u.Query(), fencelock.DefaultTTL, backend.DefaultPrefix
 	if x.keys.Has("prefix") {
 		x.prefix = x.keys.Get("prefix")
 	}
@@ -159,4 +160,157 @@ func elsewhere(rawURL string) (string, *strings.Replacer) {
 	}
 	fakeURL := scheme + "://" + rest[:from] + strings.Join(nowhere, ",") + rest[end:]
 	return fakeURL, strings.NewReplacer(back...)
+}
+
+// Severity says how bad a finding is.
+type Severity string
+
+// The severities, the worst first.
+const (
+	Broken Severity = "broken" // a promise does not hold as things are, or the backend is of no use
+	Risk   Severity = "risk"   // the promises hold until something happens: a crash, a failover
+	Unseen Severity = "unseen" // it could not be looked at
+	Note   Severity = "note"   // good to know: no promise depends on it
+)
+
+// Severities returns all of them, the worst first.
+func Severities() []Severity { return []Severity{Broken, Risk, Unseen, Note} }
+
+// rank is the place of a severity: 0 is the worst.
+func (s Severity) rank() int { return slices.Index(Severities(), s) }
+
+// A Finding is one thing that was found, or, without Where and Value, one that can be found.
+type Finding struct {
+	ID       string   `json:"id"` // stable; begins with the store's name
+	Severity Severity `json:"severity"`
+	Where    string   `json:"where"`   // the server's host:port; empty: all of the store
+	Setting  string   `json:"setting"` // by the store's own name where it has one
+	Value    string   `json:"value"`
+	Why      string   `json:"why"`  // which promise depends on it, and how
+	Mend     string   `json:"mend"` // the remedy: a command where there is one
+}
+
+//go:embed findings.yaml
+var findings []byte
+
+// Kinds returns all findings that the doctor knows.
+func Kinds() []Finding {
+	var all []Finding
+	if err := yaml.Load(findings, &all, yaml.WithKnownFields()); err != nil {
+		panic(err) // it is embedded
+	}
+	return all
+}
+
+// add notes a finding of a kind.
+func (x *exam) add(id, where, value string) {
+	i := slices.IndexFunc(x.kinds, func(k Finding) bool { return k.ID == id })
+	if i < 0 {
+		panic("doctor: findings.yaml has no " + id)
+	}
+	f := x.kinds[i]
+	host, port, err := net.SplitHostPort(where)
+	if err != nil {
+		host, port = "HOST", "PORT"
+	}
+	f.Where, f.Value = where, value
+	f.Mend = strings.NewReplacer("{where}", cmp.Or(where, "HOST:PORT"),
+		"{host}", host, "{port}", port, "{value}", value).Replace(f.Mend)
+	x.report.Findings = append(x.report.Findings, f)
+}
+
+// Report is the result of an examination.
+type Report struct {
+	Backend  string    // as in Traits: "redis", "postgres-row"
+	Servers  []string  // host:port of each that was looked at; of file the directory
+	Findings []Finding // the worst first
+}
+
+// Count returns how many findings of a severity there are.
+func (r *Report) Count(s Severity) int {
+	n := 0
+	for _, f := range r.Findings {
+		if f.Severity == s {
+			n++
+		}
+	}
+	return n
+}
+
+// Sound reports whether nothing as bad as s was found.
+func (r *Report) Sound(s Severity) bool {
+	return !slices.ContainsFunc(r.Findings, func(f Finding) bool {
+		return f.Severity.rank() <= s.rank()
+	})
+}
+
+// sort sorts the findings by severity, the worst first, and then by server.
+func (r *Report) sort() {
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
+		return cmp.Or(
+			cmp.Compare(a.Severity.rank(), b.Severity.rank()),
+			cmp.Compare(a.Where, b.Where),
+		)
+	})
+}
+
+const (
+	// skewMost is how far a server's clock may be from this machine's. A clock that NTP keeps is within a few
+	// milliseconds of it.
+	skewMost = time.Second
+	// looks is how often a server is asked for the time; the fastest answer counts.
+	looks = 5
+	// slowShare is the part of the TTL that a round trip may take.
+	slowShare = 10
+)
+
+// sample is a comparison of a server's clock with ours.
+type sample struct {
+	offset time.Duration // its clock minus ours
+	took   time.Duration // the round trip
+}
+
+// sample asks a server for its time.
+func (x *exam) sample(
+	ctx context.Context, ask func(context.Context) (time.Time, error),
+) (sample, error) {
+	var best sample
+	for i := range looks {
+		one, cancel := context.WithTimeout(ctx, askMost)
+		wall, began := x.now(), time.Now()
+		theirs, err := ask(one)
+		took := time.Since(began)
+		cancel()
+		if err != nil {
+			return sample{}, err
+		}
+		if i == 0 || took < best.took {
+			best = sample{theirs.Sub(wall.Add(took / 2)), took}
+		}
+	}
+	return best, nil
+}
+
+// judge checks a clock and a round trip. resolution is the step of the server's answers.
+func (x *exam) judge(where string, s sample, resolution time.Duration) {
+	if s.offset.Abs() > skewMost+s.took/2+resolution {
+		x.add("clock-differs", where, ahead(s.offset))
+	}
+	x.judgeTrip(where, s.took)
+}
+
+func (x *exam) judgeTrip(where string, took time.Duration) {
+	if took > x.ttl/slowShare {
+		x.add("round-trip-slow", where,
+			fmt.Sprintf("%v, with a TTL of %v", took.Round(time.Millisecond), x.ttl))
+	}
+}
+
+// ahead describes how far a clock is off.
+func ahead(d time.Duration) string {
+	word := "ahead"
+	if d < 0 {
+		word = "behind"
+	}
+	return fmt.Sprintf("%v %s", d.Abs().Round(100*time.Millisecond), word)
 }

@@ -75,6 +75,8 @@ func TestEtcdAlone(t *testing.T) {
 	r := examine(t, e.URL())
 	finds(t, r, "etcd-members", "etcd-compaction")
 	has(t, r, "etcd-members", "1")
+	named := strings.Replace(e.URL(), "://", "://user:s3cret@", 1) // nobody asks who it is
+	finds(t, examine(t, named), "etcd-members", "etcd-compaction")
 	c := etcdClient(t, e)
 	big := strings.Repeat("x", 100_000)
 	for i := 0; ; i++ {
@@ -100,6 +102,9 @@ func TestEtcdFlags(t *testing.T) {
 	finds(t, r, "etcd-members", "etcd-election", "etcd-txn-ops")
 	has(t, r, "etcd-election", "2500 ms")
 	has(t, r, "etcd-txn-ops", "64")
+	x := newExam()
+	x.etcdFlags("h:2379", []string{"etcd", "--config-file=etcd.yaml", "--max-txn-ops=64"})
+	finds(t, &x.report, "etcd-settings-unseen")
 	for line, want := range map[string]string{
 		"etcd --name=x --max-txn-ops=64": "64", "etcd -max-txn-ops 64": "64",
 		"etcd --max-txn-ops-x=1": "", "etcd max-txn-ops=3": "", "etcd --max-txn-ops": "",

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+
+	"github.com/fencelock/fencelock/backend"
 )
 
 // mounted mounts a small file system of its own.
@@ -37,6 +39,9 @@ func TestFile(t *testing.T) {
 	finds(t, examine(t, "file://"+dir+"?sockets=false&ttl=2s&prefix="))
 	must(t, os.WriteFile(filepath.Join(dir, "FORMAT"), []byte("fencelock file backend 2\n"), 0o600))
 	has(t, examine(t, "file://"+dir), "file-format", `"fencelock file backend 2\n" in `)
+	for _, at := range []string{"/FORMAT", "/FORMAT/deeper"} { // no directory, and below none
+		refused(t, "file://"+dir+at, "", backend.ErrInvalid)
+	}
 	must(t, os.Remove(filepath.Join(dir, "FORMAT")))
 	must(t, os.Chmod(dir, 0o777))
 	finds(t, examine(t, "file://"+dir), "file-others")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +19,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencelock/fencelock/backend"
+	"github.com/fencelock/fencelock/cmd/fencelock/internal/cli"
 	"github.com/fencelock/fencelock/internal/release"
+	"github.com/fencelock/fencelock/postgres"
 )
 
 const (
@@ -121,9 +124,7 @@ func (x *exam) connectPostgres(ctx context.Context) (*database, error) {
 	if keys.Has("pool_max_conns") {
 		db.pool = int(pool.MaxConns)
 	}
-	if !keys.Has("connect_timeout") {
-		db.config.ConnectTimeout = askMost
-	}
+	db.config.ConnectTimeout = cli.OpenMost // that of the URL may be 0: for ever
 	if db.config.RuntimeParams["application_name"] == "" {
 		db.config.RuntimeParams["application_name"] = "fencelock doctor"
 	}
@@ -289,4 +290,144 @@ func plainCause(err error) string {
 		err = errors.Unwrap(err)
 	}
 	return err.Error()
+}
+
+// rounds is how often two connections are compared.
+const rounds = 5
+
+// postgresPooler finds out whether a pooler is in between, and in which mode.
+//
+// A pooler gives its clients process ids of its own, so the id in the connection's greeting is not the
+// server's. If the pooler pools sessions, two clients have two sessions for as long as they are
+// connected. If both are ever served by one session, it pools transactions or statements.
+func (x *exam) postgresPooler(ctx context.Context, db *database) error {
+	mine, err := db.one(ctx, "SELECT pg_backend_pid()::text")
+	if err != nil {
+		return err
+	}
+	if pid, err := strconv.ParseUint(mine, 10, 32); err != nil || uint32(pid) == db.PgConn().PID() {
+		return err
+	}
+	conn, err := pgx.ConnectConfig(ctx, db.config)
+	if err != nil {
+		x.add("postgres-pooler-session", db.where, "it refuses a second connection")
+		return nil
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	other := &database{Conn: conn}
+	seen := map[string]bool{}
+	for range rounds {
+		for i, c := range []*database{db, other} {
+			pid, err := c.one(ctx, "SELECT pg_backend_pid()::text")
+			if err != nil {
+				return err
+			}
+			seen[strconv.Itoa(i)+" "+pid] = true
+			if len(seen) > 2 || seen[strconv.Itoa(1-i)+" "+pid] {
+				x.pooled(db)
+				return nil
+			}
+		}
+	}
+	x.add("postgres-pooler-session", db.where, "session mode")
+	return nil
+}
+
+// pooled notes a pooler that serves several clients with one session.
+func (x *exam) pooled(db *database) {
+	switch {
+	case db.row:
+		x.add("postgres-pooler", db.where, "several clients share a session")
+	case !x.keys.Has("listen_url"):
+		x.add("postgres-pooler-listen", db.where, "no listen_url")
+	}
+}
+
+// objects are the names of the tables and sequences in the driver's schema.
+var (
+	tables    = objects("TABLE")
+	sequences = objects("SEQUENCE")
+)
+
+func objects(kind string) []string {
+	create := regexp.MustCompile(
+		`(?m)^CREATE (?:UNLOGGED )?` + kind + ` IF NOT EXISTS (fencelock_\w+)`)
+	var names []string
+	for _, m := range create.FindAllStringSubmatch(postgres.Schema, -1) {
+		names = append(names, m[1])
+	}
+	return names
+}
+
+var schemaVersion = regexp.MustCompile(`fencelock_version\(\).* AS 'SELECT (\d+)'`).
+	FindStringSubmatch(postgres.Schema)[1]
+
+// postgresSchema checks that the driver's tables are there or may be made, and that the role may
+// use them.
+func (x *exam) postgresSchema(ctx context.Context, db *database) error {
+	schema, err := db.ask(ctx, "where", x.keys.Get("schema"))
+	if err != nil && err != pgx.ErrNoRows {
+		return err
+	}
+	if schema == "" {
+		x.add("postgres-schema", db.where, "no schema: neither search_path nor schema= names one "+
+			"that exists")
+		return nil
+	}
+	may, err := db.one(ctx, "SELECT has_schema_privilege($1, 'CREATE')::text || ' ' || "+
+		"has_schema_privilege($1, 'USAGE')::text", schema)
+	if err != nil {
+		return err
+	}
+	create, usage := strings.HasPrefix(may, "true"), strings.HasSuffix(may, " true")
+	if !usage { // the objects cannot be asked for without it
+		x.add("postgres-rights", db.where, "no USAGE on schema "+schema)
+		return nil
+	}
+	before := pgx.Identifier{schema}.Sanitize() + "."
+	theirs, err := db.ask(ctx, "version", before)
+	if err != nil {
+		return err
+	}
+	if theirs = strings.TrimPrefix(theirs, "SELECT "); theirs != "" && theirs != schemaVersion {
+		x.add("postgres-schema-old", db.where,
+			"version "+theirs+", this program has "+schemaVersion)
+		return nil
+	}
+	all := strings.Join(slices.Concat(tables, sequences), " ")
+	missing, err := db.ask(ctx, "missing", before, all)
+	switch {
+	case err != nil:
+		return err
+	case missing != "" && create:
+		x.add("postgres-schema-missing", db.where, "in schema "+schema)
+		return nil
+	case missing != "":
+		x.add("postgres-schema", db.where, "missing in schema "+schema+": "+shorten(missing))
+		return nil
+	}
+	return x.postgresObjects(ctx, db, before)
+}
+
+// postgresObjects checks the rights on tables that are all there.
+func (x *exam) postgresObjects(ctx context.Context, db *database, before string) error {
+	refused, err := db.ask(ctx, "refused", before,
+		strings.Join(tables, " "), strings.Join(sequences, " "))
+	if err != nil {
+		return err
+	}
+	if refused != "" {
+		x.add("postgres-rights", db.where, shorten(refused))
+	}
+	return nil
+}
+
+// shorten keeps a list readable.
+func shorten(list string) string {
+	const most = 5
+	parts := strings.Split(list, ", ")
+	if len(parts) > most {
+		return strings.Join(parts[:most], ", ") + fmt.Sprintf(" and %d more", len(parts)-most)
+	}
+	return list
 }

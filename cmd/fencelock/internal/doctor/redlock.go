@@ -80,7 +80,7 @@ func (x *exam) redlockNode(ctx context.Context, n *redisServer) error {
 		if noPermission(err) {
 			return nil // one of the rights
 		}
-		return redisMeaning(ctx, err)
+		return redisMeaning(err)
 	}
 	run, _ := state[0].(string)
 	till, _ := state[1].(string)

@@ -184,6 +184,7 @@ func await(t *testing.T, what string, ok func() bool) {
 func TestURLs(t *testing.T) {
 	for _, raw := range []string{
 		"nonsense", "nosuch://h", "redis://h?nope=1", "redis://a,b", "redis://user:s3cr%t@h",
+		"redis://h?prefix=%zz", "file:///tmp/x?prefix=%zz",
 		"redis+cluster://h/1", "redlock://a,b,c?nope=1",
 		"etcd://h/path", "etcd://user@h", "zookeeper://h?nope=1", "postgres://h?mode=none",
 		"postgres://u:s3cret@h?nope=1",
@@ -226,6 +227,7 @@ func TestSilent(t *testing.T) {
 	for _, format := range []string{
 		"redis://u:s3cret@%s", "redis+sentinel://%s/main", "redis+cluster://%s", "redlock://%s,127.0.0.1:1,127.0.0.2:1",
 		"etcd://%s", "etcd://u:s3cret@%s", "zookeeper://%s", "postgres://u:s3cret@%s/db",
+		"postgres://u:s3cret@%s/db?connect_timeout=0", // for ever
 	} {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()

@@ -41,3 +41,24 @@ func (c *child) end() {}
 func (c *child) suspend(bool, func() time.Duration) {}
 
 func (c *child) listen() {}
+
+// keeper does nothing here: the command outlives a run that is killed.
+type keeper struct{}
+
+// BecomeOther does nothing here.
+func BecomeOther([]string) {}
+
+func startKeeper() (*keeper, error) { return nil, nil }
+
+func (k *keeper) watch(int) error { return nil }
+
+func (k *keeper) until(time.Time) {}
+
+func (k *keeper) dismiss() {}
+
+// terminal has no foreground group here.
+type terminal struct{}
+
+func terminalOf(any, any) *terminal { return nil }
+
+func (t *terminal) take() {}

@@ -41,6 +41,7 @@ type holding struct {
 	span     time.Duration // the longest time from a look to the Deadline
 	killAt   time.Time     // set with lost
 	keeperAt time.Time     // when the keeper kills, by the last message to it
+	late     bool          // a message went out when the keeper had killed by the one before
 }
 
 const (
@@ -74,9 +75,8 @@ func (h *holding) run(cmd *exec.Cmd, sigs <-chan os.Signal) (int, error) {
 	}
 	h.keeper = k
 	defer k.dismiss()
-	h.observe(time.Now())
 	name := cmd.Args[0]
-	h.child, err = startChild(cmd, k.watch)
+	h.child, err = startChild(cmd, h.born)
 	switch {
 	case errors.Is(err, errKeeper):
 		return 0, cli.WithCode(cli.ExitCannotRun, "%w", err)
@@ -109,6 +109,13 @@ func (h *holding) run(cmd *exec.Cmd, sigs <-chan os.Signal) (int, error) {
 			return e.code, nil
 		}
 	}
+}
+
+// born puts the keeper on watch. The Deadline comes last: a keeper that starts slowly must not act by an old one.
+func (h *holding) born(group int) error {
+	err := h.keeper.watch(group)
+	h.observe(time.Now())
+	return err
 }
 
 // look compares the lease with the clock, sends the signals that are due, and
@@ -144,6 +151,7 @@ func (h *holding) observe(now time.Time) {
 	}
 	h.deadline, h.span = d, max(h.span, d.Sub(now))
 	_, kill := margins(h.killAfter, h.span)
+	h.late = h.late || !h.keeperAt.IsZero() && now.After(h.keeperAt)
 	h.keeperAt = d.Add(-kill)
 	h.keeper.until(h.keeperAt)
 }
@@ -151,7 +159,7 @@ func (h *holding) observe(now time.Time) {
 // kept notes that the keeper has ended the command: the message that a renewal has moved the Deadline may have
 // reached it too late.
 func (h *holding) kept(code int, now time.Time) {
-	if h.lost == nil && code == cli.ExitSignal+int(syscall.SIGKILL) && now.After(h.keeperAt) {
+	if h.lost == nil && code == cli.ExitSignal+int(syscall.SIGKILL) && (h.late || now.After(h.keeperAt)) {
 		h.begin(now, &fencelock.LostError{Reason: h.nearing()})
 	}
 }
@@ -191,4 +199,46 @@ func (h *holding) endGroup() {
 		time.Sleep(5 * time.Millisecond)
 	}
 	h.child.kill()
+}
+
+// events prints the events of a run as JSON lines on stderr, with --json.
+type events struct {
+	a     *cli.App
+	lease *fencelock.Lease
+}
+
+// Event is one such line.
+type Event struct {
+	At       time.Time       `json:"at"`
+	Event    string          `json:"event"`
+	Name     string          `json:"name"`
+	Token    fencelock.Token `json:"token"`
+	Backend  string          `json:"backend,omitempty"`
+	Owner    string          `json:"owner,omitempty"`
+	Mode     fencelock.Mode  `json:"mode,omitempty"` // left out: exclusive
+	Slot     *int            `json:"slot,omitempty"` // of a permit
+	WaitedMS *int64          `json:"waited_ms,omitempty"`
+	Reason   string          `json:"reason,omitempty"`
+	Code     *int            `json:"code,omitempty"`
+}
+
+func (e events) emit(v Event) {
+	if !e.a.JSON {
+		return
+	}
+	v.At, v.Name, v.Token = time.Now(), e.lease.Name(), e.lease.Token()
+	e.a.PrintErr(v)
+}
+
+func (e events) acquired(backend string, waited time.Duration) {
+	ms := waited.Milliseconds()
+	v := Event{Event: "acquired", Backend: backend, Owner: e.lease.Owner(), Mode: e.lease.Mode(), WaitedMS: &ms}
+	if slot := e.lease.Slot(); v.Mode == fencelock.Permit {
+		v.Slot = &slot
+	}
+	e.emit(v)
+}
+
+func (e events) lost(err *fencelock.LostError) {
+	e.emit(Event{Event: "lost", Reason: err.Reason.String()})
 }

@@ -1,0 +1,215 @@
+package postgres_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencelock/fencelock"
+	"github.com/fencelock/fencelock/internal/faultproxy"
+	"github.com/fencelock/fencelock/internal/servers"
+	"github.com/fencelock/fencelock/postgres"
+)
+
+// pushedTo returns a Locker of mode lease behind a proxy that has heard its greeting, and the proxy.
+func pushedTo(t *testing.T, s *servers.PostgresServer, prefix string) (*faultproxy.Proxy, *fencelock.Locker) {
+	t.Helper()
+	p := proxied(t, s)
+	l := open(t, at(p.Addr(), postgres.Lease, "prefix", prefix))
+	held := lock(t, open(t, s.URL()+"&mode=lease&prefix="+prefix).Mutex("greeting"))
+	wait := queue(t, l, "greeting", 1)
+	unlock(t, held)
+	unlock(t, wait.Granted(t, 5*time.Second))
+	return p, l
+}
+
+// pushGrants: a push grants by itself, so the holder asks for nothing before it has the lock. What it trusts until its
+// first renewal is over before the row expires, also where that renewal never comes.
+func pushGrants(t *testing.T, s *servers.PostgresServer) {
+	admin, other := pool(t, s, ""), open(t, s.URL()+"&mode=lease&prefix=push:")
+	for _, gone := range []bool{false, true} {
+		p, l := pushedTo(t, s, "push:")
+		le := lock(t, other.Mutex("x"))
+		wait := queue(t, l, "x", 1)
+		p.Set(faultproxy.BlackHole) // the push comes late
+		unlock(t, le)
+		<-time.After(150 * time.Millisecond)
+		p.Set(faultproxy.Mode{HoldRequests: true})
+		got := wait.Granted(t, time.Second)
+		left := one[float64](t, admin, "SELECT extract(epoch FROM expires_at - clock_timestamp())::float8 "+
+			"FROM fencelock_lease WHERE name = 'push:x' AND NOT claimed")
+		trusted := time.Until(got.Deadline())
+		if left <= 0 || left > 2 || trusted.Seconds() >= left {
+			t.Errorf("the row expires in %g s, the deadline is in %v", left, trusted)
+		}
+		if gone {
+			lost(t, got, 3*time.Second, fencelock.Expired)
+			p.Set(faultproxy.Mode{})
+			continue
+		}
+		p.Set(faultproxy.Mode{})
+		await(t, 2*time.Second, "a renewal", func() bool { return time.Until(got.Deadline()) > 20*time.Second })
+		unlock(t, got)
+	}
+}
+
+// pushIsOld: a push grants only by the last request of a waiter, and only while half of the grant's time is left when
+// that request is looked at. Any other push is worth a look, and no more.
+func pushIsOld(t *testing.T, s *servers.PostgresServer) {
+	admin, other := pool(t, s, ""), open(t, s.URL()+"&mode=lease&prefix=old:")
+	p, l := pushedTo(t, s, "old:")
+	le := lock(t, other.Mutex("x"))
+	wait := queue(t, l, "x", 1)
+	const says = "SELECT pg_notify('fl_' || process, replace($1, 'ask', 'h' || ask) || ' ' || encode(nonce, 'hex')) " +
+		"FROM fencelock_queue WHERE name = 'old:x'"
+	for _, push := range []string{
+		"ask1:5:2000", "ask:x:2000", "ask:-5:2000", "ask:0:2000", "ask:5", "ask:5:2001", "ask:5:-1", "ask", "h",
+	} {
+		run(t, admin, says, push)
+	}
+	<-time.After(1100 * time.Millisecond)
+	if wait.Over() {
+		t.Fatalf("granted beside its holder: %v", wait.Err)
+	}
+	p.Set(faultproxy.Mode{HoldRequests: true})
+	unlock(t, le)
+	<-time.After(200 * time.Millisecond)
+	if wait.Over() {
+		t.Errorf("granted by a request of more than a second ago: %v", wait.Err)
+	}
+	p.Set(faultproxy.Mode{})
+	unlock(t, wait.Granted(t, 2*time.Second))
+}
+
+// chain is a name with waiters that a test makes by hand.
+type chain struct {
+	p       *pgxpool.Pool
+	name    []byte
+	release string // the statement
+}
+
+// chains are one whose leases are released alone, and one whose leases are released as of a batch.
+func chains(p *pgxpool.Pool, name string) []chain {
+	return []chain{
+		{p, []byte(name + "1"), "SELECT fencelock_release($1::bytea, $2::bytea, 0, true, 2000)"},
+		{p, []byte(name + "2"), releaseByHand},
+	}
+}
+
+// nonce is that of a client, by one letter.
+func (c chain) nonce(letter string) []byte { return fmt.Appendf(nil, "%-15s%s", c.name, letter) }
+
+// held makes a lease of a, which ends in so many ms.
+func (c chain) held(t *testing.T, ms int) {
+	t.Helper()
+	run(t, c.p, "INSERT INTO fencelock_process VALUES ('alive', 'infinity') ON CONFLICT DO NOTHING")
+	run(t, c.p, "INSERT INTO fencelock_lease VALUES ($1, $2, 'o', 1, clock_timestamp() + $3 * interval '1 ms', "+
+		"NULL, false, false)", c.name, c.nonce("a"), ms)
+}
+
+// waits makes a waiter that lives, with the number of its request and the gates that it knows.
+func (c chain) waits(t *testing.T, nonce string, ask, seen int) {
+	t.Helper()
+	run(t, c.p, "INSERT INTO fencelock_queue VALUES ($1, nextval('fencelock_ticket'), $2, 'o', 'alive', 'x', 1, $3, "+
+		"fencelock_gates_now() + $4)", c.name, c.nonce(nonce), ask, seen)
+}
+
+// passes releases the lease, and returns when that of the next one ends, which must be a claim or none.
+func (c chain) passes(t *testing.T, nonce, next string, claim bool) (ends time.Time) {
+	t.Helper()
+	if told := one[string](t, c.p, c.release, c.name, c.nonce(nonce)); told != "t" {
+		t.Errorf("the release of %s: %s", nonce, told)
+	}
+	var who string
+	var claimed bool
+	must(t, c.p.QueryRow(t.Context(), "SELECT right(encode(nonce, 'escape'), 1), claimed, expires_at "+
+		"FROM fencelock_lease WHERE name = $1", c.name).Scan(&who, &claimed, &ends))
+	if who != next || claimed != claim {
+		t.Errorf("%s after %s: it is %s's, a claim: %t; want %t", next, nonce, who, claimed, claim)
+	}
+	return ends
+}
+
+// pushedEnds: releases are not flushed, so a crash can take them back, and the grants with them. None that a push made
+// may end after the lease that was flushed, nor after one that was granted so before it.
+func pushedEnds(t *testing.T, s *servers.PostgresServer) {
+	p := pool(t, s, "")
+	for _, c := range chains(p, "ends") {
+		c.held(t, 1500)
+		for i, nonce := range []string{"b", "c", "d", "e", "f", "g"} {
+			c.waits(t, nonce, i+1, 0)
+		}
+		a := one[time.Time](t, p, "SELECT expires_at FROM fencelock_lease WHERE name = $1", c.name)
+		b := c.passes(t, "a", "b", false)
+		if d := c.passes(t, "b", "c", false); b.After(a) || d.After(b) {
+			t.Errorf("a lease ends at %v, those that follow at %v and %v", a, b, d)
+		}
+		run(t, p, "UPDATE fencelock_lease SET expires_at = clock_timestamp() + interval '900 ms' "+
+			"WHERE name = $1", c.name)
+		ends := c.passes(t, "c", "d", true) // too little is left
+		if left := one[float64](t, p, "SELECT extract(epoch FROM $1 - clock_timestamp())::float8", ends); left < 1 {
+			t.Errorf("a claim lasts for %g s", left)
+		}
+		c.passes(t, "d", "e", true) // which was a claim, so that nothing is known of what was flushed
+		run(t, p, "UPDATE fencelock_lease SET claimed = false, expires_at = expires_at + interval '1 min' "+
+			"WHERE name = $1", c.name)
+		c.passes(t, "e", "f", false)
+		run(t, p, "DELETE FROM fencelock_queue WHERE name = $1", c.name)
+	}
+}
+
+// pushedByGates: a push grants only to a waiter that was judged by the gates of now, and has said by which request.
+func pushedByGates(t *testing.T, s *servers.PostgresServer) {
+	for _, c := range chains(pool(t, s, ""), "gates") {
+		c.held(t, 60000)
+		c.waits(t, "b", 1, 1)
+		c.waits(t, "c", 0, 0)
+		c.passes(t, "a", "b", true)
+		run(t, c.p, "UPDATE fencelock_lease SET claimed = false, expires_at = expires_at + interval '1 min' "+
+			"WHERE name = $1", c.name)
+		c.passes(t, "b", "c", true)
+	}
+}
+
+// Where there is a synchronous standby, every grant waits for it: the lease before may not be there.
+func TestPushesWaitForTheStandby(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{})
+	_, err := open(t, s.URL()+"&mode=lease").Inspect(t.Context(), "makes the tables")
+	must(t, err)
+	standby(t, pool(t, s, "&pool_max_conns=1"), "absent")
+	p := pool(t, s, "&synchronous_commit=local")
+	for _, c := range chains(p, "standby") {
+		c.held(t, 60000)
+		c.waits(t, "b", 1, 0)
+		c.passes(t, "a", "b", true)
+	}
+}
+
+// A crash takes a grant that a push made, and brings back the lease before it. Another client gets the lock only when
+// the holder has been told.
+func TestPushedGrantIsLostInACrash(t *testing.T) {
+	t.Parallel()
+	s := servers.Postgres(t, servers.PostgresOptions{Config: []string{"wal_writer_delay=10s"}})
+	first := open(t, s.URL()+"&mode=lease", fencelock.WithTTL(3*time.Second), fencelock.WithManualRenew())
+	p, l := pushedTo(t, s, "fencelock:")
+	began := time.Now()
+	le := lock(t, first.Mutex("x"))
+	wait := queue(t, l, "x", 1)
+	<-time.After(time.Until(began.Add(900 * time.Millisecond)))
+	p.Set(faultproxy.Mode{HoldRequests: true})
+	unlock(t, le)
+	got := wait.Granted(t, time.Second)
+	must(t, s.Kill())
+	must(t, s.Start())
+	next := lock(t, open(t, s.URL()+"&mode=lease").Mutex("x"))
+	if early := time.Until(got.Deadline()); early > 0 || got.Err() == nil {
+		t.Errorf("granted to another %v before the deadline; the holder was told: %v", early, got.Err())
+	}
+	if next.Token() <= got.Token() {
+		t.Errorf("token %d after %d", next.Token(), got.Token())
+	}
+	unlock(t, next)
+}
