@@ -117,15 +117,15 @@ func renewsNobody(_ *rig, d core.Caller, _ Client) core.Caller {
 	}}
 }
 
-// renewsOneOfAName sorts a batch by name, and one hold is in the place of another.
+// renewsOneOfAName keeps its holds by their names, and the first one is in the place of all others.
 func renewsOneOfAName(_ *rig, d core.Caller, _ Client) core.Caller {
+	var names sync.Map
 	return &changed{Caller: d, renew: func(ctx context.Context, hs []*core.Hold) []error {
-		errs, names := make([]error, len(hs)), map[string]bool{}
+		errs := make([]error, len(hs))
 		for i, h := range hs {
-			if !names[h.Name] {
+			if first, _ := names.LoadOrStore(h.Name, h.Nonce); first == h.Nonce {
 				errs[i] = d.Renew(ctx, []*core.Hold{h})[0]
 			}
-			names[h.Name] = true
 		}
 		return errs
 	}}

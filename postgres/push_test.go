@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -101,10 +102,17 @@ func chains(p *pgxpool.Pool, name string) []chain {
 // nonce is that of a client, by one letter.
 func (c chain) nonce(letter string) []byte { return fmt.Appendf(nil, "%-15s%s", c.name, letter) }
 
-// held makes a lease of a, which ends in so many ms.
+// held makes a lease of a, which ends in so many ms, and a process that lives. The test's end deletes what is left.
 func (c chain) held(t *testing.T, ms int) {
 	t.Helper()
-	run(t, c.p, "INSERT INTO fencelock_process VALUES ('alive', 'infinity') ON CONFLICT DO NOTHING")
+	run(t, c.p, "INSERT INTO fencelock_process VALUES ('alive', clock_timestamp() + interval '1 min') "+
+		"ON CONFLICT DO NOTHING")
+	t.Cleanup(func() {
+		for _, rows := range []string{"lease WHERE name", "queue WHERE name", "process WHERE process"} {
+			_, err := c.p.Exec(context.Background(), "DELETE FROM fencelock_"+rows+" IN ($1, 'alive')", c.name)
+			must(t, err)
+		}
+	})
 	run(t, c.p, "INSERT INTO fencelock_lease VALUES ($1, $2, 'o', 1, clock_timestamp() + $3 * interval '1 ms', "+
 		"NULL, false, false)", c.name, c.nonce("a"), ms)
 }
@@ -156,7 +164,6 @@ func pushedEnds(t *testing.T, s *servers.PostgresServer) {
 		run(t, p, "UPDATE fencelock_lease SET claimed = false, expires_at = expires_at + interval '1 min' "+
 			"WHERE name = $1", c.name)
 		c.passes(t, "e", "f", false)
-		run(t, p, "DELETE FROM fencelock_queue WHERE name = $1", c.name)
 	}
 }
 
