@@ -29,7 +29,7 @@ type Rule struct {
 	// Solo says which rules of other backends that Run checks in this process may not run meanwhile either.
 	Solo  Solo
 	timed bool // Solo holds with small numbers too: the rule judges nothing but time
-	modes bool // it is checked in each mode that the backend has
+	modes bool // it is checked in the modes that the backend has (inModes)
 	// Check returns nil if the backend keeps the rule, or what it did instead.
 	Check func(ctx context.Context, e *Env) error
 }
