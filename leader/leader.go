@@ -123,8 +123,10 @@ func (c *Callbacks) term(ctx context.Context, lease *fencelock.Lease) (err error
 		close(returned)
 		<-watched
 		cancel()
-		if x, ok := lease.Handle().(backend.Undoer); ok && cause != nil {
-			x.Undo(cause)
+		if cause != nil { // a lease whose handle was asked for is not passed on inside the process
+			if x, ok := lease.Handle().(backend.Undoer); ok {
+				x.Undo(cause)
+			}
 		}
 		switch unlock := lease.Unlock(ctx); {
 		case cause != nil && errors.As(unlock, new(*fencelock.UndoneError)): // by that

@@ -54,8 +54,8 @@ type waiter struct {
 	given atomic.Pointer[given]
 }
 
-// given is what a push grants: the lock, by a request that the server had answered with "queued". So the grant came
-// after that request was sent, and lasts for so long.
+// given is a grant that a push tells of. It came after the request of that number was sent, so it may be trusted for
+// lasts from then.
 type given struct {
 	ask   int64
 	token backend.Token
@@ -233,7 +233,7 @@ func (h *hub) silence(ctx context.Context, conn *pgx.Conn) {
 	_ = conn.Close(limited)
 }
 
-// number is that of a request that was sent at that moment.
+// number is the number of a request that was sent at a moment: the ns since the hub began.
 func (h *hub) number(asked backend.Instant) int64 { return int64(asked.Sub(h.began)) }
 
 // ask returns the number of a request that a waiter is about to send, or 0 if no push may grant by it.
@@ -241,7 +241,7 @@ func (h *hub) ask(w *waiter, now backend.Instant) int64 {
 	if w.ticket > 0 || w.asked.IsZero() {
 		w.asked = now
 	}
-	if c := w.claim; !c.Auto || c.Floor > 0 || c.Reserve > 0 || c.Move != "" || sharing(c) {
+	if c := w.claim; !c.Auto || c.Floor > 0 || c.Reserve > 0 || c.Move != "" {
 		return 0
 	}
 	return h.number(w.asked)

@@ -27,6 +27,7 @@ func TestOnOneServer(t *testing.T) {
 		{"PushGoesToOneProcess", pushGoesToOneProcess},
 		{"PushGrants", pushGrants},
 		{"PushIsOld", pushIsOld},
+		{"PushesAskedFor", pushesAskedFor},
 		{"PushedEnds", pushedEnds},
 		{"PushedByGates", pushedByGates},
 		{"ListenerIsOutOfReach", listenerIsOutOfReach},

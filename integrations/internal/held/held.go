@@ -20,8 +20,10 @@ func Run(ctx context.Context, lease *fencelock.Lease, job func(context.Context) 
 	cause := errPanicked
 	defer func() {
 		cancel()
-		if x, ok := lease.Handle().(backend.Undoer); ok && cause != nil {
-			x.Undo(cause)
+		if cause != nil { // a lease whose handle was asked for is not passed on inside the process
+			if x, ok := lease.Handle().(backend.Undoer); ok {
+				x.Undo(cause)
+			}
 		}
 	}()
 	err = job(held)
