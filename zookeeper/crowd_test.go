@@ -88,7 +88,7 @@ func TestManyHeldByOthers(t *testing.T) {
 // Those whose locks are free are not held up by many whose are not.
 func TestFreeAmongMany(t *testing.T) {
 	t.Parallel()
-	const held, scanners, lockers = 3000, 200, 15
+	const held, scanners, lockers = 1500, 100, 15
 	z := single(t)
 	c := foreign(t, z.Addrs()...)
 	holder := open(t, z.URL())
