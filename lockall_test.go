@@ -727,17 +727,20 @@ func TestWantedHere(t *testing.T) {
 func TestWantedCosts(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
 		l := open(t, d)
-		le, second := lock(t, l.Mutex("x")), lock(t, l.Mutex("y"))
+		le, second := lease(t, fencelock.Permit, l.Semaphore("x", 2).Acquire), lock(t, l.Mutex("y"))
 		time.Sleep(10 * time.Second)
 		if n := d.count("inspect"); n != 0 {
 			t.Fatalf("the store was asked %d times", n)
 		}
+		beside := lease(t, fencelock.Permit, l.Semaphore("x", 2).Acquire)
 		wanted := le.Wanted()
 		le.Wanted()
+		beside.Wanted()
 		time.Sleep(10500 * time.Millisecond)
 		if n := d.count("inspect"); n != 10 {
 			t.Errorf("in ten seconds the store was asked %d times, want 10", n)
 		}
+		unlock(t, beside)
 		unlock(t, le)
 		time.Sleep(10 * time.Second)
 		if n := d.count("inspect"); n > 11 {

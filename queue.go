@@ -217,18 +217,25 @@ func (l *Locker) lookWanted() {
 		l.mu.Unlock()
 		return
 	}
-	asked := slices.Collect(maps.Keys(l.wants))
+	of := map[string][]*hold{}
+	for h := range l.wants {
+		of[h.Name] = append(of[h.Name], h)
+	}
 	l.schedule.flying.Add()
 	l.mu.Unlock()
 	defer l.schedule.flying.Done()
+	asked := slices.Collect(maps.Values(of))
 	atOnce(len(asked), func(i int) {
 		ctx, cancel := context.WithTimeout(l.ctx, 2*wantedEvery) // its own: a look that hangs takes nobody's time
 		defer cancel()
-		if info, err := asked[i].route.caller.Inspect(ctx, asked[i].Name); err == nil && info.Waiters > 0 {
+		one := asked[i][0]
+		if info, err := one.route.caller.Inspect(ctx, one.Name); err == nil && info.Waiters > 0 {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			if l.wants[asked[i]] {
-				asked[i].wantLocked()
+			for _, h := range asked[i] {
+				if l.wants[h] {
+					h.wantLocked()
+				}
 			}
 		}
 	})

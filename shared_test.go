@@ -309,6 +309,24 @@ func TestWantedOfAReader(t *testing.T) {
 	})
 }
 
+// All permits of a process are told of who waits for one.
+func TestWantedOfPermits(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l, other := open(t, d), open(t, d.other())
+		first := lease(t, fencelock.Permit, l.Semaphore("n", 2).Acquire)
+		second := lease(t, fencelock.Permit, l.Semaphore("n", 2).Acquire)
+		one, two := first.Wanted(), second.Wanted()
+		third := calls(t.Context(), other.Semaphore("n", 2).Acquire)
+		time.Sleep(2 * time.Second)
+		if !closed(one) || !closed(two) {
+			t.Errorf("told are the first: %v, the second: %v", closed(one), closed(two))
+		}
+		unlock(t, first)
+		unlock(t, arrived(t, "the third", third))
+		unlock(t, second)
+	})
+}
+
 // The loss of a hold is that of its readers, and of no other hold.
 func TestLossOfAReader(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {

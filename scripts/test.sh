@@ -109,8 +109,11 @@ else
 	# which is too slow with the race detector, and the compiler makes what comes after.
 	others=$(scripts/packages.sh | grep -vE '/(bench|conformance|tests/(backends|guarantees|models/.*))$')
 	others="./postgres $others" # the longest begins first
+	models='^TestEveryStateOf' # in a driver's own package
 	{
-		nice -n 19 go test -count=1 -v -p 1 -timeout 30m "$@" ./tests/models/... >"$TMPDIR/models" 2>&1
+		searched() { nice -n 19 go test -count=1 -v -p 1 -timeout 30m "$@" >>"$TMPDIR/models" 2>&1; }
+		searched "$@" ./tests/models/...
+		searched "$@" -run "$models" ./zookeeper
 		compiled() { nice -n 19 go list -export -test -deps -f '' "$@" >/dev/null; }
 		compiled -race $others
 		(cd examples/nats-driver && compiled -race ./...)
@@ -142,7 +145,7 @@ else
 		wait "$beside" || status=$?
 		beside=
 	fi
-	go test -count=1 -vet=off -race -shuffle=on -p 2 -timeout 20m "$@" $others || status=$?
+	go test -count=1 -vet=off -race -shuffle=on -p 2 -timeout 20m "$@" -skip "$models" $others || status=$?
 	[[ -z $beside ]] || wait "$beside" || status=$?
 	cat "$TMPDIR/plain"
 	# Drivers from outside, held to the same suite.
