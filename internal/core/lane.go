@@ -19,6 +19,8 @@ const (
 	wide = 4
 	// few is how many claims go together in a call to a store that does not answer.
 	few = 16
+	// tick is how long a claim stands in the queue before it has a timer of its own: none in that lane ends sooner.
+	tick = 100 * time.Millisecond
 )
 
 // lane lets the calls of many goroutines go together. A claim that comes while few calls are under
@@ -42,8 +44,9 @@ type lane struct {
 	began  time.Time // when the last one began
 	heard  time.Time // when the last one was answered
 	queue  []*claim
-	silent bool // a call had no answer, and nothing was answered since it began
-	taken  int  // calls of a trickle so far
+	ticked chan struct{} // closed a tick after it was made, for all who stand there then; nil: nobody has come since
+	silent bool          // a call had no answer, and nothing was answered since it began
+	taken  int           // calls of a trickle so far
 }
 
 // errSilent is the error of claims that were not sent.
@@ -98,23 +101,20 @@ func (l *lane) send(ctx context.Context, c *claim, most time.Duration) error {
 	} else {
 		c.turn = make(chan bool, 1)
 		l.queue = append(l.queue, c)
+		ticked := l.tickLocked()
 		l.mu.Unlock()
-		select {
-		case leads := <-c.turn:
-			switch {
-			case !leads:
-				return c.Err
-			case l.of == nil && hurried(ctx):
-				l.next()
-				return l.send(ctx, c, most)
-			}
-			l.mu.Lock()
-		case <-ctx.Done():
-			if l.leave(c) {
-				return backend.Refusal(ctx.Err())
-			}
+		switch leads, came := l.await(ctx, c, ticked); {
+		case !came && l.leave(c):
+			return backend.Refusal(ctx.Err())
+		case !came:
 			return ctx.Err()
+		case !leads:
+			return c.Err
+		case l.of == nil && hurried(ctx):
+			l.next()
+			return l.send(ctx, c, most)
 		}
+		l.mu.Lock()
 	}
 	if !l.calls.Aside && most <= promptMost {
 		with, _ := l.take(c)
@@ -142,6 +142,41 @@ func (l *lane) send(ctx context.Context, c *claim, most time.Duration) error {
 			}
 		})
 	})
+}
+
+// tickLocked returns what is closed within a tick. l.mu is held.
+func (l *lane) tickLocked() <-chan struct{} {
+	if l.ticked == nil {
+		ticked := make(chan struct{})
+		l.ticked = ticked
+		time.AfterFunc(tick, func() {
+			l.mu.Lock()
+			l.ticked = nil
+			l.mu.Unlock()
+			close(ticked)
+		})
+	}
+	return l.ticked
+}
+
+// await waits for the turn of c, and returns what it is; came is false if ctx ends before. Most turns come within a
+// tick, and what has the channel of a Deadline costs a tenth of a whole cycle.
+func (l *lane) await(ctx context.Context, c *claim, ticked <-chan struct{}) (leads, came bool) {
+	if d, ok := ctx.(*Deadline); ok && l.of == nil && d.Owner != nil {
+		select {
+		case leads = <-c.turn:
+			return leads, true
+		case <-d.Context.Done():
+		case <-d.Owner.Done():
+		case <-ticked:
+		}
+	}
+	select {
+	case leads = <-c.turn:
+		return leads, true
+	case <-ctx.Done():
+		return false, false
+	}
 }
 
 // apart makes a call about c alone, beside the others.

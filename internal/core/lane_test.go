@@ -121,6 +121,50 @@ func TestTurnOfOneWhoGoes(t *testing.T) {
 	}
 }
 
+// TestEndInTheQueue: whoever stands in the queue goes the moment its caller, its owner or its time ends it, soon or late.
+func TestEndInTheQueue(t *testing.T) {
+	for _, tt := range []struct {
+		what  string
+		after time.Duration
+		end   func(caller, owner context.CancelFunc)
+	}{
+		{"the caller, soon", 30 * time.Millisecond, func(caller, _ context.CancelFunc) { caller() }},
+		{"the caller, late", 500 * time.Millisecond, func(caller, _ context.CancelFunc) { caller() }},
+		{"the owner, soon", 30 * time.Millisecond, func(_, owner context.CancelFunc) { owner() }},
+		{"the owner, late", 500 * time.Millisecond, func(_, owner context.CancelFunc) { owner() }},
+		{"its time", 900 * time.Millisecond, func(_, _ context.CancelFunc) {}},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := &store{calls: backend.Calls{Most: 100, Abreast: 1}}
+				s.ask = func(ctx context.Context, cs []*backend.Claim) { time.Sleep(2 * time.Second); grants(ctx, cs) }
+				c := core.Of(s)
+				var others sync.WaitGroup
+				for i := range 4 {
+					others.Go(func() { _, _ = c.Acquire(t.Context(), request(fmt.Sprint(i), false)) })
+					time.Sleep(2 * time.Millisecond)
+				}
+				caller, cancel := context.WithCancel(t.Context())
+				owner, end := context.WithCancel(t.Context())
+				defer cancel()
+				defer end()
+				if tt.what != "its time" {
+					time.AfterFunc(tt.after, func() { tt.end(cancel, end) })
+				}
+				began := time.Now()
+				ctx := &core.Deadline{Context: caller, Owner: owner, At: began.Add(900 * time.Millisecond)}
+				defer ctx.End()
+				_, err := c.Acquire(ctx, request("n", false))
+				want(t, "acquire", err, ctx.Err())
+				if took := time.Since(began); took != tt.after || err == nil {
+					t.Errorf("gone after %v with %v, want after %v", took, err, tt.after)
+				}
+				others.Wait()
+			})
+		})
+	}
+}
+
 // TestClaimUnderWayWithOthers: one whose caller has gone is given up when the call that has it is answered.
 func TestClaimUnderWayWithOthers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
