@@ -98,7 +98,8 @@
 // alone gives the lock to a waiter that wants it exclusively, without a floor, without WithManualRenew
 // and outside of a migration, and that asked less than a second ago. Such a waiter renews the grant 10 ms
 // later. All others confirm it with their own acquire first, and so does every waiter where
-// synchronous_standby_names is set. A process listens with a connection of its own while it waits, and for
+// synchronous_standby_names is set. Package tests/models/pushes is a model of this, with each safeguard
+// left out in turn. A process listens with a connection of its own while it waits, and for
 // 30 s after. Behind a pooler in transaction mode give the server's own address by
 // listen_url= or Options.Listen; over a sql.DB no process listens without that. Every second (every
 // quarter of one if no push arrives) a waiting process gives a sign of life, one statement for all
