@@ -121,7 +121,7 @@ func TestTurnOfOneWhoGoes(t *testing.T) {
 	}
 }
 
-// TestEndInTheQueue: whoever stands in the queue goes the moment its caller, its owner or its time ends it, soon or late.
+// TestEndInTheQueue: whoever stands in the queue goes when its caller, its owner or its time ends it, soon or late.
 func TestEndInTheQueue(t *testing.T) {
 	for _, tt := range []struct {
 		what  string

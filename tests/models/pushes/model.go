@@ -120,7 +120,9 @@ func (s *state) pass() {
 	}
 	for i := range s.clients {
 		c := &s.clients[i]
-		for _, a := range []*age{&s.asks[i], &c.asked, &c.ask, &c.granted, &c.queued, &c.renew, &c.renewed, &c.push.ask} {
+		for _, a := range []*age{
+			&s.asks[i], &c.asked, &c.ask, &c.granted, &c.queued, &c.renew, &c.renewed, &c.push.ask,
+		} {
 			if *a > 0 {
 				*a = min(*a+1, old)
 			}
