@@ -86,21 +86,20 @@
 // clock_timestamp(). Acquire is one statement, and a try that fails only reads. Any number of leases
 // share the pool. One statement renews or checks all of them; many acquires or releases of other
 // goroutines share a statement, and two statements are under way at a time. A release does not wait
-// for the disk: a crash of the server may undo the releases of the last half second or so, which
-// leaves those locks held until their TTL is over. It can also undo a grant that a push has made, until
-// that is renewed (see below). The holder is told at its Deadline at the latest, and the lease that the
-// crash brings back keeps all others out until then. It undoes no other grant. Only the
-// listener needs a session of its own, and the driver copes with a session that forgets what it
-// prepared, so the mode works behind a pooler in transaction mode, such as PgBouncer.
+// for the disk unless it grants the lock by a push (see below): a crash of the server may undo the
+// releases of the last half second or so, which leaves those locks held until their TTL is over. It
+// undoes no grant. Only the listener needs a session of its own, and the driver copes with a session
+// that forgets what it prepared, so the mode works behind a pooler in transaction mode, such as
+// PgBouncer.
 //
 // A waiter joins fencelock_queue. A release hands the lock to the first waiter whose process is
-// alive, and notifies the channel of that process alone. The grant lasts for 2 s. The push
-// alone gives the lock to a waiter that wants it exclusively, without a floor, without WithManualRenew
-// and outside of a migration, and that asked less than a second ago. Such a waiter renews the grant 10 ms
-// later. All others confirm it with their own acquire first, and so does every waiter where
-// synchronous_standby_names is set. Package tests/models/pushes is a model of this, with each safeguard
-// left out in turn. A process listens with a connection of its own while it waits, and for
-// 30 s after. Behind a pooler in transaction mode give the server's own address by
+// alive, and notifies the channel of that process alone. The grant lasts for 2 s. The push alone
+// gives the lock to a waiter that wants it exclusively, without a floor, without WithManualRenew and
+// outside of a migration, and that asked less than two thirds of a second ago. Such a waiter renews
+// the grant 10 ms later. All others confirm it with their own acquire first, and so does every
+// waiter where synchronous_standby_names is set. Package tests/models/pushes is a model of this,
+// with each safeguard left out in turn. A process listens with a connection of its own while it
+// waits, and for 30 s after. Behind a pooler in transaction mode give the server's own address by
 // listen_url= or Options.Listen; over a sql.DB no process listens without that. Every second (every
 // quarter of one if no push arrives) a waiting process gives a sign of life, one statement for all
 // its waiters, which also finds a grant whose push was lost. A process that gives none for 4 s is

@@ -253,15 +253,15 @@ func pushed(c *backend.Claim) bool {
 	return ok && w.given.Load() != nil
 }
 
-// taken takes the lock that a push has given a claim, and reports whether it has one. Half of the time is left for the
-// first renewal. A push that tells of another request is old or early: what it gave, the next request finds.
+// taken takes the lock that a push has given a claim, and reports whether it has one. A push has a third of the grant's
+// time, as the first renewal has: where the way is slower than that, no renewal comes through either. A push that tells of another request is old or early: what it gave, the next request finds.
 func (h *hub) taken(c *backend.Claim) bool {
 	if !pushed(c) {
 		return false
 	}
 	w := c.Place.(*waiter)
 	g := w.given.Swap(nil)
-	if g.ask != h.number(w.asked) || w.asked.Elapsed() > min(g.lasts, c.TTL)/2 {
+	if g.ask != h.number(w.asked) || w.asked.Elapsed() > min(g.lasts, c.TTL)/3 {
 		return false
 	}
 	c.Grant = backend.Grant{Token: g.token, Asked: w.asked, Short: g.lasts}

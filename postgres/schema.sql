@@ -547,6 +547,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS fencelock_queue (
 	lim int NOT NULL DEFAULT 1,
 	ask bigint NOT NULL DEFAULT 0, -- its last request, by which a push may grant; 0: by none
 	seen bigint, -- the gates that let that pass (fencelock_gates_now)
+	asked timestamptz NOT NULL DEFAULT clock_timestamp(), -- when that came
 	PRIMARY KEY (name, ticket, nonce)
 );
 
@@ -605,13 +606,11 @@ LANGUAGE sql VOLATILE AS
 -- The grant is a claim: it lasts for the TTL only once the waiter has sent its own acquire again, which
 -- draws another token where this one is not above its floor: what a waiter asks for is no business of
 -- the release. But the waiter has the lock at once, by the push alone, if it has said by which request,
--- the gates are those that it was judged by, and the commit of the release need not be flushed for that.
--- ends is when the lease that was released would have ended; NULL: it was a claim, or there was none.
--- That lease was flushed, or it was granted so itself. A crash can bring it back, or any grant since, so
--- none of them may end after ends: then all others are kept out for as long as the waiter trusts its
--- grant. A standby may not have that lease, if the wait for it was ended; so where there is one, each
--- grant waits for it.
-CREATE OR REPLACE FUNCTION fencelock_grant(k bytea, self bytea, claim bigint, ends timestamptz)
+-- not long ago, and the gates are those that it was judged by. Then the commit is flushed before the
+-- push, by sync: what synchronous_commit was before the release. If a crash took the release back, the
+-- lease before it would be there again, and free to all when a copy of the release comes. Where there is
+-- a standby each waiter asks, for an operator may end the wait for it. sync NULL: each waiter asks.
+CREATE OR REPLACE FUNCTION fencelock_grant(k bytea, self bytea, claim bigint, sync text)
 RETURNS bytea LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
 	first bytea;
@@ -622,13 +621,13 @@ DECLARE
 	done boolean;
 	t bigint;
 	ask bigint;
-	clock bigint;
 	ahead bigint;
 	pushed boolean;
 BEGIN
 	LOOP
 		SELECT q.nonce, q.owner, q.process, q.mode, p.alive_until > clock_timestamp(),
-			CASE WHEN q.seen = CASE WHEN EXISTS (SELECT FROM fencelock_gate)
+			CASE WHEN q.asked > clock_timestamp() - claim * interval '1 ms' / 3
+				AND q.seen = CASE WHEN EXISTS (SELECT FROM fencelock_gate)
 				THEN fencelock_gates_now() ELSE 0 END THEN q.ask ELSE 0 END
 			INTO first, who, proc, m, live, ask
 			FROM fencelock_queue q LEFT JOIN fencelock_process p USING (process)
@@ -646,19 +645,19 @@ BEGIN
 		EXIT WHEN live;
 	END LOOP;
 	ahead := CASE WHEN EXISTS (SELECT FROM fencelock_lead) THEN fencelock_ahead(k) ELSE 0 END;
-	pushed := coalesce(ask > 0 AND ahead >= 0 AND ends > clock_timestamp() + claim * interval '0.5 ms'
-		AND current_setting('synchronous_standby_names') = '', false);
-	clock := fencelock_clock();
-	t := fencelock_next(clock, 1, 0) + ahead;
+	pushed := ask > 0 AND ahead >= 0 AND sync IS NOT NULL AND current_setting('synchronous_standby_names') = '';
+	t := fencelock_next(fencelock_clock(), 1, 0) + ahead;
 	IF t >= 9007199254740992 THEN
 		RAISE EXCEPTION 'fencelock: tokens have reached 2^53' USING ERRCODE = 'FL053';
 	END IF;
+	IF pushed THEN
+		done := set_config('synchronous_commit', sync, true) IS NULL;
+	END IF;
 	INSERT INTO fencelock_lease VALUES (k, first, who, t,
-		least(CASE WHEN pushed THEN ends END, clock_timestamp() + claim * interval '1 ms'), NULL, NOT pushed, false)
+		clock_timestamp() + claim * interval '1 ms', NULL, NOT pushed, false)
 		ON CONFLICT (name) DO UPDATE SET nonce = excluded.nonce, owner = excluded.owner,
 		token = excluded.token, expires_at = excluded.expires_at, move = NULL, claimed = excluded.claimed;
-	done := fencelock_push(proc, CASE WHEN pushed THEN 'h' || ask || ':' || t || ':'
-		|| least(claim, floor(extract(epoch FROM ends) * 1000 - clock / 1000.0)) ELSE 'g' END
+	done := fencelock_push(proc, CASE WHEN pushed THEN 'h' || ask || ':' || t || ':' || claim ELSE 'g' END
 		|| ' ' || encode(first, 'hex'));
 	RETURN first;
 END $$;
@@ -821,7 +820,7 @@ DECLARE
 BEGIN
 	INSERT INTO fencelock_queue AS q VALUES (k, CASE WHEN place > 0 THEN place
 			ELSE nextval('fencelock_ticket'::regclass) END, n, who, proc, m, most, ask, seen)
-		ON CONFLICT (nonce) DO UPDATE SET ask = excluded.ask, seen = excluded.seen
+		ON CONFLICT (nonce) DO UPDATE SET ask = excluded.ask, seen = excluded.seen, asked = excluded.asked
 		RETURNING q.ticket, EXISTS (SELECT FROM fencelock_process p WHERE p.process = proc
 			AND p.alive_until > clock_timestamp() + slack * interval '0.5 ms') INTO t, alive;
 	-- Only if it is due: a sign of life may have locked the row, and all who want the name would wait for that.
@@ -1075,7 +1074,7 @@ END $$;
 -- then hands on those that somebody waits for. Returns for each lease whether its time was not over,
 -- NULL where there is none. With these settings and the caller's the server looks the names up in the
 -- index, one after the other as they are sorted: fencelock_renew locks them in that order too.
-CREATE OR REPLACE FUNCTION fencelock_release_all(ks bytea[], ns bytea[], claim bigint)
+CREATE OR REPLACE FUNCTION fencelock_release_all(ks bytea[], ns bytea[], claim bigint, sync text)
 RETURNS boolean[] LANGUAGE plpgsql VOLATILE
 SET plan_cache_mode = force_generic_plan SET enable_bitmapscan = off AS $$
 DECLARE
@@ -1085,12 +1084,11 @@ DECLARE
 BEGIN
 	FOR r IN DELETE FROM fencelock_lease l WHERE l.name = ANY (ks) AND l.nonce = ANY (ns)
 		RETURNING l.name, l.nonce, l.expires_at > clock_timestamp() AS live,
-			CASE WHEN NOT l.claimed THEN l.expires_at END AS ends,
 			(SELECT true FROM fencelock_queue q WHERE q.name = l.name LIMIT 1) IS NOT NULL AS waited
 	LOOP -- all are deleted by now
 		freed[array_position(ns, r.nonce)] := r.live;
 		IF r.waited THEN
-			done := fencelock_grant(r.name, NULL, claim, r.ends) IS NULL;
+			done := fencelock_grant(r.name, NULL, claim, sync) IS NULL;
 		END IF;
 	END LOOP;
 	RETURN freed;
@@ -1139,9 +1137,8 @@ END $$;
 
 -- Releases (held: so that it may be sent again, noted in a ring) or abandons (keeps: ms for which a
 -- late acquire is refused, or 0), and hands the locks on. Returns t for each that was released, now
--- or before, else f. It commits without waiting for the disk: a crash may undo the last releases, and
--- those leases last until their time is over. A crash that undoes a grant as well must not let others in
--- while the waiter trusts that: fencelock_grant.
+-- or before, else f. Unless a push grants a lock, it commits without waiting for the disk: a crash may
+-- undo the last releases, and those leases last until their time is over.
 CREATE OR REPLACE FUNCTION fencelock_release(ks bytea[], ns bytea[], keeps bigint[],
 	helds boolean[], claim bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET jit = off AS $$
@@ -1151,6 +1148,7 @@ DECLARE
 	dropped boolean[];
 	freed boolean[]; -- of each that there was, whether its time was not over
 	ended bytea[] := '{}';
+	sync text := current_setting('synchronous_commit');
 	done boolean := set_config('synchronous_commit', 'off', true) IS NULL;
 BEGIN
 	FOREACH i IN ARRAY line LOOP
@@ -1158,7 +1156,7 @@ BEGIN
 			dropped[i] := fencelock_abandon(ns[i], keeps[i], helds[i]);
 		END IF;
 	END LOOP;
-	freed := fencelock_release_all(ks, ns, claim);
+	freed := fencelock_release_all(ks, ns, claim, sync);
 	FOREACH i IN ARRAY line LOOP
 		IF freed[i] IS NULL THEN
 			freed[i] := fencelock_release_hold(ks[i], ns[i], dropped[i], claim);
@@ -1183,17 +1181,17 @@ DECLARE
 	dropped boolean;
 	freed boolean;
 	waited boolean;
-	ends timestamptz;
+	sync text := current_setting('synchronous_commit');
 BEGIN
 	done := set_config('synchronous_commit', 'off', true) IS NULL;
 	IF keep > 0 OR NOT held THEN
 		dropped := fencelock_abandon(n, keep, held);
 	END IF;
 	DELETE FROM fencelock_lease l WHERE l.name = k AND l.nonce = n
-		RETURNING l.expires_at > clock_timestamp(), EXISTS (SELECT FROM fencelock_queue q WHERE q.name = k),
-			CASE WHEN NOT l.claimed THEN l.expires_at END INTO freed, waited, ends;
+		RETURNING l.expires_at > clock_timestamp(), EXISTS (SELECT FROM fencelock_queue q WHERE q.name = k)
+			INTO freed, waited;
 	IF waited THEN
-		done := fencelock_grant(k, NULL, claim, ends) IS NULL;
+		done := fencelock_grant(k, NULL, claim, sync) IS NULL;
 	ELSIF freed IS NULL THEN
 		freed := fencelock_release_hold(k, n, dropped, claim);
 	END IF;

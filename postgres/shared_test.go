@@ -28,7 +28,6 @@ func TestOnOneServer(t *testing.T) {
 		{"PushGrants", pushGrants},
 		{"PushIsOld", pushIsOld},
 		{"PushesAskedFor", pushesAskedFor},
-		{"PushedEnds", pushedEnds},
 		{"PushedByGates", pushedByGates},
 		{"ListenerIsOutOfReach", listenerIsOutOfReach},
 		{"LostPushIsFound", lostPushIsFound},
