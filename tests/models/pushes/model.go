@@ -1,13 +1,13 @@
 // Package pushes is how a release in mode lease of PostgreSQL gives the lock to the next waiter by the push alone, as
-// a machine of small states, and a search of all of them. A release commits without waiting for the disk, so a crash
-// can take it back, and the grants after it that nobody has renewed: any prefix of the log survives, and no waiter.
+// a machine of small states, and a search of all of them. Other releases commit without waiting for the disk, so a
+// crash can take them back: any prefix of the log survives, and no waiter. A release whose answer is lost is sent again.
 //
 // One client holds the lock at first, and three others make one acquisition each. Requests, answers and pushes take
 // any time, or never come. Time goes in steps, of which the TTL has three and a claim two; all clocks agree. What is
 // old or over is not told apart by how long it is, so time may go on for ever. The search is exhaustive within these
 // bounds; it is no proof beyond them.
 //
-// Left out are tokens, gates, standbys, readers and permits, and copies of requests.
+// Left out are tokens, gates, standbys, readers and permits, and copies of what is no release.
 package pushes
 
 import (
@@ -27,17 +27,16 @@ type Config struct {
 	Crashes int8
 	Renews  int8
 	Looks   int8 // of waiters, by themselves or since a push is of no use
+	Copies  int8 // of releases
 	Omitted
 }
 
 // Omitted are the safeguards left out.
 type Omitted struct {
-	EndsUnread   bool // a pushed grant may end after the lease that was released
-	ClaimsCount  bool // … where that was a claim, which may end after the one before
+	PushesLazily bool // a push grants before the release is flushed
 	AgeUnread    bool // a push is trusted from its arrival on, not from the request by which it grants
 	NumberUnread bool // … from the last request on, whichever it grants by
 	RenewsLazily bool // a renewal is answered before it is flushed
-	ClaimsAtOnce bool // a claim is trusted as a pushed grant is
 }
 
 // The phases of a client.
@@ -83,6 +82,7 @@ type client struct {
 
 type state struct {
 	crashes, renews, looks int8
+	copies                 int8
 	durable                lease
 	pending                [pendingMost]lease // what was committed since
 	n                      int8
@@ -222,7 +222,7 @@ func (m *machine) push(s state, c int) {
 		from = sent
 	}
 	lasts := from.after(got.lasts)
-	if got.grants && 2*lasts >= got.lasts && (m.NumberUnread || got.ask == p.asked) {
+	if got.grants && 3*(got.lasts-lasts) <= got.lasts && (m.NumberUnread || got.ask == p.asked) {
 		p.hold(lasts)
 		m.add(s, "%c is given the lock by a push", 'A'+c)
 		return
@@ -305,14 +305,16 @@ func (m *machine) server(s state, c int) {
 	}
 	if s.clients[c].phase == leaving {
 		n := s
-		n.clients[c].phase = gone
 		n.unqueue(c)
-		if l := n.row(); l.who == int8(c)+1 {
-			if l.claimed && !m.ClaimsCount {
-				l.left = 0
-			}
-			n.grant(l.left, m.Omitted)
+		if n.row().who == int8(c)+1 {
+			n.grant(true, m.Omitted)
 		}
+		if s.copies < m.Copies {
+			again := n
+			again.copies++
+			m.add(again, "the release of %c arrives, and its answer is lost: %+v", 'A'+c, n.row())
+		}
+		n.clients[c].phase = gone
 		m.add(n, "the release of %c arrives: %+v", 'A'+c, n.row())
 	}
 }
@@ -328,7 +330,7 @@ func (m *machine) acquire(s state, c int) {
 		granted = ask
 	} else {
 		if free {
-			s.grant(0, m.Omitted)
+			s.grant(false, m.Omitted)
 			s.commit(s.row(), true)
 		}
 		s.enqueue(c, ask)
@@ -340,21 +342,18 @@ func (m *machine) acquire(s state, c int) {
 	m.add(s, "the request of %c arrives: %+v", 'A'+c, s.row())
 }
 
-// grant hands the lock to the first waiter, if there is one. left is for how long yet the lease that is released
-// would have lasted; 0: nobody may rely on that.
-func (s *state) grant(left int8, o Omitted) {
+// grant hands the lock to the first waiter, if there is one: by the push alone if that may be and its request is new,
+// or as a claim.
+func (s *state) grant(pushed bool, o Omitted) {
 	first, ask := s.queue[0], s.asks[0]
 	if first == 0 {
 		s.commit(lease{}, false)
 		return
 	}
 	s.unqueue(int(first) - 1)
-	lasts, pushed := int8(claim), left > 0
-	if pushed && !o.EndsUnread {
-		lasts = min(lasts, left)
-	}
-	s.commit(lease{first, lasts, !pushed}, false)
+	pushed = pushed && (ask-sent)*3 <= claim
+	s.commit(lease{first, claim, !pushed}, pushed && !o.PushesLazily)
 	if p := &s.clients[first-1]; p.phase == asking || p.phase == waiting {
-		p.push = push{there: true, grants: pushed || o.ClaimsAtOnce, ask: ask, lasts: lasts}
+		p.push = push{there: true, grants: pushed, ask: ask, lasts: claim}
 	}
 }
