@@ -810,6 +810,22 @@ func (d looked) Inspect(ctx context.Context, name string) (backend.Info, error) 
 	return d.look(ctx, name)
 }
 
+// A store that cannot tell waiters tells of none.
+func TestWantedOfAStoreThatCannotTell(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, looked{d, func(_ context.Context, name string) (backend.Info, error) {
+			return backend.Info{Name: name, Held: true, Waiters: -1}, nil
+		}})
+		le := lock(t, l.Mutex("x"))
+		wanted := le.Wanted()
+		time.Sleep(5 * time.Second)
+		if closed(wanted) {
+			t.Error("it is closed, and nobody could tell")
+		}
+		unlock(t, le)
+	})
+}
+
 // What a look brings after the end of the lease is about the next holder.
 func TestWantedOfAnEndedLease(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {

@@ -173,9 +173,13 @@ func TestEventsBalance(t *testing.T) {
 
 func TestEventContext(t *testing.T) {
 	bubble(t, func(t *testing.T, d *fake) {
-		got := map[fencelock.EventKind]any{}
+		got, aside := map[fencelock.EventKind]any{}, map[fencelock.EventKind]bool{}
 		l := open(t, d, fencelock.WithObserver(observe(func(ctx context.Context, e fencelock.Event) {
-			got[e.Kind] = ctx.Value(ctxKey{})
+			if ctx == context.Background() {
+				aside[e.Kind] = true
+			} else {
+				got[e.Kind] = ctx.Value(ctxKey{})
+			}
 		})))
 		ctx := context.WithValue(t.Context(), ctxKey{}, "caller")
 		le, err := l.Mutex("n").Lock(ctx)
@@ -189,6 +193,18 @@ func TestEventContext(t *testing.T) {
 		}
 		if err := le.Unlock(ctx); err != nil {
 			t.Error(err)
+		}
+		if le, err = l.Mutex("n").Lock(ctx); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second) // it is renewed
+		if err := d.other().Break(ctx, "n"); err != nil {
+			t.Error(err)
+		}
+		<-le.Done()
+		synctest.Wait()
+		if !aside[fencelock.Renewed] || !aside[fencelock.Lost] {
+			t.Errorf("with no caller's ctx came %v, want a renewal and the loss", aside)
 		}
 		for _, k := range []fencelock.EventKind{
 			fencelock.Acquired, fencelock.NotAcquired, fencelock.Renewed, fencelock.Released,

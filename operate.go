@@ -26,6 +26,7 @@ func (l *Locker) show(info *Info) {
 // Errors: as Inspect; ErrUnsupported where the store does not tell one hold from another, or where it has more than
 // the 100 that Info.Holds shows and this is none of them, for it was renewed or has ended.
 func (l *Locker) BreakHold(ctx context.Context, name, id string) error {
+	id = strings.ToLower(id)
 	return l.call(ctx, "break", name, func(ctx context.Context) error {
 		if _, err := hex.DecodeString(id); err != nil || len(id) != holdID {
 			return backend.Invalid("%q is no id of a hold: want %d hex digits, as Inspect shows them", id, holdID)

@@ -443,6 +443,10 @@ func TestEachOperationIsNamed(t *testing.T) {
 		}
 		_, lockErr := l.Mutex("x").Lock(t.Context())
 		_, tryErr := l.Mutex("x").TryLock(t.Context())
+		_, readErr := l.RWMutex("x").RLock(t.Context())
+		_, tryReadErr := l.RWMutex("x").TryRLock(t.Context())
+		_, acquireErr := l.Semaphore("x", 2).Acquire(t.Context())
+		_, tryAcquireErr := l.Semaphore("x", 2).TryAcquire(t.Context())
 		_, inspectErr := l.Inspect(t.Context(), "x")
 		var listErr error
 		for _, err := range l.List(t.Context(), "x") {
@@ -454,6 +458,10 @@ func TestEachOperationIsNamed(t *testing.T) {
 		}{
 			{"lock", "x", lockErr},
 			{"trylock", "x", tryErr},
+			{"rlock", "x", readErr},
+			{"tryrlock", "x", tryReadErr},
+			{"acquire", "x", acquireErr},
+			{"tryacquire", "x", tryAcquireErr},
 			{"inspect", "x", inspectErr},
 			{"list", "x", listErr},
 			{"break", "x", l.Break(t.Context(), "x")},

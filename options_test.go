@@ -205,6 +205,8 @@ func TestRequire(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := fencelock.New(newFake(t), fencelock.Require(fencelock.Need{}), fencelock.Require(tt.need))
 			wantErr(t, "New", err, fencelock.ErrUnsupported)
+			_, err = fencelock.New(newFake(t), fencelock.Require(tt.need), fencelock.Require(fencelock.Need{}))
+			wantErr(t, "New, with a need more", err, fencelock.ErrUnsupported)
 			_, err = fencelock.Open(t.Context(), "memory://", fencelock.Require(tt.need))
 			wantErr(t, "Open", err, fencelock.ErrUnsupported)
 			for _, s := range append(tt.says, "memory") {

@@ -2,6 +2,7 @@ package fencelock
 
 import (
 	"cmp"
+	"fmt"
 
 	"github.com/fencelock/fencelock/backend"
 	"github.com/fencelock/fencelock/internal/core"
@@ -55,6 +56,9 @@ func routesOf(d backend.Driver, opts []Option) ([]*route, error) {
 		}
 		var err error
 		if rt.set, err = set.apply(rt.traits, opts); err != nil {
+			if p.Name != "" {
+				err = fmt.Errorf("backend %q: %w", p.Name, err)
+			}
 			return nil, &OpError{Op: "open", Backend: rt.traits.Name, Err: err}
 		}
 		routes = append(routes, rt)

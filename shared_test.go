@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -479,7 +480,7 @@ func TestBreakHold(t *testing.T) {
 			t.Fatalf("got %+v, %v, want two holds", info, err)
 		}
 		i := slices.IndexFunc(info.Holds, func(h fencelock.Held) bool { return h.Owner == "here" })
-		if err := l.BreakHold(t.Context(), "n", info.Holds[i].ID); err != nil {
+		if err := l.BreakHold(t.Context(), "n", strings.ToUpper(info.Holds[i].ID)); err != nil {
 			t.Fatal(err)
 		}
 		wantLost(t, "the one that was broken", here, fencelock.Revoked)

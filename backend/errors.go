@@ -107,7 +107,9 @@ func (e *UndoneError) Unwrap() error { return e.Err }
 // OpError wraps, once, every error that leaves package fencelock with what was
 // being done. Err never shows a secret.
 type OpError struct {
-	Op      string // "open", "lock", "trylock", "renew", "unlock", "inspect", "list", "break", "close"
+	// Op is "open", "lock", "trylock", "rlock", "tryrlock", "acquire", "tryacquire", "renew", "unlock",
+	// "inspect", "list", "break" or "close".
+	Op      string
 	Backend string // Traits.Name, or the URL's scheme while opening; empty when unknown
 	Name    string // the lock's name; empty when the operation has none
 	Err     error

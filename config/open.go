@@ -67,7 +67,7 @@ func (o *opening) router(ctx context.Context) (*router, error) {
 	}
 	for _, rule := range o.c.only {
 		if err := rule.Need.Check(o.traits(rule.Backend)); err != nil {
-			return nil, fmt.Errorf("rule %s: %s: %w", rule.shown, rule.asked(), err)
+			return nil, fmt.Errorf("rule %s: %s: backend %q: %w", rule.shown, rule.asked(), rule.Backend.Name, err)
 		}
 	}
 	o.moves, err = each(moves, func(b *Backend) (backend.Driver, error) { return o.move(ctx, b) })

@@ -243,7 +243,7 @@ locks:
 	if !ok || op.Op != "open" || !errors.Is(err, fencelock.ErrUnsupported) {
 		t.Fatalf("got %v, want an OpError that matches ErrUnsupported", err)
 	}
-	for _, says := range []string{`"x/*"`, "inventory", "Fencing anchored", "counted"} {
+	for _, says := range []string{`"x/*"`, "inventory", "Fencing anchored", "counted", `backend "a"`} {
 		if !strings.Contains(err.Error(), says) {
 			t.Errorf("got %v, want it to say %s", err, says)
 		}
@@ -286,7 +286,7 @@ func TestOpenErrors(t *testing.T) {
 			t.Context(), "memory://",
 			[]fencelock.Option{fencelock.WithTTL(time.Millisecond)},
 			[]error{fencelock.ErrInvalid},
-			"at least",
+			`backend "up"`,
 		},
 		"a need": {
 			t.Context(), "memory://",

@@ -253,8 +253,9 @@ func pushed(c *backend.Claim) bool {
 	return ok && w.given.Load() != nil
 }
 
-// taken takes the lock that a push has given a claim, and reports whether it has one. A push has a third of the grant's
-// time, as the first renewal has: where the way is slower than that, no renewal comes through either. A push that tells of another request is old or early: what it gave, the next request finds.
+// taken takes the lock that a push has given a claim, and reports whether it has one. A push has a third of the
+// grant's time, as the first renewal has: where the way is slower than that, no renewal comes through either. A push
+// that tells of another request is old or early: what it gave, the next request finds.
 func (h *hub) taken(c *backend.Claim) bool {
 	if !pushed(c) {
 		return false

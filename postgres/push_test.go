@@ -83,6 +83,18 @@ func pushIsOld(t *testing.T, s *servers.PostgresServer) {
 	}
 	p.Set(faultproxy.Mode{})
 	unlock(t, wait.Granted(t, 2*time.Second))
+	le = lock(t, other.Mutex("x"))
+	wait = queue(t, l, "x", 1)
+	p.Set(faultproxy.BlackHole)
+	unlock(t, le)
+	<-time.After(800 * time.Millisecond)
+	p.Set(faultproxy.Mode{HoldRequests: true})
+	<-time.After(200 * time.Millisecond)
+	if wait.Over() {
+		t.Errorf("granted by a push that took long: %v", wait.Err)
+	}
+	p.Set(faultproxy.Mode{})
+	unlock(t, wait.Granted(t, 2*time.Second))
 }
 
 // pushesAskedFor: a request has a number, by which a push may grant, only where the push can say all that the holder is

@@ -118,11 +118,15 @@ func TestLossMaxHold(t *testing.T) {
 	t.Parallel()
 	const most = 4 * time.Second // time enough for a shell to start on a busy machine
 	beats := filepath.Join(t.TempDir(), "beats")
-	p := running(t, fileStore(t), beating(beats), "--max-hold", most.String(), "n")
+	url := fileStore(t)
+	p := running(t, url, beating(beats), "--max-hold", most.String(), "--grace", "1m", "n")
 	granted := p.await("acquired").At
 	awaitLines(t, beats, 1)
 	lostWith(t, p, "maximum hold reached")
 	deadBy(t, beats, granted.Add(most))
+	if got := invoke(t, on(url), "run", "--wait", "0", "n", "--", "true"); got.code != 75 {
+		t.Errorf("in the grace: got %+v, want code 75", got)
+	}
 }
 
 func TestLossBroken(t *testing.T) {
@@ -141,6 +145,21 @@ func TestLossBroken(t *testing.T) {
 			t.Errorf("the command was killed %v after the break, it has %v from TERM on", lived, killAfter)
 		}
 	})
+}
+
+// A command that does not end by itself has a third of the TTL at most.
+func TestLossBrokenOfAStubbornCommand(t *testing.T) {
+	t.Parallel()
+	url, beats := fileStore(t), filepath.Join(t.TempDir(), "beats")
+	p := running(t, url, beating(beats), "--ttl", "9s", "--kill-after", "9s", "n")
+	awaitLines(t, beats, 1)
+	if got := invoke(t, on(url), "break", "--yes", "n"); got.code != 0 {
+		t.Fatalf("break: %+v", got)
+	}
+	lostWith(t, p, "revoked")
+	if lived := p.await("exit").At.Sub(p.await("lost").At); lived > 5*time.Second {
+		t.Errorf("the command was killed %v after the loss, want a third of 9 s", lived)
+	}
 }
 
 func TestLossGentleEnd(t *testing.T) {

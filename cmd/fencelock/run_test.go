@@ -103,8 +103,10 @@ func TestRunOnASlowStore(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { _ = p.Close() })
 	p.Set(faultproxy.Mode{Delay: 250 * time.Millisecond})
-	if got := invoke(t, on("redis://"+p.Addr()), "run", "--wait", "0", "n", "--", "true"); got.code != 0 {
-		t.Errorf("got %+v, want code 0", got)
+	for _, wait := range []string{"0", "1s"} {
+		if got := invoke(t, on("redis://"+p.Addr()), "run", "--wait", wait, "n", "--", "true"); got.code != 0 {
+			t.Errorf("--wait %s: got %+v, want code 0", wait, got)
+		}
 	}
 }
 

@@ -48,6 +48,12 @@ func TestWaitingIsTold(t *testing.T) {
 	t.Parallel()
 	url := fileStore(t)
 	heldBy(t, url, "backup", "db-7:4711")
+	const asURL = "redis://u:s3cret@h:6379/0" // a URL in the wrong place
+	heldBy(t, url, asURL, "")
+	if got := invoke(t, on(url), "run", "-v", "--wait", "1s", asURL, "--", "true"); got.code != 75 ||
+		!strings.Contains(got.err, "waiting for") || strings.Contains(got.err, "s3cret") {
+		t.Errorf("got %+v, want code 75 and no password", got)
+	}
 	for _, flags := range []string{"--wait 800ms", "--json --wait 800ms"} {
 		args := append(append([]string{"run"}, strings.Fields(flags)...), "backup", "--", "true")
 		if got := invoke(t, on(url), args...); strings.Contains(got.err, "waiting") || got.code != 75 {

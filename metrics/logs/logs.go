@@ -83,6 +83,9 @@ func Level(e fencelock.Event) slog.Level {
 			return slog.LevelWarn
 		}
 	case fencelock.NotReleased:
+		if _, undone := errors.AsType[*fencelock.UndoneError](e.Err); undone {
+			return slog.LevelError
+		}
 		return slog.LevelWarn
 	default: // in order
 	}

@@ -149,6 +149,7 @@ func TestLevels(t *testing.T) {
 		{fencelock.Event{Kind: fencelock.NotAcquired, Err: fencelock.ErrUnavailable}, slog.LevelWarn},
 		{fencelock.Event{Kind: fencelock.NotAcquired, Err: fencelock.ErrDeadlock}, slog.LevelWarn},
 		{fencelock.Event{Kind: fencelock.NotReleased, Err: fencelock.ErrReleased}, slog.LevelWarn},
+		{fencelock.Event{Kind: fencelock.NotReleased, Err: &fencelock.UndoneError{}}, slog.LevelError},
 		{fencelock.Event{Kind: fencelock.RenewFailed, Err: fencelock.ErrUnavailable}, slog.LevelWarn},
 		{fencelock.Event{Kind: fencelock.RenewFailed, Err: fencelock.ErrReleased}, slog.LevelDebug},
 		{

@@ -1,6 +1,7 @@
 // Package pushes is how a release in mode lease of PostgreSQL gives the lock to the next waiter by the push alone, as
 // a machine of small states, and a search of all of them. Other releases commit without waiting for the disk, so a
-// crash can take them back: any prefix of the log survives, and no waiter. A release whose answer is lost is sent again.
+// crash can take them back: any prefix of the log survives, and no waiter. A release whose answer is lost is sent
+// again.
 //
 // One client holds the lock at first, and three others make one acquisition each. Requests, answers and pushes take
 // any time, or never come. Time goes in steps, of which the TTL has three and a claim two; all clocks agree. What is

@@ -162,7 +162,7 @@ func InTransaction(locks *fencelock.Locker) bool {
 
 // one changes info from the lock to the hold of --hold, or to a free lock if there is no such hold.
 func (b *breaking) one(i *fencelock.Info) {
-	at := slices.IndexFunc(i.Holds, func(h fencelock.Held) bool { return h.ID == b.hold })
+	at := slices.IndexFunc(i.Holds, func(h fencelock.Held) bool { return h.ID == strings.ToLower(b.hold) })
 	if at < 0 {
 		*i = fencelock.Info{Name: i.Name}
 		return

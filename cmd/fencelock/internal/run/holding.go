@@ -23,11 +23,12 @@ import (
 // If no renewal has moved the Deadline, the group gets TERM at term, and KILL at
 // kill. The keeper, another process, kills at that moment too, in case this process
 // is stopped. If an operator breaks the lease, the group gets TERM at once, and KILL
-// after --kill-after, but no later than above.
+// after --kill-after or a third of the TTL, but no later than above.
 type holding struct {
 	a         *cli.App
 	lease     *fencelock.Lease
 	killAfter time.Duration
+	grace     bool // others are to be kept out after a loss
 	maxHold   time.Duration
 	granted   time.Time // when the grant was seen here
 	events    events
@@ -181,7 +182,7 @@ func (h *holding) begin(now time.Time, why error) {
 	}
 	_, kill := margins(h.killAfter, h.span)
 	h.killAt = h.deadline.Add(-kill)
-	if at := now.Add(h.killAfter); at.Before(h.killAt) {
+	if at := now.Add(min(h.killAfter, h.span/3)); at.Before(h.killAt) {
 		h.killAt = at
 	}
 	if h.killAt.After(now) {

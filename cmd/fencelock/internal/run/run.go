@@ -217,7 +217,7 @@ func run(cmd *cobra.Command, a *cli.App, f *flags, args []string) error {
 	granted := time.Now()
 	ev.acquired(locks.Traits().Name, granted.Sub(began))
 	h := &holding{
-		a: a, lease: lease, killAfter: f.killAfter.D, maxHold: f.maxHold.D, granted: granted,
+		a: a, lease: lease, killAfter: f.killAfter.D, grace: f.grace.D > 0, maxHold: f.maxHold.D, granted: granted,
 		events: ev, renewals: &f.renewals,
 	}
 	code, err := h.run(command(a, path, argv, lease, !f.shared && cmd.Flags().Changed("permits")), sigs)
@@ -233,12 +233,12 @@ func acquire(
 	if !f.wait.Forever { // a store that does not answer ends Open sooner, with an error that says more
 		opening, cancel = context.WithTimeout(ctx, max(f.wait.D, cli.OpenMost+time.Second))
 	}
-	waitEnd := time.Now().Add(f.wait.D)
 	locks, err := a.Open(opening, name, false, opts...)
 	cancel()
 	if err != nil {
 		return nil, nil, cli.Interrupted(ctx, err)
 	}
+	waitEnd := time.Now().Add(f.wait.D)
 	tells := f.verbose || !a.JSON && cli.IsTerminal(a.Err)
 	permits := locks.Semaphore(name, f.permits)
 	lock, try := permits.Acquire, permits.TryAcquire
@@ -291,7 +291,7 @@ func (h *holding) finish(code int, err error) error {
 	if h.lost == nil {
 		code, err = h.unlock(code, err)
 	} else {
-		if h.lease.Err() == nil { // it was about to end: waiters need not wait for its expiry
+		if h.lease.Err() == nil && !h.grace { // it was about to end: waiters need not wait for its expiry
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			_ = h.lease.Unlock(ctx)
 			cancel()

@@ -46,12 +46,12 @@ func tellWho(ctx context.Context, a *cli.App, locks *fencelock.Locker, name stri
 		})
 	case err != nil:
 		fmt.Fprintf(a.Err, "fencelock: waiting for %s; who holds it is not known: %s\n",
-			cli.Safe(name), cli.Scrub(err.Error()))
+			cli.Name(name), cli.Scrub(err.Error()))
 	case info.Held:
 		fmt.Fprintf(a.Err, "fencelock: waiting for %s, which is held by %s\n",
-			cli.Safe(name), who(info))
+			cli.Name(name), who(info))
 	default:
-		fmt.Fprintf(a.Err, "fencelock: waiting for %s\n", cli.Safe(name))
+		fmt.Fprintf(a.Err, "fencelock: waiting for %s\n", cli.Name(name))
 	}
 }
 
