@@ -108,7 +108,7 @@ else
 	# The backends' rules wait for half of their time. Beside them, at the least priority, the models search all states,
 	# which is too slow with the race detector, and the compiler makes what comes after.
 	others=$(scripts/packages.sh | grep -vE '/(bench|conformance|tests/(backends|guarantees|models/.*))$')
-	others="./postgres $others" # the longest begins first
+	others="./postgres . ./backend/file ./zookeeper $others" # the longest begin early
 	models='^TestEveryStateOf' # in a driver's own package
 	{
 		searched() { nice -n 19 go test -count=1 -v -p 1 -timeout 30m "$@" >>"$TMPDIR/models" 2>&1; }
@@ -152,13 +152,13 @@ else
 	(cd examples/nats-driver && go test -race -short -shuffle=on -timeout 10m ./...) &
 	nats=$!
 	(cd examples/sqlite-driver && go test -short -shuffle=on -timeout 10m ./...) || status=$?
-	wait "$nats" || status=$?
 	# The libraries of Kubernetes and SQLite take minutes to compile.
 	go test -count=1 -shuffle=on ./integrations/controller-runtime ./integrations/goose || status=$?
 	# Old programs and new ones on one key.
 	(cd bench/peers && go test -count=1 -timeout 10m -run 'TestOldProgramsOnOneKey|TestMixedFleets' .) || status=$?
 	# The questions of the rules, put to other libraries: half a minute.
 	go test -count=1 -timeout 5m ./tests/peers || status=$?
+	wait "$nats" || status=$?
 fi
 program pgbouncer || echo "test: NOT RUN: Postgres behind a pooler (no pgbouncer; see scripts/setup-tests.sh)"
 program prometheus || echo "test: NOT RUN: the alert rules and the dashboard (no prometheus and promtool; see scripts/setup-tests.sh)"
