@@ -285,6 +285,33 @@ func TestMinHoldReentrant(t *testing.T) {
 	})
 }
 
+// What the second Mutex says of the hold counts for nothing.
+func TestReentrantHasTheFirstOnesOptions(t *testing.T) {
+	bubble(t, func(t *testing.T, d *fake) {
+		l := open(t, d, fencelock.WithReentrancy())
+		outer := lock(t, l.Mutex("n"))
+		ctx, cancel := outer.Context(t.Context())
+		defer cancel()
+		inner, err := l.Mutex("n", fencelock.WithTTL(time.Hour), fencelock.WithGrace(time.Minute),
+			fencelock.WithMaxHold(time.Second), fencelock.WithMinHold(least)).Lock(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !inner.Deadline().Equal(outer.Deadline()) {
+			t.Errorf("the deadline of the second is %v, want %v", inner.Deadline(), outer.Deadline())
+		}
+		time.Sleep(10 * time.Second)
+		wantHeld(t, "the second", inner)
+		unlock(t, inner)
+		unlock(t, outer)
+		next, err := l.Mutex("n").TryLock(t.Context())
+		if err != nil {
+			t.Fatalf("after both: %v", err)
+		}
+		unlock(t, next)
+	})
+}
+
 // A lock that is to be kept is not passed on within the process, nor does it come from there: the
 // store counts from its own grant.
 func TestMinHoldIsNotPassedOn(t *testing.T) {

@@ -106,8 +106,8 @@ func WithMinHold(d time.Duration) Option {
 
 // WithReentrancy lets Lock and TryLock, with a ctx that carries a live lease of the same name
 // (Lease.Context), return another lease on the same hold: the same Token, Deadline and Done. Each
-// is unlocked once; the last one frees the lock, in any order. The hold keeps the TTL, grace and bounds
-// with which it was first locked. The default is ErrDeadlock, or ErrLocked of TryLock.
+// is unlocked once; the last one frees the lock, in any order. WithTTL, WithGrace, WithMaxHold and
+// WithMinHold of the first count for all of them. The default is ErrDeadlock, or ErrLocked of TryLock.
 func WithReentrancy() Option { return always(func(s *settings) { s.reentrant = true }) }
 
 // WithoutReentrancy undoes WithReentrancy, and the re-entrancy that a configuration gives to some

@@ -606,10 +606,11 @@ LANGUAGE sql VOLATILE AS
 -- The grant is a claim: it lasts for the TTL only once the waiter has sent its own acquire again, which
 -- draws another token where this one is not above its floor: what a waiter asks for is no business of
 -- the release. But the waiter has the lock at once, by the push alone, if it has said by which request,
--- not long ago, and the gates are those that it was judged by. Then the commit is flushed before the
--- push, by sync: what synchronous_commit was before the release. If a crash took the release back, the
--- lease before it would be there again, and free to all when a copy of the release comes. Where there is
--- a standby each waiter asks, for an operator may end the wait for it. sync NULL: each waiter asks.
+-- if that was not long ago, and if the gates are those that it was judged by. Then the release must be on
+-- disk before the push: it commits with sync, the synchronous_commit that it began with. Otherwise a
+-- crash could bring the lease before it back, and a copy of the release would free that lease while the
+-- waiter trusts its grant. Where there is a standby each waiter asks, for an operator may end the wait
+-- for it. With sync NULL each waiter asks too.
 CREATE OR REPLACE FUNCTION fencelock_grant(k bytea, self bytea, claim bigint, sync text)
 RETURNS bytea LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -168,7 +168,7 @@ func TestBreakOneHold(t *testing.T) {
 		info.Holders != 2 || len(info.Holds) != 2 || info.Holds[1].ID != row[1] && info.Holds[0].ID != row[1] {
 		t.Errorf("inspect --json: got %+v, %v, want hold %s among two", info, err, row[1])
 	}
-	got = invoke(t, on(url), "break", "--yes", "--hold", row[1], "n")
+	got = invoke(t, on(url), "break", "--yes", "--hold", strings.ToUpper(row[1]), "n")
 	want := fmt.Sprintf("broke n: it was held by b (permit), token %d\n", loses.Token())
 	if got.code != 0 || got.out != want {
 		t.Errorf("break: got %+v, want %q", got, want)

@@ -103,7 +103,7 @@ func TestRunOnASlowStore(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { _ = p.Close() })
 	p.Set(faultproxy.Mode{Delay: 250 * time.Millisecond})
-	for _, wait := range []string{"0", "1s"} {
+	for _, wait := range []string{"0", "2s"} {
 		if got := invoke(t, on("redis://"+p.Addr()), "run", "--wait", wait, "n", "--", "true"); got.code != 0 {
 			t.Errorf("--wait %s: got %+v, want code 0", wait, got)
 		}

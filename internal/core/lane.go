@@ -19,7 +19,7 @@ const (
 	wide = 4
 	// few is how many claims go together in a call to a store that does not answer.
 	few = 16
-	// tick is how long a claim stands in the queue before it has a timer of its own: none in that lane ends sooner.
+	// tick is how long a claim stands in the queue without a timer of its own. No claim in that queue ends sooner.
 	tick = 100 * time.Millisecond
 )
 
@@ -160,7 +160,7 @@ func (l *lane) tickLocked() <-chan struct{} {
 }
 
 // await waits for the turn of c, and returns what it is; came is false if ctx ends before. Most turns come within a
-// tick, and what has the channel of a Deadline costs a tenth of a whole cycle.
+// tick, and the channel of a Deadline costs a tenth of a whole cycle.
 func (l *lane) await(ctx context.Context, c *claim, ticked <-chan struct{}) (leads, came bool) {
 	if d, ok := ctx.(*Deadline); ok && l.of == nil && d.Owner != nil {
 		select {

@@ -51,10 +51,7 @@ const (
 )
 
 // lease is the row of the lock: of nobody, or of the client who-1, for so long yet.
-type lease struct {
-	who, left int8
-	claimed   bool
-}
+type lease struct{ who, left int8 }
 
 // age is how long ago a request was sent, plus 1; 0: there is none.
 type age int8
@@ -65,11 +62,10 @@ const sent, old age = 1, 1 + ttl
 // after is for how much of lasts one may yet rely on a request of that age.
 func (a age) after(lasts int8) int8 { return max(lasts-int8(a-sent), 0) }
 
-// push is one that is under way.
+// push is one that is under way: it grants by that request, or tells of a claim.
 type push struct {
 	there, grants bool
 	ask           age
-	lasts         int8
 }
 
 // client has what it knows, and what is under way to and from it: requests, and the answers to those.
@@ -101,7 +97,7 @@ type machine struct {
 
 // Search visits every state that can be reached, nearest first, until there are more than most.
 func Search(c Config, most int) explore.Result {
-	first := state{durable: lease{1, ttl, false}}
+	first := state{durable: lease{1, ttl}}
 	first.clients[0] = client{phase: holding, trusts: ttl}
 	start := func(tells bool) explore.Machine[state] { return &machine{Config: c, tells: tells} }
 	return explore.Search(first, start, most)
@@ -222,8 +218,8 @@ func (m *machine) push(s state, c int) {
 	if m.AgeUnread {
 		from = sent
 	}
-	lasts := from.after(got.lasts)
-	if got.grants && 3*(got.lasts-lasts) <= got.lasts && (m.NumberUnread || got.ask == p.asked) {
+	lasts := from.after(claim)
+	if got.grants && 3*(claim-lasts) <= claim && (m.NumberUnread || got.ask == p.asked) {
 		p.hold(lasts)
 		m.add(s, "%c is given the lock by a push", 'A'+c)
 		return
@@ -327,7 +323,7 @@ func (m *machine) acquire(s state, c int) {
 	var granted, queued age
 	if l.who == self && !free || free && (s.queue[0] == 0 || s.queue[0] == self) {
 		s.unqueue(c)
-		s.commit(lease{self, ttl, false}, true)
+		s.commit(lease{self, ttl}, true)
 		granted = ask
 	} else {
 		if free {
@@ -353,8 +349,8 @@ func (s *state) grant(pushed bool, o Omitted) {
 	}
 	s.unqueue(int(first) - 1)
 	pushed = pushed && (ask-sent)*3 <= claim
-	s.commit(lease{first, claim, !pushed}, pushed && !o.PushesLazily)
+	s.commit(lease{first, claim}, pushed && !o.PushesLazily)
 	if p := &s.clients[first-1]; p.phase == asking || p.phase == waiting {
-		p.push = push{there: true, grants: pushed, ask: ask, lasts: claim}
+		p.push = push{there: true, grants: pushed, ask: ask}
 	}
 }
